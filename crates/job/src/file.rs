@@ -171,7 +171,7 @@ impl Files {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(JournalError::Unknown {
                 id: id.clone(),
                 place: self.place(),
-                list: "imago job list",
+                list: "imago tune jobs",
             }),
             Err(error) => Err(self.unavailable("read a job's record", error)),
         }

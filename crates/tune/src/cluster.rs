@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod file;
+pub mod job;
 pub mod node;
 pub mod observation;
 pub mod uri;

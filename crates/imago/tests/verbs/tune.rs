@@ -1,5 +1,6 @@
 //! `imago tune` as a user meets it: advice from files, and what is said of wrong ones; and rolls of real clusters.
 
+mod canary;
 mod death;
 mod disturbed;
 mod redis;

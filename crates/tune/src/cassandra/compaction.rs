@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::connection::rows;
 use super::error::{Error, Result, failed};
+use super::nodetool::nodetool;
+use crate::cluster::NodeAccess;
+use crate::cluster::node::{LOOK_BOUND, quoted};
 
 /// The strategies of Cassandra 5.0.
 const CLASSES: [&str; 4] = [
@@ -150,6 +153,19 @@ pub(super) async fn alter(session: &Session, table: &str, to: &Compaction) -> Re
     Ok(true)
 }
 
+/// Gives a table this compaction in one node alone, by the node's management interface: no other node hears of it, and it
+/// holds until the node restarts or the table is altered.
+pub(super) async fn set_in_node(node: &NodeAccess, table: &str, to: &Compaction) -> Result<()> {
+    nodetool(node, &command_for_node(table, to)?, LOOK_BOUND).await.map(drop)
+}
+
+fn command_for_node(table: &str, to: &Compaction) -> Result<String> {
+    let (keyspace, name) = split(table)?;
+    let json = serde_json::to_string(to).expect("texts");
+    let bean = format!("org.apache.cassandra.db:type=Tables,keyspace={keyspace},table={name}");
+    Ok(format!("sjk mx -ms -b {bean} -f CompactionParametersJson -v {}", quoted(&json)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +186,16 @@ mod tests {
         assert_eq!(
             quote.unwrap().to_string(),
             "{'class': 'LeveledCompactionStrategy', 'x': 'it''s'}"
+        );
+    }
+
+    #[test]
+    fn one_node_is_told_by_a_word_that_the_shell_takes_as_it_is() {
+        let to = Compaction::parse(r#"{"class": "UnifiedCompactionStrategy", "x": "it's"}"#);
+        assert_eq!(
+            command_for_node("shop.reviews", &to.unwrap()).unwrap(),
+            "sjk mx -ms -b org.apache.cassandra.db:type=Tables,keyspace=shop,table=reviews -f \
+             CompactionParametersJson -v '{\"class\":\"UnifiedCompactionStrategy\",\"x\":\"it'\\''s\"}'"
         );
     }
 

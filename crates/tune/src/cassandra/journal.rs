@@ -31,6 +31,7 @@ use super::Uri;
 use super::connection::{self, rows};
 use super::decisions;
 use super::error::{Error, Result, failed};
+use crate::cluster::job::Action;
 
 /// The keyspace that Imago keeps its own tables in.
 pub const KEYSPACE: &str = "imago";
@@ -310,17 +311,6 @@ impl CassandraJournal {
 /// True unless a job has ended, in any way: one that failed gives its lock up, and takes it again when it goes on.
 pub(super) fn holds_on(record: &Record) -> bool {
     !record.state.is_final() && !matches!(record.state, State::Failed { .. })
-}
-
-/// What a job did.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Action {
-    /// When it began with it, in milliseconds since the Unix epoch, by the clock of a node.
-    pub at_ms: i64,
-    /// The action.
-    pub what: String,
-    /// The reason.
-    pub why: String,
 }
 
 /// Whether a condition held.

@@ -7,6 +7,7 @@
 //! node is over only when all that holds with it: it is up 6 to 19 s before its peers have sent it what it missed.
 //!
 //! Invariants:
+//! - A canary is one node, changed before all others and before any table is altered.
 //! - The nodes that are stopped at any moment are those of one step, and the journal names them before the first is.
 //! - The new configuration is whole on the node's disk before the node stops, and the old one is kept beside it.
 //! - A node that does not come back with the new one gets the old one back, and the roll ends.
@@ -195,8 +196,23 @@ impl Roller {
         ring::cluster(&self.session, &self.file, self.consistency, self.spec.tolerate)
     }
 
-    /// The nodes that are stopped together, step by step.
+    /// The nodes that are changed together, step by step. A canary is the first one, alone.
     fn steps(&self, cluster: &Cluster) -> Result<Vec<BTreeSet<usize>>> {
+        let mut steps = self.steps_of_all(cluster)?;
+        if self.spec.canary_s == 0 {
+            return Ok(steps);
+        }
+        if steps.is_empty() {
+            return Ok(vec![BTreeSet::from([0])]);
+        }
+        if let Some(canary) = steps[0].first().copied().filter(|_| steps[0].len() > 1) {
+            steps[0].remove(&canary);
+            steps.insert(0, BTreeSet::from([canary]));
+        }
+        Ok(steps)
+    }
+
+    fn steps_of_all(&self, cluster: &Cluster) -> Result<Vec<BTreeSet<usize>>> {
         let all = 0..cluster.members.len();
         if self.changes.is_empty() {
             return Ok(Vec::new());

@@ -99,6 +99,27 @@ impl From<RunError> for Error {
     }
 }
 
+/// What is said of a node that did not start with its new configuration, and of what came of giving it the old one back:
+/// true if the job had changed its files.
+pub(crate) fn did_not_start(node: &str, why: &Error, back: Result<bool>) -> Error {
+    let (now, help) = match back {
+        Ok(true) => (
+            "it runs with the old one again".to_owned(),
+            "nodes before it keep the new one: see the node's log, and roll again with other values",
+        ),
+        Ok(false) => (
+            "it runs with the same file after another start".to_owned(),
+            "this roll had not changed its file: see the node's log",
+        ),
+        Err(error) => (
+            format!("and it does not come back with the old one either: {}", chain(&error)),
+            "see its log; the other nodes serve, and no other one was stopped",
+        ),
+    };
+    let what = format!("{node} does not start with the new configuration ({}); {now}", chain(why));
+    Error::failed(what, help)
+}
+
 /// An error with its causes, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());

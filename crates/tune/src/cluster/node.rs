@@ -153,7 +153,7 @@ fn with_end(text: &str) -> String {
 }
 
 /// A word that the shell takes as it is.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 

@@ -29,7 +29,7 @@ use super::look::Look;
 use super::{ClusterFile, settings_file};
 use crate::cluster::{Error, Result, ValueChange};
 
-pub use work::resume;
+pub use work::{actions, cancel, jobs, resume};
 
 /// The kind of these jobs.
 pub const KIND: &str = "redis_roll";

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use imago_job::clock;
 use imago_tune::cassandra::Error;
 use imago_tune::cassandra::decisions::{DAYS_MAX, Entry};
-use imago_tune::cassandra::journal::CassandraJournal;
 use serde::Serialize;
 
 use super::jobs::Kept;
@@ -27,7 +26,7 @@ pub(super) struct Args {
 /// Lists what was decided.
 pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> {
     let read = async {
-        let journal = CassandraJournal::open(&args.kept.uri).await?;
+        let journal = args.kept.cassandra().await?;
         let entries = journal.decisions(clock::now_ms() / 1_000, args.days).await?;
         Ok(Decided { held_by: journal.held_by().await?, entries })
     };
@@ -68,7 +67,7 @@ struct Held {
 /// Has controllers change nothing, or go on.
 pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Result<(), Failure> {
     let held = async {
-        let journal = CassandraJournal::open(&kept.uri).await?;
+        let journal = kept.cassandra().await?;
         journal.hold(is_held, &process()).await
     };
     held.await.map_err(|error: Error| cluster_failure(&error))?;

@@ -1,14 +1,19 @@
 //! `imago tune jobs`, `explain`, `pause`, `go-on` and `cancel`: the changes of a cluster's configuration, from any machine.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use imago_job::clock;
+use imago_job::file::FileJournal;
 use imago_job::id::JobId;
-use imago_job::journal::{Journal as _, Request};
+use imago_job::journal::{Journal, Request};
 use imago_job::record::{Owner, Record, Requested};
 use imago_job::run::OwnerTiming;
-use imago_tune::cassandra::journal::{Action, CassandraJournal};
-use imago_tune::cassandra::{Error, Uri, roll};
+use imago_tune::cassandra::journal::CassandraJournal;
+use imago_tune::cassandra::{ClusterFile, Error, Uri, roll};
+use imago_tune::cluster::job::Action;
+use imago_tune::cluster::{self, Database as _};
+use imago_tune::redis;
 use serde::Serialize;
 
 use crate::cmd::load::cluster_failure;
@@ -21,8 +26,70 @@ use crate::table::table;
 #[derive(Debug, clap::Args)]
 pub(super) struct Kept {
     /// The cluster: cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT.
-    #[arg(long, value_name = "URI", hide_env_values = true)]
-    pub(super) uri: Uri,
+    #[arg(long, value_name = "URI", hide_env_values = true, required_unless_present = "cluster")]
+    uri: Option<Uri>,
+    /// The cluster file in its place. Jobs of Redis are kept beside that.
+    #[arg(long, value_name = "FILE", conflicts_with = "uri")]
+    cluster: Option<PathBuf>,
+}
+
+/// What keeps the jobs of a cluster.
+enum Jobs {
+    Cassandra { journal: CassandraJournal, uri: Uri },
+    Redis { journal: FileJournal, uri: redis::Uri },
+}
+
+impl Kept {
+    async fn jobs(&self) -> Result<Jobs, Error> {
+        let file = self.cluster.as_deref();
+        if let Some(file) = file
+            && cluster::file::database(file)? == redis::Redis::NAME
+        {
+            let uri = redis::ClusterFile::read(file)?.uri;
+            return Ok(Jobs::Redis { journal: redis::roll::jobs(file)?, uri });
+        }
+        let uri = match (file, &self.uri) {
+            (Some(file), _) => ClusterFile::read(file)?.uri,
+            (None, Some(uri)) => uri.clone(),
+            (None, None) => unreachable!("one of both is needed"),
+        };
+        Ok(Jobs::Cassandra { journal: CassandraJournal::open(&uri).await?, uri })
+    }
+
+    /// The journal of a cluster of Cassandra.
+    pub(super) async fn cassandra(&self) -> Result<CassandraJournal, Error> {
+        match self.jobs().await? {
+            Jobs::Cassandra { journal, .. } => Ok(journal),
+            Jobs::Redis { .. } => {
+                let what =
+                    "the cluster file is of Redis, for which `imago tune run` does not decide";
+                Err(Error::Usage(what.into()))
+            }
+        }
+    }
+}
+
+impl Jobs {
+    fn journal(&self) -> &dyn Journal {
+        match self {
+            Self::Cassandra { journal, .. } => journal,
+            Self::Redis { journal, .. } => journal,
+        }
+    }
+
+    async fn actions(&self, record: &Record) -> Result<Vec<Action>, Error> {
+        match self {
+            Self::Cassandra { journal, .. } => journal.actions(&record.id).await,
+            Self::Redis { .. } => redis::roll::actions(record),
+        }
+    }
+
+    async fn cancel(&self, id: &JobId) -> Result<bool, Error> {
+        match self {
+            Self::Cassandra { uri, .. } => roll::cancel(uri, id, &process()).await,
+            Self::Redis { journal, uri } => redis::roll::cancel(journal, uri, id, &process()).await,
+        }
+    }
 }
 
 /// One job, or all that tuning does.
@@ -48,8 +115,8 @@ pub(super) struct One {
 /// Lists the jobs.
 pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
     let found = async {
-        let journal = CassandraJournal::open(&kept.uri).await?;
-        Ok(journal.list().await?)
+        let jobs = kept.jobs().await?;
+        Ok(jobs.journal().list().await?)
     };
     let all: Vec<Record> = found.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&all, |all| {
@@ -74,9 +141,10 @@ pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> 
 /// Prints what a job did, and why.
 pub(super) async fn explain(one: &One, context: &Context) -> Result<(), Failure> {
     let read = async {
-        let journal = CassandraJournal::open(&one.kept.uri).await?;
-        let record = journal.load(&one.job).await?;
-        Ok((record, journal.actions(&one.job).await?))
+        let jobs = one.kept.jobs().await?;
+        let record = jobs.journal().load(&one.job).await?;
+        let actions = jobs.actions(&record).await?;
+        Ok((record, actions))
     };
     let (record, actions) = read.await.map_err(|error: Error| cluster_failure(&error))?;
     let explained = Explained { job: one.job.clone(), state: record.state.to_string(), actions };
@@ -125,8 +193,8 @@ pub(super) async fn go_on(which: OneOrAll, context: &Context) -> Result<(), Fail
 
 /// Ends a job before its next step, at once if no process works at it.
 pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
-    let cancelled = roll::cancel(&one.kept.uri, &one.job, &process()).await;
-    if !cancelled.map_err(|error| cluster_failure(&error))? {
+    let cancelled = async { one.kept.jobs().await?.cancel(&one.job).await };
+    if !cancelled.await.map_err(|error| cluster_failure(&error))? {
         return ask(one, Requested::Cancel, context).await;
     }
     let asked = Asked { job: one.job.clone(), requested: Requested::Cancel, process: None };
@@ -136,7 +204,8 @@ pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> 
 /// Asks something of a job.
 pub(super) async fn ask(one: &One, wanted: Requested, context: &Context) -> Result<(), Failure> {
     let asked = async {
-        let journal = CassandraJournal::open(&one.kept.uri).await?;
+        let jobs = one.kept.jobs().await?;
+        let journal = jobs.journal();
         journal.request(&one.job, &Request::Control(wanted)).await?;
         let record = journal.load(&one.job).await?;
         Ok(Asked {

@@ -84,8 +84,8 @@ pub(super) struct Args {
     /// Restart a master that has no replica, too; its keys are not served meanwhile (Redis only).
     #[arg(long)]
     unserved: bool,
-    /// Time for which the first node is compared with the others before and behind its restart; the roll goes on only if it
-    /// does better (Cassandra only). 0s: it is not compared.
+    /// Time for which the first node is compared with the others before and behind its change, a table's compaction
+    /// included; the roll goes on only if it does better (Cassandra only). 0s: it is not compared.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     canary: Duration,
     /// Say what would be done, and what speaks against it; change nothing.

@@ -98,8 +98,8 @@ pub(super) struct Args {
     /// Further failures that have to be withstood meanwhile.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tolerate: usize,
-    /// Time for which the first node that restarts is compared with the others before and behind it; the change goes on
-    /// only if it does better. 0s: it is not compared.
+    /// Time for which the first node is compared with the others before and behind its change; the change goes on only if
+    /// it does better. 0s: it is not compared.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     canary: Duration,
     /// Time that the restart of a node takes, until a roll has shown it.

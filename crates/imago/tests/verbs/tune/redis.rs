@@ -175,6 +175,17 @@ fn a_roll_outlives_its_process_and_ends_at_a_node_that_does_not_come_back() {
     assert_eq!(exit, 0, "{outcome}");
     assert!(nodes.iter().all(|node| value(node, "tcp-backlog") == "600"));
 
+    let of_jobs = |verb: &str, more: &[&str]| {
+        slots.json(&[&["tune", verb], more, &["--cluster", &slots.cluster]].concat())
+    };
+    let listed = of_jobs("jobs", &[]);
+    assert_eq!((&listed[0]["id"], &listed[0]["state"]["state"]), (&(*job).into(), &"done".into()));
+    let explained = of_jobs("explain", &[&job]);
+    let actions = explained["actions"].as_array().unwrap();
+    let says = |what: &str| actions.iter().filter(|one| one["what"] == what).count();
+    assert!(says("slots-1: stops") >= 1 && says("slots-1: is back") == 1, "{explained}");
+    assert!(actions.iter().all(|one| one["why"].as_str().is_some_and(|why| !why.is_empty())));
+
     // A node that refuses its new file.
     let file = std::fs::read_to_string(&slots.cluster).unwrap();
     let configuration = slots.configuration("{name}", "redis.conf");
@@ -199,6 +210,15 @@ fn a_server_that_stands_alone_is_changed_live_and_restarted_only_if_that_is_aske
     let pids = alone.pids();
     alone.json(&alone.roll(&["--set", "maxmemory=48mb", "--set", "maxmemory-samples=10"]));
     assert_eq!((value(&node, "maxmemory"), alone.pids()), ("50331648".into(), pids.clone()));
+    let jobs = alone.json(&["tune", "jobs", "--cluster", &alone.cluster]);
+    let job = jobs[0]["id"].as_str().unwrap();
+    let explained = alone.json(&["tune", "explain", job, "--cluster", &alone.cluster]);
+    let what = explained["actions"][0]["what"].as_str().unwrap();
+    assert_eq!(what, "alone-0: maxmemory becomes \"50331648\"", "{explained}");
+    let ended = alone.refused(&["tune", "pause", job, "--cluster", &alone.cluster], 4);
+    assert!(ended.contains(job), "{ended}");
+    let held = alone.refused(&["tune", "hold", "--cluster", &alone.cluster], 2);
+    assert!(held.contains("is of Redis"), "{held}");
     let said = alone.refused(&alone.roll(&["--set", "io-threads=2"]), 4);
     assert!(said.contains("alone-0 serves keys and has no replica"), "{said}");
     assert_eq!(alone.pids(), pids);

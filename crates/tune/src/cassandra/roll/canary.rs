@@ -1,7 +1,10 @@
 //! The canary of a roll: its first node, compared with the others at the same time, under the same load.
 //!
+//! It gets all that the roll changes: its settings, with a restart if they need one, and the tables' compactions, in this node
+//! alone. Only then are the other nodes changed and the tables altered.
+//!
 //! What is compared is how long nodes take for reads and writes of their own data (`system_views.local_…_latency`, the
-//! time that one of a hundred exceeds), as a ratio of the canary to the mean of the others; and that ratio behind the restart to the one before it,
+//! time that one of a hundred exceeds), as a ratio of the canary to the mean of the others; and that ratio behind the change to the one before it,
 //! so that a node that is slower than the others anyway is none for it. A canary does not show what only a whole cluster
 //! with the new configuration has: coordinators still wait for replicas with the old one.
 
@@ -13,12 +16,13 @@ use imago_plan::tune::sampling::is_warm;
 use serde::{Deserialize, Serialize};
 
 use super::super::ClusterFile;
+use super::super::compaction;
 use super::super::error::{Error, Result};
-use super::super::knobs::{self, Value};
+use super::super::knobs::{self, Class, Value};
 use super::super::observe::{Observer, Views};
 use super::super::ring::{Cluster, chain};
-use super::Change;
 use super::work::{LOOK_EVERY, Work};
+use super::{Change, Preview, Roller};
 
 /// Looks on each side, and those that are passed over at most while the canary warms up.
 const LOOKS: u32 = 10;
@@ -87,7 +91,7 @@ async fn multiples(
     Ok(found)
 }
 
-/// Compares the canary before and behind its restart.
+/// Compares the canary before and behind its change.
 fn compared(before: &[f64], after: &[f64]) -> Finding {
     let change = || Estimate::of(after)?.gain_over(Estimate::of(before)?);
     let Some(change) = change() else {
@@ -103,16 +107,55 @@ fn compared(before: &[f64], after: &[f64]) -> Finding {
     ))
 }
 
+impl Roller {
+    /// Makes sure, before anything is touched, that a canary has others to be compared with and can be put back.
+    pub(super) fn canary_can_be_compared(&self, preview: &Preview) -> Result<()> {
+        if self.spec.canary_s == 0 {
+            return Ok(());
+        }
+        if self.spec.is_at_once {
+            let what = "a canary is compared with nodes that have the old configuration, and none has it with --at-once";
+            return Err(Error::Usage(what.into()));
+        }
+        let [first, _, ..] = &preview.nodes[..] else {
+            return Err(Error::precondition(
+                "a canary is compared with other nodes, and there are none",
+                "roll without one (--canary 0s)",
+            ));
+        };
+        let has_no_way_back = |change: &&Change| {
+            let is_unknown =
+                |one: &super::ValueChange| one.setting == change.knob.name && one.from.is_none();
+            let is_live = matches!(change.knob.class, Class::Live { .. });
+            is_live && change.knob.default.is_none() && first.changes.iter().any(is_unknown)
+        };
+        match self.changes.iter().find(has_no_way_back) {
+            None => Ok(()),
+            Some(change) => Err(Error::precondition(
+                format!(
+                    "{} follows the machine on {}, so that a canary could not be put back",
+                    change.knob.name, first.name
+                ),
+                "set it to a value first, or roll without a canary (--canary 0s)",
+            )),
+        }
+    }
+}
+
 impl Work<'_> {
+    /// True if nothing may be changed but a canary.
+    pub(super) fn has_canary_before_it(&self) -> bool {
+        let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
+        self.roller.spec.canary_s > 0 && !is_over
+    }
+
     /// The name of the node that is compared with the others behind a step: the first step's only one.
     pub(super) fn canary<'c>(
         &self,
         cluster: &'c Cluster,
         step: &BTreeSet<usize>,
     ) -> Option<&'c str> {
-        let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
-        let asked = self.roller.spec.canary_s > 0 && !is_over && cluster.members.len() > 1;
-        let number = step.first().filter(|_| asked && step.len() == 1 && self.roller.restarts())?;
+        let number = step.first().filter(|_| self.has_canary_before_it())?;
         Some(&cluster.members[*number].access.name)
     }
 
@@ -140,7 +183,10 @@ impl Work<'_> {
         name: &str,
     ) -> Result<()> {
         let Some(Canary::Before(before)) = self.checkpoint.canary.clone() else { return Ok(()) };
-        let looked = multiples(&self.roller.file, name, self.canary_lasts(), true);
+        let looked = async {
+            self.set_compactions(cluster, step, true).await?;
+            multiples(&self.roller.file, name, self.canary_lasts(), true).await
+        };
         let finding = match self.unless_stopped(looked).await {
             Ok(after) => compared(&before, &after),
             Err(stopped @ Error::Stopped(_)) => return Err(stopped),
@@ -181,14 +227,20 @@ impl Work<'_> {
             let before = self.checkpoint.before.get(&cluster.members[*number].id);
             for (setting, value) in before.into_iter().flatten() {
                 let Ok(knob) = knobs::find(setting) else { continue };
-                let value = value.as_ref().map(|text| Value::as_written(text));
+                let parsed =
+                    |text: &String| knob.value(text).unwrap_or_else(|_| Value::as_written(text));
+                let value = value.as_ref().map(parsed);
                 back.push(Change { knob, value });
             }
         }
         let what = format!("{name}: gets its old configuration back");
         let _ = self.journal.note(&self.run.record().id, &what, why).await;
         self.run.reporter().decision(what, why);
-        match self.take(cluster, &numbers, Some(&back)).await {
+        let taken = async {
+            self.take(cluster, &numbers, Some(&back)).await?;
+            self.set_compactions(cluster, &numbers, false).await
+        };
+        match taken.await {
             Ok(()) => Error::failed(
                 format!(
                     "{name} does no better with the new configuration, and has its old one again: {why}"
@@ -203,6 +255,32 @@ impl Work<'_> {
                 "go on with the job (`imago tune roll --resume`): it puts the node back first",
             ),
         }
+    }
+
+    /// Gives some nodes alone the new compactions, or those that the tables have.
+    async fn set_compactions(
+        &self,
+        cluster: &Cluster,
+        numbers: &BTreeSet<usize>,
+        is_new: bool,
+    ) -> Result<()> {
+        for (table, to) in &self.roller.spec.compaction {
+            let present = compaction::present(&self.roller.session, table).await?;
+            if to.is_in(&present) {
+                continue;
+            }
+            for number in numbers {
+                let (node, to) =
+                    (&cluster.members[*number].access, if is_new { to } else { &present });
+                let what =
+                    format!("{}: {table} has the compaction {to} in this node alone", node.name);
+                let why = "a canary is compared before the table is altered";
+                self.journal.note(&self.run.record().id, &what, why).await?;
+                compaction::set_in_node(node, table, to).await?;
+                self.run.reporter().decision(what, why);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for something unless the job is to stop.

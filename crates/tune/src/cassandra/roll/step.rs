@@ -20,6 +20,7 @@ use super::super::ring::{Cluster, chain, settings};
 use super::Change;
 use super::files::{Contents, Files};
 use crate::cluster::NodeAccess;
+use crate::cluster::error::did_not_start;
 use crate::cluster::node::LOOK_BOUND;
 
 /// Age of the journal's last answer behind which another process may have taken the job over; it is well below the
@@ -73,6 +74,9 @@ pub struct Took {
 impl Step<'_> {
     /// How long it took; nothing if the node was left as it is.
     pub(super) async fn take(&self) -> Result<Option<Took>> {
+        if self.changes.is_empty() {
+            return Ok(None);
+        }
         let began = Instant::now();
         let contents = self.files().contents().await?;
         let mut away = Duration::ZERO;
@@ -329,24 +333,7 @@ impl Step<'_> {
             self.has_returned().await?;
             Ok::<_, Error>(restored)
         };
-        let (now, help) = match back.await {
-            Ok(true) => (
-                "it runs with the old one again".to_owned(),
-                "nodes before it keep the new one: see the node's log, and roll again with other values",
-            ),
-            Ok(false) => (
-                "it runs with the same file after another start".to_owned(),
-                "this roll had not changed its file: see the node's log",
-            ),
-            Err(error) => (
-                format!("and it does not come back with the old one either: {}", chain(&error)),
-                "see its log; the other nodes serve, and no other one was stopped",
-            ),
-        };
-        Error::failed(
-            format!("{name} does not start with the new configuration ({}); {now}", chain(why)),
-            help,
-        )
+        did_not_start(name, why, back.await)
     }
 
     /// Waits until every node sees it up and has sent it what it missed.

@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use imago_job::clock;
-use imago_job::control::Stop;
 use imago_job::id::JobId;
-use imago_job::journal::{Journal as _, Update};
+use imago_job::journal::Journal as _;
 use imago_job::record::Record;
 use imago_job::reporter::Events;
-use imago_job::run::{Ending, OwnerTiming, Run};
-use imago_job::state::State;
+use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
@@ -24,10 +22,11 @@ use super::super::Uri;
 use super::super::compaction::{self, Compaction};
 use super::super::error::{Error, Result, failed};
 use super::super::journal::CassandraJournal;
-use super::super::ring::{Cluster, chain};
+use super::super::ring::Cluster;
 use super::canary::Canary;
 use super::step::{Step, Took};
 use super::{Change, KIND, Outcome, Roller, Spec};
+use crate::cluster::job::{self, Job, Lock, checkpoint};
 
 /// For the cluster to settle before a step, and behind the last one: hints of many hours take long.
 const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
@@ -53,14 +52,6 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    fn of(saved: &Json) -> Result<Self> {
-        let unreadable = |error| Error::Usage(format!("the job's state cannot be read: {error}"));
-        if saved.is_null() {
-            return Ok(Self::default());
-        }
-        serde_json::from_value(saved.clone()).map_err(unreadable)
-    }
-
     pub(super) fn value(&self) -> Json {
         serde_json::to_value(self).expect("texts and numbers")
     }
@@ -86,6 +77,7 @@ impl Roller {
         interrupted: CancellationToken,
     ) -> Result<Outcome> {
         let preview = self.preview().await?;
+        self.canary_can_be_compared(&preview)?;
         if !preview.obstacles.is_empty() {
             return Err(Error::precondition(
                 format!("the cluster is not settled: {}", preview.obstacles.join("; ")),
@@ -100,8 +92,6 @@ impl Roller {
     }
 
     /// Works at a job until it ends.
-    ///
-    /// The lock is taken under the claim and given up under it, so that no process works without it.
     async fn work(
         &self,
         journal: &CassandraJournal,
@@ -112,43 +102,24 @@ impl Roller {
         is_new: bool,
     ) -> Result<Outcome> {
         let shared = Arc::new(journal.clone());
-        let timing = OwnerTiming::default();
-        let run = Run::begin(shared, id, process, timing, events, interrupted).await?;
-        if let Err(refusal) = journal.lock(id).await {
-            let stop = if is_new { Stop::Cancelled } else { Stop::Interrupted };
-            run.end(Ending::Stopped(stop)).await?;
-            return Err(refusal);
-        }
-        let checkpoint = Checkpoint::of(&run.record().checkpoint);
-        let rolled = match checkpoint {
-            Ok(checkpoint) => Work { roller: self, run: &run, journal, checkpoint }.roll().await,
-            Err(error) => Err(error),
+        let job = Job { journal: shared, id, process, events, interrupted, is_new };
+        let work = async |run: &Run| {
+            let checkpoint = checkpoint(&run.record().checkpoint)?;
+            Work { roller: self, run, journal, checkpoint }.roll().await
         };
-        let ending = match &rolled {
-            Ok(_) => Ending::Done,
-            Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
-            Err(error) => Ending::Failed(chain(error)),
-        };
-        let goes_on = matches!(
-            ending,
-            Ending::Stopped(
-                Stop::Interrupted | Stop::HandedOver | Stop::TakenOver(_) | Stop::JournalLost(_)
-            )
-        );
-        if !goes_on && let Err(error) = journal.unlock(id).await {
-            run.reporter().warning("lock", chain(&error), "the next roll takes the lock over");
-        }
-        match (rolled, run.end(ending).await) {
-            (Ok(outcome), ended) => ended.map(|()| outcome).map_err(Error::from),
-            (Err(error), ended) => {
-                // What went wrong with the nodes is what has to be known.
-                if let Err(unsaved) = ended {
-                    let help = "the job is still in the journal as it was";
-                    run.reporter().warning("journal", chain(&unsaved), help);
-                }
-                Err(error)
-            }
-        }
+        job.work(journal, work).await
+    }
+}
+
+impl Lock for CassandraJournal {
+    const IF_LEFT: &'static str = "the next roll takes the lock over";
+
+    async fn take(&self, job: &JobId) -> Result<()> {
+        self.lock(job).await
+    }
+
+    async fn give_up(&self, job: &JobId) -> Result<()> {
+        self.unlock(job).await
     }
 }
 
@@ -181,8 +152,9 @@ impl Work<'_> {
         self.checkpoint.done.retain(|id| number(id).is_some_and(|number| left.contains(&number)));
         let steps = self.roller.steps(&cluster)?;
         self.run.enter("roll").await?;
-        for (table, to) in &self.roller.spec.compaction {
-            self.alter(table, to).await?;
+        // A table is altered in all nodes at once: behind the canary.
+        if !self.has_canary_before_it() {
+            self.alter_tables().await?;
         }
         for step in steps {
             let is_done =
@@ -202,17 +174,27 @@ impl Work<'_> {
             self.take(&cluster, &step, None).await?;
             if let Some(name) = canary {
                 self.look_behind(&cluster, &step, name).await?;
+                self.alter_tables().await?;
             }
         }
         let name = |id: &Uuid| number(id).map(|at| cluster.members[at].access.name.clone());
         let took = self.checkpoint.took.iter();
+        // A canary of tables alone is done, and has nothing that others have not.
+        let changed = self.checkpoint.done.iter().filter(|_| !self.roller.changes.is_empty());
         Ok(Outcome {
             job: self.run.record().id.clone(),
-            nodes: self.checkpoint.done.iter().filter_map(name).collect(),
+            nodes: changed.filter_map(name).collect(),
             tables: self.roller.spec.compaction.keys().cloned().collect(),
             took: took.filter_map(|(id, took)| Some((name(id)?, *took))).collect(),
             elapsed_s: began.elapsed().as_secs_f64(),
         })
+    }
+
+    async fn alter_tables(&mut self) -> Result<()> {
+        for (table, to) in &self.roller.spec.compaction {
+            self.alter(table, to).await?;
+        }
+        Ok(())
     }
 
     /// Gives a table another compaction.
@@ -382,7 +364,7 @@ pub async fn resume(
 #[must_use]
 pub fn took(record: &Record) -> Vec<Took> {
     let is_roll = record.kind == KIND;
-    let checkpoint = Checkpoint::of(&record.checkpoint).ok().filter(|_| is_roll);
+    let checkpoint = checkpoint::<Checkpoint>(&record.checkpoint).ok().filter(|_| is_roll);
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
@@ -393,15 +375,6 @@ pub fn took(record: &Record) -> Vec<Took> {
 /// There is no such job, it has ended, or the journal cannot be reached.
 pub async fn cancel(uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
     let journal = CassandraJournal::open(uri).await?;
-    let stale_after = OwnerTiming::default().stale_after.as_millis();
-    let stale_after_ms = u64::try_from(stale_after).unwrap_or(u64::MAX);
-    let Ok(claimed) = journal.claim(id, process, stale_after_ms).await else { return Ok(false) };
-    let leaves = !Checkpoint::of(&claimed.record.checkpoint)?.under_way.is_empty();
-    if !leaves {
-        let cancelled = Update { state: Some(State::Cancelled), ..Update::default() };
-        journal.save(id, claimed.epoch, &cancelled).await?;
-        journal.unlock(id).await?;
-    }
-    journal.release(id, claimed.epoch).await?;
-    Ok(!leaves)
+    let leaves_nodes = |saved: &Json| Ok(!checkpoint::<Checkpoint>(saved)?.under_way.is_empty());
+    job::cancel(&journal, &journal, id, process, leaves_nodes).await
 }

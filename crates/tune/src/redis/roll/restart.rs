@@ -8,7 +8,7 @@ use super::super::connection::{Node, line};
 use super::super::knobs::Class;
 use super::Took;
 use super::work::Work;
-use crate::cluster::error::chain;
+use crate::cluster::error::{chain, did_not_start};
 use crate::cluster::node::LOOK_BOUND;
 use crate::cluster::{Error, NodeAccess, Result};
 
@@ -26,7 +26,8 @@ impl Work<'_> {
     /// Restarts a node with its new file, and waits until it is in step.
     pub(super) async fn restart(&mut self, number: usize) -> Result<()> {
         let began = Instant::now();
-        let node = &self.roller.file.nodes[number];
+        let roller = self.roller;
+        let node = &roller.file.nodes[number];
         let old = node.read_file(&node.configuration).await?;
         let new = self.roller.new_text(&old);
         if new != old {
@@ -34,8 +35,8 @@ impl Work<'_> {
             node.stage_file(&node.configuration, self.job(), &new).await?;
         }
         self.checkpoint.under_way = Some(node.name.clone());
-        self.save().await?;
         self.say(&node.name, "stops", "its new configuration needs a restart");
+        self.save().await?;
         self.stop(node).await?;
         let stopped = Instant::now();
         let installed = match new == old {
@@ -154,28 +155,12 @@ impl Work<'_> {
             self.settled(false).await?;
             Ok::<_, Error>(restored)
         };
-        let (now, help) = match back.await {
-            Ok(true) => (
-                "it runs with the old one again".to_owned(),
-                "nodes before it keep the new one: see the node's log, and roll again with other values",
-            ),
-            Ok(false) => (
-                "it runs with the same file after another start".to_owned(),
-                "this roll had not changed its file: see the node's log",
-            ),
-            Err(error) => (
-                format!("and it does not come back with the old one either: {}", chain(&error)),
-                "see its log; the other nodes serve, and no other one was stopped",
-            ),
-        };
+        let error = did_not_start(name, why, back.await);
         self.checkpoint.under_way = None;
         if let Err(unsaved) = self.save().await {
             tracing::debug!(%unsaved, "the job's state is not kept");
         }
-        Error::failed(
-            format!("{name} does not start with the new configuration ({}); {now}", chain(why)),
-            help,
-        )
+        error
     }
 }
 

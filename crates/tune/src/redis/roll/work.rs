@@ -1,18 +1,17 @@
 //! The work at a roll's job, from its claim to its end, and by one process after another.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use imago_job::clock;
-use imago_job::control::Stop;
 use imago_job::file::FileJournal;
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
 use imago_job::record::Record;
 use imago_job::reporter::Events;
-use imago_job::run::{Ending, OwnerTiming, Run};
+use imago_job::run::Run;
 use imago_plan::tune::succession::{self, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -22,9 +21,9 @@ use super::super::connection::Node;
 use super::super::knobs::Class;
 use super::super::look::Look;
 use super::super::replication::Replication;
-use super::super::{ClusterFile, lock};
+use super::super::{ClusterFile, Uri, lock};
 use super::{FailOver, KIND, Outcome, Roller, Spec, Took};
-use crate::cluster::error::chain;
+use crate::cluster::job::{self, Action, Job, Lock, checkpoint};
 use crate::cluster::{Error, Result};
 
 /// For the cluster to settle before a step, and behind one: a replica that is sent everything anew takes long.
@@ -51,16 +50,8 @@ pub(super) struct Checkpoint {
     pub(super) took: BTreeMap<String, Took>,
     /// The places that were handed over.
     fail_overs: Vec<FailOver>,
-}
-
-impl Checkpoint {
-    fn of(saved: &Json) -> Result<Self> {
-        let unreadable = |error| Error::Usage(format!("the job's state cannot be read: {error}"));
-        if saved.is_null() {
-            return Ok(Self::default());
-        }
-        serde_json::from_value(saved.clone()).map_err(unreadable)
-    }
+    /// What was done, and why: a few lines for each node.
+    pub(super) actions: Vec<Action>,
 }
 
 /// One process's work at a job.
@@ -70,9 +61,30 @@ pub(super) struct Work<'a> {
     pub(super) checkpoint: Checkpoint,
 }
 
-/// The folder with the jobs of a cluster file, beside it.
-fn jobs(cluster_file: &Path) -> PathBuf {
-    cluster_file.with_extension("jobs")
+/// The jobs of a cluster file, which are kept in a folder beside it.
+///
+/// # Errors
+/// The folder cannot be made.
+pub fn jobs(cluster_file: &Path) -> Result<FileJournal> {
+    Ok(FileJournal::open(cluster_file.with_extension("jobs"))?)
+}
+
+/// What a job did, in its order.
+///
+/// # Errors
+/// Its state cannot be read.
+pub fn actions(record: &Record) -> Result<Vec<Action>> {
+    Ok(checkpoint::<Checkpoint>(&record.checkpoint)?.actions)
+}
+
+/// Ends a job at which no process works any more, unless it left a node that has to come back first: that is for
+/// [`resume`]. True if it has ended.
+///
+/// # Errors
+/// There is no such job, it has ended, or the node that keeps the lock does not answer.
+pub async fn cancel(journal: &FileJournal, uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
+    let leaves_nodes = |saved: &Json| Ok(checkpoint::<Checkpoint>(saved)?.under_way.is_some());
+    job::cancel(journal, uri, id, process, leaves_nodes).await
 }
 
 impl Roller {
@@ -94,14 +106,14 @@ impl Roller {
                 "a roll begins only when all nodes are up, and replicas have what their masters have",
             ));
         }
-        let journal = FileJournal::open(jobs(cluster_file))?;
+        let journal = jobs(cluster_file)?;
         let spec = serde_json::to_value(&self.spec).expect("texts and numbers");
         let record = Record::new(KIND, spec, clock::wall()());
         journal.create(&record).await?;
         self.work(&journal, &record.id, process, events, interrupted, true).await
     }
 
-    /// Works at a job until it ends. The lock is taken under the claim and given up under it.
+    /// Works at a job until it ends.
     async fn work(
         &self,
         journal: &FileJournal,
@@ -112,47 +124,27 @@ impl Roller {
         is_new: bool,
     ) -> Result<Outcome> {
         let shared = Arc::new(journal.clone());
-        let timing = OwnerTiming::default();
-        let run = Run::begin(shared, id, process, timing, events, interrupted).await?;
-        let refusal = match lock::take(&self.file.uri, id).await {
-            Ok(None) => None,
-            Ok(Some(other)) => Some(lock::held(&other)),
-            Err(error) => Some(error),
+        let job = Job { journal: shared, id, process, events, interrupted, is_new };
+        let work = async |run: &Run| {
+            let checkpoint = checkpoint(&run.record().checkpoint)?;
+            Work { roller: self, run, checkpoint }.roll().await
         };
-        if let Some(refusal) = refusal {
-            let stop = if is_new { Stop::Cancelled } else { Stop::Interrupted };
-            run.end(Ending::Stopped(stop)).await?;
-            return Err(refusal);
+        job.work(&self.file.uri, work).await
+    }
+}
+
+impl Lock for Uri {
+    const IF_LEFT: &'static str = "the lock ends after ten minutes";
+
+    async fn take(&self, job: &JobId) -> Result<()> {
+        match lock::take(self, job).await? {
+            Some(other) => Err(lock::held(&other)),
+            None => Ok(()),
         }
-        let rolled = match Checkpoint::of(&run.record().checkpoint) {
-            Ok(checkpoint) => Work { roller: self, run: &run, checkpoint }.roll().await,
-            Err(error) => Err(error),
-        };
-        let ending = match &rolled {
-            Ok(_) => Ending::Done,
-            Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
-            Err(error) => Ending::Failed(chain(error)),
-        };
-        let goes_on = matches!(
-            ending,
-            Ending::Stopped(
-                Stop::Interrupted | Stop::HandedOver | Stop::TakenOver(_) | Stop::JournalLost(_)
-            )
-        );
-        if !goes_on && let Err(error) = lock::give_up(&self.file.uri, id).await {
-            run.reporter().warning("lock", chain(&error), "the lock ends after ten minutes");
-        }
-        match (rolled, run.end(ending).await) {
-            (Ok(outcome), ended) => ended.map(|()| outcome).map_err(Error::from),
-            (Err(error), ended) => {
-                // What went wrong with the nodes is what has to be known.
-                if let Err(unsaved) = ended {
-                    let help = "the job is still in the journal as it was";
-                    run.reporter().warning("journal", chain(&unsaved), help);
-                }
-                Err(error)
-            }
-        }
+    }
+
+    async fn give_up(&self, job: &JobId) -> Result<()> {
+        lock::give_up(self, job).await
     }
 }
 
@@ -199,10 +191,7 @@ impl Work<'_> {
     /// Waits if the operator wants that, and renews the lock.
     async fn go_on(&self) -> Result<()> {
         self.run.control().checkpoint().await.map_err(Error::Stopped)?;
-        match lock::take(&self.roller.file.uri, &self.run.record().id).await? {
-            Some(other) => Err(lock::held(&other)),
-            None => Ok(()),
-        }
+        self.roller.file.uri.take(&self.run.record().id).await
     }
 
     pub(super) async fn save(&self) -> Result<()> {
@@ -211,24 +200,30 @@ impl Work<'_> {
         Ok(self.run.save_at_last(checkpoint).await?)
     }
 
-    pub(super) fn say(&self, node: &str, what: &str, why: &str) {
-        self.run.reporter().decision(format!("{node}: {what}"), why);
+    /// Says what is done next. It is kept with the next save.
+    pub(super) fn say(&mut self, node: &str, what: &str, why: &str) {
+        let what = format!("{node}: {what}");
+        let at_ms = i64::try_from(clock::now_ms()).unwrap_or(i64::MAX);
+        self.checkpoint.actions.push(Action { at_ms, what: what.clone(), why: why.to_owned() });
+        self.run.reporter().decision(what, why);
     }
 
     /// Sets the live settings of a node, reads them back, and has it write them into its file.
     async fn apply(&mut self, number: usize) -> Result<()> {
-        let node = &self.roller.file.nodes[number];
+        let roller = self.roller;
+        let node = &roller.file.nodes[number];
         if self.checkpoint.live.contains(&node.name) {
             return Ok(());
         }
-        let at = Node::connect(&node.address.to_string(), &self.roller.file.uri, SET_WAIT).await?;
-        let changes: Vec<_> = self.roller.of_class(Class::Live).collect();
+        let at = Node::connect(&node.address.to_string(), &roller.file.uri, SET_WAIT).await?;
+        let changes: Vec<_> = roller.of_class(Class::Live).collect();
         let mut words = vec!["CONFIG", "SET"];
         for change in &changes {
             words.extend([change.knob.name, &change.value]);
             let what = format!("{} becomes \"{}\"", change.knob.name, change.value);
             self.say(&node.name, &what, "it can be set while the server runs");
         }
+        self.save().await?;
         at.try_ask::<()>(&words).await.map_err(|error| {
             Error::failed(
                 format!("{} refuses the new values: {error}", node.name),
@@ -311,11 +306,13 @@ impl Work<'_> {
 
     /// Has a replica take its master's place. It was just seen to be in step.
     async fn fail_over(&mut self, from: usize, to: usize) -> Result<()> {
-        let (old, new) = (&self.roller.file.nodes[from], &self.roller.file.nodes[to]);
-        let uri = &self.roller.file.uri;
+        let roller = self.roller;
+        let (old, new) = (&roller.file.nodes[from], &roller.file.nodes[to]);
+        let uri = &roller.file.uri;
         let at = Node::connect(&new.address.to_string(), uri, SET_WAIT).await?;
         let what = format!("takes the place of {}", old.name);
         self.say(&new.name, &what, "a master is restarted only when another node serves its keys");
+        self.save().await?;
         let began = Instant::now();
         for _ in 0..FAIL_OVER_TRIES {
             at.ask::<()>(&["CLUSTER", "FAILOVER"]).await?;
@@ -350,7 +347,7 @@ pub async fn resume(
     events: &Events,
     interrupted: CancellationToken,
 ) -> Result<Outcome> {
-    let journal = FileJournal::open(jobs(cluster_file))?;
+    let journal = jobs(cluster_file)?;
     let record = journal.load(id).await?;
     if record.kind != KIND {
         return Err(Error::Usage(format!("job {id} is no roll but a {}", record.kind)));

@@ -1,0 +1,129 @@
+//! A job that changes a cluster's configuration, whatever the database: its claim, the lock on the cluster, and its end.
+//!
+//! Invariants:
+//! - The lock is taken under the claim and given up under it, so that no process works without it.
+//! - A job that another process may go on with keeps the lock.
+
+use std::sync::Arc;
+
+use imago_job::control::Stop;
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, Update};
+use imago_job::reporter::Events;
+use imago_job::run::{Ending, OwnerTiming, Run};
+use imago_job::state::State;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use tokio_util::sync::CancellationToken;
+
+use super::error::{Error, Result, chain};
+
+/// What a job did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// When it began with it, in milliseconds since the Unix epoch, by the clock of what keeps it.
+    pub at_ms: i64,
+    /// The action.
+    pub what: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// The lock that one job at a time has on a cluster's configuration.
+pub(crate) trait Lock {
+    /// What becomes of one that could not be given up.
+    const IF_LEFT: &'static str;
+
+    /// Takes it; the error says which other job has it.
+    async fn take(&self, job: &JobId) -> Result<()>;
+
+    /// Gives it up, if the job has it.
+    async fn give_up(&self, job: &JobId) -> Result<()>;
+}
+
+/// A job, and the process that is to work at it.
+pub(crate) struct Job<'a> {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) id: &'a JobId,
+    pub(crate) process: &'a str,
+    pub(crate) events: &'a Events,
+    pub(crate) interrupted: CancellationToken,
+    /// True if nothing was done of it before.
+    pub(crate) is_new: bool,
+}
+
+impl Job<'_> {
+    /// Claims the job, does its work under the lock, and says how it ended.
+    pub(crate) async fn work<T, L: Lock>(
+        self,
+        lock: &L,
+        work: impl AsyncFnOnce(&Run) -> Result<T>,
+    ) -> Result<T> {
+        let Self { journal, id, process, events, interrupted, is_new } = self;
+        let timing = OwnerTiming::default();
+        let run = Run::begin(journal, id, process, timing, events, interrupted).await?;
+        if let Err(refusal) = lock.take(id).await {
+            let stop = if is_new { Stop::Cancelled } else { Stop::Interrupted };
+            run.end(Ending::Stopped(stop)).await?;
+            return Err(refusal);
+        }
+        let worked = work(&run).await;
+        let ending = match &worked {
+            Ok(_) => Ending::Done,
+            Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
+            Err(error) => Ending::Failed(chain(error)),
+        };
+        let goes_on = matches!(
+            ending,
+            Ending::Stopped(
+                Stop::Interrupted | Stop::HandedOver | Stop::TakenOver(_) | Stop::JournalLost(_)
+            )
+        );
+        if !goes_on && let Err(error) = lock.give_up(id).await {
+            run.reporter().warning("lock", chain(&error), L::IF_LEFT);
+        }
+        match (worked, run.end(ending).await) {
+            (Ok(outcome), ended) => ended.map(|()| outcome).map_err(Error::from),
+            (Err(error), ended) => {
+                // What went wrong with the nodes is what has to be known.
+                if let Err(unsaved) = ended {
+                    let help = "the job is still in the journal as it was";
+                    run.reporter().warning("journal", chain(&unsaved), help);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The state from which a process goes on with a job.
+pub(crate) fn checkpoint<C: DeserializeOwned + Default>(saved: &Json) -> Result<C> {
+    if saved.is_null() {
+        return Ok(C::default());
+    }
+    serde_json::from_value(saved.clone())
+        .map_err(|error| Error::Usage(format!("the job's state cannot be read: {error}")))
+}
+
+/// Ends a job at which no process works any more, unless it left nodes that have to come back first, as its checkpoint
+/// tells: that is for the one who goes on with it. True if it has ended.
+pub(crate) async fn cancel(
+    journal: &dyn Journal,
+    lock: &impl Lock,
+    id: &JobId,
+    process: &str,
+    leaves_nodes: impl FnOnce(&Json) -> Result<bool>,
+) -> Result<bool> {
+    let stale_after = OwnerTiming::default().stale_after.as_millis();
+    let stale_after_ms = u64::try_from(stale_after).unwrap_or(u64::MAX);
+    let Ok(claimed) = journal.claim(id, process, stale_after_ms).await else { return Ok(false) };
+    let leaves_nodes = leaves_nodes(&claimed.record.checkpoint)?;
+    if !leaves_nodes {
+        let cancelled = Update { state: Some(State::Cancelled), ..Update::default() };
+        journal.save(id, claimed.epoch, &cancelled).await?;
+        lock.give_up(id).await?;
+    }
+    journal.release(id, claimed.epoch).await?;
+    Ok(!leaves_nodes)
+}
