@@ -21,8 +21,6 @@ const A_DAY: usize = (DAY_S / INTERVAL_S) as usize;
 /// What clients ask for may turn at each of these.
 const STEP_S: u64 = 15;
 const STEPS_A_DAY: f64 = (DAY_S / STEP_S) as f64;
-/// The forecast is chosen by the last of the days that are learned from.
-const CHOSEN_BY_DAYS: usize = 12;
 
 /// A kind of days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +170,8 @@ fn of_basis(basis: &Basis, days: &Days) -> Vec<Row> {
     let (all, behind) = (&days.intervals[..], learned * A_DAY);
     let ways = basis.ways();
     let deciding = basis.deciding(INTERVAL_S, &ways);
-    let chosen_by = &all[learned.saturating_sub(CHOSEN_BY_DAYS) * A_DAY..behind];
+    // By the last days, which are enough, and are lived through by each forecast and look-ahead.
+    let chosen_by = &all[(learned - learned * 3 / 10) * A_DAY..behind];
     let (forecast, look_ahead) = deciding.choose(chosen_by);
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
     let (setting, at_once) =
@@ -210,7 +209,8 @@ fn of_basis(basis: &Basis, days: &Days) -> Vec<Row> {
         }
     };
     let of_kinds = TWELVE.map(|(kind, _)| row(kind.name(), &|day| days.kind(day) == kind));
-    of_kinds.into_iter().chain([row("all", &|_| true)]).collect()
+    let of_kinds = of_kinds.into_iter().filter(|row| row.days > 0);
+    of_kinds.chain([row("all", &|_| true)]).collect()
 }
 
 #[cfg(test)]
@@ -233,20 +233,20 @@ mod tests {
     #[test]
     fn slow_days_are_followed_so_that_writes_gain_and_nothing_beats_what_is_free() {
         let basis = telling();
-        let (days, _) = Days::drawn(36, 5);
+        let (days, _) = Days::drawn(15, 5);
         let rows = of_basis(&basis, &days);
-        let [slow, medium, fast, write, all] = &rows[..] else { panic!("{rows:?}") };
-        assert_eq!(slow.days + medium.days + fast.days + write.days, all.days);
-        assert_eq!(all.days, 12, "a third");
-        let per_day = |row: &Row| row.changes.tuned as f64 / row.days as f64;
-        assert!(per_day(slow) > 5.0 && slow.ratios.tuned > slow.ratios.default, "{slow:?}");
+        let [kinds @ .., all] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((all.scenario, all.days), ("all", 5), "a third");
+        assert_eq!(kinds.iter().map(|row| row.days).sum::<usize>(), all.days);
+        assert_eq!(kinds.iter().map(|row| row.changes.naive).sum::<usize>(), all.changes.naive);
+        let slow = kinds.iter().find(|row| row.scenario == "slow").expect("most days are slow");
+        let per_day = slow.changes.tuned as f64 / slow.days as f64;
+        assert!(per_day > 5.0 && slow.ratios.tuned > slow.ratios.default, "{slow:?}");
         assert!(slow.tuned_writes > 1.0, "{slow:?}");
         for row in &rows {
-            assert!(row.ratios.theoretical_best >= row.ratios.tuned, "{row:?}");
-            assert!(row.ratios.theoretical_best >= row.ratios.oracle, "{row:?}");
+            let best = row.ratios.theoretical_best * (1.0 + 1e-9);
+            row.ratios.map(|ratio| assert!(*ratio <= best, "{row:?}"));
         }
         assert!(all.ratios.oracle >= all.ratios.tuned, "{all:?}");
-        let shares = [slow, medium, fast, write].map(|row| row.changes.naive);
-        assert_eq!(shares.iter().sum::<usize>(), all.changes.naive);
     }
 }

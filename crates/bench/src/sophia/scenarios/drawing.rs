@@ -63,13 +63,13 @@ fn replicas(report: &Report, basis: &str) -> Chart {
             (_, 1) => "RF 5, CL 1",
             _ => "RF 5, CL 3",
         };
-        let Ways { default, static_optimal, naive, tuned, theoretical_best, .. } =
+        let Ways { default, static_optimal, naive, reactive, tuned, theoretical_best, .. } =
             row.rolled.ratios;
         let share = |ratio: f64| Point::new(0.0, 100.0 * ratio / theoretical_best);
-        (word, [default, static_optimal, naive, tuned].map(share).into())
+        (word, [default, static_optimal, naive, reactive, tuned].map(share).into())
     };
     let rows = report.replicas.iter().filter(|row| row.basis == basis);
-    let names = ["default", "static optimal", "naive", "tuned"];
+    let names = ["default", "static optimal", "naive", "reactive", "tuned"];
     let y = "% of the theoretical best";
     chart(format!("Replicas: {basis}"), y, &names, rows.map(group).collect())
 }
@@ -104,11 +104,13 @@ fn rolled(rolled: &Rolled) -> [Point; 2] {
     [rolled.ratios.tuned, rolled.ratios.oracle].map(|ratio| Point::new(0.0, more(ratio)))
 }
 
-const ALL: [&str; 6] = ["default", "naive", "aggressive", "tuned", "oracle", "theoretical best"];
+const ALL: [&str; 7] =
+    ["default", "naive", "reactive", "aggressive", "tuned", "oracle", "theoretical best"];
 
 fn all(ratios: &Ways<f64>) -> Vec<Point> {
-    let &Ways { default, naive, aggressive, tuned, oracle, theoretical_best, .. } = ratios;
-    let bars = [default, naive, aggressive, tuned, oracle, theoretical_best];
+    let &Ways { default, naive, reactive, aggressive, tuned, oracle, theoretical_best, .. } =
+        ratios;
+    let bars = [default, naive, reactive, aggressive, tuned, oracle, theoretical_best];
     bars.map(|ratio| Point::new(0.0, more(ratio))).into()
 }
 
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn bars_of_a_group_lie_side_by_side_and_do_not_touch_the_next_group() {
         let groups =
-            vec![("slow", vec![Point::new(0.0, 3.0); 6]), ("fast", vec![Point::new(0.0, -1.0); 6])];
+            vec![("slow", vec![Point::new(0.0, 3.0); 7]), ("fast", vec![Point::new(0.0, -1.0); 7])];
         let chart = chart("days".into(), MORE, &ALL, groups);
         let mut edges: Vec<(f64, f64)> = Vec::new();
         for series in &chart.series {
@@ -143,7 +145,7 @@ mod tests {
                 .extend(series.points.iter().map(|bar| (bar.x - width / 2.0, bar.x + width / 2.0)));
         }
         edges.sort_by(|one, two| one.0.total_cmp(&two.0));
-        assert_eq!(edges.len(), 12);
+        assert_eq!(edges.len(), 14);
         assert!(edges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{edges:?}");
     }
 }

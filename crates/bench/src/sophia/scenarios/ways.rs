@@ -13,8 +13,10 @@ pub struct Ways<T> {
     pub default: T,
     /// The one configuration that serves most over the whole time, in hindsight.
     pub static_optimal: T,
-    /// Always the best one for what is asked for now, by a restart of all nodes at once.
+    /// Always the best one for the interval that begins, as if that were known, by a restart of all nodes at once.
     pub naive: T,
+    /// The same by the interval that has just ended, which is all that can be known without a forecast.
+    pub reactive: T,
     /// Planned as the tuner plans, by restarts of all nodes at once.
     pub aggressive: T,
     /// The tuner.
@@ -32,6 +34,7 @@ impl<T> Ways<T> {
             default: of(&self.default),
             static_optimal: of(&self.static_optimal),
             naive: of(&self.naive),
+            reactive: of(&self.reactive),
             aggressive: of(&self.aggressive),
             tuned: of(&self.tuned),
             oracle: of(&self.oracle),
@@ -71,11 +74,15 @@ pub(crate) fn lived(
     let by_operations = |one: &Lived, two: &Lived| {
         one.served.iter().sum::<f64>().total_cmp(&two.served.iter().sum())
     };
+    let naive = compared.of(Baseline::Naive).changes;
+    let late = |change: &Change| Change { interval: change.interval + 1, ..*change };
+    let reactive: Vec<Change> = each_best(real).iter().map(late).collect();
     let most = |rates: &Vec<f64>| rates.iter().copied().fold(0.0, f64::max) * real.interval_s;
     Ways {
         default: stays(real.start),
         static_optimal: all.max_by(by_operations).unwrap_or_default(),
-        naive: changed(&quick, &compared.of(Baseline::Naive).changes),
+        naive: changed(&quick, &naive),
+        reactive: changed(&quick, &reactive),
         aggressive: changed(&quick, aggressive),
         tuned: changed(real, tuned),
         oracle: changed(real, &real.best().changes),
@@ -84,6 +91,15 @@ pub(crate) fn lived(
             changes: Vec::new(),
         },
     }
+}
+
+/// The best configuration of each interval.
+fn each_best(real: &Outlook) -> Vec<Change> {
+    let best = |(interval, rates): (usize, &Vec<f64>)| {
+        let to = (0..rates.len()).max_by(|one, two| rates[*one].total_cmp(&rates[*two]));
+        to.map(|to| Change { interval, to })
+    };
+    real.rates_s.iter().enumerate().filter_map(best).collect()
 }
 
 impl Ways<Lived> {
@@ -124,6 +140,23 @@ pub(crate) mod tests {
         for way in [ratios.default, ratios.tuned] {
             assert!(way <= ratios.oracle * (1.0 + 1e-9), "{ratios:?}");
         }
+    }
+
+    #[test]
+    fn reacting_is_one_interval_late() {
+        let away = Sliced { capacity_s: vec![(0.0, 15.0)] };
+        let rolls = vec![vec![away; 2]; 2];
+        let (writes, reads) = (vec![2_100.0, 1_300.0], vec![1_250.0, 2_300.0]);
+        let rates_s = [&writes, &writes, &reads, &reads, &reads, &writes].map(Clone::clone).into();
+        let real = Outlook {
+            rates_s,
+            interval_s: 20.0,
+            rolls: rolls.clone(),
+            start: 0,
+            changes_max: None,
+        };
+        let lived = lived(&real, &rolls, &[], &[]);
+        assert_eq!((lived.naive.changes, lived.reactive.changes), (vec![2, 5], vec![3]));
     }
 
     proptest! {
