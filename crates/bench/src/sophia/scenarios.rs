@@ -53,6 +53,8 @@ const PUBLISHED_COSTS: Costs = Costs {
 pub struct Size {
     /// Days of the portal, two thirds of which are learned from.
     pub days: u32,
+    /// The last of the days that are learned from, by which the forecast is chosen.
+    pub choosing_days: u32,
     /// Jobs of the batch queue.
     pub jobs: u32,
     /// Draws of the noise; its figures are medians.

@@ -162,16 +162,16 @@ pub struct Row {
 /// Fig. 3: a row for each kind of days and one for all, for each basis.
 pub(super) fn rows(bases: &[Basis], size: Size) -> Vec<Row> {
     let (days, _) = Days::drawn(size.days as usize, size.seed);
-    bases.iter().flat_map(|basis| of_basis(basis, &days)).collect()
+    bases.iter().flat_map(|basis| of_basis(basis, &days, size.choosing_days as usize)).collect()
 }
 
-fn of_basis(basis: &Basis, days: &Days) -> Vec<Row> {
+fn of_basis(basis: &Basis, days: &Days, choosing_days: usize) -> Vec<Row> {
     let learned = days.shifts.len() * 2 / 3;
     let (all, behind) = (&days.intervals[..], learned * A_DAY);
     let ways = basis.ways();
     let deciding = basis.deciding(INTERVAL_S, &ways);
     // By the last days, which are enough, and are lived through by each forecast and look-ahead.
-    let chosen_by = &all[(learned - learned * 3 / 10) * A_DAY..behind];
+    let chosen_by = &all[learned.saturating_sub(choosing_days.max(1)) * A_DAY..behind];
     let (forecast, look_ahead) = deciding.choose(chosen_by);
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
     let (setting, at_once) =
@@ -234,7 +234,7 @@ mod tests {
     fn slow_days_are_followed_so_that_writes_gain_and_nothing_beats_what_is_free() {
         let basis = telling();
         let (days, _) = Days::drawn(15, 5);
-        let rows = of_basis(&basis, &days);
+        let rows = of_basis(&basis, &days, 2);
         let [kinds @ .., all] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((all.scenario, all.days), ("all", 5), "a third");
         assert_eq!(kinds.iter().map(|row| row.days).sum::<usize>(), all.days);

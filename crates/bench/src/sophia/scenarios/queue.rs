@@ -206,7 +206,7 @@ pub(crate) mod tests {
     use super::super::ways::tests::assert_bounds;
     use super::*;
 
-    pub(crate) const SIZE: Size = Size { days: 36, jobs: 160, draws: 2, seed: 3 };
+    pub(crate) const SIZE: Size = Size { days: 36, choosing_days: 2, jobs: 160, draws: 2, seed: 3 };
 
     #[test]
     fn a_queue_that_is_known_is_followed_within_the_bounds_of_what_can_be_served() {

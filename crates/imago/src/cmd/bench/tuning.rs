@@ -88,8 +88,9 @@ impl Scenarios {
     /// Replays, and draws.
     pub async fn measure(&self) -> Result<scenarios::Report, Failure> {
         let &Self { days, jobs, draws, seed, quick, .. } = self;
-        let (days, jobs, draws) = if quick { (36, 60, 1) } else { (days, jobs, draws) };
-        let size = scenarios::Size { days, jobs, draws, seed };
+        let (days, choosing_days, jobs, draws) =
+            if quick { (36, 1, 60, 1) } else { (days, 12, jobs, draws) };
+        let size = scenarios::Size { days, choosing_days, jobs, draws, seed };
         let own = self.measurements.as_deref().map(crate::cmd::tune::measurements).transpose()?;
         let pictures = self.drawn.pictures.clone();
         let replayed = tokio::task::spawn_blocking(move || {
