@@ -95,7 +95,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 16] = [
+pub const BENCHMARKS: [(&str, &str); 17] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -118,6 +118,10 @@ pub const BENCHMARKS: [(&str, &str); 16] = [
     (
         "sophia-traces",
         "Table 1, Figs. 4 and 5 of SOPHIA in form: its workloads, replayed on measurements of real nodes",
+    ),
+    (
+        "sophia-scenarios",
+        "Figs. 3, 6, 7 and 9 of SOPHIA in form: kinds of days, nodes, replicas and noise, replayed likewise",
     ),
     (
         "sophia-buses",

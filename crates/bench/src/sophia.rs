@@ -7,6 +7,7 @@
 pub mod buses;
 mod drawing;
 pub mod rolling;
+pub mod scenarios;
 mod traces;
 
 use imago_plan::tune::baselines::{Baseline, Comparison};

@@ -7,8 +7,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::Size;
 
 /// 19 April 2017, midnight UTC, when the paper's first trace begins.
-const START_S: u64 = 1_492_560_000;
-const DAY_S: u64 = 86_400;
+pub(super) const START_S: u64 = 1_492_560_000;
+pub(super) const DAY_S: u64 = 86_400;
 
 /// A trace.
 pub(super) struct Drawn {

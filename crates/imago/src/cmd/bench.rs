@@ -72,7 +72,7 @@ fn list(context: &Context) -> Result<(), Failure> {
     let listed = BENCHMARKS.map(|(name, measures)| Listed { name, measures });
     context.output.result(&listed, |listed| {
         listed.iter().fold(String::new(), |mut text, one| {
-            let _ = writeln!(text, "{:16}{}", one.name, one.measures);
+            let _ = writeln!(text, "{:18}{}", one.name, one.measures);
             text
         })
     })
@@ -132,6 +132,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let lived = sophia::run(size, own.as_ref());
             json!(lived.map_err(|error| Failure::from_error(Exit::Failed, "benchmark", &error))?)
         }
+        Benchmark::SophiaScenarios(asked) => json!(asked.measure().await?),
         Benchmark::SophiaBuses(asked) => json!(asked.measure(context).await?),
         Benchmark::SophiaRoll(asked) => json!(asked.measure(context).await?),
         Benchmark::MorphusTable1(asked) => {

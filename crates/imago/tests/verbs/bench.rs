@@ -32,10 +32,10 @@ fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
-    let of_decisions =
-        ["store", "adapt", "tune-schedule", "sophia-traces", "sophia-buses", "sophia-roll"];
+    let of_decisions = ["store", "adapt", "tune-schedule"];
+    let of_sophia = ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
-    assert_eq!(names, [&of_copies[..], &of_decisions, &of_morphus].concat());
+    assert_eq!(names, [&of_copies[..], &of_decisions, &of_sophia, &of_morphus].concat());
 }
 
 #[test]
@@ -127,6 +127,31 @@ fn the_workloads_of_sophia_are_lived_through_beside_other_ways_to_choose() {
         for ratio in workload["ratios"].as_array().unwrap() {
             assert!(ratio["ratio"].as_f64() > Some(0.0), "{workload}");
         }
+    }
+}
+
+#[test]
+fn the_figures_of_sophia_are_replayed_by_what_was_measured_and_by_what_is_published() {
+    let files = ["fig3", "fig6", "fig7", "restarts", "fig9"].map(|of| format!("sophia-{of}.svg"));
+    let files = files.each_ref().map(String::as_str);
+    let report = drawn(&["run", "sophia-fig6"], &files);
+    assert_eq!(report["benchmark"], "sophia-scenarios", "its figures are of one replay");
+    let rows = |name: &str| report[name].as_array().unwrap();
+    let bases = rows("bases").len();
+    assert_eq!(bases, 3, "{report}");
+    assert_eq!(rows("scenarios").len(), bases * 5);
+    assert_eq!((rows("ranges").len(), rows("scale").len()), (24, bases * 8));
+    assert_eq!((rows("replicas").len(), rows("noise").len()), (bases * 5, bases * 6));
+    for row in rows("scenarios").iter().chain(rows("scale")).chain(rows("restarts")) {
+        let ratios = &row["ratios"];
+        assert_figures(ratios, &["default", "naive", "aggressive", "tuned", "oracle"]);
+        let best = ratios["theoretical_best"].as_f64().unwrap();
+        for (way, ratio) in ratios.as_object().unwrap() {
+            assert!(ratio.as_f64().unwrap() <= best * (1.0 + 1e-9), "{way}: {row}");
+        }
+    }
+    for row in rows("noise").iter().filter(|row| row["noise"] == 0.0) {
+        assert_eq!(row["ratio_to_noiseless"]["median"], 1.0, "{row}");
     }
 }
 

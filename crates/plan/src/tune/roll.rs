@@ -112,12 +112,22 @@ impl Costs {
     }
 
     fn restarts(&self) -> Vec<Phase> {
-        let (all, at_once) = (self.nodes as f64, self.at_once.max(1));
+        let at_once = self.at_once.max(1);
+        let first = (0..self.nodes).step_by(at_once);
+        let steps: Vec<usize> = first.map(|done| at_once.min(self.nodes - done)).collect();
+        self.restarts_in(&steps)
+    }
+
+    /// The phases of a restart of all nodes in steps of so many each, as [`super::availability`] tells them for a
+    /// cluster's ranges. The cluster has as many nodes as the steps have.
+    #[must_use]
+    pub fn restarts_in(&self, steps: &[usize]) -> Vec<Phase> {
+        let all = steps.iter().sum::<usize>() as f64;
         let mut phases = Vec::new();
-        for done in (0..self.nodes).step_by(at_once) {
-            let away = at_once.min(self.nodes - done) as f64;
-            let (done, rest) = (done as f64, (self.nodes - done) as f64 - away);
-            let catching_up = away * self.catch_up_capacity;
+        let mut done = 0.0;
+        for step in steps.iter().filter(|step| **step > 0) {
+            let away = *step as f64;
+            let (rest, catching_up) = (all - done - away, away * self.catch_up_capacity);
             phases.push(Phase {
                 seconds: self.restart_s * (1.0 - self.catch_up),
                 old: rest / all,
@@ -128,6 +138,7 @@ impl Costs {
                 old: rest / all,
                 new: (done + catching_up) / all,
             });
+            done += away;
         }
         phases
     }
@@ -255,6 +266,34 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn more_nodes_at_once_never_lengthen_a_roll_and_cost_the_same_capacity(
+            nodes in 1..40_usize, at_once in 1..20_usize, more in 0..20_usize,
+        ) {
+            let lasts = |at_once: usize| {
+                let phases = Costs { nodes, at_once, ..THREE }.phases(CostClass::Restart);
+                let lost = |phase: &Phase| phase.seconds * (1.0 - phase.old - phase.new);
+                let seconds = phases.iter().map(|phase| phase.seconds).sum::<f64>();
+                (seconds, phases.iter().map(lost).sum::<f64>())
+            };
+            let (few, many) = (lasts(at_once), lasts(at_once + more));
+            prop_assert!(many.0 <= few.0 + 1e-9, "{many:?} {few:?}");
+            // R and N_s cancel, as in Eq. 8.
+            prop_assert!((many.1 - few.1).abs() < 1e-6, "{many:?} {few:?}");
+        }
+
+        #[test]
+        fn steps_of_any_sizes_last_one_restart_each(steps in prop::collection::vec(0..6_usize, 0..8)) {
+            let phases = THREE.restarts_in(&steps);
+            let seconds = phases.iter().map(|phase| phase.seconds).sum::<f64>();
+            let restarts = steps.iter().filter(|step| **step > 0).count();
+            prop_assert!((seconds - THREE.restart_s * restarts as f64).abs() < 1e-9);
+            prop_assert!(phases.iter().all(|phase| phase.old + phase.new <= 1.0 + 1e-9));
+            if let Some(last) = phases.last() {
+                prop_assert!(last.old.abs() < 1e-9, "none is left behind");
+            }
+        }
+
         #[test]
         fn slices_lose_nothing(
             nodes in 1..20_usize, at_once in 1..6_usize, restart_s in 1.0..200.0_f64, catch_up in 0.0..1.0_f64,

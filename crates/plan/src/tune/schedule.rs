@@ -75,12 +75,16 @@ impl Outlook {
         self.rates_s[interval][configuration] * self.interval_s
     }
 
-    /// Operations served in the intervals of a roll, as far as the look-ahead reaches; and the interval behind it.
+    /// Operations served in each interval of a roll, as far as the look-ahead reaches.
+    fn during(&self, interval: usize, from: usize, to: usize) -> impl Iterator<Item = f64> {
+        let rates = self.rates_s[interval..].iter().zip(&self.rolls[from][to].capacity_s);
+        rates.map(move |(rates, (old_s, new_s))| rates[from] * old_s + rates[to] * new_s)
+    }
+
+    /// Operations served in all intervals of a roll, likewise; and the interval behind it.
     fn rolls(&self, interval: usize, from: usize, to: usize) -> (f64, usize) {
-        let roll = &self.rolls[from][to];
-        let rates = self.rates_s[interval..].iter().zip(&roll.capacity_s);
-        let served = rates.map(|(rates, (old_s, new_s))| rates[from] * old_s + rates[to] * new_s);
-        (served.sum(), (interval + roll.intervals()).min(self.intervals()))
+        let behind = interval + self.rolls[from][to].intervals();
+        (self.during(interval, from, to).sum(), behind.min(self.intervals()))
     }
 
     /// The operations that are served by changes in their order. One that comes while a roll is under way, or that
@@ -107,6 +111,20 @@ impl Outlook {
             }
         }
         done
+    }
+
+    /// The operations that are served in each interval by changes in their order; in all as many as by [`Self::served`].
+    #[must_use]
+    pub fn served_each(&self, changes: &[Change]) -> Vec<f64> {
+        let mut each = Vec::with_capacity(self.intervals());
+        let mut from = self.start;
+        for Change { interval, to } in self.served(changes).changes {
+            each.extend((each.len()..interval).map(|before| self.stays(before, from)));
+            each.extend(self.during(interval, from, to));
+            from = to;
+        }
+        each.extend((each.len()..self.intervals()).map(|behind| self.stays(behind, from)));
+        each
     }
 
     /// The plan by which most operations are served.
@@ -219,6 +237,20 @@ pub(super) mod tests {
             prop_assert_eq!(&served.changes, &best.changes, "each of them is carried out");
             prop_assert!((served.operations - most).abs() <= 1e-9 * most);
             prop_assert!(best.changes.len() <= outlook.changes_max.unwrap_or(usize::MAX));
+        }
+
+        #[test]
+        fn what_is_served_interval_by_interval_is_all_that_is_served(
+            outlook in outlooks(12), changes in prop::collection::vec((0..12_usize, any::<prop::sample::Index>()), 0..6),
+        ) {
+            let of = |(interval, to): &(usize, prop::sample::Index)| {
+                Change { interval: *interval, to: to.index(outlook.configurations()) }
+            };
+            let mut changes: Vec<Change> = changes.iter().map(of).collect();
+            changes.sort();
+            let (each, all) = (outlook.served_each(&changes), outlook.served(&changes).operations);
+            prop_assert_eq!(each.len(), outlook.intervals());
+            prop_assert!((each.iter().sum::<f64>() - all).abs() <= 1e-9 * all, "{each:?} {all}");
         }
     }
 

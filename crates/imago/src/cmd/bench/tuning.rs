@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use imago_bench::sophia::{buses, rolling};
+use imago_bench::sophia::{buses, rolling, scenarios};
 use imago_testbed::CassandraSpec;
 use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations::{self, differences};
@@ -50,6 +50,55 @@ pub struct Traces {
     /// Only show that the benchmark works: six days, forty jobs.
     #[arg(long, conflicts_with_all = ["days", "jobs"])]
     pub quick: bool,
+}
+
+/// What `--help` says of [`Scenarios`].
+pub const SCENARIOS: &str = "\
+Each figure is computed several times: by what was measured here (or by --measurements), and by what the paper prints of \
+its own configurations and restarts. `bases` says what each of these has.
+
+Example: imago bench run sophia-scenarios --pictures figures --json";
+
+/// Size of the replayed figures.
+#[derive(Debug, clap::Args)]
+pub struct Scenarios {
+    /// Days of the portal; two thirds are learned from. Every twelve have all kinds of days.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(36..=1_000))]
+    days: u32,
+    /// Jobs of the batch queue.
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u32).range(40..=100_000))]
+    jobs: u32,
+    /// Draws of each level of noise; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    draws: u32,
+    /// The seed of all that is drawn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// What the configurations serve, by `imago tune sample`; without it that of three nodes here, which is shipped.
+    #[arg(long, value_name = "FILE")]
+    measurements: Option<PathBuf>,
+    #[command(flatten)]
+    drawn: Drawn,
+    /// Only show that the benchmark works: 36 days, sixty jobs, one draw.
+    #[arg(long, conflicts_with_all = ["days", "jobs", "draws"])]
+    quick: bool,
+}
+
+impl Scenarios {
+    /// Replays, and draws.
+    pub async fn measure(&self) -> Result<scenarios::Report, Failure> {
+        let &Self { days, jobs, draws, seed, quick, .. } = self;
+        let (days, choosing_days, jobs, draws) =
+            if quick { (36, 1, 60, 1) } else { (days, 12, jobs, draws) };
+        let size = scenarios::Size { days, choosing_days, jobs, draws, seed };
+        let own = self.measurements.as_deref().map(crate::cmd::tune::measurements).transpose()?;
+        let pictures = self.drawn.pictures.clone();
+        let replayed = tokio::task::spawn_blocking(move || {
+            scenarios::run(size, own.as_ref(), pictures.as_deref())
+        });
+        let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
+        Ok(replayed.await.map_err(stopped)??)
+    }
 }
 
 /// What `--help` says of [`Buses`].

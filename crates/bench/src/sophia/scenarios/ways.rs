@@ -1,0 +1,189 @@
+//! What each way to choose a configuration serves (SOPHIA, §6), interval by interval: so that any part of what was lived
+//! through can be looked at alone.
+
+use imago_plan::tune::baselines::{Baseline, Comparison};
+use imago_plan::tune::roll::Sliced;
+use imago_plan::tune::schedule::{Change, Outlook};
+use serde::Serialize;
+
+/// Something of each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ways<T> {
+    /// The default configuration throughout.
+    pub default: T,
+    /// The one configuration that serves most over the whole time, in hindsight.
+    pub static_optimal: T,
+    /// Always the best one for the interval that begins, as if that were known, by a restart of all nodes at once.
+    pub naive: T,
+    /// The same by the interval that has just ended, which is all that can be known without a forecast.
+    pub reactive: T,
+    /// Planned as the tuner plans, by restarts of all nodes at once.
+    pub aggressive: T,
+    /// The tuner.
+    pub tuned: T,
+    /// The best plan for what really comes.
+    pub oracle: T,
+    /// The best one in each interval, as if changes cost nothing.
+    pub theoretical_best: T,
+}
+
+impl<T> Ways<T> {
+    /// The same of what is told of each.
+    pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Ways<U> {
+        Ways {
+            default: of(&self.default),
+            static_optimal: of(&self.static_optimal),
+            naive: of(&self.naive),
+            reactive: of(&self.reactive),
+            aggressive: of(&self.aggressive),
+            tuned: of(&self.tuned),
+            oracle: of(&self.oracle),
+            theoretical_best: of(&self.theoretical_best),
+        }
+    }
+}
+
+/// A way, over what was lived through.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Lived {
+    /// The operations of each interval.
+    pub(crate) served: Vec<f64>,
+    /// The intervals in which it began a change.
+    pub(crate) changes: Vec<usize>,
+}
+
+/// What all of them served of what really came; `tuned` and `aggressive` are changes that were planned for it, and
+/// `at_once` the rolls of the latter.
+pub(crate) fn lived(
+    real: &Outlook,
+    at_once: &[Vec<Sliced>],
+    tuned: &[Change],
+    aggressive: &[Change],
+) -> Ways<Lived> {
+    let compared = Comparison { real, at_once, default: real.start };
+    let quick = Outlook { rolls: at_once.to_vec(), ..real.clone() };
+    let changed = |outlook: &Outlook, changes: &[Change]| Lived {
+        served: outlook.served_each(changes),
+        changes: outlook.served(changes).changes.iter().map(|change| change.interval).collect(),
+    };
+    let stays = |configuration: usize| {
+        let served = real.rates_s.iter().map(|rates| rates[configuration] * real.interval_s);
+        Lived { served: served.collect(), changes: Vec::new() }
+    };
+    let all = (0..real.configurations()).map(stays);
+    let by_operations = |one: &Lived, two: &Lived| {
+        one.served.iter().sum::<f64>().total_cmp(&two.served.iter().sum())
+    };
+    let naive = compared.of(Baseline::Naive).changes;
+    let late = |change: &Change| Change { interval: change.interval + 1, ..*change };
+    let reactive: Vec<Change> = each_best(real).iter().map(late).collect();
+    let most = |rates: &Vec<f64>| rates.iter().copied().fold(0.0, f64::max) * real.interval_s;
+    Ways {
+        default: stays(real.start),
+        static_optimal: all.max_by(by_operations).unwrap_or_default(),
+        naive: changed(&quick, &naive),
+        reactive: changed(&quick, &reactive),
+        aggressive: changed(&quick, aggressive),
+        tuned: changed(real, tuned),
+        oracle: changed(real, &real.best().changes),
+        theoretical_best: Lived {
+            served: real.rates_s.iter().map(most).collect(),
+            changes: Vec::new(),
+        },
+    }
+}
+
+/// The best configuration of each interval.
+fn each_best(real: &Outlook) -> Vec<Change> {
+    let best = |(interval, rates): (usize, &Vec<f64>)| {
+        let to = (0..rates.len()).max_by(|one, two| rates[*one].total_cmp(&rates[*two]));
+        to.map(|to| Change { interval, to })
+    };
+    real.rates_s.iter().enumerate().filter_map(best).collect()
+}
+
+impl Ways<Lived> {
+    /// What each served, as a ratio to the best fixed configuration; each interval counts by a weight.
+    pub(crate) fn ratios(&self, weight: impl Fn(usize) -> f64) -> Ways<f64> {
+        let sum = |lived: &Lived| {
+            lived.served.iter().enumerate().map(|(at, served)| weight(at) * served).sum::<f64>()
+        };
+        let fixed = sum(&self.static_optimal);
+        self.map(|lived| if fixed > 0.0 { sum(lived) / fixed } else { 1.0 })
+    }
+
+    /// The changes of each in some of the intervals.
+    pub(crate) fn changes(&self, is_counted: impl Fn(usize) -> bool) -> Ways<usize> {
+        self.map(|lived| lived.changes.iter().filter(|at| is_counted(**at)).count())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Nothing serves more than the theoretical best in any interval, and over all nothing that pays for its changes by
+    /// the same rolls serves more than the oracle.
+    pub(crate) fn assert_bounds(lived: &Ways<Lived>) {
+        let best = &lived.theoretical_best.served;
+        lived.map(|way| {
+            assert_eq!(way.served.len(), best.len());
+            for (served, best) in way.served.iter().zip(best) {
+                assert!(*served <= best * (1.0 + 1e-9), "{served} {best}");
+            }
+        });
+        let ratios = lived.ratios(|_| 1.0);
+        assert!((ratios.static_optimal - 1.0).abs() < 1e-12);
+        assert!(ratios.default <= 1.0 + 1e-9);
+        for way in [ratios.default, ratios.tuned] {
+            assert!(way <= ratios.oracle * (1.0 + 1e-9), "{ratios:?}");
+        }
+    }
+
+    #[test]
+    fn reacting_is_one_interval_late() {
+        let away = Sliced { capacity_s: vec![(0.0, 15.0)] };
+        let rolls = vec![vec![away; 2]; 2];
+        let (writes, reads) = (vec![2_100.0, 1_300.0], vec![1_250.0, 2_300.0]);
+        let rates_s = [&writes, &writes, &reads, &reads, &reads, &writes].map(Clone::clone).into();
+        let real = Outlook {
+            rates_s,
+            interval_s: 20.0,
+            rolls: rolls.clone(),
+            start: 0,
+            changes_max: None,
+        };
+        let lived = lived(&real, &rolls, &[], &[]);
+        assert_eq!((lived.naive.changes, lived.reactive.changes), (vec![2, 5], vec![3]));
+    }
+
+    proptest! {
+        #[test]
+        fn ways_keep_their_bounds_whatever_is_planned(
+            rates_s in prop::collection::vec(prop::array::uniform2(900.0..2_500.0_f64), 1..40),
+            plans in prop::array::uniform2(prop::collection::vec((0..40_usize, 0..2_usize), 0..9)),
+            away_s in 0.0..60.0_f64,
+        ) {
+            let roll = |capacity: f64| {
+                let phases = [imago_plan::tune::roll::Phase { seconds: away_s, old: capacity, new: 0.0 }];
+                vec![vec![Sliced::new(&phases, 20.0, imago_plan::tune::roll::Rule::Phases, 0.0); 2]; 2]
+            };
+            let real = Outlook {
+                rates_s: rates_s.iter().map(|of| of.to_vec()).collect(),
+                interval_s: 20.0,
+                rolls: roll(0.6),
+                start: 0,
+                changes_max: None,
+            };
+            let [tuned, aggressive] = plans.map(|plan| {
+                let mut changes: Vec<Change> =
+                    plan.into_iter().map(|(interval, to)| Change { interval, to }).collect();
+                changes.sort();
+                changes
+            });
+            assert_bounds(&lived(&real, &roll(0.0), &tuned, &aggressive));
+        }
+    }
+}
