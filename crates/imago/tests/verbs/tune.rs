@@ -2,6 +2,7 @@
 
 mod death;
 mod disturbed;
+mod fit;
 mod redis;
 mod ring;
 mod roll;
