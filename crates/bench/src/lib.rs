@@ -95,7 +95,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 16] = [
+pub const BENCHMARKS: [(&str, &str); 17] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -126,6 +126,10 @@ pub const BENCHMARKS: [(&str, &str); 16] = [
     (
         "sophia-roll",
         "Fig. 2 of SOPHIA in form, on real Cassandra: a change node by node, and all at once",
+    ),
+    (
+        "sophia-redis",
+        "Fig. 10 of SOPHIA in form, on real Redis: jobs that fit by default, compact only, or not at all",
     ),
     (
         "morphus-table1",
