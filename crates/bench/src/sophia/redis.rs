@@ -8,7 +8,8 @@
 //! measures a sample once, decides before each job, and changes the setting as `imago tune roll` does.
 //!
 //! Each way has a server for itself. A job's requests are encoded before, and each way is sent the same; ways take turns, forth
-//! and back from round to round. The time of a job includes the load, and the change of the setting if there is one.
+//! and back from round to round. In each round all jobs are done, so that the tuner has to change the setting in each. The time of
+//! a job includes the load, and the change if there is one.
 
 mod client;
 mod database;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use imago_plan::tune::capacity::{Costs, Job as Planned, Limits, choose, entries_max};
+use imago_plan::tune::capacity::{Costs, Job as Planned, Limits, choose, entries_max, job_s};
 use imago_plan::tune::sampling::order;
 use imago_plan::tune::workload::Mix;
 use imago_testbed::{Single, SingleSpec};
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 use database::{Database, send};
-use requests::{FIELDS, Requests};
+use requests::{Batch, FIELDS};
 
 pub use report::{JobReport, Report, WayReport};
 
@@ -177,20 +178,41 @@ pub async fn run(
     ));
     let limits = Limits { memory_bytes: memory, headroom: HEADROOM, gain_min: GAIN_MIN };
     let mut tuner = Tuner { known: &known, limits, current: 0 };
-    let mut jobs = Vec::new();
-    for kind in KINDS.into_iter().filter(|kind| kind.is_quick || !size.is_quick) {
-        for (name, extent, is_quick) in EXTENTS {
-            if size.is_quick && !is_quick {
-                continue;
+    let jobs = jobs(size.is_quick, hold);
+    let most = jobs.iter().map(|job| job.hashes).max().unwrap_or(0);
+    // Names differ only where clusters have given slots to their masters in other orders.
+    let is_shared = databases.iter().all(|one| one.names == databases[0].names);
+    let of = if is_shared { &databases[..1] } else { &databases[..] };
+    let loads = of.iter().map(|database| requests::load(&database.names, most)).collect();
+    let servers = Servers { databases, loads };
+    let mut outcomes = vec![vec![Vec::new(); WAYS.len()]; jobs.len()];
+    let rounds = order(WAYS.len(), size.rounds as usize);
+    for (round, ways) in (1..).zip(rounds.chunks(WAYS.len())) {
+        for (job, outcomes) in jobs.iter().zip(&mut outcomes) {
+            let ways: Vec<usize> = ways.iter().map(|(_, way)| *way).collect();
+            let of_round = scene.job(job, &ways, &servers, &mut tuner).await?;
+            say(format!("round {round}, {}", report::line(job, &of_round)));
+            for (all, one) in outcomes.iter_mut().zip(of_round) {
+                all.extend(one);
             }
-            let job = Job { name, hashes: extent.hashes(hold), kind };
-            let outcomes = scene.job(&job, &databases, &mut tuner).await?;
-            let told = report::job(&job, size.operations, &outcomes);
-            say(told.line());
-            jobs.push(told);
         }
     }
-    report::report(size, &known, hold, jobs, pictures)
+    let told = jobs.iter().zip(&outcomes).map(|(job, outcomes)| {
+        let planned = scene.planned(job);
+        let predicted_s = [0, 1].map(|number: usize| job_s(&known.costs[number], &planned));
+        report::job(job, size.operations, predicted_s, outcomes)
+    });
+    report::report(size, &known, hold, told.collect(), pictures)
+}
+
+/// All jobs, those of one kind one after the other, the small ones first.
+fn jobs(is_quick: bool, hold: [f64; 2]) -> Vec<Job> {
+    let kinds = KINDS.into_iter().filter(move |kind| kind.is_quick || !is_quick);
+    let of_kind = |kind: Kind| {
+        let extents = EXTENTS.into_iter().filter(move |(_, _, of_quick)| *of_quick || !is_quick);
+        extents.map(move |(name, extent, _)| Job { name, hashes: extent.hashes(hold), kind })
+    };
+    kinds.flat_map(of_kind).collect()
 }
 
 /// A job.
@@ -206,6 +228,13 @@ struct Tuner<'k> {
     limits: Limits,
     /// The number of the value that its server has.
     current: usize,
+}
+
+/// The servers of all ways.
+struct Servers {
+    databases: Vec<Database>,
+    /// What loads the largest job, of each way, or of all where the names are the same.
+    loads: Vec<Vec<Vec<Batch>>>,
 }
 
 /// What all jobs share.
@@ -227,7 +256,7 @@ impl Scene<'_> {
         let masters = self.size.masters;
         let load = requests::load(&database.names, SAMPLED * u64::from(masters));
         let mut clients = database.clients()?;
-        if let Some(why) = send(&mut clients, &load)? {
+        if let Some(why) = send(&mut clients, load.iter().map(Vec::as_slice))? {
             return Err(Error::Wrong(format!("a sample does not fit: {why}")));
         }
         drop(clients);
@@ -263,31 +292,26 @@ impl Scene<'_> {
         Ok(Known { costs, measured, probe_s: begin.elapsed().as_secs_f64() })
     }
 
-    /// Does a job by each way in each round. Returns the outcomes of each way.
+    /// Does a job by these ways, one after the other. Returns the outcomes of each way.
     async fn job(
         &self,
         job: &Job,
-        databases: &[Database],
+        ways: &[usize],
+        servers: &Servers,
         tuner: &mut Tuner<'_>,
     ) -> Result<Vec<Vec<Outcome>>> {
         let (keys, reads) = (job.kind.keys.1, job.kind.mix.1);
-        let requests = |database: &Database| Requests {
-            load: requests::load(&database.names, job.hashes),
-            operations: requests::operations(
-                &database.names,
-                job.hashes,
-                (self.size.operations, reads),
-                keys,
-                self.size.seed,
-            ),
+        let operations = |database: &Database| {
+            let count = (self.size.operations, reads);
+            requests::operations(&database.names, job.hashes, count, keys, self.size.seed)
         };
-        // Names differ only where clusters have given slots to their masters in other orders.
-        let is_shared = databases.iter().all(|one| one.names == databases[0].names);
-        let of = if is_shared { &databases[..1] } else { databases };
-        let all: Vec<Requests> = of.iter().map(requests).collect();
+        let of = &servers.databases[..servers.loads.len()];
+        let operations: Vec<Vec<Vec<Batch>>> = of.iter().map(operations).collect();
         let mut outcomes = vec![Vec::new(); WAYS.len()];
-        for (_, way) in order(WAYS.len(), self.size.rounds as usize) {
-            let (database, requests) = (&databases[way], &all[way.min(all.len() - 1)]);
+        for way in ways.iter().copied() {
+            let database = &servers.databases[way];
+            let shared = way.min(operations.len() - 1);
+            let requests = (&*servers.loads[shared], &*operations[shared]);
             let begin = Instant::now();
             let change_s = match way {
                 TUNED => match self.prepare(job, database, tuner).await? {
@@ -305,6 +329,16 @@ impl Scene<'_> {
         Ok(outcomes)
     }
 
+    /// A job as its queue tells of it. Its entries are hashes.
+    fn planned(&self, job: &Job) -> Planned {
+        Planned {
+            present: 0.0,
+            loaded: job.hashes as f64,
+            operations: self.size.operations as f64,
+            mix: Mix::of_reads(job.kind.mix.1),
+        }
+    }
+
     /// Has the tuner decide, and changes the setting if it says so. Returns how long the change took; nothing if the tuner
     /// declines the job.
     async fn prepare(
@@ -313,12 +347,7 @@ impl Scene<'_> {
         database: &Database,
         tuner: &mut Tuner<'_>,
     ) -> Result<Option<f64>> {
-        let planned = Planned {
-            present: 0.0,
-            loaded: job.hashes as f64,
-            operations: self.size.operations as f64,
-            mix: Mix::of_reads(job.kind.mix.1),
-        };
+        let planned = self.planned(job);
         let decision = choose(&tuner.known.costs, tuner.current, &planned, &tuner.limits);
         let Some(choice) = decision.choice else { return Ok(None) };
         if choice == tuner.current {
@@ -334,17 +363,19 @@ impl Scene<'_> {
         &self,
         job: &Job,
         database: &Database,
-        requests: &Requests,
+        (load, operations): (&[Vec<Batch>], &[Vec<Batch>]),
         (begin, change_s): (Instant, f64),
     ) -> Result<Outcome> {
         let mut clients = database.clients()?;
+        let shares = database.names.shares(job.hashes);
+        let load = load.iter().zip(shares).map(|(batches, share)| &batches[..share]);
         // Other tasks than this one have nothing to do meanwhile.
         let done = tokio::task::block_in_place(|| -> Result<_> {
-            if let Some(why) = send(&mut clients, &requests.load)? {
+            if let Some(why) = send(&mut clients, load)? {
                 return Ok(Err(why));
             }
             let loaded = Instant::now();
-            if let Some(why) = send(&mut clients, &requests.operations)? {
+            if let Some(why) = send(&mut clients, operations.iter().map(Vec::as_slice))? {
                 return Ok(Err(why));
             }
             Ok(Ok((begin.elapsed().as_secs_f64(), loaded.elapsed().as_secs_f64())))
@@ -380,6 +411,13 @@ mod tests {
         assert_eq!(hashes, [106, 212, 361, 421, 740, 1_210]);
         assert!(hashes.is_sorted());
         assert_eq!(Extent::OfDefault(0.28).hashes([1.0, 2.0]), 1);
+    }
+
+    #[test]
+    fn all_jobs_of_all_kinds_are_done_or_a_part_of_them() {
+        let hold = [380.0, 1_100.0];
+        assert_eq!((jobs(false, hold).len(), jobs(true, hold).len()), (4 * 6, 2 * 3));
+        assert_eq!(jobs(true, hold)[1].name, "1.11");
     }
 
     #[test]

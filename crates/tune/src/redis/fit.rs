@@ -99,7 +99,7 @@ pub struct Answer {
     pub server: String,
     /// Its version, and that of the server for measuring.
     pub versions: [String; 2],
-    /// Its keys, those of the sample, and those that were too large to be read.
+    /// Its keys.
     pub keys: u64,
     /// Keys that were read.
     pub sampled: usize,
@@ -227,40 +227,38 @@ fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
         question.asked.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let (names, wanted) = (names.join(" "), number(answer.keys_wanted));
     let (present, asked) = (&answer.present, &answer.asked);
-    let share = |new: f64, old: f64| format!("{:+.0} %", 100.0 * (new / old.max(1e-12) - 1.0));
-    let memory = share(asked.measured.key_bytes, present.measured.key_bytes);
     if present.measured.encodings == asked.measured.encodings {
         return format!(
             "Stay: no key of the sample is kept another way with {names}, so that nothing is gained."
         );
     }
-    let dearer = match (present.operation_us, asked.operation_us) {
+    let memory = compared(present.measured.key_bytes, asked.measured.key_bytes);
+    let time = match (present.operation_us, asked.operation_us) {
         (Some(old), Some(new)) => {
-            format!(
-                "an operation takes {} of the processor ({old:.2} to {new:.2} µs)",
-                share(new, old)
-            )
+            let share = compared(old, new);
+            format!("an operation {share} processor time ({old:.2} to {new:.2} µs)")
         }
         _ => "the time of operations is not known".into(),
     };
+    let amounts = format!("a key takes {memory} memory, and {time}");
     if answer.limit_bytes.is_none() {
         return format!(
-            "No limit is known, as the server's maxmemory is 0: say one. With {names} a key takes {memory} memory, and {dearer}."
+            "No limit is known, as the server's maxmemory is 0: say one. With {names} {amounts}."
         );
     }
     let most = |one: &Configuration| one.keys_max.map_or_else(|| "any".into(), number);
     match decision.choice {
         Some(0) => format!(
-            "Stay: {wanted} keys fit, of {} that would; with {names} {} would, and {dearer}.",
+            "Stay: {wanted} keys fit, and up to {} would. With {names} up to {} would; {amounts}.",
             most(present),
             most(asked)
         ),
-        Some(_) if present.fits => format!(
-            "Change to {names}: {wanted} keys fit both ways, a key takes {memory} memory, and {dearer}."
-        ),
+        Some(_) if present.fits => {
+            format!("Change to {names}: {wanted} keys fit both ways; {amounts}.")
+        }
         Some(_) => format!(
-            "Change to {names} before there are {} keys: {wanted} do not fit now, and {} would; a key takes {memory} \
-             memory, and {dearer}. Keys that are there keep their encoding until they are written anew.",
+            "Change to {names}: {wanted} keys do not fit with the present thresholds, but up to {}; then up to {} do; \
+             {amounts}. Keys that are there keep their encoding until they are written anew.",
             most(present),
             most(asked)
         ),
@@ -268,12 +266,19 @@ fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
             let (lacking, over) = decision.least_lacking().unwrap_or((0, 0.0));
             let with = if lacking == 0 { "as it is".into() } else { format!("with {names}") };
             format!(
-                "Neither holds {wanted} keys: {with} {} fit, and {:.1} MB more are needed for all.",
+                "Neither holds {wanted} keys: {with} up to {} fit, and {:.1} MB more are needed for all.",
                 most([present, asked][lacking]),
                 over / 1e6 / (1.0 - question.headroom)
             )
         }
     }
+}
+
+/// How much less or more one is than another.
+fn compared(old: f64, new: f64) -> String {
+    let percent = 100.0 * (new / old.max(f64::MIN_POSITIVE) - 1.0);
+    let word = if percent < 0.0 { "less" } else { "more" };
+    format!("{:.0} % {word}", percent.abs())
 }
 
 /// A whole number with its thousands apart.
@@ -390,15 +395,18 @@ mod tests {
     fn advice_says_what_is_gained_what_it_costs_and_what_is_lacking() {
         let both = ["hash hashtable", "hash listpack"];
         for (keys, parts) in [
-            (900.0, ["Stay: 900 keys fit, of 1,000", "+200 % of the processor (1.00 to 3.00"]),
+            (
+                900.0,
+                ["Stay: 900 keys fit, and up to 1,000", "200 % more processor time (1.00 to 3.00"],
+            ),
             (
                 1_001.0,
                 [
-                    "before there are 1,000 keys: 1,001 do not fit now, and 4,000 would",
-                    "-75 % memory",
+                    "1,001 keys do not fit with the present thresholds, but up to 1,000; then up to 4,000 do",
+                    "75 % less memory",
                 ],
             ),
-            (4_400.0, ["Neither holds 4,400 keys", "4,000 fit, and 0.0 MB more"]),
+            (4_400.0, ["Neither holds 4,400 keys", "up to 4,000 fit, and 0.0 MB more"]),
         ] {
             let text = advised(keys, both);
             for part in parts {

@@ -155,7 +155,10 @@ fn access(node: &NodeInfo) -> NodeAccess {
 }
 
 /// Sends each client its requests, all at the same time. Returns the first refusal, if there is one.
-pub(super) fn send(clients: &mut [Client], requests: &[Vec<Batch>]) -> Result<Option<String>> {
+pub(super) fn send<'b>(
+    clients: &mut [Client],
+    requests: impl Iterator<Item = &'b [Batch]>,
+) -> Result<Option<String>> {
     let told: Vec<Result<Option<String>>> = std::thread::scope(|scope| {
         let sending = clients.iter_mut().zip(requests);
         let sending = sending.map(|(client, batches)| scope.spawn(move || client.send(batches)));

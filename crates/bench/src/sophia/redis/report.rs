@@ -71,6 +71,8 @@ pub struct WayReport {
     pub refusal: Option<String>,
     /// Seconds of the job: change, load and operations.
     pub job_s: Option<Figure>,
+    /// The same without a change, by what was measured of a sample: processor time of the server alone. None of the tuner.
+    pub predicted_s: Option<f64>,
     /// Records loaded and operations done, a second of the job.
     pub requests_s: Option<Figure>,
     /// Operations a second, without the load.
@@ -84,11 +86,19 @@ pub struct WayReport {
 }
 
 /// The figures of a job, by the outcomes of each way.
-pub(super) fn job(job: &Job, operations: u64, outcomes: &[Vec<Outcome>]) -> JobReport {
+pub(super) fn job(
+    job: &Job,
+    operations: u64,
+    predicted_s: [f64; TUNED],
+    outcomes: &[Vec<Outcome>],
+) -> JobReport {
     let records = job.hashes * FIELDS;
-    let ways = WAYS.into_iter().zip(outcomes);
-    let ways: Vec<WayReport> =
-        ways.map(|(way, outcomes)| of_way(way, records + operations, outcomes)).collect();
+    let ways = WAYS.into_iter().zip(outcomes).enumerate();
+    let way = |(number, (way, outcomes)): (usize, (&'static str, &Vec<Outcome>))| WayReport {
+        predicted_s: predicted_s.get(number).copied(),
+        ..of_way(way, records + operations, outcomes)
+    };
+    let ways: Vec<WayReport> = ways.map(way).collect();
     let seconds = |way: usize| {
         let of = |outcome: &Outcome| match outcome {
             Outcome::Served { job_s, .. } => Some(*job_s),
@@ -120,6 +130,7 @@ fn of_way(way: &'static str, requests: u64, outcomes: &[Outcome]) -> WayReport {
         declined: 0,
         refusal: None,
         job_s: None,
+        predicted_s: None,
         requests_s: None,
         operations_s: None,
         encodings: Vec::new(),
@@ -152,21 +163,20 @@ fn of_way(way: &'static str, requests: u64, outcomes: &[Outcome]) -> WayReport {
     told
 }
 
-impl JobReport {
-    /// In a line.
-    pub(super) fn line(&self) -> String {
-        let of_way = |way: &WayReport| {
-            let told = match (&way.job_s, way.declined) {
-                (Some(seconds), _) => format!("{:.2} s", seconds.median),
-                (None, 0) => "failed".to_owned(),
-                (None, _) => "declined".to_owned(),
-            };
-            format!("{} {told}", way.way)
-        };
-        let ways: Vec<String> = self.ways.iter().map(of_way).collect();
-        let (records, keys, mix, size) = (self.records, self.keys, self.mix, self.size);
-        format!("{size} ({records} records), {keys}, {mix}: {}", ways.join(", "))
-    }
+/// A job of one round, in a line.
+pub(super) fn line(job: &Job, outcomes: &[Vec<Outcome>]) -> String {
+    let told = |outcome: &Outcome| match outcome {
+        Outcome::Served { job_s, .. } => format!("{job_s:.2} s"),
+        Outcome::Failed(_) => "failed".to_owned(),
+        Outcome::Declined => "declined".to_owned(),
+    };
+    let ways = WAYS.iter().zip(outcomes);
+    let ways =
+        ways.flat_map(|(way, all)| all.iter().map(move |one| format!("{way} {}", told(one))));
+    let ways: Vec<String> = ways.collect();
+    let (size, records) = (job.name, job.hashes * FIELDS);
+    let (keys, mix) = (job.kind.keys.0, job.kind.mix.0);
+    format!("{size} ({records} records), {keys}, {mix}: {}", ways.join(", "))
 }
 
 /// All figures, and the picture.
@@ -246,7 +256,7 @@ mod tests {
 
     fn told(outcomes: [Vec<Outcome>; 3]) -> JobReport {
         let one = Job { name: "1.11", hashes: 420, kind: KINDS[0] };
-        job(&one, 80_000, &outcomes)
+        job(&one, 80_000, [0.9, 4.1], &outcomes)
     }
 
     #[test]
@@ -260,17 +270,24 @@ mod tests {
         let ratio = report.tuned_to_better.unwrap();
         assert_eq!((ratio.min, ratio.median, ratio.max), (0.8, 1.0, 1.0));
         assert_eq!((report.ways[0].failed, report.ways[2].changes), (2, 1));
+        let predicted = [0, 1, 2].map(|way: usize| report.ways[way].predicted_s);
+        assert_eq!(predicted, [Some(0.9), Some(4.1), None]);
         assert_eq!(report.ways[0].refusal.as_deref(), Some("OOM command not allowed"));
         let rate = report.ways[1].requests_s.unwrap();
         assert_eq!((rate.min, rate.max), (100_000.0, 125_000.0));
-        assert!(report.line().contains("compact 4.50 s"), "{}", report.line());
     }
 
     #[test]
     fn a_job_that_nothing_holds_is_compared_with_nothing() {
         let full = || vec![Outcome::Failed("OOM".into())];
-        let report = told([full(), full(), vec![Outcome::Declined]]);
+        let outcomes = [full(), full(), vec![Outcome::Declined]];
+        let one = Job { name: "beyond", hashes: 1_210, kind: KINDS[0] };
+        let text = line(&one, &outcomes);
+        assert_eq!(
+            text,
+            "beyond (1210000 records), uniform, read-heavy: default failed, compact failed, tuned declined"
+        );
+        let report = told(outcomes);
         assert_eq!((report.tuned_to_better, report.ways[2].declined), (None, 1));
-        assert!(report.line().contains("default failed, compact failed, tuned declined"));
     }
 }

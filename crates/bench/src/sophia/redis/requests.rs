@@ -11,8 +11,7 @@ use redis::Pipeline;
 
 /// Records of a hash: more than the default keeps compact.
 pub(super) const FIELDS: u64 = 1_000;
-/// Hashes that are loaded at once, and operations that are sent at once.
-const HASHES_AT_ONCE: u64 = 4;
+/// Operations that are sent at once; a hash is loaded by one command.
 const OPERATIONS_AT_ONCE: usize = 64;
 
 /// Requests that are sent together.
@@ -25,12 +24,6 @@ impl Batch {
     fn of(commands: &Pipeline) -> Self {
         Self { bytes: commands.get_packed_pipeline(), requests: commands.len() }
     }
-}
-
-/// The requests of a job, for each master.
-pub(super) struct Requests {
-    pub(super) load: Vec<Vec<Batch>>,
-    pub(super) operations: Vec<Vec<Batch>>,
 }
 
 /// The names of hashes: each has its master's tag, so that all masters have equally many.
@@ -53,6 +46,12 @@ impl Names {
         self.tags.len()
     }
 
+    /// How many of so many hashes are each master's.
+    pub(super) fn shares(&self, hashes: u64) -> Vec<usize> {
+        let masters = self.tags.len() as u64;
+        (0..masters).map(|master| ((hashes + masters - 1 - master) / masters) as usize).collect()
+    }
+
     /// The master of a hash.
     pub(super) fn master(&self, hash: u64) -> usize {
         (hash % self.tags.len() as u64) as usize
@@ -73,24 +72,18 @@ fn value(record: u64, version: u64) -> String {
     format!("{mixed:016x}")
 }
 
-/// Loads so many hashes.
+/// Loads so many hashes, for each master; each batch is a hash, so that the first ones load fewer.
 pub(super) fn load(names: &Names, hashes: u64) -> Vec<Vec<Batch>> {
-    let masters = names.masters() as u64;
-    let of_master = |master: u64| {
-        let own: Vec<u64> = (master..hashes).step_by(masters as usize).collect();
-        let batch = |some: &[u64]| {
-            let mut commands = redis::pipe();
-            for hash in some {
-                let records = hash * FIELDS..(hash + 1) * FIELDS;
-                let fields: Vec<(String, String)> =
-                    records.map(|record| (field(record), value(record, 0))).collect();
-                commands.cmd("HSET").arg(names.name(*hash)).arg(fields);
-            }
-            Batch::of(&commands)
-        };
-        own.chunks(HASHES_AT_ONCE as usize).map(batch).collect()
-    };
-    (0..masters).map(of_master).collect()
+    let mut batches: Vec<Vec<Batch>> = (0..names.masters()).map(|_| Vec::new()).collect();
+    for hash in 0..hashes {
+        let records = hash * FIELDS..(hash + 1) * FIELDS;
+        let fields: Vec<(String, String)> =
+            records.map(|record| (field(record), value(record, 0))).collect();
+        let mut commands = redis::pipe();
+        commands.cmd("HSET").arg(names.name(hash)).arg(fields);
+        batches[names.master(hash)].push(Batch::of(&commands));
+    }
+    batches
 }
 
 /// Reads and updates so many records of so many hashes.
@@ -141,7 +134,8 @@ mod tests {
         let load = load(&names, 10);
         let loaded: Vec<usize> =
             load.iter().map(|of| of.iter().map(|batch| batch.requests).sum()).collect();
-        assert_eq!(loaded, [4, 3, 3]);
+        assert_eq!((&*loaded, names.shares(10)), (&[4, 3, 3][..], vec![4, 3, 3]));
+        assert_eq!((names.shares(2), names.shares(6)), (vec![1, 1, 0], vec![2, 2, 2]));
         for hash in 0..10 {
             let name = names.name(hash);
             let holds = |batches: &Vec<Batch>| {

@@ -100,6 +100,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let node = Node::connect(address, &args.uri, ANSWER_WAIT).await.map_err(failed)?;
         let server = Server::look(&node).await.map_err(failed)?;
         let sample = Sample::take(&node, args.keys as usize).await.map_err(failed)?;
+        eprintln!("{} of {} keys were read, and are measured", sample.len(), server.keys);
         let question = Question {
             asked,
             keys: Some(args.entries.map_or(args.growth * server.keys as f64, |keys| keys as f64)),

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::redis::{addresses, ask, redis, value};
 use crate::standing::Standing;
 
-/// Sixty hashes of six hundred fields, some numbers, and a text.
+/// Sixty hashes of six hundred fields, twenty sorted sets of two hundred members, some numbers, and a text.
 const FILL: &str = "EVAL \"for h = 1, 60 do for f = 1, 600 do redis.call('hset', 'hash:' .. h, 'field' .. f, 'value' .. f) \
-                    end end redis.call('sadd', 'numbers', 1, 2, 3) redis.call('set', 'text', 'x')\" 0";
+                    end end for z = 1, 20 do for m = 1, 200 do redis.call('zadd', 'zset:' .. z, m, 'member' .. m) end end \
+                    redis.call('sadd', 'numbers', 1, 2, 3) redis.call('set', 'text', 'x')\" 0";
 
 fn fit<'a>(server: &'a Standing, more: &[&'a str]) -> Vec<&'a str> {
     [&["tune", "fit", &*server.uri], more].concat()
@@ -17,7 +18,8 @@ fn fit<'a>(server: &'a Standing, more: &[&'a str]) -> Vec<&'a str> {
 fn thresholds_are_compared_by_a_sample_and_nothing_is_changed() {
     let Some(server) = redis("fitted", &[]) else { return };
     let node = &addresses(&server)[0];
-    let threshold = ["--set", "hash-max-listpack-entries=1024"];
+    let threshold =
+        ["--set", "hash-max-listpack-entries=1024", "--set", "zset-max-listpack-entries=256"];
     assert!(ask(node, "FLUSHALL").starts_with("+OK"));
     let said = server.refused(&fit(&server, &threshold), 4);
     assert!(said.contains("holds no key that can be read"), "{said}");
@@ -26,10 +28,11 @@ fn thresholds_are_compared_by_a_sample_and_nothing_is_changed() {
     // By default such a hash is a table; all of them fit into so little memory only if they are compact.
     let compact = [&threshold[..], &["--memory", "2500kb"]].concat();
     let told = server.json(&fit(&server, &compact));
-    let kept = |encoding: &str| json!({encoding: 60, "set intset": 1, "string embstr": 1});
-    assert_eq!(told["encodings"], kept("hash hashtable"), "{told}");
-    assert_eq!(told["present"]["encodings"], kept("hash hashtable"), "{told}");
-    assert_eq!(told["asked"]["encodings"], kept("hash listpack"), "{told}");
+    let kept =
+        |hash: &str, zset: &str| json!({hash: 60, zset: 20, "set intset": 1, "string embstr": 1});
+    let tables = kept("hash hashtable", "zset skiplist");
+    assert_eq!((&told["encodings"], &told["present"]["encodings"]), (&tables, &tables), "{told}");
+    assert_eq!(told["asked"]["encodings"], kept("hash listpack", "zset listpack"), "{told}");
     let ratio = |names: &[&str]| {
         let of = |which: &str| names.iter().fold(&told[which], |of, name| &of[name]).as_f64();
         of("asked").unwrap() / of("present").unwrap()
@@ -52,7 +55,7 @@ fn thresholds_are_compared_by_a_sample_and_nothing_is_changed() {
     // The server has all that it had, as it had it.
     assert_eq!(value(node, "hash-max-listpack-entries"), "512");
     assert_eq!(value(node, "maxmemory"), (64 << 20).to_string());
-    assert!(ask(node, "DBSIZE").starts_with(":62"), "{}", ask(node, "DBSIZE"));
+    assert!(ask(node, "DBSIZE").starts_with(":82"), "{}", ask(node, "DBSIZE"));
     assert!(ask(node, "OBJECT ENCODING hash:7").contains("hashtable"));
     assert!(ask(node, "HGET hash:7 field600").contains("value600"));
 

@@ -14,7 +14,7 @@ use crate::cluster::{Error, Result};
 /// Keys that are larger are not read.
 const KEY_BYTES_MAX: u64 = 4 << 20;
 /// The sample ends when it holds so much.
-const SAMPLE_BYTES_MAX: usize = 64 << 20;
+const SAMPLE_BYTES_MAX: usize = 16 << 20;
 /// Names asked for at once, keys looked at at once, and read at once.
 const SCAN_COUNT: &str = "200";
 const LOOK_AT_ONCE: usize = 50;
