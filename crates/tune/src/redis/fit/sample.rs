@@ -71,8 +71,11 @@ impl Server {
                 Error::failed(format!("{address} does not tell {key} (INFO)"), "is it Redis 7?")
             })
         };
-        let counted =
-            ["mem_clients_normal", "mem_replication_backlog"].map(|key| number(key).unwrap_or(0));
+        // It fills up sooner or later.
+        let is_replicated = line(&info, "repl_backlog_active") == Some("1");
+        let backlog = number("repl_backlog_size").filter(|_| is_replicated).unwrap_or(0);
+        let backlog = backlog.max(number("mem_replication_backlog").unwrap_or(0));
+        let clients = number("mem_clients_normal").unwrap_or(0);
         let mut settings = BTreeMap::new();
         for name in FITTED {
             let told: BTreeMap<String, String> = node.ask(&["CONFIG", "GET", name]).await?;
@@ -88,7 +91,7 @@ impl Server {
             version: line(&info, "redis_version").unwrap_or_default().to_owned(),
             keys: node.ask(&["DBSIZE"]).await?,
             used_bytes: needed("used_memory")?,
-            base_bytes: needed("used_memory_startup")? + counted.iter().sum::<u64>(),
+            base_bytes: needed("used_memory_startup")? + clients + backlog,
             limit_bytes: needed("maxmemory")?,
             policy: line(&info, "maxmemory_policy").unwrap_or_default().to_owned(),
             settings,
