@@ -19,6 +19,9 @@ pub enum Error {
     /// A server refused what the benchmark itself asked of it.
     #[error("a server of the benchmark refused: {0}")]
     Server(#[from] imago_mongo::error::Error),
+    /// Tuning refused, or failed.
+    #[error(transparent)]
+    Tune(#[from] imago_tune::cluster::Error),
     /// The operating system refused something about a measured process.
     #[error("cannot {doing}: {cause}")]
     Process {

@@ -132,6 +132,10 @@ pub const BENCHMARKS: [(&str, &str); 17] = [
         "Fig. 2 of SOPHIA in form, on real Cassandra: a change node by node, and all at once",
     ),
     (
+        "sophia-redis",
+        "Fig. 10 of SOPHIA in form, on real Redis: jobs that fit by default, compact only, or not at all",
+    ),
+    (
         "morphus-table1",
         "Table 1, Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast",
     ),

@@ -2,10 +2,12 @@
 //! and by other ways to choose, on measurements of real nodes.
 //!
 //! The traces themselves were not published: these are synthetic. What each configuration serves of each mix, and what
-//! a roll takes, was measured; what would have been served over weeks is replayed on that.
+//! a roll takes, was measured; what would have been served over weeks is replayed on that. Parts of it are done on real
+//! nodes: [`buses`], [`rolling`], and [`redis`].
 
 pub mod buses;
 mod drawing;
+pub mod redis;
 pub mod rolling;
 pub mod scenarios;
 mod traces;

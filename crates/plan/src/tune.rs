@@ -6,11 +6,13 @@
 //! says when to change, and to what, so that most operations are served in all (Eqs. 5–8); [`genetic`] searches for
 //! one as the paper does, and [`baselines`] are what it is compared with. A [`planner`] goes with the time, beside a
 //! cluster or in a [`replay`] of a past trace; [`judge`] says what came of a change. How many nodes may be away at once is
-//! [`availability`] (§4.5); in which order masters and replicas are restarted, [`succession`].
+//! [`availability`] (§4.5); in which order masters and replicas are restarted, [`succession`]; which configuration holds a
+//! job's data, [`capacity`] (§5).
 
 pub mod anova;
 pub mod availability;
 pub mod baselines;
+pub mod capacity;
 pub mod design;
 pub mod forecast;
 pub mod genetic;

@@ -1,6 +1,7 @@
 //! Redis: how its servers are reached, asked, and changed.
 
 pub mod connection;
+pub mod fit;
 pub mod knobs;
 mod lock;
 mod look;

@@ -135,6 +135,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         Benchmark::SophiaScenarios(asked) => json!(asked.measure().await?),
         Benchmark::SophiaBuses(asked) => json!(asked.measure(context).await?),
         Benchmark::SophiaRoll(asked) => json!(asked.measure(context).await?),
+        Benchmark::SophiaRedis(asked) => json!(asked.measure(context).await?),
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(availability::run(asked.size(), folder, &commands).await?)

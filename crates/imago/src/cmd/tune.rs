@@ -2,6 +2,7 @@
 
 mod decisions;
 mod design;
+mod fit;
 mod jobs;
 mod knobs;
 mod observe;
@@ -35,6 +36,8 @@ enum Action {
     Sample(sample::Args),
     /// Rank settings by measurements, and predict the best configuration for each mix.
     Search(search::Args),
+    /// Say by a sample of a Redis server's keys what other thresholds would save and cost; changes nothing there.
+    Fit(fit::Args),
     /// Tune a cluster: observe, decide, roll out what pays, judge it, and go back where it was worse.
     Run(Box<run::Args>),
     /// Say what clients ask of a cluster, interval by interval.
@@ -66,6 +69,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Design(args) => design::run(&args, context),
         Action::Sample(args) => sample::run(args, context).await,
         Action::Search(args) => search::run(&args, context),
+        Action::Fit(args) => Box::pin(fit::run(args, context)).await,
         Action::Run(args) => run::run(*args, context).await,
         Action::Observe(args) => observe::run(args, context).await,
         Action::Decisions(args) => decisions::list(&args, context).await,

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use imago_testbed::pool;
-use serde_json::Value;
+use imago_testbed::{find_redis, pool};
+use serde_json::{Value, json};
 
 use crate::reshard::dice::is_long;
 
@@ -33,7 +33,8 @@ fn every_benchmark_is_listed() {
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
     let of_decisions = ["store", "adapt", "tune-schedule"];
-    let of_sophia = ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll"];
+    let of_sophia =
+        ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
     assert_eq!(names, [&of_copies[..], &of_decisions, &of_sophia, &of_morphus].concat());
 }
@@ -153,6 +154,46 @@ fn the_figures_of_sophia_are_replayed_by_what_was_measured_and_by_what_is_publis
     for row in rows("noise").iter().filter(|row| row["noise"] == 0.0) {
         assert_eq!(row["ratio_to_noiseless"]["median"], 1.0, "{row}");
     }
+}
+
+#[test]
+fn jobs_that_fit_compact_only_fail_by_default_and_are_served_by_the_tuner() {
+    if let Err(missing) = find_redis() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let report = drawn(&["run", "sophia-redis"], &["sophia-redis.svg"]);
+    assert_figures(&report["records_max"], &["default", "compact"]);
+    assert_figures(&report, &["probe_s", "change_s"]);
+    let jobs = report["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 2 * 3, "{report}");
+    for job in jobs {
+        let [default, compact, tuned] = [0, 1, 2].map(|way| &job["ways"][way]);
+        let kept = |way: &Value| way["encodings"].clone();
+        match job["size"].as_str() {
+            Some("0.28") => {
+                for way in [default, compact, tuned] {
+                    assert_figures(&way["requests_s"], &["median"]);
+                }
+                assert_eq!(
+                    (kept(default), kept(compact)),
+                    (json!(["hashtable"]), json!(["listpack"]))
+                );
+            }
+            Some("1.11") => {
+                assert_eq!((&default["failed"], &tuned["failed"]), (&1.into(), &0.into()), "{job}");
+                assert!(default["refusal"].as_str().unwrap().starts_with("OOM"), "{job}");
+                assert_eq!(kept(tuned), json!(["listpack"]));
+                assert_figures(&job["tuned_to_better"], &["median"]);
+            }
+            _ => assert_eq!(
+                (&default["failed"], &compact["failed"], &tuned["declined"]),
+                (&1.into(), &1.into(), &1.into()),
+                "{job}"
+            ),
+        }
+    }
+    assert_eq!((&report["unserved"], &report["failed"]["tuned"]), (&0.into(), &0.into()));
 }
 
 #[test]

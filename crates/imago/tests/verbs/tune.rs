@@ -3,6 +3,7 @@
 mod canary;
 mod death;
 mod disturbed;
+mod fit;
 mod redis;
 mod ring;
 mod roll;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, FromRedisValue, IntoConnectionInfo as _, RedisConnectionInfo};
-use redis::{RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, FromRedisValue, IntoConnectionInfo as _, Pipeline};
+use redis::{RedisConnectionInfo, RedisError, RedisResult};
 
 use super::Uri;
 use crate::cluster::{Error, Result};
@@ -88,6 +88,18 @@ impl Node {
     pub async fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut self.connection.clone()).await
+    }
+
+    /// The answers to commands that are sent together.
+    ///
+    /// # Errors
+    /// One of them failed, or the connection did; the message says what they were for.
+    pub async fn ask_all<T: FromRedisValue>(&self, doing: &str, commands: &Pipeline) -> Result<T> {
+        let answers = commands.query_async(&mut self.connection()).await;
+        answers.map_err(|error| Error::Statement {
+            doing: format!("{doing} at {}", self.address),
+            source: Box::new(error),
+        })
     }
 
     /// The connection, for requests of any form.

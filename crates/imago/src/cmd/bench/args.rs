@@ -6,7 +6,7 @@ use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::{Size, adapt, flows, reshard, store};
 
 use super::flows_real;
-use super::tuning::BUSES;
+use super::tuning::{BUSES, JOBS};
 
 const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
                      A busy machine disturbs floors and figures alike, but not equally: look at \
@@ -61,6 +61,9 @@ pub enum Benchmark {
     /// A change of configuration on real Cassandra nodes under load: node by node, and all at once.
     #[command(after_help = QUICK)]
     SophiaRoll(super::tuning::Rolls),
+    /// Jobs of several sizes on a real Redis with little memory: the default, compact, and the tuner.
+    #[command(after_help = JOBS)]
+    SophiaRedis(super::tuning::Jobs),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]

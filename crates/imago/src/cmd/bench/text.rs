@@ -73,6 +73,7 @@ const TABLES: &[(&str, &[&str])] = &[
         "resp",
         &["command", "store_per_s", "redis_per_s", "store_per_core_s", "redis_per_core_s", "ratio"],
     ),
+    ("jobs", &["size", "records", "keys", "mix", "tuned_to_better.median", "tuned_to_better.min"]),
     (
         "patterns",
         &["pattern", "chunks", "servers", "seconds", "moved", "moved_greedy", "moved_random"],

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use imago_bench::sophia::{buses, rolling, scenarios};
+use imago_bench::sophia::{buses, redis, rolling, scenarios};
 use imago_testbed::CassandraSpec;
 use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations::{self, differences};
@@ -250,5 +250,58 @@ impl Rolls {
             Box::pin(measured).await.map_err(|error| cluster_failure(&error))
         });
         Box::pin(measured).await
+    }
+}
+
+/// What `--help` says of [`Jobs`].
+pub const JOBS: &str = "\
+A job loads records into hashes of a thousand, and reads and updates them. Sizes are shares of what fits with the default of \
+hash-max-listpack-entries (0.28, 0.56, 0.95, 1.11), between that and what fits when all hashes are compact, and beyond. Ways: the \
+default, compact, and the tuner, which measures a sample, decides before each job, and changes the setting as `imago tune roll` \
+does; the time of a job includes that. A job that is refused a write for want of memory has failed, and has no bar.
+
+Example: imago bench run sophia-redis --pictures figures --json";
+
+/// Size of the benchmark of jobs.
+#[derive(Debug, clap::Args)]
+pub struct Jobs {
+    /// Rounds in which each way does each job.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Memory that each master may use (maxmemory), in MiB.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(8..=65_536))]
+    memory_mb: u32,
+    /// Operations of a job, behind its load.
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
+    operations: u64,
+    /// Masters; one stands alone, three and more are a Redis Cluster.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    masters: u8,
+    /// Replicas of each master of a cluster.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
+    replicas: u8,
+    /// The seed of all draws.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    drawn: Drawn,
+    /// Only show that the benchmark works: one round, two kinds of jobs, three sizes, 8 MiB, 5,000 operations.
+    #[arg(long, conflicts_with_all = ["rounds", "memory_mb", "operations"])]
+    quick: bool,
+}
+
+impl Jobs {
+    /// Starts the servers, and measures.
+    pub async fn measure(&self, context: &Context) -> Result<redis::Report, Failure> {
+        let &Self { rounds, memory_mb, operations, masters, replicas, seed, quick, .. } = self;
+        let size =
+            redis::Size { rounds, memory_mb, operations, masters, replicas, seed, is_quick: quick };
+        let quickest = redis::Size { rounds: 1, memory_mb: 8, operations: 5_000, ..size };
+        let size = if quick { quickest } else { size };
+        let pictures = self.drawn.pictures.as_deref();
+        let say = |what: String| eprintln!("{what}");
+        let process = process();
+        let measured = redis::run(size, &process, pictures, &context.cancel, &say);
+        Ok(Box::pin(measured).await?)
     }
 }

@@ -96,7 +96,7 @@ pub(super) struct Args {
     resume: Option<JobId>,
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+pub(super) fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && (!value.is_empty() || name == "save") => {
             Ok((name.to_owned(), value.to_owned()))
@@ -156,7 +156,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 }
 
 /// The settings that are named, each with its new value; nothing: its default.
-fn changes(
+pub(super) fn changes(
     set: Vec<(String, String)>,
     unset: Vec<String>,
 ) -> Result<BTreeMap<String, Option<String>>, Failure> {

@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&answer, text)
 }
 
-fn mix(of: &Weights) -> Result<Mix, Failure> {
+pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
     let known = Mix::of([of.read, of.update, of.insert, of.scan]).filter(|_| of.delete == 0.0);
     known.ok_or_else(|| {
         let what = format!("the mix {of} is not one of reads, updates, inserts and scans alone");

@@ -11,7 +11,7 @@ use crate::reshard::dice::is_long;
 use crate::standing::Standing;
 
 /// A testbed of Redis; none where it cannot be started; that is said.
-fn redis(name: &str, more: &[&str]) -> Option<Standing> {
+pub(super) fn redis(name: &str, more: &[&str]) -> Option<Standing> {
     if let Err(missing) = find_redis() {
         eprintln!("skipped: {missing}");
         return None;
@@ -20,12 +20,12 @@ fn redis(name: &str, more: &[&str]) -> Option<Standing> {
     Some(Standing::start(name, &up))
 }
 
-fn addresses(standing: &Standing) -> Vec<String> {
+pub(super) fn addresses(standing: &Standing) -> Vec<String> {
     standing.uri.trim_start_matches("redis://").split(',').map(str::to_owned).collect()
 }
 
 /// The answer of a node to some words of the protocol, as it comes over the wire; nothing if it is away.
-fn ask(node: &str, command: &str) -> String {
+pub(super) fn ask(node: &str, command: &str) -> String {
     let exchange = || {
         let mut stream = TcpStream::connect(node)?;
         stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
@@ -37,7 +37,7 @@ fn ask(node: &str, command: &str) -> String {
 }
 
 /// The value that a node runs with.
-fn value(node: &str, setting: &str) -> String {
+pub(super) fn value(node: &str, setting: &str) -> String {
     let answer = ask(node, &format!("CONFIG GET {setting}"));
     answer.lines().nth(4).unwrap_or_default().to_owned()
 }

@@ -1,0 +1,412 @@
+//! What a sample takes with some settings, on a server that serves nothing else: memory, and processor time of operations.
+//!
+//! Hashes, sorted sets and sets are written element by element, as clients do: their encoding, and what room is left in it, is
+//! then that of new data. Keys of other kinds are restored as they were; no setting that is tried concerns them.
+//!
+//! Time is the processor time of the server itself (`INFO cpu`), so that neither the network nor this process counts.
+//! Operations are sent many at a time; one that comes alone takes longer, by as much with each setting.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use imago_plan::tune::sampling::order;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use redis::{FromRedisValue as _, Pipeline, Value};
+use serde::Serialize;
+
+use super::super::Uri;
+use super::super::connection::{Node, line};
+use super::sample::{Key, LOOKING, Sample, look_at, looked_at};
+use crate::cluster::{Error, Result};
+
+/// For an answer; what is sent at once is bounded.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
+/// Bytes, and commands, that are sent at once.
+const BYTES_AT_ONCE: usize = 256 << 10;
+const OPERATIONS_AT_ONCE: usize = 100;
+/// Words of a command that writes elements: an even number.
+const WORDS_AT_ONCE: usize = 2_000;
+/// Operations of a measurement.
+const OPERATIONS: usize = 10_000;
+/// Rounds, forth and back in turn.
+const ROUNDS: usize = 3;
+const SEED: u64 = 27;
+
+/// What a sample took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// The keys of each kind and encoding, as `hash listpack`.
+    pub encodings: BTreeMap<String, u64>,
+    /// Memory that a key takes, in bytes: the mean.
+    pub key_bytes: f64,
+    /// The same as the server tells it of each key (`MEMORY USAGE`): less, as it counts no room that the allocator adds.
+    pub told_bytes: f64,
+    /// Processor time, in microseconds; none if no key is a hash, a sorted set or a set.
+    pub times: Option<Times>,
+}
+
+/// Processor time of the server, in microseconds: medians of the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// To write a whole key.
+    pub load_us: f64,
+    /// To read one element: HGET, ZSCORE, SISMEMBER.
+    pub read_us: f64,
+    /// To write one that is there: HSET, ZINCRBY, SADD.
+    pub write_us: f64,
+}
+
+/// A key as it is written.
+enum Content {
+    /// The command, and its words behind the key.
+    Elements(Kind, Vec<Vec<u8>>),
+    /// For RESTORE.
+    Payload(Vec<u8>),
+}
+
+/// A kind of keys whose encoding is by its size.
+#[derive(Clone, Copy)]
+enum Kind {
+    Hash,
+    SortedSet,
+    Set,
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "hash" => Some(Self::Hash),
+            "zset" => Some(Self::SortedSet),
+            "set" => Some(Self::Set),
+            _ => None,
+        }
+    }
+
+    /// Words of an element.
+    fn words(self) -> usize {
+        match self {
+            Self::Hash | Self::SortedSet => 2,
+            Self::Set => 1,
+        }
+    }
+
+    fn read_all(self, commands: &mut Pipeline, name: &[u8]) {
+        match self {
+            Self::Hash => commands.cmd("HGETALL").arg(name),
+            Self::SortedSet => {
+                commands.cmd("ZRANGE").arg(name).arg("0").arg("-1").arg("WITHSCORES")
+            }
+            Self::Set => commands.cmd("SMEMBERS").arg(name),
+        };
+    }
+
+    fn write(self, commands: &mut Pipeline, name: &[u8], words: &[Vec<u8>]) {
+        let command = match self {
+            Self::Hash => "HSET",
+            Self::SortedSet => "ZADD",
+            Self::Set => "SADD",
+        };
+        commands.cmd(command).arg(name).arg(words);
+    }
+
+    /// Reads an element, by the words with which it was written.
+    fn read_one(self, commands: &mut Pipeline, name: &[u8], element: &[Vec<u8>]) {
+        match self {
+            Self::Hash => commands.cmd("HGET").arg(name).arg(&element[0]),
+            Self::SortedSet => commands.cmd("ZSCORE").arg(name).arg(&element[1]),
+            Self::Set => commands.cmd("SISMEMBER").arg(name).arg(&element[0]),
+        };
+    }
+
+    fn write_one(self, commands: &mut Pipeline, name: &[u8], element: &[Vec<u8>]) {
+        match self {
+            Self::Hash => commands.cmd("HSET").arg(name).arg(element),
+            Self::SortedSet => commands.cmd("ZINCRBY").arg(name).arg("1").arg(&element[1]),
+            Self::Set => commands.cmd("SADD").arg(name).arg(&element[0]),
+        };
+    }
+}
+
+/// A server that serves nothing else.
+pub struct Scratch {
+    node: Node,
+    /// Its version.
+    pub version: String,
+    keys: Vec<(Vec<u8>, Content)>,
+}
+
+impl Scratch {
+    /// Takes a server, which keeps nothing on disk and has no limit from now on.
+    ///
+    /// # Errors
+    /// It does not answer, or it holds keys: then it is none for this, as all would be deleted.
+    pub async fn open(uri: &Uri) -> Result<Self> {
+        let node = Node::connect_to_any(uri, ANSWER_WAIT).await?;
+        if node.ask::<u64>(&["DBSIZE"]).await? > 0 {
+            return Err(Error::precondition(
+                format!("{} holds keys, which measuring would delete", node.address),
+                "name an empty server",
+            ));
+        }
+        for (name, value) in [("appendonly", "no"), ("save", ""), ("maxmemory", "0")] {
+            node.ask::<()>(&["CONFIG", "SET", name, value]).await?;
+        }
+        let info: String = node.ask(&["INFO", "server"]).await?;
+        let version = line(&info, "redis_version").unwrap_or_default().to_owned();
+        Ok(Self { node, version, keys: Vec::new() })
+    }
+
+    /// Takes a sample of another server.
+    ///
+    /// # Errors
+    /// This server cannot read what the other one wrote.
+    pub async fn take(&mut self, sample: &Sample) -> Result<()> {
+        self.keys.clear();
+        for keys in batches(&sample.keys, |key| key.payload.len()) {
+            self.flush().await?;
+            self.restore(keys.iter().map(|key| (&*key.name, &*key.payload))).await?;
+            let contents = self.contents(keys).await?;
+            self.keys.extend(keys.iter().map(|key| key.name.clone()).zip(contents));
+        }
+        Ok(())
+    }
+
+    async fn restore<'k>(&self, keys: impl Iterator<Item = (&'k [u8], &'k [u8])>) -> Result<()> {
+        let mut commands = redis::pipe();
+        for (name, payload) in keys {
+            commands.cmd("RESTORE").arg(name).arg(0).arg(payload).arg("REPLACE");
+        }
+        let restored: Result<Value> = self.node.ask_all("RESTORE", &commands).await;
+        match restored {
+            Err(Error::Statement { source, .. }) if source.to_string().contains("DUMP payload") => {
+                Err(Error::precondition(
+                    format!(
+                        "redis-server {} cannot read the keys of that server: {source}",
+                        self.version
+                    ),
+                    "install a version that is as new as the server's",
+                ))
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// What keys hold that were restored.
+    async fn contents(&self, keys: &[Key]) -> Result<Vec<Content>> {
+        let mut commands = redis::pipe();
+        let kinds: Vec<Option<Kind>> = keys.iter().map(|key| Kind::of(&key.kind)).collect();
+        for (key, kind) in keys.iter().zip(&kinds) {
+            match kind {
+                Some(kind) => kind.read_all(&mut commands, &key.name),
+                None => drop(commands.cmd("EXISTS").arg(&key.name)),
+            }
+        }
+        let answers: Vec<Value> = self.node.ask_all("reading a sample", &commands).await?;
+        let content = |((key, kind), answer): ((&Key, &Option<Kind>), Value)| {
+            let Some(kind) = *kind else { return Ok(Content::Payload(key.payload.clone())) };
+            let mut words = Vec::<Vec<u8>>::from_redis_value(answer).map_err(|error| {
+                Error::failed(format!("a sample cannot be read: {error}"), "is it Redis 7?")
+            })?;
+            if matches!(kind, Kind::SortedSet) {
+                words.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+            }
+            Ok(Content::Elements(kind, words))
+        };
+        keys.iter().zip(&kinds).zip(answers).map(content).collect()
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.node.ask(&["FLUSHALL", "SYNC"]).await
+    }
+
+    /// Measures the sample with each of these settings, in rounds, forth and back in turn.
+    ///
+    /// # Errors
+    /// The server refuses a setting, or runs out of memory.
+    pub async fn measure(&self, all: &[BTreeMap<String, String>]) -> Result<Vec<Measured>> {
+        let mut rounds: Vec<Vec<Measured>> = vec![Vec::new(); all.len()];
+        for (_, number) in order(all.len(), ROUNDS) {
+            rounds[number].push(self.once(&all[number]).await?);
+        }
+        self.flush().await?;
+        Ok(rounds.iter().map(|rounds| middle(rounds)).collect())
+    }
+
+    async fn once(&self, settings: &BTreeMap<String, String>) -> Result<Measured> {
+        self.flush().await?;
+        for (name, value) in settings {
+            self.node.ask::<()>(&["CONFIG", "SET", name, value]).await?;
+        }
+        let empty = self.used_bytes().await?;
+        let (elements, payloads): (Vec<_>, Vec<_>) =
+            self.keys.iter().partition(|(_, content)| matches!(content, Content::Elements(..)));
+        for keys in batches(&payloads, |(_, content)| content.bytes()) {
+            let restored = keys.iter().filter_map(|(name, content)| match content {
+                Content::Payload(payload) => Some((&**name, &**payload)),
+                Content::Elements(..) => None,
+            });
+            self.restore(restored).await?;
+        }
+        let before = self.cpu_us().await?;
+        for keys in batches(&elements, |(_, content)| content.bytes()) {
+            let mut commands = redis::pipe();
+            for (name, content) in keys {
+                let Content::Elements(kind, words) = content else { continue };
+                words
+                    .chunks(WORDS_AT_ONCE)
+                    .for_each(|words| kind.write(&mut commands, name, words));
+            }
+            self.node.ask_all::<Value>("writing a sample", &commands).await?;
+        }
+        let load_us = (self.cpu_us().await? - before) / elements.len().max(1) as f64;
+        let taken = self.used_bytes().await?.saturating_sub(empty);
+        let (encodings, told_bytes) = self.encodings().await?;
+        let times = if elements.is_empty() {
+            None
+        } else {
+            let read_us = self.operations(&elements, Kind::read_one).await?;
+            let write_us = self.operations(&elements, Kind::write_one).await?;
+            Some(Times { load_us, read_us, write_us })
+        };
+        let key_bytes = taken as f64 / self.keys.len().max(1) as f64;
+        Ok(Measured { encodings, key_bytes, told_bytes, times })
+    }
+
+    /// The mean time of operations on elements that are drawn from keys in turn.
+    async fn operations(
+        &self,
+        keys: &[&(Vec<u8>, Content)],
+        operation: fn(Kind, &mut Pipeline, &[u8], &[Vec<u8>]),
+    ) -> Result<f64> {
+        let mut rng = StdRng::seed_from_u64(SEED);
+        let before = self.cpu_us().await?;
+        for first in (0..OPERATIONS).step_by(OPERATIONS_AT_ONCE) {
+            let mut commands = redis::pipe();
+            for number in first..first + OPERATIONS_AT_ONCE {
+                let (name, content) = keys[number % keys.len()];
+                let Content::Elements(kind, words) = content else { continue };
+                let elements = words.len() / kind.words();
+                let at = kind.words() * rng.random_range(0..elements.max(1));
+                operation(*kind, &mut commands, name, &words[at..at + kind.words()]);
+            }
+            self.node.ask_all::<Value>("measuring operations", &commands).await?;
+        }
+        Ok((self.cpu_us().await? - before) / OPERATIONS as f64)
+    }
+
+    /// The keys of each kind and encoding, and what a key takes as the server tells it.
+    async fn encodings(&self) -> Result<(BTreeMap<String, u64>, f64)> {
+        let (mut counts, mut bytes) = (BTreeMap::new(), 0);
+        for keys in self.keys.chunks(OPERATIONS_AT_ONCE) {
+            let mut commands = redis::pipe();
+            for (name, _) in keys {
+                look_at(&mut commands, name);
+            }
+            let told: Vec<(String, String, u64)> =
+                looked_at(&self.node.ask_all::<Vec<Value>>(LOOKING, &commands).await?)
+                    .flatten()
+                    .collect();
+            for (kind, encoding, size) in told {
+                *counts.entry(format!("{kind} {encoding}")).or_default() += 1;
+                bytes += size;
+            }
+        }
+        Ok((counts, bytes as f64 / self.keys.len().max(1) as f64))
+    }
+
+    /// Memory in use, without what the connection itself takes.
+    async fn used_bytes(&self) -> Result<u64> {
+        let info: String = self.node.ask(&["INFO", "memory"]).await?;
+        let number = |key| line(&info, key).and_then(|told| told.parse::<u64>().ok());
+        let used = number("used_memory").zip(number("mem_clients_normal"));
+        let used = used.map(|(used, clients)| used.saturating_sub(clients));
+        used.ok_or_else(|| self.untold("its memory"))
+    }
+
+    /// Processor time of the server so far, in microseconds.
+    async fn cpu_us(&self) -> Result<f64> {
+        let info: String = self.node.ask(&["INFO", "cpu"]).await?;
+        let seconds = |key| line(&info, key).and_then(|told| told.parse::<f64>().ok());
+        let of = seconds("used_cpu_user").zip(seconds("used_cpu_sys"));
+        of.map(|(user, system)| 1e6 * (user + system)).ok_or_else(|| self.untold("its time"))
+    }
+
+    fn untold(&self, what: &str) -> Error {
+        Error::failed(
+            format!("{} does not tell {what} (INFO)", self.node.address),
+            "is it Redis 7?",
+        )
+    }
+}
+
+impl Content {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Elements(_, words) => words.iter().map(|word| word.len() + 16).sum(),
+            Self::Payload(payload) => payload.len(),
+        }
+    }
+}
+
+/// Parts of a list, each of about [`BYTES_AT_ONCE`] at most, unless one item is larger.
+fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let mut parts = Vec::new();
+    while !items.is_empty() {
+        let mut sum = 0;
+        let fitting = items.iter().take_while(|item| {
+            sum += bytes(item);
+            sum <= BYTES_AT_ONCE
+        });
+        let (part, rest) = items.split_at(fitting.count().max(1));
+        parts.push(part);
+        items = rest;
+    }
+    parts
+}
+
+/// The medians of the rounds, of which there is one at least.
+fn middle(rounds: &[Measured]) -> Measured {
+    let median = |of: fn(&Measured) -> Option<f64>| {
+        let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    };
+    let load = median(|one| Some(one.times?.load_us));
+    let read = median(|one| Some(one.times?.read_us));
+    let write = median(|one| Some(one.times?.write_us));
+    let times = load.zip(read).zip(write);
+    Measured {
+        encodings: rounds[0].encodings.clone(),
+        key_bytes: median(|one| Some(one.key_bytes)).unwrap_or(0.0),
+        told_bytes: median(|one| Some(one.told_bytes)).unwrap_or(0.0),
+        times: times.map(|((load_us, read_us), write_us)| Times { load_us, read_us, write_us }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_have_all_items_once_and_are_small() {
+        let sizes = [1, BYTES_AT_ONCE, 2, 3, BYTES_AT_ONCE + 9, 5, BYTES_AT_ONCE - 5, 1];
+        let parts = batches(&sizes, |size| *size);
+        assert_eq!(parts.concat(), sizes);
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        assert_eq!(lengths, [1, 1, 2, 1, 2, 1]);
+        assert!(batches(&[0_usize; 0], |size| *size).is_empty());
+    }
+
+    #[test]
+    fn figures_are_medians_of_rounds() {
+        let round = |read_us: f64| Measured {
+            encodings: BTreeMap::from([("hash listpack".into(), 3)]),
+            key_bytes: 100.0,
+            told_bytes: 90.0,
+            times: Some(Times { load_us: 9.0, read_us, write_us: 2.0 }),
+        };
+        let told = middle(&[round(4.0), round(1.0), round(2.0)]);
+        assert_eq!(told, round(2.0));
+    }
+}
