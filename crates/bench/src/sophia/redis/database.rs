@@ -148,6 +148,7 @@ fn access(node: &NodeInfo) -> NodeAccess {
         shell: "sh".into(),
         configuration: String::new(),
         nodetool: None,
+        jvm_options: None,
         stop: "false".into(),
         start: "false".into(),
         drain_max: Duration::ZERO,

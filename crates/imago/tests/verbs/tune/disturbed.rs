@@ -78,14 +78,19 @@ fn different_schemas_are_no_time_for_a_roll(ring: &Standing) {
         assert!(Command::new(tool).arg(command).status().unwrap().success(), "{command}");
     };
     nodetool("disablegossip");
-    let load = ["load", "--uri", &*ring.uri, "--ns", "shop.carts"];
-    let more = ["--documents", "100", "--duration", "0s"];
-    let mut load = ring.start_process(&[&load[..], &more].concat(), "carts");
     let obstacles = || {
         let preview =
             ring.json(&ring.roll(&["--set", "native_transport_max_threads=64", "--dry-run"]));
         preview["obstacles"].to_string()
     };
+    // A change is sent to nodes that are held to be up, whether or not they gossip.
+    wait::until_blocking("the others hold it to be down", || {
+        let said = obstacles();
+        said.contains("ring-1 sees ring-3 down") && said.contains("ring-2 sees ring-3 down")
+    });
+    let load = ["load", "--uri", &*ring.uri, "--ns", "shop.carts"];
+    let more = ["--documents", "100", "--duration", "0s"];
+    let mut load = ring.start_process(&[&load[..], &more].concat(), "carts");
     wait::until_blocking("the nodes have different schemas", || {
         obstacles().contains("different schemas")
     });
