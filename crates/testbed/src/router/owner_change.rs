@@ -56,12 +56,19 @@ impl Change<'_> {
                  retryWrites: true.",
             ));
         }
-        let transaction = self.caller.implicit_transaction(self.body)?;
-        let moved = self.in_own_transaction(&transaction).await;
-        if moved.is_err() {
+        let mut staleness = self.caller.staleness(self.namespace);
+        loop {
+            let transaction = self.caller.implicit_transaction(self.body)?;
+            let moved = self.in_own_transaction(&transaction).await;
+            let Err(failure) = moved else { return moved };
             self.caller.give_up(&transaction).await;
+            // The new owner may not know the collection yet. Nothing was committed, and shards may begin again under the
+            // same number.
+            if !staleness.again(&failure) {
+                return Err(failure);
+            }
+            staleness.pause().await;
         }
-        moved
     }
 
     async fn in_own_transaction(&self, transaction: &Transaction) -> Result<Moved, Failure> {
