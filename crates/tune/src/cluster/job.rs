@@ -1,4 +1,4 @@
-//! A job that changes a cluster's configuration, whatever the database: its claim, the lock on the cluster, and its end.
+//! A job that changes the configuration of a cluster of any database: its claim, the lock on the cluster, and its end.
 //!
 //! Invariants:
 //! - The lock is taken under the claim and given up under it, so that no process works without it.

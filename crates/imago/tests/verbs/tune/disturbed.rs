@@ -1,12 +1,14 @@
-//! Rolls of three real nodes that are disturbed: a drain that hangs, a node that is restarted by hand meanwhile, nodes that
-//! have different schemas; and a cluster that wants a password.
-
-use std::process::Command;
+//! Rolls of three real nodes that are disturbed: a drain that hangs, a node that is restarted by hand meanwhile; and
+//! a cluster that wants a password.
 
 use imago_testbed::wait;
 
 use super::ring::{ring, ring_of};
-use crate::standing::Standing;
+
+/// A roll that restarts every node of a cluster file.
+fn roll(cluster: &str) -> [&str; 6] {
+    ["tune", "roll", "--cluster", cluster, "--set", "native_transport_max_threads=48"]
+}
 
 #[test]
 fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
@@ -37,14 +39,7 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     let cluster = ring.path("cluster.toml");
     std::fs::write(&cluster, text.replace("name = \"ring-1\"\n", &own)).unwrap();
     let before = ring.pids();
-    let roll = [
-        "tune",
-        "roll",
-        "--cluster",
-        cluster.to_str().unwrap(),
-        "--set",
-        "native_transport_max_threads=48",
-    ];
+    let roll = roll(cluster.to_str().unwrap());
     let mut roll = ring.start_process(&roll, "roll");
     roll.until("the first node is stopped although it did not drain", |said| {
         said["event"] == "decision" && said["what"] == "ring-1: starts"
@@ -68,38 +63,6 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     }
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
-    different_schemas_are_no_time_for_a_roll(&ring);
-}
-
-/// A node hears of no change of the schema for a while.
-fn different_schemas_are_no_time_for_a_roll(ring: &Standing) {
-    let nodetool = |command: &str| {
-        let tool = ring.configuration("ring-3", "nodetool");
-        assert!(Command::new(tool).arg(command).status().unwrap().success(), "{command}");
-    };
-    nodetool("disablegossip");
-    let obstacles = || {
-        let preview =
-            ring.json(&ring.roll(&["--set", "native_transport_max_threads=64", "--dry-run"]));
-        preview["obstacles"].to_string()
-    };
-    // A change is sent to nodes that are held to be up, whether or not they gossip.
-    wait::until_blocking("the others hold it to be down", || {
-        let said = obstacles();
-        said.contains("ring-1 sees ring-3 down") && said.contains("ring-2 sees ring-3 down")
-    });
-    let load = ["load", "--uri", &*ring.uri, "--ns", "shop.carts"];
-    let more = ["--documents", "100", "--duration", "0s"];
-    let mut load = ring.start_process(&[&load[..], &more].concat(), "carts");
-    wait::until_blocking("the nodes have different schemas", || {
-        obstacles().contains("different schemas")
-    });
-    let said = ring.refused(&ring.roll(&["--set", "native_transport_max_threads=64"]), 4);
-    assert!(said.contains("different schemas") && said.contains("ring-3"), "{said}");
-    nodetool("enablegossip");
-    let (exit, report) = load.ended();
-    assert_eq!(exit, 0, "{report}");
-    wait::until_blocking("the nodes agree again", || obstacles() == "[]");
 }
 
 #[test]
@@ -123,14 +86,7 @@ fn a_wrong_password_is_said_before_anything_is_touched() {
         let cluster = ring.path("cluster.toml");
         std::fs::write(&cluster, text.replace(&ring.uri, &uri)).unwrap();
         let written = std::fs::read_to_string(&file).unwrap();
-        let roll = [
-            "tune",
-            "roll",
-            "--cluster",
-            cluster.to_str().unwrap(),
-            "--set",
-            "native_transport_max_threads=48",
-        ];
+        let roll = roll(cluster.to_str().unwrap());
         let said = ring.refused(&roll, 4);
         assert!(said.to_lowercase().contains("authenticat"), "{said}");
         assert!(!said.contains("wrong"), "a password is not repeated: {said}");
