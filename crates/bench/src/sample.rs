@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use imago_job::reporter::Events;
 use imago_plan::tune::sampling::{is_warm, order};
 use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::configurations::{Configuration, spec};
-use imago_tune::cassandra::roll::Roller;
+use imago_tune::cassandra::roll::{Roller, Spec};
 use imago_tune::cassandra::{Consistency, Error, Result};
+use imago_tune::configurations::Configuration;
 use imago_workload::driver::{self, Arrival, Control, Options, Report};
 use imago_workload::history::{IdForm, Recorder};
 use imago_workload::mix::Mix;
@@ -121,7 +121,7 @@ pub async fn run(
             continue;
         }
         say(format!("round {}: rolling out {}", round + 1, configuration.name));
-        let spec = spec(&request.configurations, number, &format!("{keyspace}.{table}"));
+        let spec = Spec::of(&request.configurations, number, &format!("{keyspace}.{table}"));
         if !spec.changes.is_empty() || !spec.compaction.is_empty() {
             let roller = Roller::connect(request.file.clone(), spec).await?;
             let events = Events::default();

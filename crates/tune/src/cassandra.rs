@@ -1,8 +1,6 @@
 //! Apache Cassandra: how its nodes are reached, asked, and changed.
 
-pub mod classes;
 pub mod compaction;
-pub mod configurations;
 pub mod connection;
 pub mod controller;
 pub mod costs;
@@ -23,7 +21,7 @@ pub mod settings_file;
 pub use error::{Error, Result};
 pub use scylla::statement::Consistency;
 
-use crate::cluster::{self, Database};
+use crate::cluster::{self, Database, Setting, Settings};
 
 /// Apache Cassandra.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +33,14 @@ impl Database for Cassandra {
     const PORT: u16 = 9042;
     const PATH: &'static str = "/";
     const HAS_NODETOOL: bool = true;
+}
+
+impl Settings for Cassandra {
+    const HAS_COMPACTION: bool = true;
+
+    fn all() -> Vec<Setting> {
+        knobs::KNOBS.iter().map(knobs::Knob::setting).collect()
+    }
 }
 
 /// A connection string.

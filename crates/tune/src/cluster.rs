@@ -5,11 +5,13 @@ pub mod file;
 pub mod job;
 pub mod node;
 pub mod observation;
+pub mod setting;
 pub mod uri;
 pub mod values;
 
 pub use error::{Error, Result};
 pub use file::{ClusterFile, NodeAccess};
+pub use setting::{Setting, Settings};
 pub use uri::Uri;
 
 use serde::Serialize;

@@ -10,7 +10,9 @@
 pub mod advice;
 pub mod basis;
 pub mod cassandra;
+pub mod classes;
 pub mod cluster;
+pub mod configurations;
 pub mod error;
 pub mod measurements;
 pub mod redis;

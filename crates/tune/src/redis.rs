@@ -11,7 +11,7 @@ pub mod roll;
 mod settings_file;
 pub mod topology;
 
-use crate::cluster::{self, Database};
+use crate::cluster::{self, Database, Setting, Settings};
 
 /// Redis, one server or a Redis Cluster.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,14 @@ impl Database for Redis {
     const PORT: u16 = 6379;
     const PATH: &'static str = "/0";
     const HAS_NODETOOL: bool = false;
+}
+
+impl Settings for Redis {
+    const HAS_COMPACTION: bool = false;
+
+    fn all() -> Vec<Setting> {
+        knobs::KNOBS.iter().map(knobs::Knob::setting).collect()
+    }
 }
 
 /// A connection string.

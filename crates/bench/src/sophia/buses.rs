@@ -19,10 +19,10 @@ use imago_plan::tune::sampling::order;
 use imago_plan::tune::throughput::{Measured, Throughputs};
 use imago_plan::tune::workload::Mix as Shares;
 use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::configurations::{Configuration, spec};
-use imago_tune::cassandra::controller::{self, Request, in_order};
-use imago_tune::cassandra::roll::Roller;
+use imago_tune::cassandra::controller::{self, Request};
+use imago_tune::cassandra::roll::{Roller, Spec};
 use imago_tune::cassandra::{Consistency, Error, Result};
+use imago_tune::configurations::{Configuration, in_order};
 use imago_tune::measurements::{Measurements, Sample};
 use imago_workload::driver::{self, Arrival, Options, Report as LoadReport};
 use imago_workload::history::{IdForm, Recorder};
@@ -271,7 +271,7 @@ async fn one(
 ) -> Result<Run> {
     let is_tuned = way == setup.configurations.len();
     let table = format!("{}.{}", TABLE.0, TABLE.1);
-    let begins = spec(&setup.configurations, if is_tuned { 0 } else { way }, &table);
+    let begins = Spec::of(&setup.configurations, if is_tuned { 0 } else { way }, &table);
     let connect =
         || CassandraTarget::connect(&setup.file.uri, TABLE, Consistency::Quorum, schema());
     let target = connect().await?;

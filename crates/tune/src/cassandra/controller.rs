@@ -30,7 +30,7 @@ use imago_plan::tune::workload::{Interval, KINDS, Mix};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::classes::ways;
+use super::Cassandra;
 use super::costs::learned;
 use super::decisions::{Kind, LEASE};
 use super::error::{Error, Result};
@@ -38,9 +38,9 @@ use super::journal::CassandraJournal;
 use super::observe::{Observation, Observer};
 use super::ring::chain;
 use super::roll::{self, Outcome, Roller, Took};
+use crate::classes::ways;
 use crate::trace;
 use crate::tuner::{Options, Tuner};
-pub use begin::in_order;
 use begin::{change_of, check, finish_rolls, past, present, remembered};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
@@ -130,7 +130,7 @@ pub async fn run(
         let options = Options {
             interval_s: request.interval.as_secs(),
             costs: learned(costs, &took),
-            ways: ways(&request.configurations, &request.approved)?,
+            ways: ways::<Cassandra>(&request.configurations, &request.approved)?,
             gain_min: request.gain_min,
             busy_min: request.busy_min,
             forecast: request.forecast.clone(),

@@ -8,12 +8,13 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::classes;
+use super::Cassandra;
 use super::compaction::Compaction;
-use super::configurations::{self, Configuration};
 use super::dimensions::{Dimension, configuration, number, point};
 use super::error::{Error, Result};
 use super::knobs::{self, Values};
+use crate::classes;
+use crate::configurations::{self, Configuration};
 
 /// The name of the first configuration.
 const DEFAULT: &str = "default";
@@ -106,7 +107,7 @@ pub fn design(request: &Request<'_>) -> Result<Design> {
     );
     let text = configurations::write(&head, &drawn, &[]);
     // It has to be a file that is read again.
-    configurations::parse(&text)?;
+    configurations::parse::<Cassandra>(&text)?;
     Ok(Design {
         seed: request.seed,
         knobs,

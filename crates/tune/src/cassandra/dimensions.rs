@@ -9,9 +9,9 @@ use imago_plan::tune::roll::CostClass;
 use imago_plan::tune::space::{Axis, Point};
 
 use super::compaction::Compaction;
-use super::configurations::Configuration;
 use super::error::Result;
 use super::knobs::{self, Class, Knob, Values};
+use crate::configurations::Configuration;
 
 /// The name of the compaction among settings.
 pub const COMPACTION: &str = "compaction";
@@ -213,8 +213,9 @@ pub fn configuration(
 
 #[cfg(test)]
 mod tests {
-    use super::super::configurations::parse;
     use super::*;
+    use crate::cassandra::Cassandra;
+    use crate::configurations::parse;
 
     const FILE: &str = r#"
 [[configuration]]
@@ -235,7 +236,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
 
     #[test]
     fn what_differs_is_an_axis_and_what_follows_the_heap_has_no_point() {
-        let all = parse(FILE).unwrap();
+        let all = parse::<Cassandra>(FILE).unwrap();
         let varied = varied(&all).unwrap();
         let told: Vec<(&str, Axis, CostClass)> =
             varied.iter().map(|one| (&*one.name, one.axis, one.class)).collect();
@@ -256,7 +257,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
 
     #[test]
     fn a_configuration_and_its_point_are_one() {
-        let all = parse(FILE).unwrap();
+        let all = parse::<Cassandra>(FILE).unwrap();
         let varied = varied(&all).unwrap();
         for of in &all[1..] {
             let at = point(&varied, of).unwrap().unwrap();

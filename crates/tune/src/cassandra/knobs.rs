@@ -4,10 +4,12 @@
 //! touched. Names, units and defaults are those of `cassandra.yaml`; memory settings without a default follow the heap, and
 //! the heap, which stands in the options of the JVM, follows the machine's memory.
 
+use imago_plan::tune::roll::CostClass;
+
 use super::error::{Error, Result};
 use super::{jvm_options, settings_file};
-use crate::cluster::NodeAccess;
 pub use crate::cluster::values::{Value, Values};
+use crate::cluster::{NodeAccess, Setting};
 
 /// What a change costs, and how it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,14 +241,23 @@ pub fn find(name: &str) -> Result<&'static Knob> {
 }
 
 impl Knob {
+    /// What tuning has to know of it.
+    #[must_use]
+    pub fn setting(&self) -> Setting {
+        let class = match self.class {
+            Class::Live { .. } => CostClass::Live,
+            Class::Restart => CostClass::Restart,
+        };
+        let Self { name, default, values, .. } = *self;
+        Setting { name, default, values, class }
+    }
+
     /// The value as the file has it, checked.
     ///
     /// # Errors
     /// It is none of the values that the setting takes.
     pub fn value(&self, text: &str) -> Result<Value> {
-        let wrong =
-            || Error::Usage(format!("{} is \"{text}\", and it must be {}", self.name, self.values));
-        self.values.value(text).ok_or_else(wrong)
+        self.setting().value(text)
     }
 
     /// The path of the file that it stands in, on a node.

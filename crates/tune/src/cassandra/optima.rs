@@ -16,9 +16,10 @@ use imago_plan::tune::workload::Mix;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::configurations::{Configuration, differences};
+use super::Cassandra;
 use super::dimensions::{Dimension, configuration, point, varied};
 use super::error::{Error, Result};
+use crate::configurations::{Configuration, differences};
 use crate::measurements::Measurements;
 use answer::{belief, ranking};
 
@@ -251,7 +252,8 @@ impl Searcher<'_, '_> {
         // What was measured already keeps its name.
         let mut name = made.name.clone();
         for one in question.configurations {
-            if one.compaction == made.compaction && differences(one, &made)?.is_empty() {
+            if one.compaction == made.compaction && differences::<Cassandra>(one, &made)?.is_empty()
+            {
                 name.clone_from(&one.name);
                 break;
             }
@@ -290,7 +292,9 @@ fn name(optima: &mut [Optimum]) -> Result<()> {
         let own = &mut after[0];
         for one in before.iter() {
             let (made, other) = (&own.configuration, &one.configuration);
-            if made.compaction == other.compaction && differences(made, other)?.is_empty() {
+            if made.compaction == other.compaction
+                && differences::<Cassandra>(made, other)?.is_empty()
+            {
                 own.name.clone_from(&one.name);
                 own.configuration.name.clone_from(&one.name);
                 break;

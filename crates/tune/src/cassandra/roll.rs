@@ -27,14 +27,14 @@ use imago_plan::tune::availability::Unsafe;
 use scylla::client::session::Session;
 use serde::{Deserialize, Serialize};
 
-use super::ClusterFile;
-use super::Consistency;
 use super::compaction::{self, Compaction};
 use super::connection;
 use super::error::{Error, Result};
 use super::knobs::{self, Class, Knob, Value};
 use super::ring::{self, Cluster};
+use super::{Cassandra, ClusterFile, Consistency};
 pub use crate::cluster::ValueChange;
+use crate::configurations::{self, Configuration};
 use files::Files;
 pub use step::Took;
 pub use work::{cancel, resume, took};
@@ -77,6 +77,33 @@ impl Change {
 }
 
 impl Spec {
+    /// The roll that gives a cluster one of the configurations, and a table its compaction, with all nodes at once.
+    #[must_use]
+    pub fn of(all: &[Configuration], number: usize, table: &str) -> Self {
+        let compaction = all[number].compaction.iter().map(|one| (table.to_owned(), one.clone()));
+        Self {
+            changes: configurations::settings(all, number),
+            compaction: compaction.collect(),
+            consistency: "quorum".into(),
+            tolerate: 0,
+            is_at_once: true,
+            canary_s: 0,
+        }
+    }
+
+    /// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
+    ///
+    /// # Errors
+    /// There is no such setting.
+    pub fn between(all: &[Configuration], (from, to): (usize, usize), table: &str) -> Result<Self> {
+        let mut spec = Self::of(all, to, table);
+        spec.changes = configurations::change::<Cassandra>(all, (from, to))?;
+        if all[from].compaction == all[to].compaction {
+            spec.compaction.clear();
+        }
+        Ok(spec)
+    }
+
     /// The changes, checked.
     ///
     /// # Errors
@@ -86,16 +113,10 @@ impl Spec {
             return Err(Error::Usage("nothing is to be changed".into()));
         }
         self.compaction.keys().try_for_each(|table| compaction::split(table).map(drop))?;
+        configurations::check::<Cassandra>(&self.changes)?;
         let change = |(name, text): (&String, &Option<String>)| {
             let knob = knobs::find(name)?;
             let value = text.as_deref().map(|text| knob.value(text)).transpose()?;
-            if value.is_none() && knob.default.is_none() && matches!(knob.class, Class::Live { .. })
-            {
-                let why = "its default follows the machine: name a value";
-                return Err(Error::Usage(format!(
-                    "{name} cannot be set to its default live; {why}"
-                )));
-            }
             Ok(Change { knob, value })
         };
         self.changes.iter().map(change).collect()

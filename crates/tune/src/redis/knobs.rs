@@ -4,8 +4,10 @@
 //! would start and not serve; a value outside of them is refused before anything is touched. The paper tuned the virtual
 //! memory that Redis no longer has (SOPHIA, §5.4): the thresholds of listpacks trade memory for processor time in its place.
 
+use imago_plan::tune::roll::CostClass;
+
 use crate::cluster::values::{Value, Values};
-use crate::cluster::{Error, Result};
+use crate::cluster::{Error, Result, Setting};
 
 /// What a change costs, and how it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,14 +356,23 @@ pub fn find(name: &str) -> Result<&'static Knob> {
 }
 
 impl Knob {
+    /// What tuning has to know of it.
+    #[must_use]
+    pub fn setting(&self) -> Setting {
+        let class = match self.class {
+            Class::Live => CostClass::Live,
+            Class::Restart => CostClass::Restart,
+        };
+        let Self { name, default, values, .. } = *self;
+        Setting { name, default: Some(default), values, class }
+    }
+
     /// The value as the server tells it, checked: sizes in bytes.
     ///
     /// # Errors
     /// It is none of the values that the setting takes.
     pub fn value(&self, text: &str) -> Result<Value> {
-        let wrong =
-            || Error::Usage(format!("{} is \"{text}\", and it must be {}", self.name, self.values));
-        self.values.value(text).ok_or_else(wrong)
+        self.setting().value(text)
     }
 }
 

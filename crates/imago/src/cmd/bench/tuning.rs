@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use imago_bench::sophia::{buses, redis, rolling, scenarios};
+use imago_plan::tune::roll::CostClass;
 use imago_testbed::CassandraSpec;
-use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::configurations::{self, differences};
-use imago_tune::cassandra::knobs::{self, Class};
+use imago_tune::cassandra::{Cassandra, ClusterFile};
+use imago_tune::cluster::Settings as _;
+use imago_tune::configurations::{self, differences};
 
 use super::args::Drawn;
 use crate::cmd::cassandra_nodes::with_nodes;
@@ -164,15 +165,15 @@ impl Buses {
     /// Starts the nodes, and measures.
     pub async fn measure(&self, context: &Context) -> Result<buses::Report, Failure> {
         let configurations = match &self.configurations {
-            Some(path) => configurations::read(path),
-            None => configurations::parse(LIVE),
+            Some(path) => configurations::read::<Cassandra>(path),
+            None => configurations::parse::<Cassandra>(LIVE),
         };
         let configurations = configurations.map_err(|error| cluster_failure(&error))?;
         for other in &configurations[1..] {
-            let differ = differences(&configurations[0], other);
+            let differ = differences::<Cassandra>(&configurations[0], other);
             for name in differ.map_err(|error| cluster_failure(&error))? {
-                let knob = knobs::find(&name).map_err(|error| cluster_failure(&error))?;
-                if knob.class == Class::Restart {
+                let setting = Cassandra::find(&name).map_err(|error| cluster_failure(&error))?;
+                if setting.class == CostClass::Restart {
                     let what = format!("{name} needs a restart, for which phases leave no time");
                     return Err(Failure::new(Exit::Usage, "usage", what));
                 }

@@ -13,10 +13,10 @@ use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix as Shares;
 use imago_testbed::CassandraSpec;
-use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::controller::{self, Event, Judged, Request, in_order};
+use imago_tune::cassandra::controller::{self, Event, Judged, Request};
 use imago_tune::cassandra::roll::{Roller, Spec};
-use imago_tune::cassandra::{Consistency, configurations};
+use imago_tune::cassandra::{Cassandra, ClusterFile, Consistency};
+use imago_tune::configurations::{self, in_order};
 use imago_tune::measurements::Measurements;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Arrival, Options, Report, Running};
@@ -176,7 +176,8 @@ fn request(args: &Args, file: ClusterFile, trace: PathBuf) -> Result<Request, Fa
     let measured = Measurements::read("cassandra-5.csv", MEASUREMENTS.as_bytes());
     let mut measurements = measured.expect("what is shipped can be read");
     measurements.throughputs = measurements.throughputs.map(Shares::with_inserts_as_updates);
-    let all = configurations::parse(CONFIGURATIONS).expect("what is shipped can be read");
+    let all =
+        configurations::parse::<Cassandra>(CONFIGURATIONS).expect("what is shipped can be read");
     let configurations = in_order(all, &measurements).map_err(|error| cluster_failure(&error))?;
     Ok(Request {
         file,

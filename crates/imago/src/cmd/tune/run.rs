@@ -8,9 +8,9 @@ use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_tune::basis::FORECASTS;
-use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::configurations;
-use imago_tune::cassandra::controller::{self, Event, Request, Summary, in_order};
+use imago_tune::cassandra::controller::{self, Event, Request, Summary};
+use imago_tune::cassandra::{Cassandra, ClusterFile};
+use imago_tune::configurations::{self, in_order};
 
 use super::plan::{measurements, share};
 use super::roll::level;
@@ -130,7 +130,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     // Cassandra does not tell inserts from updates.
     measurements.throughputs =
         measurements.throughputs.map(imago_plan::tune::workload::Mix::with_inserts_as_updates);
-    let all = configurations::read(&args.configurations).map_err(cassandra)?;
+    let all = configurations::read::<Cassandra>(&args.configurations).map_err(cassandra)?;
     let configurations = in_order(all, &measurements).map_err(cassandra)?;
     if let Some(asked) = args.look_ahead
         && u64::from(asked) * args.interval.as_secs() > 7 * 86_400

@@ -6,7 +6,8 @@ use std::time::Duration;
 use imago_bench::sample::{self, Request, Sample};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::{Consistency, configurations};
+use imago_tune::cassandra::{Cassandra, Consistency};
+use imago_tune::configurations;
 use imago_workload::mix::Mix;
 
 use crate::cmd::load::{cluster_failure, consistency, duration};
@@ -80,8 +81,8 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
-    let configurations =
-        configurations::read(&args.configurations).map_err(|error| cluster_failure(&error))?;
+    let configurations = configurations::read::<Cassandra>(&args.configurations)
+        .map_err(|error| cluster_failure(&error))?;
     let usual =
         || ["read=100", "update=100", "read=50,update=50"].map(|mix| mix.parse().expect("a mix"));
     let mixes = if args.mixes.is_empty() { usual().to_vec() } else { args.mixes };

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use imago_plan::tune::workload::Mix;
-use imago_tune::cassandra::configurations;
+use imago_tune::cassandra::Cassandra;
 use imago_tune::cassandra::optima::{
     Answer, Belief, Fall, LookUp, Optimum, Question, Ranked, Tried, answer, percent,
 };
+use imago_tune::configurations;
 use imago_workload::mix::Mix as Weights;
 
 use crate::cmd::load::cluster_failure;
@@ -51,8 +52,8 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let configurations =
-        configurations::read(&args.configurations).map_err(|error| cluster_failure(&error))?;
+    let configurations = configurations::read::<Cassandra>(&args.configurations)
+        .map_err(|error| cluster_failure(&error))?;
     let measurements = super::plan::measurements(&args.measurements)?;
     let asked: Vec<Mix> = args.mixes.iter().map(mix).collect::<Result<_, _>>()?;
     let question = Question {

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use imago_tune::cassandra::configurations::{self, Configuration};
+use imago_tune::cassandra::Cassandra;
+use imago_tune::configurations::{self, Configuration};
 use serde_json::Value;
 
 fn tune(folder: &Path, arguments: &[&str]) -> Output {
@@ -69,7 +70,7 @@ fn measure(folder: &Path, mut serves: impl FnMut(&Configuration) -> (f64, f64)) 
     );
     let mut drawn = 1_u64;
     for round in 0..2 {
-        for one in configurations::read(&folder.join("sampled.toml")).unwrap() {
+        for one in configurations::read::<Cassandra>(&folder.join("sampled.toml")).unwrap() {
             for reads in [0.0, 0.25, 0.5, 0.75, 1.0_f64] {
                 let (of_reads, of_updates) = serves(&one);
                 drawn = drawn
@@ -109,7 +110,7 @@ fn from_ranges_to_configurations_to_measure_and_from_measurements_to_optima() {
         ["live", "live", "alter"].map(Value::from)
     );
     assert!(drawn["correlation"].as_f64().unwrap() < 0.4, "{drawn}");
-    let all = configurations::read(&folder.join("sampled.toml")).unwrap();
+    let all = configurations::read::<Cassandra>(&folder.join("sampled.toml")).unwrap();
     assert!(all[0].name == "default" && all[0].settings.is_empty(), "{:?}", all[0]);
     let with_l10 = all.iter().filter(|one| serves(one).1 < 2_500.0).count();
     assert_eq!(with_l10, 8, "each compaction as often as the other");
@@ -151,7 +152,7 @@ fn from_ranges_to_configurations_to_measure_and_from_measurements_to_optima() {
     assert!((asked["distance"].as_f64().unwrap() - 0.028_284).abs() < 1e-4, "{asked}");
 
     // The optima are a file for `sample`.
-    let optima = configurations::read(&folder.join("optima.toml")).unwrap();
+    let optima = configurations::read::<Cassandra>(&folder.join("optima.toml")).unwrap();
     assert_eq!(optima[0], all[0]);
     assert!(optima.iter().any(|one| serves(one).0 > 3_000.0), "{optima:?}");
 

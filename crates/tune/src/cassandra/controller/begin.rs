@@ -9,14 +9,12 @@ use imago_job::reporter::Events;
 use imago_plan::tune::workload::{Interval, Mix};
 use tokio_util::sync::CancellationToken;
 
-use super::super::configurations::{Configuration, change, spec};
 use super::super::decisions::Kind;
 use super::super::error::{Error, Result};
 use super::super::journal::{CassandraJournal, holds_on};
 use super::super::roll::{self, Roller, Spec};
 use super::event::Judged;
 use super::{BARRED_S, Request, now_s};
-use crate::measurements::Measurements;
 use crate::trace::Trace;
 
 /// What makes no sense is found before anything is asked.
@@ -37,7 +35,7 @@ pub(super) fn spec_of(request: &Request, number: usize) -> Spec {
         consistency: request.consistency.clone(),
         tolerate: request.tolerate,
         is_at_once: false,
-        ..spec(&request.configurations, number, &table)
+        ..Spec::of(&request.configurations, number, &table)
     }
 }
 
@@ -45,7 +43,7 @@ pub(super) fn spec_of(request: &Request, number: usize) -> Spec {
 pub(super) fn change_of(request: &Request, from: usize, to: usize) -> Result<Spec> {
     let table = format!("{}.{}", request.table.0, request.table.1);
     let (consistency, tolerate) = (request.consistency.clone(), request.tolerate);
-    let change = change(&request.configurations, (from, to), &table)?;
+    let change = Spec::between(&request.configurations, (from, to), &table)?;
     let canary_s = request.canary.as_secs();
     Ok(Spec { consistency, tolerate, is_at_once: false, canary_s, ..change })
 }
@@ -127,30 +125,4 @@ pub(super) async fn remembered(
         }
     }
     Ok((barred, changes))
-}
-
-/// The configurations in the order of the measurements.
-///
-/// # Errors
-/// One was not measured, or is not in the file.
-pub fn in_order(
-    mut configurations: Vec<Configuration>,
-    measurements: &Measurements,
-) -> Result<Vec<Configuration>> {
-    let number = |one: &Configuration| measurements.names.iter().position(|name| *name == one.name);
-    if let Some(one) = configurations.iter().find(|one| number(one).is_none()) {
-        return Err(Error::Usage(format!(
-            "{} was not measured; the measurements have {}",
-            one.name,
-            measurements.names.join(", ")
-        )));
-    }
-    let is_there = |name: &&String| configurations.iter().any(|one| one.name == **name);
-    if let Some(name) = measurements.names.iter().find(|name| !is_there(name)) {
-        return Err(Error::Usage(format!(
-            "{name} was measured, and the file of configurations does not say what it is"
-        )));
-    }
-    configurations.sort_by_key(|one| number(one));
-    Ok(configurations)
 }

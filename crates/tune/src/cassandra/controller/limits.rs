@@ -1,11 +1,12 @@
 //! What keeps a controller from making a change.
 
-use super::super::classes::ways;
 use super::super::decisions::LEASE;
 use super::super::error::Result;
 use super::super::ring::chain;
 use super::{Controller, now_s};
 use crate::basis::Way;
+use crate::cassandra::Cassandra;
+use crate::classes::ways;
 
 impl Controller<'_> {
     /// Why nothing may be changed now.
@@ -32,7 +33,7 @@ impl Controller<'_> {
     /// Opens ways that were barred for a time, and bars those that still are.
     pub(super) fn open_ways(&mut self) -> Result<()> {
         let now_s = now_s();
-        let open = ways(&self.request.configurations, &self.request.approved)?;
+        let open = ways::<Cassandra>(&self.request.configurations, &self.request.approved)?;
         for ((from, to), until_s) in std::mem::take(&mut self.barred) {
             if until_s <= now_s {
                 self.tuner.set_way(from, to, open[from][to].clone());

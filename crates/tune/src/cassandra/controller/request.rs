@@ -8,7 +8,7 @@ use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 
 use super::super::ClusterFile;
-use super::super::configurations::Configuration;
+use crate::configurations::Configuration;
 use crate::measurements::Measurements;
 
 /// What is to be tuned, and within which limits.

@@ -6,9 +6,9 @@ use imago_plan::tune::anova::{Anova, Cut, Noise, Test};
 use imago_plan::tune::surrogate::{Candidate, HeldOut, Validation};
 use serde::Serialize;
 
-use super::super::classes;
-use super::super::configurations::Configuration;
 use super::super::dimensions::Dimension;
+use crate::classes;
+use crate::configurations::Configuration;
 
 /// The answer.
 #[derive(Clone, Debug, Serialize)]

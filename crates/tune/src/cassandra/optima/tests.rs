@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use rand::RngExt as _;
 
-use super::super::configurations::parse;
 use super::*;
+use crate::cassandra::Cassandra;
+use crate::configurations::{self, parse};
 
 const MIXES: [(f64, f64); 5] =
     [(100.0, 0.0), (75.0, 25.0), (50.0, 50.0), (25.0, 75.0), (0.0, 100.0)];
@@ -61,7 +62,7 @@ fn files(serves: Serves, error: f64, seed: u64) -> (String, String) {
 }
 
 fn asked(files: &(String, String), knobs_max: usize, mixes: &[Mix]) -> Result<Answer> {
-    let configurations = parse(&files.0).unwrap();
+    let configurations = parse::<Cassandra>(&files.0).unwrap();
     let measurements = Measurements::read("here.csv", files.1.as_bytes()).unwrap();
     answer(Question {
         configurations: &configurations,
@@ -109,10 +110,10 @@ fn the_settings_that_matter_are_found_and_the_best_of_them_is_near_to_the_real_o
     assert!(!far.optimum.is_beside_measured && far.optimum.mix == "read=60,update=40", "{far:?}");
 
     // What is to be measured next is a file that can be, with the default first.
-    let default = &parse(&files.0).unwrap()[0];
+    let default = &parse::<Cassandra>(&files.0).unwrap()[0];
     let (all, remarks) = answer.to_measure(default);
-    let text = super::super::configurations::write("Predicted.", &all, &remarks);
-    assert_eq!(parse(&text).unwrap(), all, "{text}");
+    let text = configurations::write("Predicted.", &all, &remarks);
+    assert_eq!(parse::<Cassandra>(&text).unwrap(), all, "{text}");
     assert_eq!((&*all[0].name, all.len(), remarks.len()), ("default", all.len(), all.len()));
     assert!(all.len() > 1 && text.contains("# For read=100: "), "{text}");
 }

@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 
 use imago_plan::tune::roll::CostClass;
 
-use super::configurations::{Configuration, differences};
-use super::error::Result;
-use super::knobs::{self, Class};
 use crate::basis::Way;
+use crate::cluster::{Result, Settings};
+use crate::configurations::{Configuration, differences};
 
 /// For each configuration, the way to each other one: by knobs of the dearest class that differs, if that is approved.
 ///
 /// # Errors
 /// There is no such setting.
-pub fn ways(all: &[Configuration], approved: &BTreeSet<CostClass>) -> Result<Vec<Vec<Way>>> {
+pub fn ways<D: Settings>(
+    all: &[Configuration],
+    approved: &BTreeSet<CostClass>,
+) -> Result<Vec<Vec<Way>>> {
     let way = |from: &Configuration, to: &Configuration| {
-        let class = class(from, to)?;
+        let class = class::<D>(from, to)?;
         Ok(if approved.contains(&class) {
             Way::By(class)
         } else {
@@ -28,17 +30,13 @@ pub fn ways(all: &[Configuration], approved: &BTreeSet<CostClass>) -> Result<Vec
 }
 
 /// The dearest class of what differs between two configurations.
-fn class(from: &Configuration, to: &Configuration) -> Result<CostClass> {
+fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostClass> {
     let mut dearest = CostClass::Live;
     if from.compaction != to.compaction {
         dearest = CostClass::Alter;
     }
-    for name in differences(from, to)? {
-        let class = match knobs::find(&name)?.class {
-            Class::Live { .. } => CostClass::Live,
-            Class::Restart => CostClass::Restart,
-        };
-        dearest = dearest.max(class);
+    for name in differences::<D>(from, to)? {
+        dearest = dearest.max(D::find(&name)?.class);
     }
     Ok(dearest)
 }
@@ -56,8 +54,9 @@ pub fn name(class: CostClass) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compaction::Compaction;
     use super::*;
+    use crate::cassandra::Cassandra;
+    use crate::cassandra::compaction::Compaction;
 
     fn configuration(settings: &[(&str, &str)], scaling: &str) -> Configuration {
         let json = format!(
@@ -81,9 +80,9 @@ mod tests {
             configuration(&[("compaction_throughput", "64MiB/s")], "L10"),
             configuration(&[("memtable_heap_space", "64MiB")], "L10"),
         ];
-        assert_eq!(class(&all[0], &all[0]).unwrap(), CostClass::Live);
+        assert_eq!(class::<Cassandra>(&all[0], &all[0]).unwrap(), CostClass::Live);
         let cheap = BTreeSet::from([CostClass::Live, CostClass::Alter]);
-        let ways = ways(&all, &cheap).unwrap();
+        let ways = ways::<Cassandra>(&all, &cheap).unwrap();
         assert_eq!(ways[0][1], Way::By(CostClass::Live));
         assert_eq!(ways[1][2], Way::By(CostClass::Alter));
         let Way::Barred(why) = &ways[0][3] else { panic!("{ways:?}") };

@@ -16,12 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
+use imago_plan::tune::roll::CostClass;
 use serde::Deserialize;
 
-use super::compaction::Compaction;
-use super::error::{Error, Result};
-use super::knobs;
-use super::roll::Spec;
+use crate::cassandra::compaction::Compaction;
+use crate::cluster::{Error, Result, Settings};
+use crate::measurements::Measurements;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,11 +54,11 @@ pub struct Configuration {
 ///
 /// # Errors
 /// It cannot be read, or says something that makes no sense.
-pub fn read(path: &Path) -> Result<Vec<Configuration>> {
+pub fn read<D: Settings>(path: &Path) -> Result<Vec<Configuration>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|cause| Error::Usage(format!("cannot read {shown}: {cause}")))?;
-    parse(&text).map_err(|error| match error {
+    parse::<D>(&text).map_err(|error| match error {
         Error::Usage(why) => Error::Usage(format!("{shown}: {why}")),
         other => other,
     })
@@ -68,7 +68,7 @@ pub fn read(path: &Path) -> Result<Vec<Configuration>> {
 ///
 /// # Errors
 /// It says something that makes no sense.
-pub fn parse(text: &str) -> Result<Vec<Configuration>> {
+pub fn parse<D: Settings>(text: &str) -> Result<Vec<Configuration>> {
     let written: Written = toml::from_str(text)
         .map_err(|error| Error::Usage(error.to_string().trim_end().to_owned()))?;
     let mut all: Vec<Configuration> = Vec::new();
@@ -92,6 +92,12 @@ pub fn parse(text: &str) -> Result<Vec<Configuration>> {
     if all.is_empty() {
         return Err(Error::Usage("it has no [[configuration]]".into()));
     }
+    if !D::HAS_COMPACTION
+        && let Some(one) = all.iter().find(|one| one.compaction.is_some())
+    {
+        let what = format!("{} names a compaction, which this database does not have", one.name);
+        return Err(Error::Usage(what));
+    }
     let with = all.iter().filter(|one| one.compaction.is_some()).count();
     if with > 0 && with < all.len() {
         let why = "a table cannot be told to have its default again";
@@ -100,16 +106,37 @@ pub fn parse(text: &str) -> Result<Vec<Configuration>> {
         )));
     }
     for number in 0..all.len() {
-        spec(&all, number, "shop.reviews").parsed()?;
+        check::<D>(&settings(&all, number))?;
         for other in 0..number {
             let (one, two) = (&all[other], &all[number]);
-            if one.compaction == two.compaction && differences(one, two)?.is_empty() {
+            if one.compaction == two.compaction && differences::<D>(one, two)?.is_empty() {
                 let what = format!("{} and {} are the same", one.name, two.name);
                 return Err(Error::Usage(what));
             }
         }
     }
     Ok(all)
+}
+
+/// Checks what settings are to have; nothing: the default.
+///
+/// # Errors
+/// There is no such setting, it takes no such value, or it has no default that can be set in a running node.
+pub(crate) fn check<D: Settings>(changes: &BTreeMap<String, Option<String>>) -> Result<()> {
+    for (name, text) in changes {
+        let setting = D::find(name)?;
+        let Some(text) = text else {
+            if setting.default.is_none() && setting.class == CostClass::Live {
+                let why = "its default follows the machine: name a value";
+                return Err(Error::Usage(format!(
+                    "{name} cannot be set to its default live; {why}"
+                )));
+            }
+            continue;
+        };
+        setting.value(text)?;
+    }
+    Ok(())
 }
 
 /// The text of a file of configurations; each stands behind the lines of its remark.
@@ -160,59 +187,82 @@ fn key(name: &str) -> String {
     if !name.is_empty() && name.chars().all(is_bare) { name.to_owned() } else { quoted(name) }
 }
 
-/// The roll that gives a cluster one of the configurations, and a table its compaction, with all nodes at once.
+/// What one of the configurations has of each setting that any of them names; nothing: the default.
 #[must_use]
-pub fn spec(all: &[Configuration], number: usize, table: &str) -> Spec {
+pub fn settings(all: &[Configuration], number: usize) -> BTreeMap<String, Option<String>> {
     let names: BTreeSet<&String> = all.iter().flat_map(|one| one.settings.keys()).collect();
-    let own = &all[number];
-    let value = |name: &String| (name.clone(), own.settings.get(name).cloned());
-    let compaction = own.compaction.iter().map(|one| (table.to_owned(), one.clone()));
-    Spec {
-        changes: names.into_iter().map(value).collect(),
-        compaction: compaction.collect(),
-        consistency: "quorum".into(),
-        tolerate: 0,
-        is_at_once: true,
-        canary_s: 0,
-    }
+    let own = &all[number].settings;
+    names.into_iter().map(|name| (name.clone(), own.get(name).cloned())).collect()
 }
 
 /// The settings in which two configurations differ; one that has its default differs not from one that names it.
 ///
 /// # Errors
-/// There is no such setting.
-pub fn differences(from: &Configuration, to: &Configuration) -> Result<BTreeSet<String>> {
+/// There is no such setting, or it takes no such value.
+pub fn differences<D: Settings>(
+    from: &Configuration,
+    to: &Configuration,
+) -> Result<BTreeSet<String>> {
     let names: BTreeSet<&String> = from.settings.keys().chain(to.settings.keys()).collect();
     let mut found = BTreeSet::new();
     for name in names {
-        let default = knobs::find(name)?.default;
+        let setting = D::find(name)?;
         let value = |of: &Configuration| {
-            of.settings.get(name).cloned().or_else(|| default.map(str::to_owned))
+            let text = of.settings.get(name).map(String::as_str).or(setting.default);
+            text.map(|text| setting.value(text)).transpose()
         };
-        if value(from) != value(to) {
+        if value(from)? != value(to)? {
             found.insert(name.clone());
         }
     }
     Ok(found)
 }
 
-/// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
+/// What a change from one of the configurations to another sets, and nothing that both have.
 ///
 /// # Errors
-/// There is no such setting.
-pub fn change(all: &[Configuration], (from, to): (usize, usize), table: &str) -> Result<Spec> {
-    let mut spec = spec(all, to, table);
-    let differ = differences(&all[from], &all[to])?;
-    spec.changes.retain(|name, _| differ.contains(name));
-    if all[from].compaction == all[to].compaction {
-        spec.compaction.clear();
+/// As [`differences`].
+pub fn change<D: Settings>(
+    all: &[Configuration],
+    (from, to): (usize, usize),
+) -> Result<BTreeMap<String, Option<String>>> {
+    let mut changes = settings(all, to);
+    let differ = differences::<D>(&all[from], &all[to])?;
+    changes.retain(|name, _| differ.contains(name));
+    Ok(changes)
+}
+
+/// The configurations in the order of the measurements.
+///
+/// # Errors
+/// One was not measured, or is not in the file.
+pub fn in_order(
+    mut configurations: Vec<Configuration>,
+    measurements: &Measurements,
+) -> Result<Vec<Configuration>> {
+    let number = |one: &Configuration| measurements.names.iter().position(|name| *name == one.name);
+    if let Some(one) = configurations.iter().find(|one| number(one).is_none()) {
+        return Err(Error::Usage(format!(
+            "{} was not measured; the measurements have {}",
+            one.name,
+            measurements.names.join(", ")
+        )));
     }
-    Ok(spec)
+    let is_there = |name: &&String| configurations.iter().any(|one| one.name == **name);
+    if let Some(name) = measurements.names.iter().find(|name| !is_there(name)) {
+        return Err(Error::Usage(format!(
+            "{name} was measured, and the file of configurations does not say what it is"
+        )));
+    }
+    configurations.sort_by_key(|one| number(one));
+    Ok(configurations)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cassandra::Cassandra;
+    use crate::redis::Redis;
 
     const FILE: &str = r#"
 [[configuration]]
@@ -228,10 +278,10 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
 
     #[test]
     fn what_others_name_has_its_default() {
-        let all = parse(FILE).unwrap();
-        let spec = spec(&all, 0, "shop.reviews");
+        let all = parse::<Cassandra>(FILE).unwrap();
+        let changes = settings(&all, 0);
         let changes: Vec<_> =
-            spec.changes.iter().map(|(name, value)| (&**name, value.as_deref())).collect();
+            changes.iter().map(|(name, value)| (&**name, value.as_deref())).collect();
         assert_eq!(
             changes,
             [
@@ -240,21 +290,32 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
                 ("memtable_heap_space", None)
             ]
         );
-        assert!(spec.compaction["shop.reviews"].to_string().contains("T8"));
     }
 
     #[test]
     fn a_change_touches_only_what_differs() {
-        let all = parse(&FILE.replace("T8", "L10")).unwrap();
-        let spec = change(&all, (0, 1), "shop.reviews").unwrap();
-        let names: Vec<&str> = spec.changes.keys().map(String::as_str).collect();
-        assert_eq!(names, ["concurrent_reads", "concurrent_writes", "memtable_heap_space"]);
-        assert!(spec.compaction.is_empty());
-        let all = parse(&FILE.replace("concurrent_writes = 64", "concurrent_reads = 64")).unwrap();
-        let spec = change(&all, (0, 1), "shop.reviews").unwrap();
-        let names: Vec<&str> = spec.changes.keys().map(String::as_str).collect();
-        assert_eq!(names, ["memtable_heap_space"]);
-        assert!(spec.compaction["shop.reviews"].to_string().contains("L10"));
+        let changed = |text: &str| -> Vec<String> {
+            let all = parse::<Cassandra>(text).unwrap();
+            change::<Cassandra>(&all, (0, 1)).unwrap().into_keys().collect()
+        };
+        assert_eq!(changed(FILE), ["concurrent_reads", "concurrent_writes", "memtable_heap_space"]);
+        let same = FILE.replace("concurrent_writes = 64", "concurrent_reads = 64");
+        assert_eq!(changed(&same), ["memtable_heap_space"]);
+    }
+
+    #[test]
+    fn sizes_of_redis_are_the_same_in_any_unit_and_it_has_no_compaction() {
+        let file = |limit: &str| {
+            format!(
+                "[[configuration]]\nname = \"compact\"\nsettings = {{ hash-max-listpack-entries = 1024, maxmemory = \"64mb\" }}\n\
+                 [[configuration]]\nname = \"quick\"\nsettings = {{ maxmemory = {limit} }}\n"
+            )
+        };
+        let all = parse::<Redis>(&file("67108864")).unwrap();
+        let changed = change::<Redis>(&all, (0, 1)).unwrap();
+        assert_eq!(changed, BTreeMap::from([("hash-max-listpack-entries".to_owned(), None)]));
+        let error = parse::<Redis>(FILE).unwrap_err().to_string();
+        assert!(error.contains("writes names a compaction"), "{error}");
     }
 
     #[test]
@@ -262,7 +323,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
         let odd = r#"settings = { trickle_fsync = true, memtable_cleanup_threshold = "0.25" }
 compaction = { class = "LeveledCompactionStrategy", "an option" = "it's \"\\\t\u007F", x = 3 }"#;
         let more = format!("{FILE}\n[[configuration]]\nname = \"odd\"\n{odd}\n");
-        let all = parse(&more).unwrap();
+        let all = parse::<Cassandra>(&more).unwrap();
         let remarks = ["predicted\n12 % more".to_owned()];
         let text = write("Two lines\nof head.", &all, &remarks);
         assert!(
@@ -270,7 +331,7 @@ compaction = { class = "LeveledCompactionStrategy", "an option" = "it's \"\\\t\u
             "{text}"
         );
         assert!(text.contains("concurrent_writes = 64 }"), "{text}");
-        assert_eq!(parse(&text).unwrap(), all);
+        assert_eq!(parse::<Cassandra>(&text).unwrap(), all);
     }
 
     #[test]
@@ -293,7 +354,7 @@ compaction = { class = "LeveledCompactionStrategy", "an option" = "it's \"\\\t\u
             (same, "writes and reads are the same"),
             (no_compaction, "some configurations name a compaction"),
         ] {
-            let error = parse(&text).unwrap_err().to_string();
+            let error = parse::<Cassandra>(&text).unwrap_err().to_string();
             assert!(error.contains(said), "{said}: {error}");
         }
     }
