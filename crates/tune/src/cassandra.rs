@@ -2,7 +2,6 @@
 
 pub mod compaction;
 pub mod connection;
-pub mod controller;
 pub mod costs;
 pub mod decisions;
 pub mod design;
@@ -17,6 +16,7 @@ pub mod optima;
 pub mod ring;
 pub mod roll;
 pub mod settings_file;
+pub mod tuned;
 
 pub use error::{Error, Result};
 pub use scylla::statement::Consistency;

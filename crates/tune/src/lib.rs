@@ -3,7 +3,7 @@
 //!
 //! A [`trace`] says what clients asked for, [`measurements`] what each configuration serves of it; [`advice`] puts both
 //! together by the decisions of `imago_plan::tune`. A [`tuner`] does that interval by interval, beside a cluster that
-//! [`cassandra::controller`] looks at and changes.
+//! [`controller`] looks at and changes.
 //!
 //! This crate must not know the command line, nor how servers are started.
 
@@ -13,6 +13,8 @@ pub mod cassandra;
 pub mod classes;
 pub mod cluster;
 pub mod configurations;
+pub mod controller;
+pub mod decisions;
 pub mod error;
 pub mod measurements;
 pub mod redis;

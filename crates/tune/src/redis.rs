@@ -1,7 +1,9 @@
 //! Redis: how its servers are reached, asked, and changed.
 
 pub mod connection;
+pub mod decisions;
 pub mod fit;
+mod histogram;
 pub mod knobs;
 mod lock;
 mod look;
@@ -10,6 +12,7 @@ pub mod replication;
 pub mod roll;
 mod settings_file;
 pub mod topology;
+pub mod tuned;
 
 use crate::cluster::{self, Database, Setting, Settings};
 

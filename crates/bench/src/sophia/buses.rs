@@ -14,15 +14,16 @@ use std::time::Duration;
 
 use imago_job::reporter::Events;
 use imago_plan::tune::judge::Bounds;
-use imago_plan::tune::roll::{CostClass, Costs};
+use imago_plan::tune::roll::Costs;
 use imago_plan::tune::sampling::order;
 use imago_plan::tune::throughput::{Measured, Throughputs};
 use imago_plan::tune::workload::Mix as Shares;
 use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::controller::{self, Request};
 use imago_tune::cassandra::roll::{Roller, Spec};
+use imago_tune::cassandra::tuned::{self, TunedCluster};
 use imago_tune::cassandra::{Consistency, Error, Result};
 use imago_tune::configurations::{Configuration, in_order};
+use imago_tune::controller::{self, Request};
 use imago_tune::measurements::{Measurements, Sample};
 use imago_workload::driver::{self, Arrival, Options, Report as LoadReport};
 use imago_workload::history::{IdForm, Recorder};
@@ -293,9 +294,12 @@ async fn one(
         let Some(measurements) = measurements.filter(|_| is_tuned) else {
             return Ok(controller::Summary::default());
         };
-        let request = request(setup, measurements)?;
-        let events = Events::default();
-        let tuned = controller::run(&request, setup.process, &events, over.clone(), &|_| {});
+        let configurations = in_order(setup.configurations.clone(), &measurements)?;
+        let table = (TABLE.0.into(), TABLE.1.into());
+        let cluster = TunedCluster::new(setup.file.clone(), configurations, table);
+        let (request, events) = (request(setup, measurements), Events::default());
+        let (process, over) = (setup.process, over.clone());
+        let tuned = tuned::run(&cluster, &request, process, &events, over, &|_| {});
         Box::pin(tuned).await
     };
     let (report, tuned) = tokio::join!(Box::pin(serving), Box::pin(tuning));
@@ -335,30 +339,16 @@ async fn serve(
     Ok(running.finish().await.map_err(wrong)?.0)
 }
 
-fn request(setup: &Setup<'_>, measurements: Measurements) -> Result<Request> {
-    Ok(Request {
-        file: setup.file.clone(),
-        configurations: in_order(setup.configurations.clone(), &measurements)?,
-        table: (TABLE.0.into(), TABLE.1.into()),
-        measurements,
-        trace: setup.folder.join("seen.csv"),
-        interval: INTERVAL,
-        consistency: "quorum".into(),
-        tolerate: 0,
-        canary: Duration::ZERO,
-        approved: [CostClass::Live, CostClass::Alter].into(),
-        is_advising: false,
+fn request(setup: &Setup<'_>, measurements: Measurements) -> Request {
+    let costs = Costs::guessed(setup.file.nodes.len());
+    Request {
         changes_max: 1_000,
-        gain_min: 0.02,
         busy_min: 0.0,
-        forecast: None,
         look_ahead: Some(LOOK_AHEAD),
-        judged_by: 12,
         // Processors are shared by nodes and clients: the slowest answers say nothing here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
-        costs: Costs::guessed(setup.file.nodes.len()),
-        duration: None,
-    })
+        ..Request::new(measurements, setup.folder.join("seen.csv"), INTERVAL, costs)
+    }
 }
 
 fn told(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [f64; 2]) -> Way {

@@ -5,6 +5,7 @@ mod death;
 mod disturbed;
 mod fit;
 mod redis;
+mod redis_run;
 mod ring;
 mod roll;
 mod run;

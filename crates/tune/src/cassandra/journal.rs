@@ -31,7 +31,7 @@ use super::Uri;
 use super::connection::{self, rows};
 use super::decisions;
 use super::error::{Error, Result, failed};
-use crate::cluster::job::Action;
+use crate::cluster::job::{Action, holds_on};
 
 /// The keyspace that Imago keeps its own tables in.
 pub const KEYSPACE: &str = "imago";
@@ -306,11 +306,6 @@ impl CassandraJournal {
     fn unknown(&self, id: &JobId) -> JournalError {
         JournalError::Unknown { id: id.clone(), place: self.place.clone(), list: "imago tune jobs" }
     }
-}
-
-/// True unless a job has ended, in any way: one that failed gives its lock up, and takes it again when it goes on.
-pub(super) fn holds_on(record: &Record) -> bool {
-    !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
 
 /// Whether a condition held.

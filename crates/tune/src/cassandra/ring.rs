@@ -241,11 +241,7 @@ impl Cluster {
                 }
             }
         }
-        if schemas.len() > 1 {
-            let groups: Vec<String> =
-                schemas.into_values().map(|names| names.join(" and ")).collect();
-            obstacles.push(format!("the nodes have different schemas: {}", groups.join("; ")));
-        }
+        obstacles.extend(disagreement(schemas));
         obstacles.extend(apart(&clocks));
         obstacles
     }
@@ -272,6 +268,15 @@ impl Cluster {
         }
         found
     }
+}
+
+/// What speaks against a roll where nodes have different schemas; each with the nodes that have it.
+fn disagreement(schemas: BTreeMap<Uuid, Vec<&str>>) -> Option<String> {
+    if schemas.len() < 2 {
+        return None;
+    }
+    let groups: Vec<String> = schemas.into_values().map(|names| names.join(" and ")).collect();
+    Some(format!("the nodes have different schemas: {}", groups.join("; ")))
 }
 
 /// What speaks against a roll where clocks are too far apart; each is so many milliseconds ahead of the same one.
@@ -372,6 +377,21 @@ Note: Non-system keyspaces don't have the same replication settings
         ]);
         assert_eq!(seen(STATUS), expected);
         assert!(seen("nodetool: Failed to connect to '127.0.0.1:7199'").is_empty());
+    }
+
+    #[test]
+    fn schemas_that_differ_are_an_obstacle_that_says_who_has_which() {
+        let (old, new) = (
+            id("54e17321-3f2e-37ca-9b08-d91ba7bdd369"),
+            id("9d8a5fd6-7f2a-3f0f-a0a5-5e2ab8ec5cd1"),
+        );
+        assert_eq!(disagreement(BTreeMap::from([(old, vec!["cas-1", "cas-2"])])), None);
+        let said =
+            disagreement(BTreeMap::from([(old, vec!["cas-1", "cas-3"]), (new, vec!["cas-2"])]));
+        assert_eq!(
+            said.as_deref(),
+            Some("the nodes have different schemas: cas-1 and cas-3; cas-2")
+        );
     }
 
     #[test]

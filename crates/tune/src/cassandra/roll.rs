@@ -34,9 +34,9 @@ use super::knobs::{self, Class, Knob, Value};
 use super::ring::{self, Cluster};
 use super::{Cassandra, ClusterFile, Consistency};
 pub use crate::cluster::ValueChange;
+pub use crate::cluster::costs::Took;
 use crate::configurations::{self, Configuration};
 use files::Files;
-pub use step::Took;
 pub use work::{cancel, resume, took};
 
 /// The kind of these jobs.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, Update};
+use imago_job::record::Record;
 use imago_job::reporter::Events;
 use imago_job::run::{Ending, OwnerTiming, Run};
 use imago_job::state::State;
@@ -95,6 +96,11 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// True unless a job has ended, in any way: one that failed gives its lock up, and takes it again when it goes on.
+pub(crate) fn holds_on(record: &Record) -> bool {
+    !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
 
 /// The state from which a process goes on with a job.

@@ -1,4 +1,4 @@
-//! What clients ask of a server or cluster, by its nodes' own counters (`INFO commandstats`, `INFO latencystats`).
+//! What clients ask of a server or cluster, by its nodes' own counters (`INFO commandstats`, `LATENCY HISTOGRAM`).
 //!
 //! Each node counts the commands that it ran. A replica runs the writes of its master, too, so that writes are counted at
 //! masters alone. Redis does not tell inserts from updates: all writes count as updates. Commands that read ranges count as
@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use imago_plan::tune::workload::KINDS;
 
 use super::connection::{Node, line};
+use super::histogram::{self, Histogram};
 use super::{ClusterFile, Uri};
 use crate::cluster::error::chain;
 pub use crate::cluster::observation::Observation;
@@ -48,12 +49,11 @@ const RANGES: [&str; 24] = [
 ];
 
 /// Counters of one node.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Told {
+    is_master: bool,
     counts: [u64; KINDS],
-    /// Weighted by the counts of the commands, in microseconds.
-    median: [f64; KINDS],
-    slowest: [f64; KINDS],
+    times: [Histogram; KINDS],
     /// The share of `maxmemory` in use; nothing without a limit.
     memory: Option<f64>,
 }
@@ -63,7 +63,7 @@ struct Observed {
     access: NodeAccess,
     /// The commands that read, and those that write.
     commands: Option<(BTreeSet<String>, BTreeSet<String>)>,
-    last: Option<[u64; KINDS]>,
+    last: Option<Told>,
 }
 
 /// Looks at the counters of all nodes.
@@ -109,7 +109,7 @@ impl Observer {
             nodes: BTreeMap::new(),
             missed: BTreeMap::new(),
         };
-        let (mut medians, mut slowest) = ([0.0; KINDS], [0.0; KINDS]);
+        let mut times: [Histogram; KINDS] = Default::default();
         for (node, told) in self.nodes.iter_mut().zip(all) {
             let name = node.access.name.clone();
             let told = match told {
@@ -119,24 +119,32 @@ impl Observer {
                     continue;
                 }
             };
-            let last = node.last.replace(told.counts);
-            let new = last.map_or([0; KINDS], |last| since(last, told.counts));
-            observation.nodes.insert(name, new.iter().sum());
-            for kind in 0..KINDS {
-                observation.operations[kind] += new[kind];
-                medians[kind] += new[kind] as f64 * told.median[kind];
-                slowest[kind] += new[kind] as f64 * told.slowest[kind];
-            }
             observation.memory = observation.memory.into_iter().chain(told.memory).reduce(f64::max);
+            let (counts, new) =
+                node.last.as_ref().map_or_else(Default::default, |last| told.since(last));
+            observation.nodes.insert(name, counts.iter().sum());
+            for kind in 0..KINDS {
+                observation.operations[kind] += counts[kind];
+                times[kind].add(&new[kind]);
+            }
+            node.last = Some(told);
         }
-        let mean = |sums: [f64; KINDS]| {
-            std::array::from_fn(|kind| {
-                let count = observation.operations[kind] as f64;
-                (count > 0.0).then(|| sums[kind] / count)
-            })
-        };
-        let (median, slowest) = (mean(medians), mean(slowest));
-        Observation { median, slowest, ..observation }
+        let quantile = |share| std::array::from_fn(|kind| times[kind].quantile(share));
+        Observation { median: quantile(0.5), slowest: quantile(0.99), ..observation }
+    }
+}
+
+impl Told {
+    /// What was counted since an earlier reading. Writes count at the node that is a master now: what it ran as a replica
+    /// shortly before, its old master counted, which counts no writes any more.
+    fn since(&self, last: &Self) -> ([u64; KINDS], [Histogram; KINDS]) {
+        let mut counts = since(last.counts, self.counts);
+        let mut times = std::array::from_fn(|kind| self.times[kind].since(&last.times[kind]));
+        if !self.is_master {
+            counts[UPDATES] = 0;
+            times[UPDATES] = Histogram::default();
+        }
+        (counts, times)
     }
 }
 
@@ -152,16 +160,25 @@ async fn told(node: &mut Observed, uri: &Uri) -> Result<Told> {
         };
         node.commands = Some((list("read").await?, list("write").await?));
     }
-    let stats: String =
-        at.ask(&["INFO", "commandstats", "latencystats", "memory", "replication"]).await?;
+    let stats: String = at.ask(&["INFO", "commandstats", "memory", "replication"]).await?;
+    let times: redis::Value = at.ask(&["LATENCY", "HISTOGRAM"]).await?;
+    let times = histogram::parse(&times).ok_or_else(|| {
+        let what = format!("LATENCY HISTOGRAM of {} is not understood", node.access.name);
+        Error::failed(what, "is it a server of Redis 7?")
+    })?;
     let (reads, writes) = node.commands.as_ref().expect("it was just asked for");
-    Ok(understood(&stats, reads, writes))
+    Ok(understood(&stats, &times, reads, writes))
 }
 
 /// What a node's answer tells.
-fn understood(stats: &str, reads: &BTreeSet<String>, writes: &BTreeSet<String>) -> Told {
+fn understood(
+    stats: &str,
+    times: &BTreeMap<String, Histogram>,
+    reads: &BTreeSet<String>,
+    writes: &BTreeSet<String>,
+) -> Told {
     let is_master = line(stats, "role") != Some("slave");
-    let mut told = Told::default();
+    let mut told = Told { is_master, ..Told::default() };
     for text in stats.lines() {
         let Some((name, fields)) =
             text.strip_prefix("cmdstat_").and_then(|rest| rest.split_once(':'))
@@ -170,19 +187,13 @@ fn understood(stats: &str, reads: &BTreeSet<String>, writes: &BTreeSet<String>) 
         };
         let Some(kind) = kind(name, reads, writes) else { continue };
         let calls = field(fields, "calls").unwrap_or(0.0);
-        if calls < 1.0 || (kind == UPDATES && !is_master) {
+        if calls < 1.0 {
             continue;
         }
         told.counts[kind] += calls as u64;
-        let latencies =
-            line(stats, &format!("latency_percentiles_usec_{name}")).unwrap_or_default();
-        told.median[kind] += calls * field(latencies, "p50").unwrap_or(0.0);
-        told.slowest[kind] += calls * field(latencies, "p99").unwrap_or(0.0);
-    }
-    for kind in 0..KINDS {
-        let count = told.counts[kind].max(1) as f64;
-        told.median[kind] /= count;
-        told.slowest[kind] /= count;
+        if let Some(of_command) = times.get(name) {
+            told.times[kind].add(of_command);
+        }
     }
     let bytes = |name: &str| line(stats, name).and_then(|text| text.parse::<f64>().ok());
     if let (Some(used), Some(limit)) = (bytes("used_memory"), bytes("maxmemory"))
@@ -221,19 +232,28 @@ mod tests {
         cmdstat_hset:calls=40,usec=200,usec_per_call=5.00,rejected_calls=0,failed_calls=0\r\n\
         cmdstat_scan:calls=7,usec=900,usec_per_call=3.00,rejected_calls=0,failed_calls=0\r\n\
         cmdstat_config|get:calls=9,usec=9,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
-        # Latencystats\r\n\
-        latency_percentiles_usec_hgetall:p50=3.007,p99=12.031,p99.9=20.095\r\n\
-        latency_percentiles_usec_hlen:p50=1.003,p99=2.007,p99.9=2.007\r\n\
         # Memory\r\nused_memory:50\r\nmaxmemory:200\r\n# Replication\r\nrole:master\r\n";
 
     #[test]
     fn commands_are_counted_by_their_kind_and_writes_at_masters() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let (reads, writes) = (set(&["hgetall", "hlen", "scan"]), set(&["hset"]));
-        let told = understood(STATS, &reads, &writes);
+        let times = BTreeMap::from([
+            ("hgetall".to_owned(), Histogram::of(&[(4, 290), (16, 10)])),
+            ("hlen".to_owned(), Histogram::of(&[(2, 100)])),
+            ("hset".to_owned(), Histogram::of(&[(8, 40)])),
+        ]);
+        let told = understood(STATS, &times, &reads, &writes);
         assert_eq!((told.counts, told.memory), ([400, 40, 0, 7], Some(0.25)));
-        assert!((told.slowest[READS] - (300.0 * 12.031 + 100.0 * 2.007) / 400.0).abs() < 1e-9);
+        assert_eq!(told.times[READS], Histogram::of(&[(2, 100), (4, 290), (16, 10)]));
+
+        // A replica counts no writes, and from the moment on in which it is a master those that it ran before.
+        let read = |stats: &str| understood(stats, &times, &reads, &writes);
         let replica = STATS.replace("role:master", "role:slave");
-        assert_eq!(understood(&replica, &reads, &writes).counts, [400, 0, 0, 7]);
+        let later = STATS.replace("hset:calls=40", "hset:calls=55");
+        let (counts, _) = read(&later.replace("role:master", "role:slave")).since(&read(&replica));
+        assert_eq!(counts, [0; KINDS]);
+        let (counts, _) = read(&later).since(&read(&replica));
+        assert_eq!(counts, [0, 15, 0, 0]);
     }
 }

@@ -26,10 +26,12 @@ use serde::{Deserialize, Serialize};
 
 use super::knobs::{self, Class, Knob};
 use super::look::Look;
-use super::{ClusterFile, settings_file};
+use super::{ClusterFile, Redis, settings_file};
+pub use crate::cluster::costs::Took;
 use crate::cluster::{Error, Result, ValueChange};
+use crate::configurations::{self, Configuration};
 
-pub use work::{actions, cancel, jobs, resume};
+pub use work::{actions, cancel, jobs, resume, took};
 
 /// The kind of these jobs.
 pub const KIND: &str = "redis_roll";
@@ -55,6 +57,25 @@ struct Change {
 }
 
 impl Spec {
+    /// The roll that gives a cluster one of the configurations.
+    #[must_use]
+    pub fn of(all: &[Configuration], number: usize, tolerate: usize) -> Self {
+        Self { changes: configurations::settings(all, number), tolerate, unserved: false }
+    }
+
+    /// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
+    ///
+    /// # Errors
+    /// There is no such setting.
+    pub fn between(
+        all: &[Configuration],
+        numbers: (usize, usize),
+        tolerate: usize,
+    ) -> Result<Self> {
+        let changes = configurations::change::<Redis>(all, numbers)?;
+        Ok(Self { changes, tolerate, unserved: false })
+    }
+
     /// The changes, checked.
     ///
     /// # Errors
@@ -102,15 +123,6 @@ pub struct NodePreview {
     pub changes: Vec<ValueChange>,
 }
 
-/// How long a restart took, in seconds from its beginning on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Took {
-    /// Until the node answered again; zero if it was not stopped.
-    pub away_s: f64,
-    /// Until it was in step.
-    pub whole_s: f64,
-}
-
 /// A place that was handed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FailOver {
@@ -129,7 +141,7 @@ pub struct Outcome {
     pub job: JobId,
     /// The nodes that have the new configuration.
     pub nodes: Vec<String>,
-    /// How long each of them took that was restarted.
+    /// How long each of them took that was changed.
     pub took: BTreeMap<String, Took>,
     /// The places that were handed over, in order.
     pub fail_overs: Vec<FailOver>,
@@ -202,17 +214,43 @@ impl Roller {
         &self.file.nodes[number].name
     }
 
-    /// What cannot be done at all, however long one waits.
-    fn check(&self, look: &Look<'_>) -> Result<()> {
+    /// The nodes that have any of the settings otherwise.
+    ///
+    /// # Errors
+    /// A node does not answer, or does not know a setting.
+    pub(super) async fn differing(&self) -> Result<usize> {
+        let look = self.look().await;
+        if let Some(why) = unreachable(&self.file, &look).into_iter().next() {
+            return Err(Error::precondition(why, "all nodes are asked what they run with"));
+        }
+        self.check_known(&look)?;
+        let differs = |number: &usize| {
+            let of = |class| !self.differences(&look, *number, class).is_empty();
+            of(Class::Live) || of(Class::Restart)
+        };
+        Ok((0..self.file.nodes.len()).filter(differs).count())
+    }
+
+    /// Every node that answers knows the settings.
+    fn check_known(&self, look: &Look<'_>) -> Result<()> {
         for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
             let Ok(facts) = facts else { continue };
-            let name = &node.name;
             if let Some(missing) =
                 self.changes.iter().find(|change| !facts.running.contains_key(change.knob.name))
             {
-                let what = format!("{name} knows no setting {}", missing.knob.name);
+                let what = format!("{} knows no setting {}", node.name, missing.knob.name);
                 return Err(Error::precondition(what, "is it a server of Redis 7?"));
             }
+        }
+        Ok(())
+    }
+
+    /// What cannot be done at all, however long one waits.
+    fn check(&self, look: &Look<'_>) -> Result<()> {
+        self.check_known(look)?;
+        for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
+            let Ok(facts) = facts else { continue };
+            let name = &node.name;
             if facts.configuration.is_empty() {
                 return Err(Error::precondition(
                     format!("{name} runs without a configuration file"),

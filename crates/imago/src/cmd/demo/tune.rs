@@ -13,10 +13,11 @@ use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix as Shares;
 use imago_testbed::CassandraSpec;
-use imago_tune::cassandra::controller::{self, Event, Judged, Request};
 use imago_tune::cassandra::roll::{Roller, Spec};
+use imago_tune::cassandra::tuned::{self, TunedCluster};
 use imago_tune::cassandra::{Cassandra, ClusterFile, Consistency};
 use imago_tune::configurations::{self, in_order};
+use imago_tune::controller::{self, Event, Judged, Request};
 use imago_tune::measurements::Measurements;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Arrival, Options, Report, Running};
@@ -135,13 +136,14 @@ async fn show(
     let target = connect().await.map_err(|error| cluster_failure(&error))?;
     clock.say(&format!("filling {}.{} with {documents} rows", TABLE.0, TABLE.1));
     preload(&target, documents, |_| {}).await.map_err(|error| cluster_failure(&error))?;
-    let request = request(args, file.clone(), folder.join("seen.csv"))?;
-    begin_with(&request, context).await.map_err(|error| cluster_failure(&error))?;
+    let request = request(args, folder.join("seen.csv"));
+    let cluster = cluster(file.clone(), &request.measurements)?;
+    begin_with(&cluster, context).await.map_err(|error| cluster_failure(&error))?;
 
     let history = folder.join("history");
     let load = load(args, target, schema, &history)?;
     clock.say(&format!("{} clients write; after {} s they scan", args.clients, args.write_seconds));
-    let tuned = tune(&request, clock, context).await;
+    let tuned = tune(&cluster, &request, clock, context).await;
     load.control().stop();
     let ended = load.finish().await;
     let (summary, roll_s) = tuned?;
@@ -156,52 +158,48 @@ async fn show(
 }
 
 /// The configuration with which the demo begins; the settings are those with which nodes start.
-async fn begin_with(request: &Request, context: &Context) -> imago_tune::cassandra::Result<()> {
-    let Some(compaction) = request.configurations[0].compaction.clone() else { return Ok(()) };
+async fn begin_with(
+    cluster: &TunedCluster,
+    context: &Context,
+) -> imago_tune::cassandra::Result<()> {
+    let Some(compaction) = cluster.configurations[0].compaction.clone() else { return Ok(()) };
     let table = format!("{}.{}", TABLE.0, TABLE.1);
     let spec = Spec {
         changes: BTreeMap::new(),
         compaction: BTreeMap::from([(table, compaction)]),
-        consistency: request.consistency.clone(),
+        consistency: cluster.consistency.clone(),
         tolerate: 0,
         is_at_once: false,
         canary_s: 0,
     };
-    let roller = Roller::connect(request.file.clone(), spec).await?;
+    let roller = Roller::connect(cluster.file.clone(), spec).await?;
     let events = imago_job::reporter::Events::default();
     Box::pin(roller.begin(&process(), &events, context.cancel.clone())).await.map(drop)
 }
 
-fn request(args: &Args, file: ClusterFile, trace: PathBuf) -> Result<Request, Failure> {
+/// The cluster with the configurations that are shipped.
+fn cluster(file: ClusterFile, measurements: &Measurements) -> Result<TunedCluster, Failure> {
+    let all =
+        configurations::parse::<Cassandra>(CONFIGURATIONS).expect("what is shipped can be read");
+    let configurations = in_order(all, measurements).map_err(|error| cluster_failure(&error))?;
+    Ok(TunedCluster::new(file, configurations, (TABLE.0.into(), TABLE.1.into())))
+}
+
+fn request(args: &Args, trace: PathBuf) -> Request {
     let measured = Measurements::read("cassandra-5.csv", MEASUREMENTS.as_bytes());
     let mut measurements = measured.expect("what is shipped can be read");
     measurements.throughputs = measurements.throughputs.map(Shares::with_inserts_as_updates);
-    let all =
-        configurations::parse::<Cassandra>(CONFIGURATIONS).expect("what is shipped can be read");
-    let configurations = in_order(all, &measurements).map_err(|error| cluster_failure(&error))?;
-    Ok(Request {
-        file,
-        configurations,
-        table: (TABLE.0.into(), TABLE.1.into()),
-        measurements,
-        trace,
-        interval: INTERVAL,
-        consistency: "quorum".into(),
-        tolerate: 0,
-        canary: Duration::ZERO,
+    let costs = Costs { catch_up: 0.4, ..Costs::guessed(NODES.into()) };
+    Request {
         approved: [CostClass::Live, CostClass::Alter, CostClass::Restart].into(),
-        is_advising: false,
         changes_max: 1,
-        gain_min: 0.02,
         busy_min: 0.0,
-        forecast: None,
         look_ahead: Some(LOOK_AHEAD),
-        judged_by: 12,
         // Processors are shared by nodes and clients: the slowest answers say nothing here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
-        costs: Costs { catch_up: 0.4, ..Costs::guessed(NODES.into()) },
         duration: Some(Duration::from_secs(args.seconds_max.into())),
-    })
+        ..Request::new(measurements, trace, INTERVAL, costs)
+    }
 }
 
 /// Starts clients that write, and then scan, with their history in a file.
@@ -242,6 +240,7 @@ fn load(
 
 /// Tunes until a change was judged, or the time is over; and how long the change took.
 async fn tune(
+    cluster: &TunedCluster,
     request: &Request,
     clock: &Clock,
     context: &Context,
@@ -261,7 +260,7 @@ async fn tune(
         clock.say(&event.to_string());
     };
     let (process, events) = (process(), imago_job::reporter::Events::default());
-    let tuned = controller::run(request, &process, &events, judged.clone(), &say);
+    let tuned = tuned::run(cluster, request, &process, &events, judged.clone(), &say);
     let summary = Box::pin(tuned).await.map_err(|error| cluster_failure(&error))?;
     let roll_s = *roll_s.lock().unwrap_or_else(PoisonError::into_inner);
     Ok((summary, roll_s))
@@ -277,7 +276,7 @@ fn summed(
 ) -> Summary {
     let judged = tuned.judged.first();
     let figure = |of: fn(&Judged) -> Option<f64>| judged.and_then(of);
-    let before = request.configurations[0].name.clone();
+    let before = request.measurements.names[0].clone();
     let failed = report.reads.tally.failed + report.writes.tally.failed;
     Summary {
         nodes: NODES,

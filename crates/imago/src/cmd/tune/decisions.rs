@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use imago_job::clock;
-use imago_tune::cassandra::Error;
-use imago_tune::cassandra::decisions::{DAYS_MAX, Entry};
+use imago_tune::cluster::Error;
+use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry};
 use serde::Serialize;
 
-use super::jobs::Kept;
+use super::jobs::{Jobs, Kept};
 use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
@@ -26,9 +26,10 @@ pub(super) struct Args {
 /// Lists what was decided.
 pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> {
     let read = async {
-        let journal = args.kept.cassandra().await?;
-        let entries = journal.decisions(clock::now_ms() / 1_000, args.days).await?;
-        Ok(Decided { held_by: journal.held_by().await?, entries })
+        match args.kept.jobs().await? {
+            Jobs::Cassandra { journal, .. } => decided(&journal, args.days).await,
+            Jobs::Redis { decisions, .. } => decided(&decisions, args.days).await,
+        }
     };
     let kept = read.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&kept, |kept| {
@@ -50,7 +51,12 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
     })
 }
 
-/// What the cluster keeps.
+async fn decided(log: &impl DecisionLog, days: u16) -> Result<Decided, Error> {
+    let entries = log.decisions(clock::now_ms() / 1_000, days).await?;
+    Ok(Decided { held_by: log.held_by().await?, entries })
+}
+
+/// What is kept.
 #[derive(Serialize)]
 struct Decided {
     /// The process that has nothing changed; null: none.
@@ -67,8 +73,10 @@ struct Held {
 /// Has controllers change nothing, or go on.
 pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Result<(), Failure> {
     let held = async {
-        let journal = kept.cassandra().await?;
-        journal.hold(is_held, &process()).await
+        match kept.jobs().await? {
+            Jobs::Cassandra { journal, .. } => journal.hold(is_held, &process()).await,
+            Jobs::Redis { decisions, .. } => decisions.hold(is_held, &process()).await,
+        }
     };
     held.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&Held { is_held }, |held| {

@@ -14,6 +14,7 @@ use imago_tune::cassandra::{ClusterFile, Error, Uri, roll};
 use imago_tune::cluster::job::Action;
 use imago_tune::cluster::{self, Database as _};
 use imago_tune::redis;
+use imago_tune::redis::decisions::RedisDecisions;
 use serde::Serialize;
 
 use crate::cmd::load::cluster_failure;
@@ -28,25 +29,26 @@ pub(super) struct Kept {
     /// The cluster: cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URI", hide_env_values = true, required_unless_present = "cluster")]
     uri: Option<Uri>,
-    /// The cluster file in its place. Jobs of Redis are kept beside that.
+    /// The cluster file in its place. Jobs and decisions of Redis are kept beside that.
     #[arg(long, value_name = "FILE", conflicts_with = "uri")]
     cluster: Option<PathBuf>,
 }
 
-/// What keeps the jobs of a cluster.
-enum Jobs {
+/// What keeps the jobs of a cluster, and the decisions.
+pub(super) enum Jobs {
     Cassandra { journal: CassandraJournal, uri: Uri },
-    Redis { journal: FileJournal, uri: redis::Uri },
+    Redis { journal: FileJournal, decisions: RedisDecisions, uri: redis::Uri },
 }
 
 impl Kept {
-    async fn jobs(&self) -> Result<Jobs, Error> {
+    pub(super) async fn jobs(&self) -> Result<Jobs, Error> {
         let file = self.cluster.as_deref();
         if let Some(file) = file
             && cluster::file::database(file)? == redis::Redis::NAME
         {
             let uri = redis::ClusterFile::read(file)?.uri;
-            return Ok(Jobs::Redis { journal: redis::roll::jobs(file)?, uri });
+            let decisions = RedisDecisions::open(file, uri.clone())?;
+            return Ok(Jobs::Redis { journal: redis::roll::jobs(file)?, decisions, uri });
         }
         let uri = match (file, &self.uri) {
             (Some(file), _) => ClusterFile::read(file)?.uri,
@@ -54,18 +56,6 @@ impl Kept {
             (None, None) => unreachable!("one of both is needed"),
         };
         Ok(Jobs::Cassandra { journal: CassandraJournal::open(&uri).await?, uri })
-    }
-
-    /// The journal of a cluster of Cassandra.
-    pub(super) async fn cassandra(&self) -> Result<CassandraJournal, Error> {
-        match self.jobs().await? {
-            Jobs::Cassandra { journal, .. } => Ok(journal),
-            Jobs::Redis { .. } => {
-                let what =
-                    "the cluster file is of Redis, for which `imago tune run` does not decide";
-                Err(Error::Usage(what.into()))
-            }
-        }
     }
 }
 
@@ -87,7 +77,9 @@ impl Jobs {
     async fn cancel(&self, id: &JobId) -> Result<bool, Error> {
         match self {
             Self::Cassandra { uri, .. } => roll::cancel(uri, id, &process()).await,
-            Self::Redis { journal, uri } => redis::roll::cancel(journal, uri, id, &process()).await,
+            Self::Redis { journal, uri, .. } => {
+                redis::roll::cancel(journal, uri, id, &process()).await
+            }
         }
     }
 }

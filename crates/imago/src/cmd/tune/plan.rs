@@ -10,8 +10,10 @@ use imago_tune::advice::{Advice, Question, advise};
 use imago_tune::basis::{Basis, FORECASTS, same_way};
 use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::costs;
+use imago_tune::cluster::{self, Database as _};
 use imago_tune::error::Error;
 use imago_tune::measurements::Measurements;
+use imago_tune::redis;
 use imago_tune::trace::Trace;
 
 use super::roll::level;
@@ -127,9 +129,15 @@ impl Args {
     async fn costs(&self) -> Result<Costs, Failure> {
         let costs = match &self.cluster {
             Some(path) => {
-                let file = ClusterFile::read(path).map_err(|error| cluster_failure(&error))?;
-                let told = costs::costs(&file, &self.consistency, self.tolerate).await;
-                told.map_err(|error| cluster_failure(&error))?
+                let told = async {
+                    if cluster::file::database(path)? == redis::Redis::NAME {
+                        let file = redis::ClusterFile::read(path)?;
+                        return redis::tuned::costs(&file, path).await;
+                    }
+                    let file = ClusterFile::read(path)?;
+                    costs::costs(&file, &self.consistency, self.tolerate).await
+                };
+                told.await.map_err(|error| cluster_failure(&error))?
             }
             None => Costs {
                 at_once: self.at_once.min(self.nodes).into(),

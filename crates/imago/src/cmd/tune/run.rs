@@ -1,16 +1,18 @@
 //! `imago tune run`: the loop that observes, decides, rolls and judges.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
+use imago_plan::tune::workload::Mix;
 use imago_tune::basis::FORECASTS;
-use imago_tune::cassandra::controller::{self, Event, Request, Summary};
-use imago_tune::cassandra::{Cassandra, ClusterFile};
-use imago_tune::configurations::{self, in_order};
+use imago_tune::cassandra::{self, Cassandra};
+use imago_tune::cluster::{self, Database as _, Settings};
+use imago_tune::configurations::{self, Configuration, in_order};
+use imago_tune::controller::{Event, Request, Summary};
+use imago_tune::redis::{self, Redis};
 
 use super::plan::{measurements, share};
 use super::roll::level;
@@ -34,16 +36,19 @@ beyond its noise is undone, and not made again for a day.
 Classes of changes: live (in running nodes), alter (a table's compaction), restart (each node restarts). Without \
 --approve only the first two are made.
 
-Example:
+Of Redis all keys count, and decisions are kept beside the cluster file.
+
+Examples:
   imago tune run --cluster cluster.toml --ns shop.reviews --configurations two.toml --measurements here.csv \
---trace seen.csv --advise")]
+--trace seen.csv --advise
+  imago tune run --cluster redis.toml --configurations sizes.toml --measurements redis.csv --trace seen.csv")]
 pub(super) struct Args {
     /// The file that says how the nodes are reached.
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// The table that matters, as keyspace.table.
+    /// The table of Cassandra that matters, as keyspace.table.
     #[arg(long, value_name = "TABLE")]
-    ns: Namespace,
+    ns: Option<Namespace>,
     /// The file with the configurations.
     #[arg(long, value_name = "FILE")]
     configurations: PathBuf,
@@ -89,22 +94,22 @@ pub(super) struct Args {
     /// How many times as long the slowest answers may take before a change is undone.
     #[arg(long, value_name = "N", default_value_t = 2.0)]
     slowest_max: f64,
-    /// Share of a machine's memory beyond which a change is undone.
+    /// Share of a machine's memory, or of Redis's maxmemory, beyond which a change is undone.
     #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
     memory_max: f64,
-    /// Consistency level that clients need while nodes restart.
-    #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
-    consistency: String,
+    /// Consistency level that clients of Cassandra need while nodes restart; without it quorum.
+    #[arg(long, value_name = "LEVEL", value_parser = level)]
+    consistency: Option<String>,
     /// Further failures that have to be withstood meanwhile.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tolerate: usize,
-    /// Time for which the first node is compared with the others before and behind its change; the change goes on only if
+    /// Time for which the first node of Cassandra is compared with the others before and behind its change; the change goes on only if
     /// it does better. 0s: it is not compared.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     canary: Duration,
-    /// Time that the restart of a node takes, until a roll has shown it.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    restart: Duration,
+    /// Time that the restart of a node takes, until a roll has shown it; without it 60 s, for Redis 5 s.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    restart: Option<Duration>,
 }
 
 /// Classes of changes.
@@ -118,62 +123,124 @@ enum Class {
     Restart,
 }
 
+/// The restart of a node of Cassandra, until a roll has shown it.
+const RESTART: Duration = Duration::from_secs(60);
+
 /// Runs the command.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if args.interval < Duration::from_secs(5) || args.interval.subsec_nanos() > 0 {
         let what = "--interval must be 5s at least, in whole seconds";
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
-    let cassandra = |error| cluster_failure(&error);
-    let file = ClusterFile::read(&args.cluster).map_err(cassandra)?;
-    let mut measurements = measurements(&args.measurements)?;
-    // Cassandra does not tell inserts from updates.
-    measurements.throughputs =
-        measurements.throughputs.map(imago_plan::tune::workload::Mix::with_inserts_as_updates);
-    let all = configurations::read::<Cassandra>(&args.configurations).map_err(cassandra)?;
-    let configurations = in_order(all, &measurements).map_err(cassandra)?;
     if let Some(asked) = args.look_ahead
         && u64::from(asked) * args.interval.as_secs() > 7 * 86_400
     {
         return Err(Failure::new(Exit::Usage, "usage", "--look-ahead reaches beyond a week"));
     }
-    let class = |class: &Class| match class {
-        Class::Live => CostClass::Live,
-        Class::Alter => CostClass::Alter,
-        Class::Restart => CostClass::Restart,
-    };
-    let approved: BTreeSet<CostClass> = args.approve.iter().map(class).collect();
-    let costs = Costs { restart_s: args.restart.as_secs_f64(), ..Costs::guessed(file.nodes.len()) };
-    let request = Request {
+    let database = cluster::file::database(&args.cluster);
+    let is_redis = database.map_err(|error| cluster_failure(&error))? == Redis::NAME;
+    let summary =
+        if is_redis { of_redis(args, context).await } else { of_cassandra(args, context).await };
+    context.output.result(&summary?, text)
+}
+
+/// Tunes a cluster of Cassandra.
+async fn of_cassandra(args: Args, context: &Context) -> Result<Summary, Failure> {
+    if args.ns.is_none() {
+        let what = "name the table that matters: --ns KEYSPACE.TABLE";
+        return Err(Failure::new(Exit::Usage, "usage", what));
+    }
+    let failed = |error| cluster_failure(&error);
+    let file = cassandra::ClusterFile::read(&args.cluster).map_err(failed)?;
+    let costs = Costs::guessed(file.nodes.len());
+    let request = args.request(Costs { restart_s: RESTART.as_secs_f64(), ..costs })?;
+    let configurations = args.configurations::<Cassandra>(&request)?;
+    let cluster = cassandra::tuned::TunedCluster {
         file,
         configurations,
-        table: (args.ns.db, args.ns.coll),
-        measurements,
-        trace: args.trace,
-        interval: args.interval,
-        consistency: args.consistency,
+        table: args.ns.map(|table| (table.db, table.coll)).expect("it was just looked for"),
+        consistency: args.consistency.unwrap_or_else(|| "quorum".into()),
         tolerate: args.tolerate,
         canary: args.canary,
-        approved,
-        is_advising: args.advise,
-        changes_max: args.changes_max,
-        gain_min: args.gain_min,
-        busy_min: args.busy_min,
-        forecast: args.forecast,
-        look_ahead: args.look_ahead.map(usize::from),
-        judged_by: args.judged_by.into(),
-        bounds: Bounds { loss: args.loss_max, slowest: args.slowest_max, memory: args.memory_max },
-        costs,
-        duration: args.duration,
-    };
-    let say = |event: &Event| {
-        // A reader who has gone is found when the result is written.
-        let _ = context.output.result(event, |event| format!("{event}\n"));
     };
     let (process, cancel) = (process(), context.cancel.clone());
-    let tuned = controller::run(&request, &process, context.events(), cancel, &say);
-    let summary = Box::pin(tuned).await.map_err(cassandra)?;
-    context.output.result(&summary, text)
+    let say = |event: &Event| say(event, context);
+    let tuned = cassandra::tuned::run(&cluster, &request, &process, context.events(), cancel, &say);
+    Box::pin(tuned).await.map_err(failed)
+}
+
+/// Tunes a Redis Cluster, or a server.
+async fn of_redis(args: Args, context: &Context) -> Result<Summary, Failure> {
+    for (is_named, flag) in [
+        (args.ns.is_some(), "--ns"),
+        (args.consistency.is_some(), "--consistency"),
+        (!args.canary.is_zero(), "--canary"),
+    ] {
+        if is_named {
+            let what = format!("{flag} is for Cassandra, and the cluster file is of Redis");
+            return Err(Failure::new(Exit::Usage, "usage", what));
+        }
+    }
+    let failed = |error| cluster_failure(&error);
+    let file = redis::ClusterFile::read(&args.cluster).map_err(failed)?;
+    let request = args.request(redis::tuned::guessed(file.nodes.len()))?;
+    let configurations = args.configurations::<Redis>(&request)?;
+    let (path, tolerate) = (args.cluster, args.tolerate);
+    let cluster = redis::tuned::TunedCluster { file, path, configurations, tolerate };
+    let (process, cancel) = (process(), context.cancel.clone());
+    let say = |event: &Event| say(event, context);
+    let tuned = redis::tuned::run(&cluster, &request, &process, context.events(), cancel, &say);
+    Box::pin(tuned).await.map_err(failed)
+}
+
+fn say(event: &Event, context: &Context) {
+    // A reader who has gone is found when the result is written.
+    let _ = context.output.result(event, |event| format!("{event}\n"));
+}
+
+impl Args {
+    /// The configurations, in the order of the measurements.
+    fn configurations<D: Settings>(
+        &self,
+        request: &Request,
+    ) -> Result<Vec<Configuration>, Failure> {
+        let all = configurations::read::<D>(&self.configurations);
+        let ordered = all.and_then(|all| in_order(all, &request.measurements));
+        ordered.map_err(|error| cluster_failure(&error))
+    }
+
+    /// What is asked for, with what changes take until a roll has shown it.
+    fn request(&self, guessed: Costs) -> Result<Request, Failure> {
+        let mut measurements = measurements(&self.measurements)?;
+        // No database tells inserts from updates.
+        measurements.throughputs = measurements.throughputs.map(Mix::with_inserts_as_updates);
+        let class = |class: &Class| match class {
+            Class::Live => CostClass::Live,
+            Class::Alter => CostClass::Alter,
+            Class::Restart => CostClass::Restart,
+        };
+        let restart_s = self.restart.map_or(guessed.restart_s, |restart| restart.as_secs_f64());
+        Ok(Request {
+            measurements,
+            trace: self.trace.clone(),
+            interval: self.interval,
+            approved: self.approve.iter().map(class).collect(),
+            is_advising: self.advise,
+            changes_max: self.changes_max,
+            gain_min: self.gain_min,
+            busy_min: self.busy_min,
+            forecast: self.forecast.clone(),
+            look_ahead: self.look_ahead.map(usize::from),
+            judged_by: self.judged_by.into(),
+            bounds: Bounds {
+                loss: self.loss_max,
+                slowest: self.slowest_max,
+                memory: self.memory_max,
+            },
+            costs: Costs { restart_s, ..guessed },
+            duration: self.duration,
+        })
+    }
 }
 
 fn text(summary: &Summary) -> String {

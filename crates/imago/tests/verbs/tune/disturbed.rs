@@ -1,13 +1,46 @@
-//! Rolls of three real nodes that are disturbed: a drain that hangs, a node that is restarted by hand meanwhile; and
-//! a cluster that wants a password.
+//! Rolls of three real nodes that are disturbed: a node with another schema, a drain that hangs, a node that is restarted by
+//! hand meanwhile; and a cluster that wants a password.
 
 use imago_testbed::wait;
+use imago_tune::cassandra::Uri;
+use imago_tune::cassandra::connection::connect_to;
 
 use super::ring::{ring, ring_of};
+use crate::standing::Standing;
 
 /// A roll that restarts every node of a cluster file.
 fn roll(cluster: &str) -> [&str; 6] {
     ["tune", "roll", "--cluster", cluster, "--set", "native_transport_max_threads=48"]
+}
+
+/// Has the second node say that its schema has this version: what it says until the change of a table has reached it.
+fn say_schema(ring: &Standing, version: &str) {
+    let uri: Uri = ring.uri.parse().unwrap();
+    let node = uri.nodes[1].parse().unwrap();
+    let told = async {
+        let session = connect_to(node, &uri).await.unwrap();
+        let set = format!("UPDATE system.local SET schema_version = {version} WHERE key = 'local'");
+        session.query_unpaged(set, ()).await.unwrap();
+    };
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(told);
+}
+
+/// The versions of the schema that the nodes say they have.
+fn schemas(ring: &Standing) -> Vec<String> {
+    let uri: Uri = ring.uri.parse().unwrap();
+    let told = async {
+        let mut all = Vec::new();
+        for node in &uri.nodes {
+            let session = connect_to(node.parse().unwrap(), &uri).await.unwrap();
+            let asked = "SELECT toJson(schema_version) FROM system.local";
+            let answer =
+                session.query_unpaged(asked, ()).await.unwrap().into_rows_result().unwrap();
+            let (version,) = answer.single_row::<(String,)>().unwrap();
+            all.push(version.trim_matches('"').to_owned());
+        }
+        all
+    };
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(told)
 }
 
 #[test]
@@ -40,6 +73,16 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     std::fs::write(&cluster, text.replace("name = \"ring-1\"\n", &own)).unwrap();
     let before = ring.pids();
     let roll = roll(cluster.to_str().unwrap());
+
+    // Nothing is begun while a node has another schema.
+    let versions = schemas(&ring);
+    assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
+    say_schema(&ring, "9d8a5fd6-7f2a-3f0f-a0a5-5e2ab8ec5cd1");
+    let said = ring.refused(&roll, 4);
+    assert!(said.contains("the nodes have different schemas"), "{said}");
+    assert_eq!(ring.pids(), before);
+    say_schema(&ring, &versions[0]);
+
     let mut roll = ring.start_process(&roll, "roll");
     roll.until("the first node is stopped although it did not drain", |said| {
         said["event"] == "decision" && said["what"] == "ring-1: starts"

@@ -26,12 +26,12 @@ compaction = { class = \"UnifiedCompactionStrategy\", scaling_parameters = \"L10
 ";
 
 /// The events of a run.
-fn events(output: &[u8]) -> Vec<Value> {
+pub(super) fn events(output: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(output);
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn of<'e>(events: &'e [Value], name: &str) -> Vec<&'e Value> {
+pub(super) fn of<'e>(events: &'e [Value], name: &str) -> Vec<&'e Value> {
     events.iter().filter(|event| event["event"] == name).collect()
 }
 

@@ -20,6 +20,7 @@ use super::super::ring::{Cluster, chain, settings};
 use super::Change;
 use super::files::{Contents, Files};
 use crate::cluster::NodeAccess;
+use crate::cluster::costs::Took;
 use crate::cluster::error::did_not_start;
 use crate::cluster::node::LOOK_BOUND;
 
@@ -60,15 +61,6 @@ pub(super) struct Step<'a> {
     pub(super) number: usize,
     /// The other nodes that are stopped meanwhile.
     pub(super) others: BTreeSet<usize>,
-}
-
-/// How long a change of one node took, in seconds from its beginning on.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Took {
-    /// Until it took clients again; zero if it was not stopped.
-    pub away_s: f64,
-    /// Until it had what it missed: T_r of SOPHIA, §4.4.
-    pub whole_s: f64,
 }
 
 impl Step<'_> {

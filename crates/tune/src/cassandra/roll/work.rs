@@ -23,8 +23,9 @@ use super::super::compaction::{self, Compaction};
 use super::super::error::{Error, Result, failed};
 use super::super::journal::CassandraJournal;
 use super::super::ring::Cluster;
+use super::Took;
 use super::canary::Canary;
-use super::step::{Step, Took};
+use super::step::Step;
 use super::{Change, KIND, Outcome, Roller, Spec};
 use crate::cluster::job::{self, Job, Lock, checkpoint};
 

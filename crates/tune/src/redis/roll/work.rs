@@ -46,7 +46,7 @@ pub(super) struct Checkpoint {
     live: BTreeSet<String>,
     /// The node that may be stopped at this moment.
     pub(super) under_way: Option<String>,
-    /// How long each node took that was restarted.
+    /// How long each node took.
     pub(super) took: BTreeMap<String, Took>,
     /// The places that were handed over.
     fail_overs: Vec<FailOver>,
@@ -75,6 +75,14 @@ pub fn jobs(cluster_file: &Path) -> Result<FileJournal> {
 /// Its state cannot be read.
 pub fn actions(record: &Record) -> Result<Vec<Action>> {
     Ok(checkpoint::<Checkpoint>(&record.checkpoint)?.actions)
+}
+
+/// How long each node of a job took, as far as it came.
+#[must_use]
+pub fn took(record: &Record) -> Vec<Took> {
+    let is_roll = record.kind == KIND;
+    let checkpoint = checkpoint::<Checkpoint>(&record.checkpoint).ok().filter(|_| is_roll);
+    checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
 /// Ends a job at which no process works any more, unless it left a node that has to come back first: that is for
@@ -137,14 +145,14 @@ impl Lock for Uri {
     const IF_LEFT: &'static str = "the lock ends after ten minutes";
 
     async fn take(&self, job: &JobId) -> Result<()> {
-        match lock::take(self, job).await? {
+        match lock::CONFIGURATION.take(self, job.as_str()).await? {
             Some(other) => Err(lock::held(&other)),
             None => Ok(()),
         }
     }
 
     async fn give_up(&self, job: &JobId) -> Result<()> {
-        lock::give_up(self, job).await
+        lock::CONFIGURATION.give_up(self, job.as_str()).await
     }
 }
 
@@ -215,6 +223,7 @@ impl Work<'_> {
         if self.checkpoint.live.contains(&node.name) {
             return Ok(());
         }
+        let began = Instant::now();
         let at = Node::connect(&node.address.to_string(), &roller.file.uri, SET_WAIT).await?;
         let changes: Vec<_> = roller.of_class(Class::Live).collect();
         let mut words = vec!["CONFIG", "SET"];
@@ -253,6 +262,8 @@ impl Work<'_> {
                 "may it write there, and is there room? They are lost with its next restart",
             )
         })?;
+        let whole_s = began.elapsed().as_secs_f64();
+        self.checkpoint.took.insert(node.name.clone(), Took { away_s: 0.0, whole_s });
         self.checkpoint.live.insert(node.name.clone());
         self.save().await
     }
@@ -296,8 +307,9 @@ impl Work<'_> {
             } else {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
+            let uri = &self.roller.file.uri;
             // The node that keeps the lock may be the one that is away.
-            let held = lock::take(&self.roller.file.uri, &self.run.record().id).await;
+            let held = lock::CONFIGURATION.take(uri, self.run.record().id.as_str()).await;
             if let Ok(Some(other)) = held {
                 return Err(lock::held(&other));
             }

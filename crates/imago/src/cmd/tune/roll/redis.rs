@@ -78,7 +78,7 @@ fn preview_text(preview: &Preview) -> String {
 fn outcome_text(outcome: &Outcome) -> String {
     let mut text = format!("{} is done in {:.1} s\n", outcome.job, outcome.elapsed_s);
     _ = writeln!(text, "  new settings: {}", outcome.nodes.join(", "));
-    for (name, took) in &outcome.took {
+    for (name, took) in outcome.took.iter().filter(|(_, took)| took.away_s > 0.0) {
         _ = writeln!(
             text,
             "  {name} answered again after {:.1} s, and was in step after {:.1} s",

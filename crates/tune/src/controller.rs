@@ -12,6 +12,7 @@
 //! - A change that was worse beyond its noise is undone, and not made again for a day.
 
 mod begin;
+pub(crate) mod cluster;
 mod event;
 mod limits;
 mod request;
@@ -22,7 +23,6 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use imago_job::clock;
-use imago_job::journal::Journal as _;
 use imago_job::reporter::Events;
 use imago_plan::tune::judge::Window;
 use imago_plan::tune::roll::Costs;
@@ -30,18 +30,16 @@ use imago_plan::tune::workload::{Interval, KINDS, Mix};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Cassandra;
-use super::costs::learned;
-use super::decisions::{Kind, LEASE};
-use super::error::{Error, Result};
-use super::journal::CassandraJournal;
-use super::observe::{Observation, Observer};
-use super::ring::chain;
-use super::roll::{self, Outcome, Roller, Took};
 use crate::classes::ways;
+use crate::cluster::costs::{Took, learned};
+use crate::cluster::error::chain;
+use crate::cluster::observation::Observation;
+use crate::cluster::{Error, Result};
+use crate::decisions::{DecisionLog as _, Kind, LEASE};
 use crate::trace;
 use crate::tuner::{Options, Tuner};
-use begin::{change_of, check, finish_rolls, past, present, remembered};
+use begin::{past, remembered};
+use cluster::{Cluster, Observe as _, Present, Rolled};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
 use trial::Trial;
@@ -68,17 +66,18 @@ struct Rolling<'a> {
     /// True if it undoes another one.
     is_undoing: bool,
     before: Vec<Window>,
-    rolled: LocalBoxFuture<'a, Result<Outcome>>,
+    rolled: LocalBoxFuture<'a, Result<Rolled>>,
 }
 
 /// The loop and its state.
-struct Controller<'a> {
+struct Controller<'a, C: Cluster> {
+    cluster: &'a C,
     request: &'a Request,
     process: &'a str,
     events: &'a Events,
     cancel: CancellationToken,
     say: &'a (dyn Fn(&Event) + Sync),
-    journal: CassandraJournal,
+    log: C::Log,
     tuner: Tuner,
     phase: Phase<'a>,
     /// The last looks.
@@ -102,35 +101,31 @@ struct Controller<'a> {
     summary: Summary,
 }
 
-/// Tunes a cluster until it is interrupted.
-///
-/// # Errors
-/// The cluster cannot be looked at, another controller decides for it, or the trace cannot be written. A roll that fails
-/// is no such error: it is said, kept, and not tried again for a day.
-pub async fn run(
+/// Tunes a cluster until it is interrupted: as `run` of its database's `tuned`.
+pub(crate) async fn run<C: Cluster>(
+    cluster: &C,
     request: &Request,
     process: &str,
     events: &Events,
     cancel: CancellationToken,
     say: &(dyn Fn(&Event) + Sync),
 ) -> Result<Summary> {
-    check(request)?;
+    let same = cluster.configurations().iter().map(|one| &one.name).eq(&request.measurements.names);
+    assert!(same, "configurations are in the order of their measurements");
+    cluster.check()?;
     let past = past(request)?;
-    let journal = CassandraJournal::open(&request.file.uri).await?;
-    journal.lead(process).await?;
+    let log = cluster.log().await?;
+    log.lead(process).await?;
     let controlled = async {
-        Box::pin(finish_rolls(request, &journal, process, events, &cancel)).await?;
-        let (current, at_once) = present(request).await?;
-        let mut took = Vec::new();
-        for record in journal.list().await? {
-            took.extend(roll::took(&record));
-        }
-        let (barred, changes) = remembered(request, &journal).await?;
+        Box::pin(cluster.finish_rolls(process, events, &cancel)).await?;
+        let Present { configuration: current, at_once } = cluster.present().await?;
+        let took = cluster.past_rolls().await?;
+        let (barred, changes) = remembered(request, &log).await?;
         let costs = Costs { at_once, ..request.costs };
         let options = Options {
             interval_s: request.interval.as_secs(),
             costs: learned(costs, &took),
-            ways: ways::<Cassandra>(&request.configurations, &request.approved)?,
+            ways: ways::<C::Database>(cluster.configurations(), &request.approved)?,
             gain_min: request.gain_min,
             busy_min: request.busy_min,
             forecast: request.forecast.clone(),
@@ -144,12 +139,13 @@ pub async fn run(
         });
         let mut controller = Controller {
             costs,
+            cluster,
             request,
             process,
             events,
             cancel: cancel.clone(),
             say,
-            journal: journal.clone(),
+            log: log.clone(),
             tuner: Tuner::new(measurements, options, current, past),
             phase: Phase::Watching,
             looks: Vec::new(),
@@ -168,7 +164,7 @@ pub async fn run(
     };
     let ended = Box::pin(controlled).await;
     // Behind its end the lease would end by itself.
-    let resigned = journal.resign(process).await;
+    let resigned = log.resign(process).await;
     let summary = ended?;
     resigned?;
     Ok(summary)
@@ -178,10 +174,9 @@ fn now_s() -> u64 {
     clock::now_ms() / 1_000
 }
 
-impl<'a> Controller<'a> {
+impl<'a, C: Cluster> Controller<'a, C> {
     async fn run(&mut self) -> Result<()> {
-        let table = Some(self.request.table.clone());
-        let mut observer = Observer::begin(&self.request.file, table).await?;
+        let mut observer = self.cluster.observer().await?;
         let ends = self.request.duration.map(|duration| Instant::now() + duration);
         let every = (self.request.interval / LOOKS).clamp(LOOK_MIN, LOOK_MAX);
         let mut next = Instant::now() + every;
@@ -216,7 +211,7 @@ impl<'a> Controller<'a> {
         if self.leads_since.elapsed() < LEASE / 6 {
             return Ok(());
         }
-        match self.journal.lead(self.process).await {
+        match self.log.lead(self.process).await {
             Ok(()) => self.leads_since = Instant::now(),
             Err(lost @ Error::Precondition { .. }) => return Err(lost),
             Err(error) => {
@@ -329,7 +324,8 @@ impl<'a> Controller<'a> {
 
     /// Keeps something if the cluster takes it: tuning goes on without it.
     async fn keep(&self, kind: Kind, what: &str, detail: &impl serde::Serialize) {
-        if let Err(error) = self.journal.keep(now_s(), kind, what, detail).await {
+        let detail = serde_json::to_value(detail).expect("texts and numbers");
+        if let Err(error) = self.log.keep(now_s(), kind, what, &detail).await {
             self.warn("not_kept", chain(&error), "`imago tune decisions` will not show it");
         }
     }
@@ -343,32 +339,24 @@ impl<'a> Controller<'a> {
     async fn begin(&mut self, change: Change, is_undoing: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
-        self.journal.keep(now_s(), kind, &event.to_string(), &event).await?;
+        let detail = serde_json::to_value(&event).expect("texts and numbers");
+        self.log.keep(now_s(), kind, &event.to_string(), &detail).await?;
         (self.say)(&event);
         if !is_undoing {
             self.changes.push(now_s());
             self.summary.changes += 1;
         }
-        let (from, to) = (self.number(&change.from), self.number(&change.to));
-        let file = self.request.file.clone();
-        let mut spec = change_of(self.request, from, to)?;
-        if is_undoing {
-            // What was there before need not show that it is better.
-            spec.canary_s = 0;
-        }
+        let numbers = (self.number(&change.from), self.number(&change.to));
         let (process, events, cancel) = (self.process, self.events, self.cancel.clone());
-        let rolled = async move {
-            let roller = Roller::connect(file, spec).await?;
-            roller.begin(process, events, cancel).await
-        };
-        let rolled: LocalBoxFuture<'a, Result<Outcome>> = Box::pin(rolled);
+        let rolled = self.cluster.change(numbers, is_undoing, process, events, cancel);
+        let rolled: LocalBoxFuture<'a, Result<Rolled>> = Box::pin(rolled);
         let before = self.looks.clone();
         self.phase = Phase::Rolling(Rolling { change, is_undoing, before, rolled });
         Ok(())
     }
 
     /// A roll has ended.
-    async fn rolled(&mut self, rolled: Result<Outcome>) -> Result<()> {
+    async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
         let Phase::Rolling(Rolling { change, is_undoing, before, .. }) =
             std::mem::replace(&mut self.phase, Phase::Watching)
         else {
@@ -380,7 +368,7 @@ impl<'a> Controller<'a> {
         let (from, to) = (self.number(&change.from), self.number(&change.to));
         let event = match rolled {
             Ok(outcome) => {
-                self.took.extend(outcome.took.values().copied());
+                self.took.extend(&outcome.took);
                 self.tuner.set_costs(learned(self.costs, &self.took));
                 self.tuner.changed(to);
                 if is_undoing {
@@ -389,7 +377,7 @@ impl<'a> Controller<'a> {
                     let judged_by = self.request.judged_by;
                     self.phase = Phase::Judging(Trial::new(change.clone(), before, judged_by));
                 }
-                let (elapsed_s, job) = (outcome.elapsed_s, outcome.job.to_string());
+                let Rolled { elapsed_s, job, .. } = outcome;
                 Event::Changed { change, is_undoing, elapsed_s, job }
             }
             Err(error) => {
@@ -403,13 +391,13 @@ impl<'a> Controller<'a> {
                 if self.cancel.is_cancelled() {
                     return Ok(());
                 }
-                let (current, _) = present(self.request).await.map_err(|present| {
+                let present = self.cluster.present().await.map_err(|present| {
                     Error::failed(
                         format!("a roll failed ({why}), and then: {}", chain(&present)),
                         "mend that, roll one of the configurations out, and start the controller again",
                     )
                 })?;
-                self.tuner.changed(current);
+                self.tuner.changed(present.configuration);
                 return Ok(());
             }
         };
@@ -434,7 +422,7 @@ impl<'a> Controller<'a> {
         let judged = Judged::new(change.clone(), judgement.as_ref());
         if judged.worse.is_some() && !self.request.is_advising {
             // An operator who holds changes back holds this one back, too.
-            if let Ok(Some(process)) = self.journal.held_by().await {
+            if let Ok(Some(process)) = self.log.held_by().await {
                 let what = format!("{} is worse, and {process} holds changes back", change.to);
                 if what != self.said {
                     self.warn("held", what.clone(), "`imago tune go-on` has it undone");
@@ -458,7 +446,7 @@ impl<'a> Controller<'a> {
 }
 
 /// Waits for the end of the roll that is under way; for ever if there is none.
-async fn ended(phase: &mut Phase<'_>) -> Result<Outcome> {
+async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
     match phase {
         Phase::Rolling(rolling) => (&mut rolling.rolled).await,
         Phase::Watching | Phase::Judging(_) => std::future::pending().await,
@@ -466,7 +454,7 @@ async fn ended(phase: &mut Phase<'_>) -> Result<Outcome> {
 }
 
 /// Looks at a moment. One that is dropped on the way has counted nothing.
-async fn look_at(observer: &mut Observer, moment: Instant) -> Observation {
+async fn look_at(observer: &mut impl cluster::Observe, moment: Instant) -> Observation {
     tokio::time::sleep_until(moment).await;
     observer.look().await
 }

@@ -7,31 +7,17 @@ use std::time::Duration;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 
-use super::super::ClusterFile;
-use crate::configurations::Configuration;
 use crate::measurements::Measurements;
 
 /// What is to be tuned, and within which limits.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// How the nodes are reached.
-    pub file: ClusterFile,
-    /// The configurations to choose among, in the order of the measurements.
-    pub configurations: Vec<Configuration>,
-    /// The keyspace and the table that matter.
-    pub table: (String, String),
     /// What the configurations serve.
     pub measurements: Measurements,
     /// The file that gets each interval that was seen.
     pub trace: PathBuf,
     /// The length of an interval.
     pub interval: Duration,
-    /// The consistency level that clients need during a roll, and failures that have to be withstood meanwhile.
-    pub consistency: String,
-    /// See [`Self::consistency`].
-    pub tolerate: usize,
-    /// For how long the first node that restarts is compared with the others; zero: not at all.
-    pub canary: Duration,
     /// The classes of changes that may be made.
     pub approved: BTreeSet<CostClass>,
     /// True: it decides, and changes nothing.
@@ -54,4 +40,32 @@ pub struct Request {
     pub costs: Costs,
     /// When it ends; without it, when it is interrupted.
     pub duration: Option<Duration>,
+}
+
+impl Request {
+    /// What is tuned with usual limits, until it is interrupted.
+    #[must_use]
+    pub fn new(
+        measurements: Measurements,
+        trace: PathBuf,
+        interval: Duration,
+        costs: Costs,
+    ) -> Self {
+        Self {
+            measurements,
+            trace,
+            interval,
+            approved: [CostClass::Live, CostClass::Alter].into(),
+            is_advising: false,
+            changes_max: 12,
+            gain_min: 0.02,
+            busy_min: 0.3,
+            forecast: None,
+            look_ahead: None,
+            judged_by: 12,
+            bounds: Bounds::default(),
+            costs,
+            duration: None,
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! What keeps a controller from making a change.
 
-use super::super::decisions::LEASE;
-use super::super::error::Result;
-use super::super::ring::chain;
+use super::cluster::Cluster;
 use super::{Controller, now_s};
 use crate::basis::Way;
-use crate::cassandra::Cassandra;
 use crate::classes::ways;
+use crate::cluster::Result;
+use crate::cluster::error::chain;
+use crate::decisions::{DecisionLog as _, LEASE};
 
-impl Controller<'_> {
+impl<C: Cluster> Controller<'_, C> {
     /// Why nothing may be changed now.
     pub(super) async fn obstacle(&mut self) -> Option<String> {
         if self.request.is_advising {
@@ -17,7 +17,7 @@ impl Controller<'_> {
         if self.leads_since.elapsed() > LEASE / 2 {
             return Some("the lease could not be renewed".into());
         }
-        match self.journal.held_by().await {
+        match self.log.held_by().await {
             Ok(None) => {}
             Ok(Some(process)) => {
                 return Some(format!("{process} holds changes back (`imago tune go-on`)"));
@@ -33,7 +33,7 @@ impl Controller<'_> {
     /// Opens ways that were barred for a time, and bars those that still are.
     pub(super) fn open_ways(&mut self) -> Result<()> {
         let now_s = now_s();
-        let open = ways::<Cassandra>(&self.request.configurations, &self.request.approved)?;
+        let open = ways::<C::Database>(self.cluster.configurations(), &self.request.approved)?;
         for ((from, to), until_s) in std::mem::take(&mut self.barred) {
             if until_s <= now_s {
                 self.tuner.set_way(from, to, open[from][to].clone());

@@ -1,0 +1,172 @@
+//! A cluster of Cassandra that a controller tunes.
+
+use std::time::Duration;
+
+use imago_job::journal::Journal as _;
+use imago_job::reporter::Events;
+use tokio_util::sync::CancellationToken;
+
+use super::error::Result;
+use super::journal::CassandraJournal;
+use super::observe::Observer;
+use super::roll::{self, Roller, Spec};
+use super::{Cassandra, ClusterFile};
+use crate::cluster::costs::Took;
+use crate::cluster::job::holds_on;
+use crate::cluster::observation::Observation;
+use crate::configurations::Configuration;
+use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
+use crate::controller::{self, Event, Request, Summary};
+
+/// What is tuned.
+#[derive(Clone, Debug)]
+pub struct TunedCluster {
+    /// How the nodes are reached.
+    pub file: ClusterFile,
+    /// The configurations to choose among, in the order of the measurements.
+    pub configurations: Vec<Configuration>,
+    /// The keyspace and the table that matter.
+    pub table: (String, String),
+    /// The consistency level that clients need during a roll, and failures that have to be withstood meanwhile.
+    pub consistency: String,
+    /// See [`Self::consistency`].
+    pub tolerate: usize,
+    /// For how long the first node that is changed is compared with the others; zero: not at all.
+    pub canary: Duration,
+}
+
+/// Tunes a cluster until it is interrupted.
+///
+/// # Errors
+/// The cluster cannot be looked at, another controller decides for it, or the trace cannot be written. A roll that fails
+/// is no such error: it is said, kept, and not tried again for a day.
+pub async fn run(
+    cluster: &TunedCluster,
+    request: &Request,
+    process: &str,
+    events: &Events,
+    cancel: CancellationToken,
+    say: &(dyn Fn(&Event) + Sync),
+) -> Result<Summary> {
+    controller::run(cluster, request, process, events, cancel, say).await
+}
+
+impl TunedCluster {
+    /// A cluster whose clients read and write at a quorum; no canary.
+    #[must_use]
+    pub fn new(
+        file: ClusterFile,
+        configurations: Vec<Configuration>,
+        table: (String, String),
+    ) -> Self {
+        let (consistency, canary) = ("quorum".into(), Duration::ZERO);
+        Self { file, configurations, table, consistency, tolerate: 0, canary }
+    }
+
+    /// As rolls name it.
+    fn table(&self) -> String {
+        format!("{}.{}", self.table.0, self.table.1)
+    }
+
+    /// The roll that gives the cluster a configuration, while it serves.
+    fn spec_of(&self, number: usize) -> Spec {
+        Spec {
+            consistency: self.consistency.clone(),
+            tolerate: self.tolerate,
+            is_at_once: false,
+            ..Spec::of(&self.configurations, number, &self.table())
+        }
+    }
+}
+
+impl Observe for Observer {
+    async fn look(&mut self) -> Observation {
+        Self::look(self).await
+    }
+}
+
+impl Cluster for TunedCluster {
+    type Database = Cassandra;
+    type Log = CassandraJournal;
+    type Observer = Observer;
+
+    fn configurations(&self) -> &[Configuration] {
+        &self.configurations
+    }
+
+    fn check(&self) -> Result<()> {
+        (0..self.configurations.len())
+            .try_for_each(|number| self.spec_of(number).parsed().map(drop))
+    }
+
+    async fn log(&self) -> Result<CassandraJournal> {
+        CassandraJournal::open(&self.file.uri).await
+    }
+
+    async fn observer(&self) -> Result<Observer> {
+        Observer::begin(&self.file, Some(self.table.clone())).await
+    }
+
+    async fn finish_rolls(
+        &self,
+        process: &str,
+        events: &Events,
+        cancel: &CancellationToken,
+    ) -> Result<()> {
+        for record in self.log().await?.list().await? {
+            if record.kind == roll::KIND && holds_on(&record) {
+                let (file, cancel) = (self.file.clone(), cancel.clone());
+                Box::pin(roll::resume(file, &record.id, process, events, cancel)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn past_rolls(&self) -> Result<Vec<Took>> {
+        Ok(self.log().await?.list().await?.iter().flat_map(roll::took).collect())
+    }
+
+    async fn present(&self) -> Result<Present> {
+        let mut differences = Differences::default();
+        for (number, configuration) in self.configurations.iter().enumerate() {
+            let roller = Roller::connect(self.file.clone(), self.spec_of(number)).await?;
+            let preview = roller.preview().await?;
+            let nodes = preview.nodes.iter().filter(|node| !node.changes.is_empty()).count();
+            if nodes == 0 && preview.tables.is_empty() {
+                let at_once = preview.steps.iter().map(Vec::len).max().unwrap_or(1);
+                let at_once = if preview.restarts { at_once } else { 1 };
+                return Ok(Present { configuration: number, at_once });
+            }
+            let tables =
+                if preview.tables.is_empty() { "" } else { ", and the table's compaction" };
+            differences.add(&configuration.name, nodes, tables);
+        }
+        Err(differences.none())
+    }
+
+    async fn change(
+        &self,
+        numbers: (usize, usize),
+        is_undoing: bool,
+        process: &str,
+        events: &Events,
+        cancel: CancellationToken,
+    ) -> Result<Rolled> {
+        // What was there before need not show that it is better.
+        let canary_s = if is_undoing { 0 } else { self.canary.as_secs() };
+        let spec = Spec {
+            consistency: self.consistency.clone(),
+            tolerate: self.tolerate,
+            is_at_once: false,
+            canary_s,
+            ..Spec::between(&self.configurations, numbers, &self.table())?
+        };
+        let roller = Roller::connect(self.file.clone(), spec).await?;
+        let outcome = roller.begin(process, events, cancel).await?;
+        Ok(Rolled {
+            job: outcome.job.to_string(),
+            elapsed_s: outcome.elapsed_s,
+            took: outcome.took.into_values().collect(),
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! What was decided for a Redis Cluster: in a folder beside its cluster file, as its jobs are. The controller's lease is in
+//! the cluster itself, so that a second one is refused on any machine.
+//!
+//! A file has the entries of a day, one a line, and is on disk when an entry is kept. A line that the death of its process cut
+//! off is passed over. Files are removed when their days are too long ago to be read.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use imago_job::clock;
+use serde_json::Value as Json;
+
+use super::Uri;
+use super::lock::CONTROLLER;
+use crate::cluster::{Error, Result};
+use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, day, led_by};
+
+/// The file that is there while changes are held back.
+const HOLD: &str = "hold";
+/// What a day's file ends with.
+const ENDS: &str = "jsonl";
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct RedisDecisions {
+    folder: PathBuf,
+    uri: Uri,
+}
+
+impl RedisDecisions {
+    /// The decisions for the cluster of this file.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn open(cluster_file: &Path, uri: Uri) -> Result<Self> {
+        let folder = cluster_file.with_extension("decisions");
+        std::fs::create_dir_all(&folder).map_err(|cause| failed("make", &folder, &cause))?;
+        Ok(Self { folder, uri })
+    }
+
+    fn file(&self, day: &str) -> PathBuf {
+        self.folder.join(day).with_extension(ENDS)
+    }
+
+    /// Removes the files of days that are too long ago.
+    fn remove_old(&self, at_s: u64) -> std::io::Result<()> {
+        let first = day(at_s.saturating_sub(u64::from(DAYS_MAX) * 86_400));
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let is_days = path.extension().is_some_and(|ends| ends == ENDS);
+            // Days sort as their texts do.
+            if is_days && path.file_stem().is_some_and(|stem| *stem < *first) {
+                std::fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, at_s: u64, line: &str) -> std::io::Result<()> {
+        let path = self.file(&day(at_s));
+        if !path.exists() {
+            self.remove_old(at_s)?;
+        }
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        let is_cut_off = file.metadata()?.len() > 0 && {
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            last != *b"\n"
+        };
+        let begin = if is_cut_off { "\n" } else { "" };
+        file.write_all(format!("{begin}{line}\n").as_bytes())?;
+        file.sync_all()?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+fn failed(doing: &str, path: &Path, cause: &std::io::Error) -> Error {
+    Error::failed(
+        format!("cannot {doing} {}: {cause}", path.display()),
+        "decisions are kept beside the cluster file: may it be written there, and is there room?",
+    )
+}
+
+impl DecisionLog for RedisDecisions {
+    async fn keep(&self, at_s: u64, kind: Kind, what: &str, detail: &Json) -> Result<()> {
+        let at_ms = i64::try_from(clock::now_ms()).unwrap_or(i64::MAX);
+        let entry = Entry { at_ms, kind, what: what.to_owned(), detail: detail.clone() };
+        let line = serde_json::to_string(&entry).expect("texts and numbers");
+        self.add(at_s, &line).map_err(|cause| failed("write into", &self.folder, &cause))
+    }
+
+    async fn decisions(&self, now_s: u64, days: u16) -> Result<Vec<Entry>> {
+        let mut all = Vec::new();
+        for back in (0..u64::from(days.min(DAYS_MAX))).rev() {
+            let path = self.file(&day(now_s.saturating_sub(back * 86_400)));
+            match std::fs::read_to_string(&path) {
+                Ok(text) => {
+                    let entry = |line: &str| serde_json::from_str::<Entry>(line).ok();
+                    all.extend(text.lines().filter_map(entry));
+                }
+                Err(cause) if cause.kind() == ErrorKind::NotFound => {}
+                Err(cause) => return Err(failed("read", &path, &cause)),
+            }
+        }
+        Ok(all)
+    }
+
+    async fn lead(&self, process: &str) -> Result<()> {
+        match CONTROLLER.take(&self.uri, process).await? {
+            None => Ok(()),
+            Some(holder) => Err(led_by(&holder)),
+        }
+    }
+
+    async fn resign(&self, process: &str) -> Result<()> {
+        CONTROLLER.give_up(&self.uri, process).await
+    }
+
+    async fn hold(&self, is_held: bool, process: &str) -> Result<()> {
+        let path = self.folder.join(HOLD);
+        let done = if is_held {
+            let made = OpenOptions::new().write(true).create_new(true).open(&path);
+            made.and_then(|mut file| {
+                file.write_all(process.as_bytes())?;
+                file.sync_all()
+            })
+        } else {
+            std::fs::remove_file(&path)
+        };
+        match done {
+            // It is as it was to be.
+            Err(cause) if is_held && cause.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(cause) if !is_held && cause.kind() == ErrorKind::NotFound => Ok(()),
+            done => done.map_err(|cause| failed("change", &path, &cause)),
+        }
+    }
+
+    async fn held_by(&self) -> Result<Option<String>> {
+        let path = self.folder.join(HOLD);
+        match std::fs::read_to_string(&path) {
+            Ok(process) => Ok(Some(process)),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(failed("read", &path, &cause)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 27 November 2026, 23:59:58 UTC.
+    const AT_S: u64 = 1_795_823_998;
+
+    fn log(folder: &Path) -> RedisDecisions {
+        let uri = "redis://10.20.0.11:6379,10.20.0.12:6379".parse().unwrap();
+        RedisDecisions::open(&folder.join("reviews.toml"), uri).unwrap()
+    }
+
+    #[tokio::test]
+    async fn entries_are_read_by_days_and_a_torn_line_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = log(folder.path());
+        let detail = serde_json::json!({ "to": "compact", "gain": 0.12 });
+        log.keep(AT_S, Kind::Decided, "stay with quick", &detail).await.unwrap();
+        let today = log.file("2026-11-27");
+        let whole = std::fs::read_to_string(&today).unwrap();
+        std::fs::write(&today, format!("{whole}{}", &whole[..whole.len() / 2])).unwrap();
+        log.keep(AT_S + 1, Kind::Changing, "changing to compact", &detail).await.unwrap();
+        log.keep(AT_S + 2, Kind::Changed, "all nodes have compact", &detail).await.unwrap();
+        let told = async |now_s, days| -> Vec<(Kind, String)> {
+            let all = log.decisions(now_s, days).await.unwrap();
+            all.into_iter().map(|entry| (entry.kind, entry.what)).collect()
+        };
+        let decided = (Kind::Decided, "stay with quick".to_owned());
+        let changing = (Kind::Changing, "changing to compact".to_owned());
+        let changed = (Kind::Changed, "all nodes have compact".to_owned());
+        assert_eq!(told(AT_S + 3, 2).await, [decided.clone(), changing.clone(), changed.clone()]);
+        assert_eq!(told(AT_S + 3, 1).await, [changed.clone()]);
+        assert_eq!(log.decisions(AT_S, 1).await.unwrap()[0].detail, detail);
+
+        // Three months later the first day is removed with the first entry, and the second one is still read.
+        let later = AT_S + 2 + 90 * 86_400;
+        log.keep(later, Kind::Decided, "stay with compact", &detail).await.unwrap();
+        assert!(!today.exists() && log.file("2026-11-28").exists());
+        assert_eq!(told(later - 86_400, 90).await, [changed]);
+    }
+
+    #[tokio::test]
+    async fn what_is_held_back_names_the_first_that_did_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = log(folder.path());
+        assert_eq!(log.held_by().await.unwrap(), None);
+        log.hold(true, "ops-1, process 4711").await.unwrap();
+        log.hold(true, "ops-2, process 815").await.unwrap();
+        assert_eq!(log.held_by().await.unwrap().as_deref(), Some("ops-1, process 4711"));
+        log.hold(false, "ops-2, process 815").await.unwrap();
+        log.hold(false, "ops-2, process 815").await.unwrap();
+        assert_eq!(log.held_by().await.unwrap(), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! A Redis Cluster, or a server, that a controller tunes.
+
+use std::path::PathBuf;
+
+use imago_job::journal::Journal as _;
+use imago_job::reporter::Events;
+use imago_plan::tune::roll::Costs;
+use tokio_util::sync::CancellationToken;
+
+use super::decisions::RedisDecisions;
+use super::observe::Observer;
+use super::roll::{self, Roller, Spec};
+use super::{ClusterFile, Redis};
+use crate::cluster::Result;
+use crate::cluster::costs::{Took, learned};
+use crate::cluster::job::holds_on;
+use crate::cluster::observation::Observation;
+use crate::configurations::Configuration;
+use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
+use crate::controller::{self, Event, Request, Summary};
+
+/// What is tuned.
+#[derive(Clone, Debug)]
+pub struct TunedCluster {
+    /// How the nodes are reached.
+    pub file: ClusterFile,
+    /// The path of that file: jobs and decisions are kept beside it.
+    pub path: PathBuf,
+    /// The configurations to choose among, in the order of the measurements.
+    pub configurations: Vec<Configuration>,
+    /// Failures that each shard has to withstand while one of its nodes is away.
+    pub tolerate: usize,
+}
+
+/// Tunes a cluster until it is interrupted.
+///
+/// # Errors
+/// The cluster cannot be looked at, another controller decides for it, or the trace cannot be written. A roll that fails
+/// is no such error: it is said, kept, and not tried again for a day.
+pub async fn run(
+    cluster: &TunedCluster,
+    request: &Request,
+    process: &str,
+    events: &Events,
+    cancel: CancellationToken,
+    say: &(dyn Fn(&Event) + Sync),
+) -> Result<Summary> {
+    controller::run(cluster, request, process, events, cancel, say).await
+}
+
+/// What changes take in this cluster by the rolls that are kept beside its file; one node at a time is away.
+///
+/// # Errors
+/// The jobs cannot be read.
+pub async fn costs(file: &ClusterFile, path: &std::path::Path) -> Result<Costs> {
+    Ok(learned(guessed(file.nodes.len()), &past_rolls(path).await?))
+}
+
+/// A guess for so many nodes, until a roll has shown more: six nodes on one machine were in step half a second behind
+/// their stop, with little data.
+#[must_use]
+pub fn guessed(nodes: usize) -> Costs {
+    Costs { restart_s: 5.0, live_s: 0.1, ..Costs::guessed(nodes) }
+}
+
+async fn past_rolls(path: &std::path::Path) -> Result<Vec<Took>> {
+    Ok(roll::jobs(path)?.list().await?.iter().flat_map(roll::took).collect())
+}
+
+impl Observe for Observer {
+    async fn look(&mut self) -> Observation {
+        Self::look(self).await
+    }
+}
+
+impl Cluster for TunedCluster {
+    type Database = Redis;
+    type Log = RedisDecisions;
+    type Observer = Observer;
+
+    fn configurations(&self) -> &[Configuration] {
+        &self.configurations
+    }
+
+    fn check(&self) -> Result<()> {
+        let all = &self.configurations;
+        let check =
+            |number| Roller::new(self.file.clone(), Spec::of(all, number, self.tolerate)).map(drop);
+        (0..all.len()).try_for_each(check)
+    }
+
+    async fn log(&self) -> Result<RedisDecisions> {
+        RedisDecisions::open(&self.path, self.file.uri.clone())
+    }
+
+    async fn observer(&self) -> Result<Observer> {
+        Observer::begin(&self.file).await
+    }
+
+    async fn finish_rolls(
+        &self,
+        process: &str,
+        events: &Events,
+        cancel: &CancellationToken,
+    ) -> Result<()> {
+        for record in roll::jobs(&self.path)?.list().await? {
+            if record.kind == roll::KIND && holds_on(&record) {
+                let (file, cancel) = (self.file.clone(), cancel.clone());
+                let resumed = roll::resume(file, &self.path, &record.id, process, events, cancel);
+                Box::pin(resumed).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn past_rolls(&self) -> Result<Vec<Took>> {
+        past_rolls(&self.path).await
+    }
+
+    async fn present(&self) -> Result<Present> {
+        let mut differences = Differences::default();
+        for (number, configuration) in self.configurations.iter().enumerate() {
+            let spec = Spec::of(&self.configurations, number, self.tolerate);
+            let nodes = Roller::new(self.file.clone(), spec)?.differing().await?;
+            if nodes == 0 {
+                return Ok(Present { configuration: number, at_once: 1 });
+            }
+            differences.add(&configuration.name, nodes, "");
+        }
+        Err(differences.none())
+    }
+
+    async fn change(
+        &self,
+        numbers: (usize, usize),
+        _: bool,
+        process: &str,
+        events: &Events,
+        cancel: CancellationToken,
+    ) -> Result<Rolled> {
+        let spec = Spec::between(&self.configurations, numbers, self.tolerate)?;
+        let roller = Roller::new(self.file.clone(), spec)?;
+        let outcome = roller.begin(&self.path, process, events, cancel).await?;
+        Ok(Rolled {
+            job: outcome.job.to_string(),
+            elapsed_s: outcome.elapsed_s,
+            took: outcome.took.into_values().collect(),
+        })
+    }
+}
