@@ -18,7 +18,7 @@ use imago_plan::tune::replay::{real, replay};
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::workload::Mix;
 use imago_tune::advice::{Question, advise};
-use imago_tune::basis::{Basis, same_way};
+use imago_tune::basis::{Basis, DAY_S, same_way};
 use imago_tune::measurements::Measurements;
 use imago_tune::trace::Trace;
 use serde::Serialize;
@@ -197,6 +197,7 @@ fn basis<'b>(
     Basis {
         measurements,
         interval_s,
+        season_s: DAY_S,
         current: 0,
         costs: COSTS,
         ways,

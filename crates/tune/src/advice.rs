@@ -257,7 +257,7 @@ mod tests {
     use imago_plan::tune::roll::{CostClass, Costs, Rule};
 
     use super::*;
-    use crate::basis::{Way, same_way};
+    use crate::basis::{DAY_S, Way, same_way};
     use crate::measurements::Measurements;
 
     const MEASURED: &str = "\
@@ -303,6 +303,7 @@ read-tuned,46000,1,0
         let basis = Basis {
             measurements,
             interval_s: trace.interval_s,
+            season_s: DAY_S,
             current: 0,
             costs: COSTS,
             ways,

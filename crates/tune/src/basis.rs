@@ -17,7 +17,8 @@ const LOOK_AHEADS: [usize; 8] = [1, 2, 3, 5, 10, 20, 40, 80];
 const DEPARTS: f64 = 0.2;
 /// Intervals between a plan and one that a departure calls for.
 const REPLAN_MIN: usize = 2;
-const DAY_S: u64 = 86_400;
+/// What clients' requests repeat by, if nothing else is known, in seconds.
+pub const DAY_S: u64 = 86_400;
 
 const LAST_VALUE: &str = "last-value";
 const MARKOV_1: &str = "markov-1";
@@ -52,6 +53,9 @@ pub struct Basis<'b> {
     pub measurements: &'b Measurements,
     /// The length of an interval, in seconds.
     pub interval_s: u64,
+    /// The length of what clients' requests repeat by, in seconds: a day, if nothing else is known. No shorter
+    /// than an interval.
+    pub season_s: u64,
     /// The configuration at present.
     pub current: usize,
     /// What changes take.
@@ -143,17 +147,22 @@ impl Basis<'_> {
     }
 
     /// The forecasts that can be used with so many intervals to learn from: by the time of day only with two days of them
-    /// at least, of the week with two weeks, by a season with two days of a fit number of intervals.
+    /// at least, of the week with two weeks, by a season with two days of a fit number of intervals. Where something else
+    /// than a day repeats, that takes its place, and there is no week.
     #[must_use]
     pub fn usable(&self, learned: usize) -> Vec<&'static str> {
         let learned_s = learned as u64 * self.interval_s;
         let is_usable = |name: &&str| match *name {
-            TIME_OF_DAY => learned_s >= 2 * DAY_S,
-            TIME_OF_WEEK => learned_s >= 14 * DAY_S,
-            SEASONAL => learned_s >= 2 * DAY_S && Seasonal::of_day(self.interval_s).is_some(),
+            TIME_OF_DAY => learned_s >= 2 * self.season_s,
+            TIME_OF_WEEK => self.season_s == DAY_S && learned_s >= 14 * DAY_S,
+            SEASONAL => learned_s >= 2 * self.season_s && self.seasonal().is_some(),
             _ => true,
         };
         FORECASTS.into_iter().filter(is_usable).collect()
+    }
+
+    fn seasonal(&self) -> Option<Seasonal> {
+        Seasonal::of_season(self.season_s, self.interval_s)
     }
 
     /// The forecast of this name, which has seen nothing yet.
@@ -162,11 +171,9 @@ impl Basis<'_> {
         match name {
             MARKOV_1 => Box::new(Markov::first_order()),
             MARKOV_2 => Box::new(Markov::second_order()),
-            TIME_OF_DAY => Box::new(Calendar::of_day(self.interval_s)),
+            TIME_OF_DAY => Box::new(Calendar::of_season(self.season_s, self.interval_s)),
             TIME_OF_WEEK => Box::new(Calendar::of_week(self.interval_s)),
-            SEASONAL => {
-                Box::new(Seasonal::of_day(self.interval_s).expect("only usable ones are asked for"))
-            }
+            SEASONAL => Box::new(self.seasonal().expect("only usable ones are asked for")),
             _ => Box::<LastValue>::default(),
         }
     }

@@ -124,6 +124,7 @@ pub(crate) async fn run<C: Cluster>(
         let costs = Costs { at_once, ..request.costs };
         let options = Options {
             interval_s: request.interval.as_secs(),
+            season_s: request.season.as_secs(),
             costs: learned(costs, &took),
             ways: ways::<C::Database>(cluster.configurations(), &request.approved)?,
             gain_min: request.gain_min,

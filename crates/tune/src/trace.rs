@@ -129,6 +129,22 @@ fn seconds(text: &str) -> Option<u64> {
 /// The columns that are written.
 const COLUMNS: &str = "start,reads,updates,inserts,scans";
 
+/// Writes a file of intervals, in place of one that is there.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, intervals: impl Iterator<Item = (u64, [u64; 4])>) -> std::io::Result<()> {
+    let mut text = format!("{COLUMNS}\n");
+    for (start_s, operations) in intervals {
+        text.push_str(&line(start_s, operations));
+    }
+    std::fs::write(path, text)
+}
+
+fn line(start_s: u64, [reads, updates, inserts, scans]: [u64; 4]) -> String {
+    format!("{start_s},{reads},{updates},{inserts},{scans}\n")
+}
+
 /// Adds an interval to a file, which is on disk when this returns; an empty one, or one that is not there, gets its first
 /// line.
 ///
@@ -137,8 +153,7 @@ const COLUMNS: &str = "start,reads,updates,inserts,scans";
 pub fn add(path: &Path, start_s: u64, operations: [u64; 4]) -> std::io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     let head = if file.metadata()?.len() == 0 { format!("{COLUMNS}\n") } else { String::new() };
-    let [reads, updates, inserts, scans] = operations;
-    file.write_all(format!("{head}{start_s},{reads},{updates},{inserts},{scans}\n").as_bytes())?;
+    file.write_all((head + &line(start_s, operations)).as_bytes())?;
     file.sync_data()
 }
 

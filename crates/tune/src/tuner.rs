@@ -30,6 +30,8 @@ const LOOK_AHEAD_FIRST: usize = 5;
 pub struct Options {
     /// The length of an interval, in seconds.
     pub interval_s: u64,
+    /// The length of what clients' requests repeat by: see [`Basis::season_s`].
+    pub season_s: u64,
     /// What changes take.
     pub costs: Costs,
     /// For each configuration, the way to each other one.
@@ -251,6 +253,7 @@ fn basis<'b>(measurements: &'b Measurements, options: &'b Options, current: usiz
     Basis {
         measurements,
         interval_s: options.interval_s,
+        season_s: options.season_s,
         current,
         costs: options.costs,
         ways: &options.ways,
@@ -266,7 +269,7 @@ mod tests {
     use imago_plan::tune::roll::CostClass;
 
     use super::*;
-    use crate::basis::same_way;
+    use crate::basis::{DAY_S, same_way};
 
     const MEASURED: &str = "\
 configuration,operations_s,reads,updates
@@ -279,6 +282,7 @@ read-tuned,46000,1,0
     fn tuner() -> Tuner {
         let options = Options {
             interval_s: 300,
+            season_s: DAY_S,
             costs: Costs { live_s: 1.3, ..Costs::guessed(3) },
             ways: same_way(2, CostClass::Restart),
             gain_min: 0.02,

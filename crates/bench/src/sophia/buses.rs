@@ -1,17 +1,19 @@
 //! Buses on real nodes: a day of SOPHIA's §5 in minutes, served by each configuration alone and by the tuner, in turns.
 //!
 //! Every way serves the same phases, in rounds that alternate their order, on nodes that have served two phases before.
-//! Each begins with the same rows in an empty table, and the tuner with the default configuration, without knowing the
-//! phases to come: what its changes cost counts. It goes by what the configurations that are left alone have served of each
-//! phase in the rounds so far. All clients ask again as soon as they are answered, so that what is served is what the
+//! Each begins with the same rows in an empty table, and the tuner with the default configuration: what its changes cost
+//! counts. It has seen ten days like the one to come, and goes by what the configurations that are left alone have served of
+//! each phase in the rounds so far. All clients ask again as soon as they are answered, so that what is served is what the
 //! cluster can serve.
 
+mod past;
 mod served;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use imago_job::clock;
 use imago_job::reporter::Events;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::Costs;
@@ -34,7 +36,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use self::served::{default_seconds, rate, served, slots};
+use self::served::{compared, default_seconds, rate, served, slots};
 use super::drawing;
 use crate::Header;
 use crate::load::cassandra::{CassandraTarget, Schema, preload};
@@ -103,6 +105,13 @@ pub struct Report {
     pub ratio_to_default: Figure,
     /// Likewise to the best configuration that was left alone.
     pub ratio_to_static_optimal: Figure,
+    /// The best of the configurations that were left alone, where an operation counts as the time that the default
+    /// configuration needs for one of its mix (the normalised operations of the paper's Fig. 4).
+    pub static_optimal_normalised: String,
+    /// The ratios as above, of normalised operations.
+    pub normalised_ratio_to_default: Figure,
+    /// Likewise.
+    pub normalised_ratio_to_static_optimal: Figure,
     /// Changes that were judged.
     pub judged: Vec<Change>,
     /// The difference between the realised gain and the predicted one, as a share of the latter: the median of all
@@ -199,15 +208,10 @@ pub async fn run(
     });
     let all: Vec<Way> =
         (0..ways).map(|way| told(name(setup, way), &runs[way], &phases, default_rates)).collect();
-    let median = |way: &Way| Figure::of(way.operations.iter().map(|n| *n as f64)).median;
-    let fixed = &all[..ways - 1];
-    let best = fixed.iter().max_by(|one, two| median(one).total_cmp(&median(two)));
-    let best = best.expect("there is a configuration");
-    let tuned = &all[ways - 1];
-    let ratio = |other: &Way| {
-        let pairs = tuned.operations.iter().zip(&other.operations);
-        Figure::of(pairs.map(|(tuned, other)| *tuned as f64 / (*other).max(1) as f64))
-    };
+    let operations = |way: &Way| way.operations.iter().map(|n| *n as f64).collect::<Vec<_>>();
+    let normalised = |way: &Way| way.default_seconds.clone();
+    let (best, ratios) = compared(&all, operations);
+    let (best_normalised, normalised_ratios) = compared(&all, normalised);
     let judged = judged(&runs[ways - 1], &made[ways - 1]);
     let error =
         |change: &Change| (change.realised - change.predicted).abs() / change.predicted.abs();
@@ -218,9 +222,12 @@ pub async fn run(
     let pictures = drawn.map_err(|error| Error::Usage(error.to_string()))?;
     Ok(Report {
         header: Header::of("sophia-buses", size),
-        static_optimal: best.name.clone(),
-        ratio_to_default: ratio(&all[0]),
-        ratio_to_static_optimal: ratio(best),
+        static_optimal: best,
+        ratio_to_default: ratios.0,
+        ratio_to_static_optimal: ratios.1,
+        static_optimal_normalised: best_normalised,
+        normalised_ratio_to_default: normalised_ratios.0,
+        normalised_ratio_to_static_optimal: normalised_ratios.1,
         phases_s,
         prediction_error_median: (!errors.is_empty()).then(|| Figure::of(errors).median),
         judged,
@@ -247,9 +254,11 @@ fn name(setup: &Setup<'_>, way: usize) -> String {
 fn phases(size: Size) -> Vec<(Duration, Mix)> {
     let mut dice = StdRng::seed_from_u64(size.seed);
     let one = |number| {
-        let length = f64::from(size.phase_s) * dice.random_range(0.75..1.25);
+        // Whole intervals, so that a day has as many as the others.
+        let intervals = f64::from(size.phase_s) * dice.random_range(0.75..1.25);
+        let intervals = (intervals / INTERVAL.as_secs_f64()).round().max(1.0);
         let asked = if number % 2 == 0 { MOVING } else { SEARCHING };
-        (Duration::from_secs_f64(length), mix(asked))
+        (INTERVAL * intervals as u32, mix(asked))
     };
     (0..size.phases).map(one).collect()
 }
@@ -285,6 +294,13 @@ async fn one(
 
     let target = connect().await?;
     let over = CancellationToken::new();
+    let day_s = phases.iter().map(|(length, _)| length.as_secs()).sum();
+    let trace = setup.folder.join(format!("seen-{round}.csv"));
+    if is_tuned {
+        let begins_s = begin_of_an_interval().await;
+        past::write(&trace, begins_s, phases, INTERVAL.as_secs(), size.seed + round as u64)
+            .map_err(|cause| Error::Usage(format!("cannot write {}: {cause}", trace.display())))?;
+    }
     let serving = async {
         let served = serve(size, target, phases, round).await;
         over.cancel();
@@ -297,7 +313,7 @@ async fn one(
         let configurations = in_order(setup.configurations.clone(), &measurements)?;
         let table = (TABLE.0.into(), TABLE.1.into());
         let cluster = TunedCluster::new(setup.file.clone(), configurations, table);
-        let (request, events) = (request(setup, measurements), Events::default());
+        let (request, events) = (request(setup, measurements, trace, day_s), Events::default());
         let (process, over) = (setup.process, over.clone());
         let tuned = tuned::run(&cluster, &request, process, &events, over, &|_| {});
         Box::pin(tuned).await
@@ -339,15 +355,25 @@ async fn serve(
     Ok(running.finish().await.map_err(wrong)?.0)
 }
 
-fn request(setup: &Setup<'_>, measurements: Measurements) -> Request {
+/// Waits until an interval begins, by the clock by which the tuner knows them, and returns its beginning.
+async fn begin_of_an_interval() -> u64 {
+    let length_ms = INTERVAL.as_millis() as u64;
+    let now_ms = clock::now_ms();
+    let begins_ms = now_ms.next_multiple_of(length_ms);
+    tokio::time::sleep(Duration::from_millis(begins_ms - now_ms)).await;
+    begins_ms / 1_000
+}
+
+fn request(setup: &Setup<'_>, measurements: Measurements, trace: PathBuf, day_s: u64) -> Request {
     let costs = Costs::guessed(setup.file.nodes.len());
     Request {
+        season: Duration::from_secs(day_s),
         changes_max: 1_000,
         busy_min: 0.0,
         look_ahead: Some(LOOK_AHEAD),
         // Processors are shared by nodes and clients: the slowest answers say nothing here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
-        ..Request::new(measurements, setup.folder.join("seen.csv"), INTERVAL, costs)
+        ..Request::new(measurements, trace, INTERVAL, costs)
     }
 }
 

@@ -161,6 +161,7 @@ impl Basis {
         basis::Basis {
             measurements: &self.measurements,
             interval_s,
+            season_s: basis::DAY_S,
             current: 0,
             costs: self.costs,
             ways,

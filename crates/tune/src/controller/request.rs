@@ -7,6 +7,7 @@ use std::time::Duration;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 
+use crate::basis::DAY_S;
 use crate::measurements::Measurements;
 
 /// What is to be tuned, and within which limits.
@@ -18,6 +19,8 @@ pub struct Request {
     pub trace: PathBuf,
     /// The length of an interval.
     pub interval: Duration,
+    /// The length of what clients' requests repeat by, no shorter than an interval.
+    pub season: Duration,
     /// The classes of changes that may be made.
     pub approved: BTreeSet<CostClass>,
     /// True: it decides, and changes nothing.
@@ -55,6 +58,7 @@ impl Request {
             measurements,
             trace,
             interval,
+            season: Duration::from_secs(DAY_S),
             approved: [CostClass::Live, CostClass::Alter].into(),
             is_advising: false,
             changes_max: 12,

@@ -5,8 +5,28 @@ use std::time::Duration;
 use imago_workload::driver::Report as LoadReport;
 use imago_workload::mix::Mix;
 
+use super::Way;
+use crate::statistics::Figure;
+
 /// The beginning of a phase in which a configuration still has to do with the phase before, as a share of it.
 const SETTLES: f64 = 0.25;
+
+/// The configuration that was the best when it was left alone; what the tuner, the last of the ways, served of the first one's
+/// and of the best one's, round by round.
+pub(super) fn compared(
+    all: &[Way],
+    served: impl Fn(&Way) -> Vec<f64>,
+) -> (String, (Figure, Figure)) {
+    let (tuned, fixed) = all.split_last().expect("there is the tuner");
+    let median = |way: &Way| Figure::of(served(way).into_iter()).median;
+    let best = fixed.iter().max_by(|one, two| median(one).total_cmp(&median(two)));
+    let best = best.expect("there is a configuration");
+    let ratio = |other: &Way| {
+        let pairs = served(tuned).into_iter().zip(served(other));
+        Figure::of(pairs.map(|(tuned, other)| tuned / other.max(1e-9)))
+    };
+    (best.name.clone(), (ratio(&fixed[0]), ratio(best)))
+}
 
 /// Operations that were answered.
 pub(super) fn served(report: &LoadReport) -> u64 {

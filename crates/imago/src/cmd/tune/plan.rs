@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_tune::advice::{Advice, Question, advise};
-use imago_tune::basis::{Basis, FORECASTS, same_way};
+use imago_tune::basis::{Basis, DAY_S, FORECASTS, same_way};
 use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::costs;
 use imago_tune::cluster::{self, Database as _};
@@ -87,6 +87,9 @@ pub struct Args {
     /// Rule by which a roll is counted: phase by phase, or by SOPHIA's Eq. 8 as it is printed.
     #[arg(long, value_enum, default_value = "phases", value_name = "HOW")]
     rule: By,
+    /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    season: Option<Duration>,
     /// Forecast to use; without it the one that would have served most.
     #[arg(long, value_name = "NAME", value_parser = FORECASTS)]
     forecast: Option<String>,
@@ -174,6 +177,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let basis = Basis {
         measurements: &measurements,
         interval_s: trace.interval_s,
+        season_s: season_s(args.season, trace.interval_s)?,
         current: number(&args.current)?,
         costs: args.costs().await?,
         ways: &ways,
@@ -188,6 +192,18 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let default = number(&args.default)?;
     let advice = advise(&Question { trace: &trace, file: &file, default, basis });
     context.output.result(&advice.map_err(failure)?, text)
+}
+
+/// The length of a season, in seconds: one that is asked for has a whole number of intervals.
+pub(super) fn season_s(season: Option<Duration>, interval_s: u64) -> Result<u64, Failure> {
+    let Some(season) = season else { return Ok(DAY_S.max(interval_s)) };
+    let season_s = season.as_secs();
+    if season.subsec_nanos() == 0 && season_s >= interval_s && season_s.is_multiple_of(interval_s) {
+        return Ok(season_s);
+    }
+    let what =
+        format!("--season is {season_s} s, and intervals of {interval_s} s do not divide it");
+    Err(Failure::new(Exit::Usage, "usage", what))
 }
 
 /// Reads a file of measurements.

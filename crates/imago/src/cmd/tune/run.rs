@@ -14,7 +14,7 @@ use imago_tune::configurations::{self, Configuration, in_order};
 use imago_tune::controller::{Event, Request, Summary};
 use imago_tune::redis::{self, Redis};
 
-use super::plan::{measurements, share};
+use super::plan::{measurements, season_s, share};
 use super::roll::level;
 use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
@@ -79,6 +79,9 @@ pub(super) struct Args {
     /// Share of what the configuration serves that clients have to ask for; below it no change is noticed.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
     busy_min: f64,
+    /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    season: Option<Duration>,
     /// Forecast to use; without it the one that would have served most.
     #[arg(long, value_name = "NAME", value_parser = FORECASTS)]
     forecast: Option<String>,
@@ -132,6 +135,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let what = "--interval must be 5s at least, in whole seconds";
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
+    // What makes no sense is said before anything is looked at.
+    season_s(args.season, args.interval.as_secs())?;
     if let Some(asked) = args.look_ahead
         && u64::from(asked) * args.interval.as_secs() > 7 * 86_400
     {
@@ -224,6 +229,7 @@ impl Args {
             measurements,
             trace: self.trace.clone(),
             interval: self.interval,
+            season: Duration::from_secs(season_s(self.season, self.interval.as_secs())?),
             approved: self.approve.iter().map(class).collect(),
             is_advising: self.advise,
             changes_max: self.changes_max,

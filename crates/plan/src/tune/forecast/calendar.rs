@@ -1,4 +1,5 @@
 //! The paper's straw men: the mean mix of the last ten intervals at the same time of day, or of the week (SOPHIA, §6.2).
+//! What repeats after another time than a day is known by that.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,6 +31,16 @@ impl Calendar {
         Self::new(DAY_S, interval_s)
     }
 
+    /// By the time within something that repeats, of this length.
+    ///
+    /// # Panics
+    /// If an interval has no length, or is longer.
+    #[must_use]
+    pub fn of_season(season_s: u64, interval_s: u64) -> Self {
+        assert!(season_s >= interval_s, "a season of {season_s} s is shorter than an interval");
+        Self::new(season_s, interval_s)
+    }
+
     /// By the time of day and the day of the week.
     ///
     /// # Panics
@@ -51,7 +62,11 @@ impl Calendar {
 
 impl Forecast for Calendar {
     fn name(&self) -> &'static str {
-        if self.period_s == DAY_S { "time of day" } else { "time of week" }
+        match self.period_s {
+            DAY_S => "time of day",
+            WEEK_S => "time of week",
+            _ => "time of season",
+        }
     }
 
     fn observe(&mut self, seen: &Interval) {
@@ -77,6 +92,26 @@ impl Forecast for Calendar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shift_of_eight_hours_is_known_from_the_last_ones() {
+        const SHIFT_S: u64 = 8 * 3_600;
+        let reads = |n: u64| if n % 96 < 10 { 0.1 } else { 0.9 };
+        let interval = |n: u64| Interval {
+            start_s: 1_489_968_000 + n * 300,
+            mix: Some(Mix::of_reads(reads(n))),
+            rate_s: 900.0,
+        };
+        let (mut shift, mut day) = (Calendar::of_season(SHIFT_S, 300), Calendar::of_day(300));
+        for n in 0..200 {
+            shift.observe(&interval(n));
+            day.observe(&interval(n));
+        }
+        assert_eq!(day.ahead(96), None, "no day was seen whole");
+        for (n, chances) in (200..).zip(shift.ahead(96).unwrap()) {
+            assert!((chances[0].1.shares()[0] - reads(n)).abs() < 1e-9, "{n}");
+        }
+    }
 
     #[test]
     fn a_week_knows_its_weekend() {

@@ -94,7 +94,13 @@ impl Seasonal {
     /// By the time of day. None if a day has fewer than two intervals, or more than 1,440.
     #[must_use]
     pub fn of_day(interval_s: u64) -> Option<Self> {
-        let period = DAY_S.checked_div(interval_s)?;
+        Self::of_season(DAY_S, interval_s)
+    }
+
+    /// By the time within a season of this length. None as for [`Self::of_day`].
+    #[must_use]
+    pub fn of_season(season_s: u64, interval_s: u64) -> Option<Self> {
+        let period = season_s.checked_div(interval_s)?;
         (2..=INTERVALS_MAX).contains(&period).then(|| {
             let period = period as usize;
             let seen = VecDeque::with_capacity(PERIODS * period);
