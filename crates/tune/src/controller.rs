@@ -39,7 +39,7 @@ use crate::decisions::{DecisionLog as _, Kind, LEASE};
 use crate::trace;
 use crate::tuner::{Options, Tuner};
 use begin::{past, remembered};
-use cluster::{Cluster, Observe as _, Present, Rolled};
+use cluster::{Cluster, Present, Rolled};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
 use trial::Trial;

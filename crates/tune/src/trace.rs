@@ -19,6 +19,9 @@ use crate::table::Table;
 /// Intervals that a trace may have, gaps included: ten years of five minutes.
 const INTERVALS_MAX: u64 = 1_100_000;
 
+/// Distances of starts that do not tell the length of an interval.
+const FEW: usize = 10;
+
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
@@ -79,9 +82,10 @@ impl Trace {
                 ));
             }
         }
-        let own_s = most_common(rows.windows(2).map(|pair| pair[1].1 - pair[0].1));
+        let distances = || rows.windows(2).map(|pair| pair[1].1 - pair[0].1);
+        let own_s = most_common(distances());
         if let (Some(asked_s), Some(own_s)) = (asked_s, own_s)
-            && asked_s != own_s
+            && !may_be_added_to(distances(), asked_s)
         {
             return Err(Error::TooLittle {
                 file: file.to_owned(),
@@ -116,6 +120,14 @@ impl Trace {
         }
         Ok(Self { interval_s, intervals, missing })
     }
+}
+
+/// True if intervals of this length may be added where starts have these distances: one of them is of that length, or they
+/// are so few that each may be a gap, as behind a controller that was started again and again.
+fn may_be_added_to(distances: impl Iterator<Item = u64>, interval_s: u64) -> bool {
+    let all: Vec<u64> = distances.collect();
+    all.contains(&interval_s)
+        || (all.len() < FEW && all.iter().all(|distance| distance.is_multiple_of(interval_s)))
 }
 
 fn seconds(text: &str) -> Option<u64> {
@@ -205,8 +217,14 @@ mod tests {
         let trace = read(300).unwrap();
         assert_eq!((trace.intervals.len(), trace.missing), (4, 1));
         assert_eq!(trace.intervals[0].mix, Mix::of([920.0, 4_410.0, 0.0, 3.0]));
-        let error = read(60).unwrap_err().to_string();
+        // So few may have been added by controllers that were started again and again.
+        assert_eq!(read(150).unwrap().missing, 4);
+        for number in 0..10 {
+            add(&path, 1_795_738_800 + number * 300, [920, 4_410, 0, 3]).unwrap();
+        }
+        let error = read(150).unwrap_err().to_string();
         assert!(error.contains("its intervals are 300 s long"), "{error}");
+        assert_eq!(read(300).unwrap().missing, 1);
     }
 
     #[test]

@@ -19,7 +19,6 @@ use imago_job::id::JobId;
 use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
-use imago_job::state::State;
 use imago_plan::backoff::Backoff;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;

@@ -18,7 +18,7 @@ pub(super) fn compared(
     served: impl Fn(&Way) -> Vec<f64>,
 ) -> (String, (Figure, Figure)) {
     let (tuned, fixed) = all.split_last().expect("there is the tuner");
-    let median = |way: &Way| Figure::of(served(way).into_iter()).median;
+    let median = |way: &Way| Figure::of(served(way)).median;
     let best = fixed.iter().max_by(|one, two| median(one).total_cmp(&median(two)));
     let best = best.expect("there is a configuration");
     let ratio = |other: &Way| {

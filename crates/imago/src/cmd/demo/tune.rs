@@ -137,7 +137,7 @@ async fn show(
     clock.say(&format!("filling {}.{} with {documents} rows", TABLE.0, TABLE.1));
     preload(&target, documents, |_| {}).await.map_err(|error| cluster_failure(&error))?;
     let request = request(args, folder.join("seen.csv"));
-    let cluster = cluster(file.clone(), &request.measurements)?;
+    let cluster = tuned_cluster(file.clone(), &request.measurements)?;
     begin_with(&cluster, context).await.map_err(|error| cluster_failure(&error))?;
 
     let history = folder.join("history");
@@ -178,7 +178,7 @@ async fn begin_with(
 }
 
 /// The cluster with the configurations that are shipped.
-fn cluster(file: ClusterFile, measurements: &Measurements) -> Result<TunedCluster, Failure> {
+fn tuned_cluster(file: ClusterFile, measurements: &Measurements) -> Result<TunedCluster, Failure> {
     let all =
         configurations::parse::<Cassandra>(CONFIGURATIONS).expect("what is shipped can be read");
     let configurations = in_order(all, measurements).map_err(|error| cluster_failure(&error))?;

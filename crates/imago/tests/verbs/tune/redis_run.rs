@@ -120,7 +120,10 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let said = events(second.printed().as_bytes());
     assert!(of(&said, "changing").iter().all(|one| one["change"]["to"] == "middle"), "{said:?}");
     assert_eq!(value(&node, "hash-max-listpack-entries"), "14");
-    let text = std::fs::read_to_string(server.configuration("tuned", "redis.conf")).unwrap();
+    let status = server.json(&["testbed", "status", "tuned"]);
+    let name = status["nodes"][0]["name"].as_str().unwrap();
+    let file = server.configuration(name, "redis.conf");
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{}", file.display()));
     assert!(text.contains("hash-max-listpack-entries 14\n"), "{text}");
     pass_the_time();
     let words = tune(&["--duration", "12s", "--advise", "--json"]);
@@ -136,7 +139,10 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let of_kind = |kind: &str| entries.iter().filter(|one| one["kind"] == kind).count();
     assert_eq!((of_kind("changing"), of_kind("judged")), (2, 1), "{entries:?}");
     assert!(of_kind("decided") >= 3 && of_kind("changed") >= 3, "{entries:?}");
-    let plan = ["tune", "plan", &*seen, "--measurements", &*measured, "--current", "middle"];
+    let hours = (0..48).map(|n| format!("{},{},100\n", 1_795_737_600 + n * 3_600, 900 + n % 7));
+    let hours =
+        write("hours.csv", &("start,reads,updates\n".to_owned() + &hours.collect::<String>()));
+    let plan = ["tune", "plan", &*hours, "--measurements", &*measured, "--current", "middle"];
     let advice: Value = server.json(&[&plan[..], &of_cluster].concat());
     assert!(advice["roll_s"].as_f64().unwrap() < 60.0, "{advice}");
     reading.kill();

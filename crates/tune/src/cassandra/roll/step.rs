@@ -8,7 +8,6 @@ use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
 use imago_job::run::Run;
-use serde::{Deserialize, Serialize};
 
 use super::super::Uri;
 use super::super::connection::connect_to;
