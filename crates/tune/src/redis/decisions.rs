@@ -178,7 +178,7 @@ mod tests {
         let changing = (Kind::Changing, "changing to compact".to_owned());
         let changed = (Kind::Changed, "all nodes have compact".to_owned());
         assert_eq!(told(AT_S + 3, 2).await, [decided.clone(), changing.clone(), changed.clone()]);
-        assert_eq!(told(AT_S + 3, 1).await, [changed.clone()]);
+        assert_eq!(told(AT_S + 3, 1).await, std::slice::from_ref(&changed));
         assert_eq!(log.decisions(AT_S, 1).await.unwrap()[0].detail, detail);
 
         // Three months later the first day is removed with the first entry, and the second one is still read.
