@@ -5,12 +5,15 @@ use std::path::PathBuf;
 
 use imago_plan::tune::workload::Mix;
 use imago_tune::cassandra::Cassandra;
-use imago_tune::cassandra::optima::{
+use imago_tune::cluster::Settings;
+use imago_tune::configurations;
+use imago_tune::optima::{
     Answer, Belief, Fall, LookUp, Optimum, Question, Ranked, Tried, answer, percent,
 };
-use imago_tune::configurations;
+use imago_tune::redis::Redis;
 use imago_workload::mix::Mix as Weights;
 
+use super::database::Database;
 use crate::cmd::load::cluster_failure;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -24,12 +27,17 @@ of what was served. A surrogate of those that count is learned, and searched for
 mix, within the values that were measured. Its error is that of predictions for configurations, and for mixes, that it was \
 not shown. A predicted optimum is to be measured before it is trusted:
 
-Example:
+Examples:
   imago tune design --knob concurrent_reads=16..64 --knob memtable_heap_space=32MiB..64MiB --out sampled.toml
   imago tune sample --cluster cluster.toml --ns shop.sample --configurations sampled.toml --out sampled.csv
   imago tune search --configurations sampled.toml --measurements sampled.csv --out optima.toml
-  imago tune sample --cluster cluster.toml --ns shop.sample --configurations optima.toml --out optima.csv")]
+  imago tune sample --cluster cluster.toml --ns shop.sample --configurations optima.toml --out optima.csv
+
+  imago tune search --database redis --configurations sampled.toml --measurements sampled.csv --mix read=80,update=20")]
 pub(super) struct Args {
+    /// The database: Cassandra 5.0 or Redis 7.
+    #[arg(long, value_enum, default_value = "cassandra")]
+    database: Database,
     /// The file with the configurations, the default first.
     #[arg(long, value_name = "FILE")]
     configurations: PathBuf,
@@ -52,8 +60,15 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let configurations = configurations::read::<Cassandra>(&args.configurations)
-        .map_err(|error| cluster_failure(&error))?;
+    match args.database {
+        Database::Cassandra => search::<Cassandra>(args, context),
+        Database::Redis => search::<Redis>(args, context),
+    }
+}
+
+fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failure> {
+    let configurations =
+        configurations::read::<D>(&args.configurations).map_err(|error| cluster_failure(&error))?;
     let measurements = super::plan::measurements(&args.measurements)?;
     let asked: Vec<Mix> = args.mixes.iter().map(mix).collect::<Result<_, _>>()?;
     let question = Question {
@@ -63,7 +78,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         asked: &asked,
         seed: args.seed,
     };
-    let answer = answer(question).map_err(|error| cluster_failure(&error))?;
+    let answer = answer::<D>(question).map_err(|error| cluster_failure(&error))?;
     if let Some(out) = &args.out {
         if answer.optima.is_empty() {
             let what = "no setting counts beyond chance, so that there is nothing to write";
@@ -128,7 +143,7 @@ fn ranking(answer: &Answer) -> String {
         let names = answer.left_out.join(", ");
         _ = writeln!(
             text,
-            "Left out of the ranking, as a setting follows the heap there: {names}."
+            "Left out of the ranking, as a setting follows the machine there: {names}."
         );
     }
     text.push('\n');

@@ -6,16 +6,16 @@ use imago_plan::tune::anova::{Anova, Cut, Noise, Test};
 use imago_plan::tune::surrogate::{Candidate, HeldOut, Validation};
 use serde::Serialize;
 
-use super::super::dimensions::Dimension;
 use crate::classes;
 use crate::configurations::Configuration;
+use crate::dimensions::Dimension;
 
 /// The answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
     /// Configurations that settings are ranked by.
     pub configurations: usize,
-    /// Configurations that were measured, but have a setting that follows the heap, so that they have no place among the
+    /// Configurations that were measured, but have a setting that follows the machine, so that they have no place among the
     /// others. Where that setting is not searched over they are learned from all the same.
     pub left_out: Vec<String>,
     /// The mixes.
