@@ -8,6 +8,7 @@ mod redis;
 mod ring;
 mod roll;
 mod run;
+mod sample;
 mod search;
 
 use std::fmt::Write as _;
