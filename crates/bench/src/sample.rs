@@ -71,8 +71,8 @@ pub struct Caller<'c> {
 pub trait Sampled {
     /// What operations are sent to.
     type Target: Target;
-    /// True if a measurement says how much memory the configuration takes.
-    const TELLS_MEMORY: bool;
+    /// True if a measurement says what memory and processor time the configuration takes.
+    const TELLS_USE: bool;
 
     /// Fills the database, or sees that it can be filled, before anything is rolled out.
     ///
@@ -92,11 +92,20 @@ pub trait Sampled {
     /// No node answers or lets us in.
     async fn target(&self, request: &Request) -> Result<Self::Target>;
 
-    /// The memory in use, without any load; none if the database does not tell.
+    /// What it uses now; none if it does not tell.
     ///
     /// # Errors
     /// The server's message.
-    async fn memory_bytes(&self) -> Result<Option<u64>>;
+    async fn used(&self) -> Result<Option<Used>>;
+}
+
+/// What all nodes that serve use together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Used {
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Processor time since they were started, in seconds.
+    pub cpu_s: f64,
 }
 
 /// One measurement.
@@ -118,6 +127,9 @@ pub struct Sample {
     pub is_warm: bool,
     /// Memory in use when the configuration had been rolled out and the records were there, before any load.
     pub memory_bytes: Option<u64>,
+    /// Processor time of the database per operation, in microseconds, in the windows that were measured. Unlike throughput it
+    /// does not depend on how fast the load is.
+    pub cpu_us: Option<f64>,
 }
 
 impl Request {
@@ -147,7 +159,7 @@ pub async fn run<D: Sampled>(
     request: &Request,
     caller: &Caller<'_>,
 ) -> Result<Vec<Sample>> {
-    let missing = request.missing(&file::read(&request.out, D::TELLS_MEMORY)?);
+    let missing = request.missing(&file::read(&request.out, D::TELLS_USE)?);
     let mut samples = Vec::new();
     if missing.is_empty() {
         return Ok(samples);
@@ -158,15 +170,15 @@ pub async fn run<D: Sampled>(
         let name = &*request.configurations[number].name;
         say(format!("round {}: rolling out {name}", round + 1));
         database.roll(request, number, caller).await?;
-        let memory_bytes = database.memory_bytes().await?;
+        let memory_bytes = database.used().await?.map(|used| used.memory_bytes);
         for mix in mixes {
             if caller.cancel.is_cancelled() {
                 return Ok(samples);
             }
-            let target = Arc::new(database.target(request).await?);
-            let sample = measure(request, target, mix, (name, round), memory_bytes).await?;
+            let measured = measure(database, request, mix, (name, round)).await?;
+            let sample = Sample { memory_bytes, ..measured };
             say(told(&sample));
-            file::write(&request.out, &sample, &mix, D::TELLS_MEMORY)?;
+            file::write(&request.out, &sample, &mix, D::TELLS_USE)?;
             samples.push(sample);
         }
     }
@@ -174,11 +186,12 @@ pub async fn run<D: Sampled>(
 }
 
 fn told(sample: &Sample) -> String {
-    let memory = sample
-        .memory_bytes
-        .map_or_else(String::new, |bytes| format!(" with {:.1} MB in use", bytes as f64 / 1e6));
+    let used = sample.memory_bytes.zip(sample.cpu_us);
+    let used = used.map_or_else(String::new, |(bytes, cpu_us)| {
+        format!(" with {:.1} MB and {cpu_us:.1} µs of processor time each", bytes as f64 / 1e6)
+    });
     format!(
-        "round {}: {} serves {:.0}/s of {}{memory} (± {:.0} %, warm after {:.0} s{})",
+        "round {}: {} serves {:.0}/s of {}{used} (± {:.0} %, warm after {:.0} s{})",
         sample.round + 1,
         sample.configuration,
         sample.operations_s,
@@ -190,13 +203,13 @@ fn told(sample: &Sample) -> String {
 }
 
 /// Loads the records with one mix until it is warm, and measures.
-async fn measure<T: Target>(
+async fn measure<D: Sampled>(
+    database: &D,
     request: &Request,
-    target: Arc<T>,
     mix: Mix,
     (configuration, round): (&str, usize),
-    memory_bytes: Option<u64>,
 ) -> Result<Sample> {
+    let target = Arc::new(database.target(request).await?);
     let options = Options {
         mix,
         arrival: Arrival::Closed,
@@ -219,10 +232,12 @@ async fn measure<T: Target>(
         windows.push(window(&control, request.window).await);
     }
     let (was_warm, warm_s) = (is_warm(&windows), began.elapsed().as_secs_f64());
+    let before = (ended(&control), database.used().await);
     let mut measured = Vec::new();
     for _ in 0..request.windows {
         measured.push(window(&control, request.window).await);
     }
+    let behind = (ended(&control), database.used().await);
     control.stop();
     let (report, _): (Report, _) = running.finish().await.map_err(wrong)?;
     let failed = report.reads.tally.failed + report.writes.tally.failed;
@@ -240,6 +255,11 @@ async fn measure<T: Target>(
             help: "are all records there? A database that evicts them serves nothing that can be compared".into(),
         });
     }
+    let operations = (behind.0 - before.0) as f64;
+    let cpu_us = before.1?.zip(behind.1?).map(|(before, behind)| {
+        let spent_s = behind.cpu_s - before.cpu_s;
+        spent_s * 1e6 / operations
+    });
     let mean = measured.iter().sum::<f64>() / measured.len() as f64;
     let most = measured.iter().copied().fold(f64::MIN, f64::max);
     let least = measured.iter().copied().fold(f64::MAX, f64::min);
@@ -251,19 +271,22 @@ async fn measure<T: Target>(
         spread: if mean > 0.0 { (most - least) / mean } else { 0.0 },
         warm_s,
         is_warm: was_warm,
-        memory_bytes,
+        memory_bytes: None,
+        cpu_us: cpu_us.filter(|of| of.is_finite()),
     })
 }
 
 /// Operations a second within a window that begins now.
 async fn window(control: &Control<impl Target>, length: Duration) -> f64 {
-    let ended = || {
-        let now = control.snapshot();
-        now.reads.total() + now.writes.total()
-    };
-    let (began, before) = (Instant::now(), ended());
+    let (began, before) = (Instant::now(), ended(control));
     tokio::time::sleep(length).await;
-    (ended() - before) as f64 / began.elapsed().as_secs_f64()
+    (ended(control) - before) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Operations that have ended.
+fn ended(control: &Control<impl Target>) -> u64 {
+    let now = control.snapshot();
+    now.reads.total() + now.writes.total()
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use imago_plan::tune::workload::Mix;
 use crate::error::{Error, Result};
 use crate::table::Table;
 
-/// Columns that tell how a measurement was made, and what memory it took. Of these only the round is ever looked at.
-pub const SAMPLED: [&str; 4] = ["round", "warm_s", "spread", "memory_bytes"];
+/// Columns that tell how a measurement was made, and what it took. Of these only the round is ever looked at.
+pub const SAMPLED: [&str; 5] = ["round", "warm_s", "spread", "memory_bytes", "cpu_us"];
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,7 @@ use imago_tune::redis::replication::Replication;
 use imago_tune::redis::roll::{Roller, Spec};
 use imago_workload::history::IdForm;
 
-use super::{Caller, Request, Sampled};
+use super::{Caller, Request, Sampled, Used};
 use crate::load::redis::{Durability, RedisTarget, Schema, delete_records, preload, require_own};
 
 /// For a node to say how much memory it uses.
@@ -58,7 +58,7 @@ impl Records {
 
 impl Sampled for Records {
     type Target = RedisTarget;
-    const TELLS_MEMORY: bool = true;
+    const TELLS_USE: bool = true;
 
     async fn prepare(&self, request: &Request, _: &Caller<'_>) -> Result<()> {
         require_own(&self.target(request).await?).await
@@ -90,20 +90,45 @@ impl Sampled for Records {
         RedisTarget::connect(&self.file.uri, namespace, durability, schema).await
     }
 
-    /// That of all masters (`used_memory`).
-    async fn memory_bytes(&self) -> Result<Option<u64>> {
-        let mut used = 0;
+    /// What all masters use (`used_memory`, `used_cpu_user` and `used_cpu_sys`).
+    async fn used(&self) -> Result<Option<Used>> {
+        let mut all = Used { memory_bytes: 0, cpu_s: 0.0 };
         for node in &self.file.nodes {
             let at = Node::connect(&node.address.to_string(), &self.file.uri, ANSWER_WAIT).await?;
             let info: String = at.ask(&["INFO"]).await?;
             if let Some(Replication::Master { .. }) = Replication::parse(&info) {
-                let told = line(&info, "used_memory").and_then(|text| text.parse::<u64>().ok());
-                used += told.ok_or_else(|| Error::Failed {
-                    what: format!("{} does not say how much memory it uses", node.name),
+                let Used { memory_bytes, cpu_s } = told(&info).ok_or_else(|| Error::Failed {
+                    what: format!("{} does not say what it uses", node.name),
                     help: "is it a server of Redis 7?".into(),
                 })?;
+                all = Used {
+                    memory_bytes: all.memory_bytes + memory_bytes,
+                    cpu_s: all.cpu_s + cpu_s,
+                };
             }
         }
-        Ok(Some(used))
+        Ok(Some(all))
+    }
+}
+
+/// What a server uses, by its answer to INFO.
+fn told(info: &str) -> Option<Used> {
+    let seconds = |key: &str| line(info, key)?.parse::<f64>().ok();
+    Some(Used {
+        memory_bytes: line(info, "used_memory")?.parse().ok()?,
+        cpu_s: seconds("used_cpu_user")? + seconds("used_cpu_sys")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_processor_time_are_read_from_what_a_server_says() {
+        let info = "# Memory\r\nused_memory:23881816\r\nused_memory_rss:31268864\r\n# CPU\r\nused_cpu_sys:1.500000\r\n\
+                    used_cpu_user:2.250000\r\nused_cpu_sys_children:9.0\r\n";
+        assert_eq!(told(info), Some(Used { memory_bytes: 23_881_816, cpu_s: 3.75 }));
+        assert_eq!(told(&info.replace("used_cpu_user", "cpu")), None);
     }
 }

@@ -41,22 +41,24 @@ impl Target for Answers {
     }
 }
 
-/// Keeps the numbers of the configurations that were rolled out; each next one takes a byte more.
+/// Keeps the numbers of the configurations that were rolled out; each next one takes a byte more. It has used a second more
+/// of a processor each time that it is asked.
 struct Counting {
     finds: bool,
     rolled: Vec<usize>,
     prepared: AtomicU64,
+    asked: AtomicU64,
 }
 
 impl Counting {
     fn new(finds: bool) -> Self {
-        Self { finds, rolled: Vec::new(), prepared: AtomicU64::new(0) }
+        Self { finds, rolled: Vec::new(), prepared: AtomicU64::new(0), asked: AtomicU64::new(0) }
     }
 }
 
 impl Sampled for Counting {
     type Target = Answers;
-    const TELLS_MEMORY: bool = true;
+    const TELLS_USE: bool = true;
 
     async fn prepare(&self, _: &Request, _: &Caller<'_>) -> Result<()> {
         self.prepared.fetch_add(1, Ordering::Relaxed);
@@ -72,8 +74,9 @@ impl Sampled for Counting {
         Ok(Answers { finds: self.finds })
     }
 
-    async fn memory_bytes(&self) -> Result<Option<u64>> {
-        Ok(Some(1_000 + self.rolled.len() as u64))
+    async fn used(&self) -> Result<Option<Used>> {
+        let cpu_s = self.asked.fetch_add(1, Ordering::Relaxed) as f64;
+        Ok(Some(Used { memory_bytes: 1_000 + self.rolled.len() as u64, cpu_s }))
     }
 }
 
@@ -116,7 +119,13 @@ async fn rounds_go_forth_and_back_and_what_the_file_has_is_not_measured_again() 
     assert!(samples.iter().all(|one| one.operations_s > 0.0), "{samples:?}");
     let memory: Vec<u64> = samples.iter().map(|one| one.memory_bytes.unwrap()).collect();
     assert_eq!(memory, [1_001, 1_001, 1_002, 1_002, 1_003, 1_003, 1_004, 1_004]);
-    assert!(said.contains("round 2: rolling out B\n") && said.contains("MB in use"), "{said}");
+    // A second for all operations of two windows of two milliseconds at least.
+    let seconds = |one: &Sample| one.cpu_us.unwrap() * 1e-6 * one.operations_s * 4e-3;
+    assert!(samples.iter().all(|one| (0.1..=1.1).contains(&seconds(one))), "{samples:?}");
+    assert!(
+        said.contains("round 2: rolling out B\n") && said.contains(" µs of processor time"),
+        "{said}"
+    );
 
     // Nothing is missing: the database is not even looked at.
     let (again, said) = measured(&mut database, &request).await;

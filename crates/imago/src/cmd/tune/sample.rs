@@ -27,7 +27,8 @@ the load takes all that there is. Each measurement is a line of the file as soon
 makes those that are missing.
 
 A key of Redis keeps the encoding that it was written with. So its records are deleted and written anew whenever the \
-configuration changes, and each measurement has the memory that they take then (memory_bytes: used_memory of all masters).
+configuration changes, and each measurement has the memory in use then (memory_bytes), and the processor time per operation \
+(cpu_us), of all masters. The load may be slower than the server: throughput is then the load's, and cpu_us the server's.
 
 The configurations:
 
@@ -156,9 +157,10 @@ fn text(samples: &[Sample]) -> String {
     if samples.is_empty() {
         return "everything was measured already\n".into();
     }
-    let heads = ["CONFIGURATION", "MIX", "ROUND", "OPERATIONS/S", "SPREAD", "WARM AFTER", "MEMORY"];
-    let tells_memory = samples.iter().any(|sample| sample.memory_bytes.is_some());
-    let heads = &heads[..if tells_memory { heads.len() } else { heads.len() - 1 }];
+    let heads =
+        ["CONFIGURATION", "MIX", "ROUND", "OPERATIONS/S", "SPREAD", "WARM AFTER", "MEMORY", "CPU"];
+    let tells_use = samples.iter().any(|sample| sample.memory_bytes.is_some());
+    let heads = &heads[..if tells_use { heads.len() } else { heads.len() - 2 }];
     let row = |sample: &Sample| {
         let memory = sample.memory_bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6));
         let cells = [
@@ -169,6 +171,7 @@ fn text(samples: &[Sample]) -> String {
             format!("{:.0} %", 100.0 * sample.spread),
             format!("{:.0} s", sample.warm_s),
             memory.unwrap_or_default(),
+            sample.cpu_us.map(|of| format!("{of:.1} µs")).unwrap_or_default(),
         ];
         cells.into_iter().take(heads.len())
     };
