@@ -232,12 +232,16 @@ pub(super) fn belief(of: &Validation, error: f64) -> Belief {
 impl Answer {
     /// The default and the optima, each once, with a remark about each: what `imago tune sample` is to measure next.
     #[must_use]
-    pub fn to_measure(&self, default: &Configuration) -> (Vec<Configuration>, Vec<String>) {
+    pub fn to_measure(
+        &self,
+        default: &Configuration,
+        unit: &str,
+    ) -> (Vec<Configuration>, Vec<String>) {
         let mut all = vec![default.clone()];
         let mut remarks = vec!["The default, to compare with.".to_owned()];
         for one in &self.optima {
             let line = format!(
-                "For {}: {:.0} operations/s predicted, with an error of {}.",
+                "For {}: {:.0} {unit} predicted, with an error of {}.",
                 one.mix,
                 one.predicted_s,
                 percent(one.error)

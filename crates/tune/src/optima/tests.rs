@@ -113,7 +113,7 @@ fn the_settings_that_matter_are_found_and_the_best_of_them_is_near_to_the_real_o
 
     // What is to be measured next is a file that can be, with the default first.
     let default = &parse::<Cassandra>(&files.0).unwrap()[0];
-    let (all, remarks) = answer.to_measure(default);
+    let (all, remarks) = answer.to_measure(default, "operations/s");
     let text = configurations::write("Predicted.", &all, &remarks);
     assert_eq!(parse::<Cassandra>(&text).unwrap(), all, "{text}");
     assert_eq!((&*all[0].name, all.len(), remarks.len()), ("default", all.len(), all.len()));
@@ -159,7 +159,7 @@ fn settings_of_redis_are_drawn_ranked_and_searched_too() {
     let reads = answer.optima.iter().find(|one| one.mix == "read=100").unwrap();
     let entries: f64 = reads.settings["hash-max-listpack-entries"].parse().unwrap();
     assert!(entries < 64.0 && reads.gain_over_default.unwrap() > 0.2, "{reads:?}");
-    let (all, remarks) = answer.to_measure(&configurations[0]);
+    let (all, remarks) = answer.to_measure(&configurations[0], "operations/s");
     assert_eq!(parse::<Redis>(&configurations::write("", &all, &remarks)).unwrap(), all);
 }
 

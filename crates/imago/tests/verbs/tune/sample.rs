@@ -110,6 +110,10 @@ fn settings_of_redis_are_measured_with_records_that_are_kept_as_they_say() {
         (&answer["configurations"], &answer["left_out"]),
         (&4.into(), &Value::Array(Vec::new()))
     );
+    let by_cpu = [&["tune", "search", "--database", "redis", "--by", "cpu"], &files[..]].concat();
+    let by_cpu = server.json(&by_cpu);
+    assert_eq!((&answer["by"], &by_cpu["by"]), (&"throughput".into(), &"cpu".into()));
+    assert_ne!(answer["ranking"]["mixes_share"], by_cpu["ranking"]["mixes_share"], "{by_cpu}");
     let names = |of: &Value| -> Vec<String> {
         let all = of.as_array().unwrap().iter();
         all.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
