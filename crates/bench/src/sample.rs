@@ -1,46 +1,41 @@
-//! What each configuration of a real Cassandra cluster serves of each mix: the measurements that tuning decides by.
+//! What each configuration of a real database serves of each mix: the measurements that tuning decides by.
 //!
-//! Each configuration is rolled out (all nodes at once: no client is served), a closed load of one mix runs until
-//! throughput no longer rises, and then some windows are measured. Rounds go forth and back through the configurations, so
-//! that none is always the first. Each measurement is a line in a file as soon as it is made; those that the file has
-//! already are not made again.
+//! Each configuration is rolled out (no client is served meanwhile), a closed load of one mix runs until throughput no
+//! longer rises, and then some windows are measured. Rounds go forth and back through the configurations, so that none is
+//! always the first. Each measurement is a line in a file as soon as it is made; those that the file has already are not
+//! made again.
+//!
+//! How a database is filled and rolled is its own ([`Sampled`]); all else is here.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+pub mod cassandra;
+mod file;
+pub mod redis;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use imago_job::reporter::Events;
 use imago_plan::tune::sampling::{is_warm, order};
-use imago_tune::cassandra::ClusterFile;
-use imago_tune::cassandra::roll::{Roller, Spec};
-use imago_tune::cassandra::{Consistency, Error, Result};
+use imago_tune::cluster::{Error, Result};
 use imago_tune::configurations::Configuration;
 use imago_workload::driver::{self, Arrival, Control, Options, Report};
-use imago_workload::history::{IdForm, Recorder};
+use imago_workload::history::Recorder;
 use imago_workload::mix::Mix;
 use imago_workload::review::Reviews;
+use imago_workload::target::Target;
+use imago_workload::timeline::Tally;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::load::cassandra::{CassandraTarget, Schema, count_rows, preload};
-
-/// The columns of the file.
-const COLUMNS: &str = "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread";
+/// Of so many reads one may find nothing: a record may be away for a moment.
+const MISSED_SHARE: u64 = 100;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// How the nodes are reached.
-    pub file: ClusterFile,
-    /// The keyspace and the table that are loaded.
-    pub table: (String, String),
-    /// The consistency level of all operations.
-    pub consistency: Consistency,
-    /// Rows, and the size of one.
+    /// Records, and the size of one.
     pub documents: u64,
-    /// The size of a row.
+    /// The size of a record.
     pub size_bytes: u32,
     /// The configurations.
     pub configurations: Vec<Configuration>,
@@ -60,6 +55,59 @@ pub struct Request {
     pub out: PathBuf,
 }
 
+/// The process that has something measured.
+#[derive(Clone, Copy)]
+pub struct Caller<'c> {
+    /// Its name in the jobs of rolls.
+    pub process: &'c str,
+    /// Cancelled: it ends before the next measurement.
+    pub cancel: &'c CancellationToken,
+    /// Is told what is done.
+    pub say: &'c (dyn Fn(String) + Sync),
+}
+
+/// A database whose configurations are measured.
+#[expect(async_fn_in_trait, reason = "one task measures, and awaits one thing after the other")]
+pub trait Sampled {
+    /// What operations are sent to.
+    type Target: Target;
+    /// True if a measurement says what memory and processor time the configuration takes.
+    const TELLS_USE: bool;
+
+    /// Fills the database, or sees that it can be filled, before anything is rolled out.
+    ///
+    /// # Errors
+    /// There are other records than are to be measured, or the server's message.
+    async fn prepare(&self, request: &Request, caller: &Caller<'_>) -> Result<()>;
+
+    /// Gives the database the configuration of this number. Behind it all records are there, kept as it says.
+    ///
+    /// # Errors
+    /// It cannot be rolled out or filled.
+    async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()>;
+
+    /// Connects for one load.
+    ///
+    /// # Errors
+    /// No node answers or lets us in.
+    async fn target(&self, request: &Request) -> Result<Self::Target>;
+
+    /// What it uses now; none if it does not tell.
+    ///
+    /// # Errors
+    /// The server's message.
+    async fn used(&self) -> Result<Option<Used>>;
+}
+
+/// What all nodes that serve use together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Used {
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Processor time since they were started, in seconds.
+    pub cpu_s: f64,
+}
+
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
@@ -77,94 +125,98 @@ pub struct Sample {
     pub warm_s: f64,
     /// False if throughput still rose when the bound was reached.
     pub is_warm: bool,
+    /// Memory in use when the configuration had been rolled out and the records were there, before any load.
+    pub memory_bytes: Option<u64>,
+    /// Processor time of the database per operation, in microseconds, in the windows that were measured. Unlike throughput it
+    /// does not depend on how fast the load is.
+    pub cpu_us: Option<f64>,
+}
+
+impl Request {
+    /// The content of the records.
+    fn reviews(&self) -> Reviews {
+        Reviews { size_bytes: self.size_bytes, ..Reviews::default() }
+    }
+
+    /// The measurements that the file does not have: round, configuration and mixes, in their order.
+    fn missing(&self, done: &[file::Key]) -> Vec<(usize, usize, Vec<Mix>)> {
+        let of = |(round, number): (usize, usize)| {
+            let name = &self.configurations[number].name;
+            let is_missing = |mix: &&Mix| !done.contains(&file::key(name, mix, round));
+            let mixes: Vec<Mix> = self.mixes.iter().filter(is_missing).copied().collect();
+            (!mixes.is_empty()).then_some((round, number, mixes))
+        };
+        order(self.configurations.len(), self.rounds).into_iter().filter_map(of).collect()
+    }
 }
 
 /// Measures what the file does not have yet, and returns that. Ends early when it is cancelled.
 ///
 /// # Errors
-/// The cluster could not be rolled or loaded; the file could not be read or written. What was measured is in the file.
-pub async fn run(
+/// The database could not be rolled or loaded; the file could not be read or written. What was measured is in the file.
+pub async fn run<D: Sampled>(
+    database: &mut D,
     request: &Request,
-    process: &str,
-    cancel: &CancellationToken,
-    say: &(dyn Fn(String) + Sync),
+    caller: &Caller<'_>,
 ) -> Result<Vec<Sample>> {
-    let done = lines_of(&request.out)?;
-    let reviews = Reviews { size_bytes: request.size_bytes, ..Reviews::default() };
-    let schema = Schema { id_form: IdForm::Text, reviews };
-    let (keyspace, table) = (&*request.table.0, &*request.table.1);
-    let uri = &request.file.uri;
-    let connect = || CassandraTarget::connect(uri, (keyspace, table), request.consistency, schema);
-    let first = connect().await?;
-    match count_rows(&first, request.documents).await? {
-        0 => {
-            say(format!("filling {keyspace}.{table} with {} rows", request.documents));
-            preload(&first, request.documents, |_| {}).await?;
-        }
-        found if found < request.documents => {
-            let what = format!("{keyspace}.{table} has {found} rows, not {}", request.documents);
-            let help = "drop it, and it is filled again; or name as many --documents as it has";
-            return Err(Error::Precondition { what, help: help.into() });
-        }
-        _ => {}
-    }
-    drop(first);
+    let missing = request.missing(&file::read(&request.out, D::TELLS_USE)?);
     let mut samples = Vec::new();
-    for (round, number) in order(request.configurations.len(), request.rounds) {
-        let configuration = &request.configurations[number];
-        let missing: Vec<&Mix> = request
-            .mixes
-            .iter()
-            .filter(|mix| !done.contains(&key(&configuration.name, mix, round)))
-            .collect();
-        if missing.is_empty() {
-            continue;
-        }
-        say(format!("round {}: rolling out {}", round + 1, configuration.name));
-        let spec = Spec::of(&request.configurations, number, &format!("{keyspace}.{table}"));
-        if !spec.changes.is_empty() || !spec.compaction.is_empty() {
-            let roller = Roller::connect(request.file.clone(), spec).await?;
-            let events = Events::default();
-            Box::pin(roller.begin(process, &events, cancel.clone())).await?;
-        }
-        for mix in missing {
-            if cancel.is_cancelled() {
+    if missing.is_empty() {
+        return Ok(samples);
+    }
+    let say = caller.say;
+    database.prepare(request, caller).await?;
+    for (round, number, mixes) in missing {
+        let name = &*request.configurations[number].name;
+        say(format!("round {}: rolling out {name}", round + 1));
+        database.roll(request, number, caller).await?;
+        let memory_bytes = database.used().await?.map(|used| used.memory_bytes);
+        for mix in mixes {
+            if caller.cancel.is_cancelled() {
                 return Ok(samples);
             }
-            let target = Arc::new(connect().await?);
-            let sample = measure(request, target, *mix, &configuration.name, round).await?;
-            say(format!(
-                "round {}: {} serves {:.0}/s of {} (± {:.0} %, warm after {:.0} s{})",
-                round + 1,
-                sample.configuration,
-                sample.operations_s,
-                sample.mix,
-                50.0 * sample.spread,
-                sample.warm_s,
-                if sample.is_warm { "" } else { ", still rising" },
-            ));
-            write(&request.out, &sample, mix)?;
+            let measured = measure(database, request, mix, (name, round)).await?;
+            let sample = Sample { memory_bytes, ..measured };
+            say(told(&sample));
+            file::write(&request.out, &sample, &mix, D::TELLS_USE)?;
             samples.push(sample);
         }
     }
     Ok(samples)
 }
 
-/// Loads the table with one mix until it is warm, and measures.
-async fn measure(
+fn told(sample: &Sample) -> String {
+    let used = sample.memory_bytes.zip(sample.cpu_us);
+    let used = used.map_or_else(String::new, |(bytes, cpu_us)| {
+        format!(" with {:.1} MB and {cpu_us:.1} µs of processor time each", bytes as f64 / 1e6)
+    });
+    format!(
+        "round {}: {} serves {:.0}/s of {}{used} (± {:.0} %, warm after {:.0} s{})",
+        sample.round + 1,
+        sample.configuration,
+        sample.operations_s,
+        sample.mix,
+        50.0 * sample.spread,
+        sample.warm_s,
+        if sample.is_warm { "" } else { ", still rising" },
+    )
+}
+
+/// Loads the records with one mix until it is warm, and measures.
+async fn measure<D: Sampled>(
+    database: &D,
     request: &Request,
-    target: Arc<CassandraTarget>,
     mix: Mix,
-    configuration: &str,
-    round: usize,
+    (configuration, round): (&str, usize),
 ) -> Result<Sample> {
+    let target = Arc::new(database.target(request).await?);
     let options = Options {
         mix,
         arrival: Arrival::Closed,
         duration: None,
         in_flight_max: request.clients,
         preloaded: request.documents,
-        reviews: Reviews { size_bytes: request.size_bytes, ..Reviews::default() },
+        reviews: request.reviews(),
         seed: round as u64 + 1,
         ..Options::default()
     };
@@ -180,10 +232,12 @@ async fn measure(
         windows.push(window(&control, request.window).await);
     }
     let (was_warm, warm_s) = (is_warm(&windows), began.elapsed().as_secs_f64());
+    let before = (ended(&control), database.used().await);
     let mut measured = Vec::new();
     for _ in 0..request.windows {
         measured.push(window(&control, request.window).await);
     }
+    let behind = (ended(&control), database.used().await);
     control.stop();
     let (report, _): (Report, _) = running.finish().await.map_err(wrong)?;
     let failed = report.reads.tally.failed + report.writes.tally.failed;
@@ -194,6 +248,18 @@ async fn measure(
             help: "use fewer --clients: what is measured must be service and not refusal".into(),
         });
     }
+    let Tally { not_found, .. } = report.reads.tally;
+    if not_found > report.reads.tally.total() / MISSED_SHARE {
+        return Err(Error::Failed {
+            what: format!("{not_found} reads under {configuration} found nothing"),
+            help: "are all records there? A database that evicts them serves nothing that can be compared".into(),
+        });
+    }
+    let operations = (behind.0 - before.0) as f64;
+    let cpu_us = before.1?.zip(behind.1?).map(|(before, behind)| {
+        let spent_s = behind.cpu_s - before.cpu_s;
+        spent_s * 1e6 / operations
+    });
     let mean = measured.iter().sum::<f64>() / measured.len() as f64;
     let most = measured.iter().copied().fold(f64::MIN, f64::max);
     let least = measured.iter().copied().fold(f64::MAX, f64::min);
@@ -205,116 +271,23 @@ async fn measure(
         spread: if mean > 0.0 { (most - least) / mean } else { 0.0 },
         warm_s,
         is_warm: was_warm,
+        memory_bytes: None,
+        cpu_us: cpu_us.filter(|of| of.is_finite()),
     })
 }
 
 /// Operations a second within a window that begins now.
-async fn window(control: &Control<CassandraTarget>, length: Duration) -> f64 {
-    let ended = || {
-        let now = control.snapshot();
-        now.reads.total() + now.writes.total()
-    };
-    let (began, before) = (Instant::now(), ended());
+async fn window(control: &Control<impl Target>, length: Duration) -> f64 {
+    let (began, before) = (Instant::now(), ended(control));
     tokio::time::sleep(length).await;
-    (ended() - before) as f64 / began.elapsed().as_secs_f64()
+    (ended(control) - before) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// What tells a measurement from others in the file.
-fn key(configuration: &str, mix: &Mix, round: usize) -> (String, String, usize) {
-    (configuration.to_owned(), counts(mix), round)
-}
-
-fn counts(mix: &Mix) -> String {
-    format!("{},{},{},{}", mix.read, mix.update, mix.insert, mix.scan)
-}
-
-/// The measurements that the file has.
-fn lines_of(path: &Path) -> Result<Vec<(String, String, usize)>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(cause) => return Err(Error::Usage(format!("cannot read {}: {cause}", path.display()))),
-    };
-    let other = |line: usize| {
-        let shown = path.display();
-        Error::Usage(format!(
-            "{shown}, line {line}: no measurement of this command; name another --out"
-        ))
-    };
-    let mut lines = text.lines();
-    if lines.next().is_some_and(|first| first != COLUMNS) {
-        return Err(other(1));
-    }
-    let mut found = Vec::new();
-    for (number, line) in (2..).zip(lines) {
-        let fields: Vec<&str> = line.split(',').collect();
-        let [name, _, reads, updates, inserts, scans, round, ..] = fields[..] else {
-            return Err(other(number));
-        };
-        let round = round.parse().map_err(|_| other(number))?;
-        found.push((name.to_owned(), format!("{reads},{updates},{inserts},{scans}"), round));
-    }
-    Ok(found)
-}
-
-/// Adds a measurement to the file, which is on disk when this returns.
-fn write(path: &Path, sample: &Sample, mix: &Mix) -> Result<()> {
-    let written = || {
-        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-        let head = if file.metadata()?.len() == 0 { format!("{COLUMNS}\n") } else { String::new() };
-        let Sample { configuration, operations_s, round, warm_s, spread, .. } = sample;
-        let counts = counts(mix);
-        let line = format!(
-            "{head}{configuration},{operations_s:.1},{counts},{round},{warm_s:.1},{spread:.3}\n"
-        );
-        file.write_all(line.as_bytes())?;
-        file.sync_all()
-    };
-    written().map_err(|cause| Error::Failed {
-        what: format!("cannot write {}: {cause}", path.display()),
-        help: "the same command makes the measurements that are missing".into(),
-    })
+/// Operations that have ended.
+fn ended(control: &Control<impl Target>) -> u64 {
+    let now = control.snapshot();
+    now.reads.total() + now.writes.total()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_in_the_file_is_not_measured_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("here.csv");
-        assert_eq!(lines_of(&path).unwrap(), []);
-        let mix: Mix = "read=90,update=5,scan=5".parse().unwrap();
-        let sample = Sample {
-            configuration: "unified T8".into(),
-            mix: mix.to_string(),
-            round: 1,
-            operations_s: 4_711.25,
-            spread: 0.043,
-            warm_s: 35.0,
-            is_warm: true,
-        };
-        write(&path, &sample, &mix).unwrap();
-        write(&path, &Sample { configuration: "unified L10".into(), ..sample }, &mix).unwrap();
-        let expected = ["unified T8", "unified L10"].map(|name| key(name, &mix, 1));
-        assert_eq!(lines_of(&path).unwrap(), expected);
-        let file = std::fs::File::open(&path).unwrap();
-        let read = imago_tune::measurements::Measurements::read("here.csv", file).unwrap();
-        assert_eq!(
-            (read.samples.len(), read.names),
-            (2, vec!["unified T8".into(), "unified L10".into()])
-        );
-    }
-
-    #[test]
-    fn another_file_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("trace.csv");
-        for text in ["start,reads\n1490054400,9\n", &format!("{COLUMNS}\nhalf a li")] {
-            std::fs::write(&path, text).unwrap();
-            let error = lines_of(&path).unwrap_err().to_string();
-            assert!(error.contains("name another --out"), "{error}");
-        }
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Clusters of any database: how their nodes are named and reached, and what can go wrong with them.
 
+pub mod compaction;
 pub mod costs;
 pub mod error;
 pub mod file;

@@ -19,7 +19,7 @@ use std::path::Path;
 use imago_plan::tune::roll::CostClass;
 use serde::Deserialize;
 
-use crate::cassandra::compaction::Compaction;
+use crate::cluster::compaction::Compaction;
 use crate::cluster::{Error, Result, Settings};
 use crate::measurements::Measurements;
 
@@ -332,6 +332,16 @@ compaction = { class = "LeveledCompactionStrategy", "an option" = "it's \"\\\t\u
         );
         assert!(text.contains("concurrent_writes = 64 }"), "{text}");
         assert_eq!(parse::<Cassandra>(&text).unwrap(), all);
+    }
+
+    #[test]
+    fn names_with_dashes_are_written_and_read() {
+        let text = "[[configuration]]\nname = \"odd\"\nsettings = { hash-max-listpack-entries = 8, save = \"\", \
+                    maxmemory = \"17179869184\", list-max-listpack-size = -1 }\n";
+        let all = parse::<Redis>(text).unwrap();
+        let written = write("", &all, &[]);
+        assert!(written.contains("{ hash-max-listpack-entries = 8, "), "{written}");
+        assert_eq!(parse::<Redis>(&written).unwrap(), all, "{written}");
     }
 
     #[test]

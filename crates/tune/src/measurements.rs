@@ -12,8 +12,17 @@ use imago_plan::tune::workload::Mix;
 use crate::error::{Error, Result};
 use crate::table::Table;
 
-/// Columns that tell how a measurement was made. Of these only the round is ever looked at.
-pub const SAMPLED: [&str; 3] = ["round", "warm_s", "spread"];
+/// Columns that tell how a measurement was made, and what it took. Of these only the round is ever looked at.
+pub const SAMPLED: [&str; 5] = ["round", "warm_s", "spread", "memory_bytes", "cpu_us"];
+
+/// By what configurations are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Operations a second (`operations_s`).
+    Throughput,
+    /// Operations for a second of the database's processor time (`cpu_us`): what it could serve of a faster load.
+    Cpu,
+}
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +50,14 @@ impl Measurements {
     /// # Errors
     /// What is wrong with them, and where.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
+        Self::read_by(file, from, By::Throughput)
+    }
+
+    /// The same with what configurations are to be compared by as their throughput.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; a measurement does not say what it is to be compared by.
+    pub fn read_by(file: &str, from: impl Read, by: By) -> Result<Self> {
         let table = Table::read(file, from, &["configuration", "operations_s"], &SAMPLED)?;
         let (mut names, mut samples) = (Vec::<String>::new(), Vec::new());
         for row in table.rows() {
@@ -52,7 +69,13 @@ impl Measurements {
             let mix = mix.ok_or_else(|| {
                 row.wrong("configuration", "measured with operations of some kind")
             })?;
-            let rate_s = row.number("operations_s")?;
+            let rate_s = match by {
+                By::Throughput => row.number("operations_s")?,
+                By::Cpu => match row.number("cpu_us")? {
+                    cpu_us if cpu_us > 0.0 => 1e6 / cpu_us,
+                    _ => return Err(row.wrong("cpu_us", "above zero: it is measured of Redis")),
+                },
+            };
             let known = names.iter().position(|one| *one == name);
             let configuration = known.unwrap_or_else(|| {
                 names.push(name);
@@ -123,6 +146,21 @@ leveled,44000,100,0
         assert!(read(FILE).iter().all(|one| one.round.is_none()));
         let text = "configuration,operations_s,reads,round,warm_s,spread\na,9,1,0,4.0,0.1\nb,8,1,1,4.0,0.1\n";
         assert_eq!(read(text).iter().map(|one| one.round).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn configurations_are_compared_by_processor_time_where_it_was_measured() {
+        let text =
+            "configuration,operations_s,reads,cpu_us\ntables,15000,1,12.5\ncompact,15000,1,8\n";
+        let read = |text: &str| Measurements::read_by("here.csv", text.as_bytes(), By::Cpu);
+        let by_cpu = read(text).unwrap();
+        assert_eq!(by_cpu.throughputs.of(Mix::of_reads(1.0)), [80_000.0, 125_000.0]);
+        for unknown in [text.replace("12.5", ""), text.replace("12.5", "0")] {
+            let error = read(&unknown).unwrap_err().to_string();
+            assert!(error.starts_with("here.csv, line 2: cpu_us is "), "{error}");
+        }
+        let error = read(FILE).unwrap_err().to_string();
+        assert!(error.contains("line 2: cpu_us is \"\""), "{error}");
     }
 
     #[test]

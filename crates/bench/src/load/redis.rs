@@ -25,7 +25,7 @@ use imago_workload::target::{Insert, Outcome, Target, Update};
 use redis::{FromRedisValue as _, Pipeline, Value};
 
 pub use content::show_content;
-pub use preload::{count_records, preload, require_records};
+pub use preload::{count_records, delete_records, preload, require_own, require_records};
 pub use record::Schema;
 
 use nodes::Nodes;

@@ -1,5 +1,6 @@
 //! `imago tune`: when a database's configuration should change, and to what.
 
+mod database;
 mod decisions;
 mod design;
 mod fit;
@@ -32,7 +33,7 @@ enum Action {
     Plan(plan::Args),
     /// Draw configurations that cover the ranges of some settings evenly, for `sample` to measure.
     Design(design::Args),
-    /// Measure what each configuration of a real Cassandra cluster serves of each mix.
+    /// Measure what each configuration of a real Cassandra or Redis serves of each mix.
     Sample(sample::Args),
     /// Rank settings by measurements, and predict the best configuration for each mix.
     Search(search::Args),

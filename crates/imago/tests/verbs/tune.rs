@@ -9,6 +9,7 @@ mod redis_run;
 mod ring;
 mod roll;
 mod run;
+mod sample;
 mod search;
 
 use std::fmt::Write as _;

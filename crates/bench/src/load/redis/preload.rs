@@ -68,6 +68,46 @@ pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
     Err(Error::Precondition { what, help: help.into() })
 }
 
+/// Makes sure that all keys of this name are those of records that a load makes.
+///
+/// # Errors
+/// One is not: the message names it. Otherwise what the server said.
+pub async fn require_own(target: &RedisTarget) -> Result<()> {
+    each_name(target, u64::MAX, async |_, names| {
+        let is_own =
+            |name: &&String| target.schema.id_form.key(&name[target.prefix.len()..]).is_some();
+        match names.iter().find(|name| !is_own(name)) {
+            None => Ok(()),
+            Some(other) => Err(Error::Precondition {
+                what: format!("{}: the key {other} is no record of a load", target.label),
+                help: "use another --ns: records are deleted and written anew".into(),
+            }),
+        }
+    })
+    .await
+    .map(drop)
+}
+
+/// Deletes all records, or none if there is a key among them that no load makes, and waits until the replicas have done so.
+///
+/// # Errors
+/// See [`require_own`].
+pub async fn delete_records(target: &RedisTarget) -> Result<()> {
+    require_own(target).await?;
+    each_name(target, u64::MAX, async |node, names| {
+        let mut commands = redis::pipe();
+        for name in names {
+            commands.cmd("DEL").arg(name);
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        target.nodes.run_at(node, &commands).await.map(drop).map_err(|why| failed(target, why))
+    })
+    .await?;
+    target.nodes.settle().await
+}
+
 /// The number of records; beyond the limit it may be counted no further.
 ///
 /// # Errors

@@ -3,10 +3,13 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use imago_tune::cassandra::design::{Design, Request, Varied, design};
-use imago_tune::cassandra::dimensions::COMPACTION;
+use imago_tune::cassandra::Cassandra;
+use imago_tune::design::{Design, Request, Varied, design};
+use imago_tune::dimensions::COMPACTION;
+use imago_tune::redis::Redis;
 use serde::Serialize;
 
+use super::database::Database;
 use crate::cmd::load::cluster_failure;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -21,17 +24,23 @@ apart ratios are even, not differences: 16, 32, 64. The first configuration of t
 
 Twelve configurations tell about four settings apart, twenty-four about eight.
 
-Example:
+Examples:
   imago tune design --knob concurrent_reads=16..64 --knob memtable_heap_space=32MiB,48MiB,64MiB --runs 12 \
 --out sampled.toml
   imago tune sample --cluster cluster.toml --ns shop.sample --configurations sampled.toml --out sampled.csv
-  imago tune search --configurations sampled.toml --measurements sampled.csv")]
+  imago tune search --configurations sampled.toml --measurements sampled.csv
+
+  imago tune design --database redis --knob hash-max-listpack-entries=8..512 --knob hash-max-listpack-value=64,128 \
+--out sampled.toml")]
 pub(super) struct Args {
+    /// The database: Cassandra 5.0 or Redis 7.
+    #[arg(long, value_enum, default_value = "cassandra")]
+    database: Database,
     /// A setting to vary: between two bounds, as NAME=16..64, or among values, as NAME=32MiB,64MiB.
     #[arg(long = "knob", value_name = "NAME=VALUES")]
     knobs: Vec<String>,
     /// A compaction to vary, as {"class": "UnifiedCompactionStrategy", "scaling_parameters": "T8"}; the first one named is
-    /// the default's.
+    /// the default's (Cassandra only).
     #[arg(long = "compaction", value_name = "JSON")]
     compactions: Vec<String>,
     /// Configurations to draw, besides the default.
@@ -61,7 +70,11 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         runs: args.runs.into(),
         seed: args.seed,
     };
-    let design = design(&request).map_err(|error| cluster_failure(&error))?;
+    let drawn = match args.database {
+        Database::Cassandra => design::<Cassandra>(&request),
+        Database::Redis => design::<Redis>(&request),
+    };
+    let design = drawn.map_err(|error| cluster_failure(&error))?;
     create(&args.out, &design.text)?;
     context.output.result(&Drawn { out: &args.out, design }, shown)
 }

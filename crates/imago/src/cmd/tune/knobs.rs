@@ -3,6 +3,7 @@
 use imago_tune::{cassandra, redis};
 use serde::Serialize;
 
+use super::database::Database;
 use crate::context::Context;
 use crate::exit::Failure;
 use crate::table::table;
@@ -14,12 +15,6 @@ pub(super) struct Args {
     /// The database: Cassandra 5.0 or Redis 7.
     #[arg(long, value_enum, default_value = "cassandra")]
     database: Database,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Database {
-    Cassandra,
-    Redis,
 }
 
 /// A setting, for programs.

@@ -1,16 +1,22 @@
 //! `imago tune search`: which settings matter, and which configuration is predicted to serve most of each mix.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use imago_plan::tune::workload::Mix;
 use imago_tune::cassandra::Cassandra;
-use imago_tune::cassandra::optima::{
+use imago_tune::cluster::Settings;
+use imago_tune::configurations;
+use imago_tune::measurements::{By, Measurements};
+use imago_tune::optima::{
     Answer, Belief, Fall, LookUp, Optimum, Question, Ranked, Tried, answer, percent,
 };
-use imago_tune::configurations;
+use imago_tune::redis::Redis;
 use imago_workload::mix::Mix as Weights;
+use serde::Serialize;
 
+use super::database::Database;
 use crate::cmd::load::cluster_failure;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -22,20 +28,30 @@ use crate::table::table;
 No server is needed. The settings in which the configurations differ are ranked by an analysis of variance of the logarithm \
 of what was served. A surrogate of those that count is learned, and searched for the configuration that serves most of each \
 mix, within the values that were measured. Its error is that of predictions for configurations, and for mixes, that it was \
-not shown. A predicted optimum is to be measured before it is trusted:
+not shown. A predicted optimum is to be measured before it is trusted.
 
-Example:
+A load is often slower than a server of Redis, so that all configurations serve the same of it: compare them by --by cpu.
+
+Examples:
   imago tune design --knob concurrent_reads=16..64 --knob memtable_heap_space=32MiB..64MiB --out sampled.toml
   imago tune sample --cluster cluster.toml --ns shop.sample --configurations sampled.toml --out sampled.csv
   imago tune search --configurations sampled.toml --measurements sampled.csv --out optima.toml
-  imago tune sample --cluster cluster.toml --ns shop.sample --configurations optima.toml --out optima.csv")]
+  imago tune sample --cluster cluster.toml --ns shop.sample --configurations optima.toml --out optima.csv
+
+  imago tune search --database redis --configurations sampled.toml --measurements sampled.csv --by cpu")]
 pub(super) struct Args {
+    /// The database: Cassandra 5.0 or Redis 7.
+    #[arg(long, value_enum, default_value = "cassandra")]
+    database: Database,
     /// The file with the configurations, the default first.
     #[arg(long, value_name = "FILE")]
     configurations: PathBuf,
     /// What was measured of them.
     #[arg(long, value_name = "FILE")]
     measurements: PathBuf,
+    /// What is compared: operations a second, or operations for a second of the server's processor time (of Redis).
+    #[arg(long, value_enum, default_value = "throughput")]
+    by: ByArg,
     /// Settings to search over at most; without it all that the ranking keeps.
     #[arg(long, value_name = "N", default_value_t = 64, hide_default_value = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     knobs_max: u8,
@@ -50,11 +66,50 @@ pub(super) struct Args {
     seed: u64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum ByArg {
+    Throughput,
+    Cpu,
+}
+
+impl ByArg {
+    fn by(self) -> By {
+        match self {
+            Self::Throughput => By::Throughput,
+            Self::Cpu => By::Cpu,
+        }
+    }
+
+    /// What is predicted, as a remark has it and as a table does.
+    fn units(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Throughput => ("operations/s", "OPERATIONS/S"),
+            Self::Cpu => ("operations for a second of processor time", "OPERATIONS/CPU S"),
+        }
+    }
+}
+
+/// The answer, and what it is by.
+#[derive(Serialize)]
+struct Told {
+    by: ByArg,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
 /// Runs the command.
 pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let configurations = configurations::read::<Cassandra>(&args.configurations)
-        .map_err(|error| cluster_failure(&error))?;
-    let measurements = super::plan::measurements(&args.measurements)?;
+    match args.database {
+        Database::Cassandra => search::<Cassandra>(args, context),
+        Database::Redis => search::<Redis>(args, context),
+    }
+}
+
+fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failure> {
+    let configurations =
+        configurations::read::<D>(&args.configurations).map_err(|error| cluster_failure(&error))?;
+    let measurements = measurements(&args.measurements, args.by.by())?;
     let asked: Vec<Mix> = args.mixes.iter().map(mix).collect::<Result<_, _>>()?;
     let question = Question {
         configurations: &configurations,
@@ -63,21 +118,21 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         asked: &asked,
         seed: args.seed,
     };
-    let answer = answer(question).map_err(|error| cluster_failure(&error))?;
+    let answer = answer::<D>(question).map_err(|error| cluster_failure(&error))?;
     if let Some(out) = &args.out {
         if answer.optima.is_empty() {
             let what = "no setting counts beyond chance, so that there is nothing to write";
             let help = "measure more rounds, more configurations, or wider ranges";
             return Err(Failure::new(Exit::Precondition, "chance", what).help(help));
         }
-        let (all, remarks) = answer.to_measure(&configurations[0]);
+        let (all, remarks) = answer.to_measure(&configurations[0], args.by.units().0);
         let head = format!(
             "Predicted by `imago tune search` from {}: to be measured before they are trusted.",
             args.measurements.display()
         );
         super::design::create(out, &configurations::write(&head, &all, &remarks))?;
     }
-    context.output.result(&answer, text)
+    context.output.result(&Told { by: args.by, answer }, text)
 }
 
 pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
@@ -88,7 +143,19 @@ pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
     })
 }
 
-fn text(answer: &Answer) -> String {
+/// The measurements, by what they are compared.
+fn measurements(path: &Path, by: By) -> Result<Measurements, Failure> {
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|cause| {
+        let what = format!("cannot read {shown}");
+        Failure::new(Exit::Usage, "file", what).because(&cause)
+    })?;
+    let read = Measurements::read_by(&shown, file, by);
+    read.map_err(|error| Failure::from_error(Exit::Usage, "measurements", &error))
+}
+
+fn text(told: &Told) -> String {
+    let Told { by, answer } = told;
     let mut text = ranking(answer);
     let Some(belief) = &answer.surrogate else {
         text += "\nNo setting counts beyond chance: stay with the default, or measure more rounds, more configurations, \
@@ -98,7 +165,7 @@ fn text(answer: &Answer) -> String {
     text.push('\n');
     text += &surrogate(belief);
     text.push('\n');
-    text += &optima(&answer.optima);
+    text += &optima(&answer.optima, by.units().1);
     for one in &answer.asked {
         text.push('\n');
         text += &look_up(one);
@@ -128,7 +195,7 @@ fn ranking(answer: &Answer) -> String {
         let names = answer.left_out.join(", ");
         _ = writeln!(
             text,
-            "Left out of the ranking, as a setting follows the heap there: {names}."
+            "Left out of the ranking, as a setting follows the machine there: {names}."
         );
     }
     text.push('\n');
@@ -212,7 +279,7 @@ fn settings(of: &Optimum) -> String {
     of.settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-fn optima(all: &[Optimum]) -> String {
+fn optima(all: &[Optimum], unit: &str) -> String {
     let gain = |of: f64| format!("{:+.1} %", 100.0 * of);
     let row = |one: &Optimum| {
         [
@@ -224,7 +291,7 @@ fn optima(all: &[Optimum]) -> String {
             settings(one),
         ]
     };
-    let heads = ["BEST FOR", "OPERATIONS/S", "DEFAULT", "BEST MEASURED", "ERROR", "SETTINGS"];
+    let heads = ["BEST FOR", unit, "DEFAULT", "BEST MEASURED", "ERROR", "SETTINGS"];
     let mut text = table(&heads, all.iter().map(row), &[1, 2, 3]);
     for one in all {
         _ = writeln!(text, "{}: {}.", one.mix, one.verdict);

@@ -159,7 +159,7 @@ fn from_ranges_to_configurations_to_measure_and_from_measurements_to_optima() {
     let text =
         said(&search(folder, &["--mix", "read=96,update=4", "--mix", "read=60,update=40"]), 0);
     for part in [
-        "Left out of the ranking, as a setting follows the heap there: default",
+        "Left out of the ranking, as a setting follows the machine there: default",
         "P IN ALL",
         "The list is cut where the share falls most",
         "ERROR AT NEW MIXES",

@@ -1,16 +1,16 @@
 //! The settings in which configurations differ, as the axes of a static tuner.
 //!
 //! A size, a rate, a time or a count is a number in its unit; a word, and a whole compaction with its options, is a word.
-//! A setting that follows the heap unless the file has it has no number then: such a configuration has no point.
+//! A setting that follows the machine unless the file has it has no number then: such a configuration has no point.
 
 use std::collections::BTreeSet;
 
 use imago_plan::tune::roll::CostClass;
 use imago_plan::tune::space::{Axis, Point};
 
-use super::compaction::Compaction;
-use super::error::Result;
-use super::knobs::{self, Class, Knob, Values};
+use crate::cluster::compaction::Compaction;
+use crate::cluster::values::Values;
+use crate::cluster::{Result, Setting, Settings};
 use crate::configurations::Configuration;
 
 /// The name of the compaction among settings.
@@ -30,32 +30,34 @@ pub struct Dimension {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Of {
-    Number(&'static Knob),
-    Word(&'static Knob, Vec<String>),
+    Number(Setting),
+    Word(Setting, Vec<String>),
     Compaction(Vec<Compaction>),
+}
+
+/// True if a setting's values are words: they are the same or not, and none is larger than another.
+#[must_use]
+pub fn are_words(setting: &Setting) -> bool {
+    matches!(setting.values, Values::Word(_) | Values::Pairs)
 }
 
 /// The number of a setting's value, in the setting's unit; none if its values are words.
 ///
 /// # Errors
 /// It is no value of the setting.
-pub fn number(knob: &Knob, text: &str) -> Result<Option<f64>> {
-    let value = knob.value(text)?;
-    Ok(match knob.values {
-        Values::Word(_) | Values::Pairs => None,
-        _ => value.number.parse().ok(),
-    })
+pub fn number(setting: &Setting, text: &str) -> Result<Option<f64>> {
+    let value = setting.value(text)?;
+    Ok(if are_words(setting) { None } else { value.number.parse().ok() })
 }
 
 /// True if a setting's numbers are whole.
-#[must_use]
-pub fn is_whole(knob: &Knob) -> bool {
-    !matches!(knob.values, Values::Share(..) | Values::Word(_) | Values::Pairs)
+fn is_whole(setting: &Setting) -> bool {
+    !matches!(setting.values, Values::Share(..)) && !are_words(setting)
 }
 
 /// The text of a number of a setting.
-fn text(knob: &Knob, number: f64) -> String {
-    match knob.values {
+fn text(setting: &Setting, number: f64) -> String {
+    match setting.values {
         Values::Count(..)
         | Values::Integer(..)
         | Values::Bytes(..)
@@ -68,26 +70,19 @@ fn text(knob: &Knob, number: f64) -> String {
     }
 }
 
-fn class(knob: &Knob) -> CostClass {
-    match knob.class {
-        Class::Live { .. } => CostClass::Live,
-        Class::Restart => CostClass::Restart,
-    }
-}
-
 impl Dimension {
     /// A setting with numbers between two of them.
     #[must_use]
-    pub fn of_numbers(knob: &'static Knob, least: f64, most: f64) -> Self {
-        let (name, axis) = (knob.name.to_owned(), Axis::number(least, most));
-        Self { name, class: class(knob), axis, of: Of::Number(knob) }
+    pub fn of_numbers(setting: Setting, least: f64, most: f64) -> Self {
+        let (name, axis) = (setting.name.to_owned(), Axis::number(least, most));
+        Self { name, class: setting.class, axis, of: Of::Number(setting) }
     }
 
-    /// A setting with some words.
+    /// A setting with some words, each as [`Setting::value`] tells it.
     #[must_use]
-    pub fn of_words(knob: &'static Knob, words: Vec<String>) -> Self {
-        let (name, axis) = (knob.name.to_owned(), Axis::Words(words.len()));
-        Self { name, class: class(knob), axis, of: Of::Word(knob, words) }
+    pub fn of_words(setting: Setting, words: Vec<String>) -> Self {
+        let (name, axis) = (setting.name.to_owned(), Axis::Words(words.len()));
+        Self { name, class: setting.class, axis, of: Of::Word(setting, words) }
     }
 
     /// The compaction of a table.
@@ -101,7 +96,7 @@ impl Dimension {
     #[must_use]
     pub fn told(&self, value: f64) -> String {
         match &self.of {
-            Of::Number(knob) => text(knob, value),
+            Of::Number(setting) => text(setting, value),
             Of::Word(_, words) => words[value as usize].clone(),
             Of::Compaction(all) => all[value as usize].to_string(),
         }
@@ -110,23 +105,27 @@ impl Dimension {
     /// True if it has whole numbers.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        matches!(self.of, Of::Number(knob) if is_whole(knob))
+        matches!(&self.of, Of::Number(setting) if is_whole(setting))
     }
 
-    /// The value in a configuration; none if it follows the heap there.
+    /// The value in a configuration; none if it follows the machine there.
     ///
     /// # Errors
     /// It is no value of the setting.
     pub fn value(&self, of: &Configuration) -> Result<Option<f64>> {
         let place = |place: Option<usize>| place.map(|place| place as f64);
         Ok(match &self.of {
-            Of::Number(knob) => match written(of, knob) {
-                Some(text) => number(knob, text)?,
+            Of::Number(setting) => match written(of, setting) {
+                Some(text) => number(setting, text)?,
                 None => None,
             },
-            Of::Word(knob, words) => {
-                place(words.iter().position(|word| Some(&**word) == written(of, knob)))
-            }
+            Of::Word(setting, words) => match written(of, setting) {
+                Some(text) => {
+                    let own = setting.value(text)?.to_string();
+                    place(words.iter().position(|word| *word == own))
+                }
+                None => None,
+            },
             Of::Compaction(all) => {
                 place(all.iter().position(|one| Some(one) == of.compaction.as_ref()))
             }
@@ -144,36 +143,35 @@ impl Dimension {
     }
 }
 
-fn written<'c>(of: &'c Configuration, knob: &Knob) -> Option<&'c str> {
-    of.settings.get(knob.name).map(String::as_str).or(knob.default)
+fn written<'c>(of: &'c Configuration, setting: &Setting) -> Option<&'c str> {
+    of.settings.get(setting.name).map(String::as_str).or(setting.default)
 }
 
 /// The settings in which some configurations differ, by name, and the compaction behind them.
 ///
 /// # Errors
 /// There is no such setting, or no such value.
-pub fn varied(all: &[Configuration]) -> Result<Vec<Dimension>> {
+pub fn varied<D: Settings>(all: &[Configuration]) -> Result<Vec<Dimension>> {
     let names: BTreeSet<&String> = all.iter().flat_map(|one| one.settings.keys()).collect();
     let mut found = Vec::new();
     for name in names {
-        let knob = knobs::find(name)?;
-        let texts: BTreeSet<&str> = all.iter().filter_map(|one| written(one, knob)).collect();
-        if let Values::Word(_) = knob.values {
-            if texts.len() > 1 {
-                found.push(Dimension::of_words(
-                    knob,
-                    texts.into_iter().map(str::to_owned).collect(),
-                ));
+        let setting = D::find(name)?;
+        let texts: BTreeSet<&str> = all.iter().filter_map(|one| written(one, &setting)).collect();
+        if are_words(&setting) {
+            let words = texts.into_iter().map(|text| Ok(setting.value(text)?.to_string()));
+            let words: BTreeSet<String> = words.collect::<Result<_>>()?;
+            if words.len() > 1 {
+                found.push(Dimension::of_words(setting, words.into_iter().collect()));
             }
             continue;
         }
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
         for text in texts {
-            let number = number(knob, text)?.expect("its values are numbers");
+            let number = number(&setting, text)?.expect("its values are numbers");
             (least, most) = (least.min(number), most.max(number));
         }
         if most > least {
-            found.push(Dimension::of_numbers(knob, least, most));
+            found.push(Dimension::of_numbers(setting, least, most));
         }
     }
     let mut compactions: Vec<Compaction> = Vec::new();
@@ -188,7 +186,7 @@ pub fn varied(all: &[Configuration]) -> Result<Vec<Dimension>> {
     Ok(found)
 }
 
-/// The point of a configuration; none if one of the settings follows the heap there.
+/// The point of a configuration; none if one of the settings follows the machine there.
 ///
 /// # Errors
 /// A value is none of its setting's.
@@ -216,6 +214,7 @@ mod tests {
     use super::*;
     use crate::cassandra::Cassandra;
     use crate::configurations::parse;
+    use crate::redis::Redis;
 
     const FILE: &str = r#"
 [[configuration]]
@@ -237,7 +236,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
     #[test]
     fn what_differs_is_an_axis_and_what_follows_the_heap_has_no_point() {
         let all = parse::<Cassandra>(FILE).unwrap();
-        let varied = varied(&all).unwrap();
+        let varied = varied::<Cassandra>(&all).unwrap();
         let told: Vec<(&str, Axis, CostClass)> =
             varied.iter().map(|one| (&*one.name, one.axis, one.class)).collect();
         assert_eq!(
@@ -258,7 +257,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
     #[test]
     fn a_configuration_and_its_point_are_one() {
         let all = parse::<Cassandra>(FILE).unwrap();
-        let varied = varied(&all).unwrap();
+        let varied = varied::<Cassandra>(&all).unwrap();
         for of in &all[1..] {
             let at = point(&varied, of).unwrap().unwrap();
             let made = configuration(&varied, &at, &all[0], "made");
@@ -271,10 +270,48 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
 
     #[test]
     fn shares_are_rounded_and_numbers_have_their_unit() {
-        let knob = knobs::find("memtable_cleanup_threshold").unwrap();
-        let share = Dimension::of_numbers(knob, 0.1, 0.9);
+        let setting = |name| Cassandra::find(name).unwrap();
+        let share = Dimension::of_numbers(setting("memtable_cleanup_threshold"), 0.1, 0.9);
         assert_eq!((share.told(0.123_456), share.is_whole()), ("0.1235".into(), false));
-        let rate = Dimension::of_numbers(knobs::find("compaction_throughput").unwrap(), 0.0, 64.0);
+        let rate = Dimension::of_numbers(setting("compaction_throughput"), 0.0, 64.0);
         assert_eq!((rate.told(16.0), rate.is_whole()), ("16MiB/s".into(), true));
+    }
+
+    #[test]
+    fn settings_of_redis_are_axes_in_bytes_counts_and_words() {
+        let file = r#"
+[[configuration]]
+name = "default"
+
+[[configuration]]
+name = "compact"
+settings = { hash-max-listpack-entries = 1024, maxmemory = "64mb", save = "60  1", list-max-listpack-size = -1 }
+
+[[configuration]]
+name = "quick"
+settings = { hash-max-listpack-entries = 8, maxmemory = 67108864, save = "60 1", appendfsync = "no" }
+"#;
+        let all = parse::<Redis>(file).unwrap();
+        let varied = varied::<Redis>(&all).unwrap();
+        let told: Vec<(&str, Axis)> = varied.iter().map(|one| (&*one.name, one.axis)).collect();
+        assert_eq!(
+            told,
+            [
+                ("appendfsync", Axis::Words(2)),
+                ("hash-max-listpack-entries", Axis::number(8.0, 1_024.0)),
+                ("list-max-listpack-size", Axis::number(-2.0, -1.0)),
+                ("maxmemory", Axis::number(0.0, 67_108_864.0)),
+                ("save", Axis::Words(2)),
+            ]
+        );
+        let at = |number: usize| point(&varied, &all[number]).unwrap().unwrap();
+        assert_eq!(at(0), [0.0, 512.0, -2.0, 0.0, 0.0], "every setting has its default");
+        // The same pairs and the same size, however they are written.
+        assert_eq!(at(1), [0.0, 1_024.0, -1.0, 67_108_864.0, 1.0]);
+        assert_eq!(at(2), [1.0, 8.0, -2.0, 67_108_864.0, 1.0]);
+        let made = configuration(&varied, &at(1), &all[0], "made");
+        assert_eq!(made.settings["maxmemory"], "67108864");
+        assert_eq!(made.settings["list-max-listpack-size"], "-1");
+        assert_eq!(point(&varied, &made).unwrap(), Some(at(1)));
     }
 }

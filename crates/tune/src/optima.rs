@@ -16,10 +16,9 @@ use imago_plan::tune::workload::Mix;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::Cassandra;
-use super::dimensions::{Dimension, configuration, point, varied};
-use super::error::{Error, Result};
+use crate::cluster::{Error, Result, Settings};
 use crate::configurations::{Configuration, differences};
+use crate::dimensions::{Dimension, configuration, point, varied};
 use crate::measurements::Measurements;
 use answer::{belief, ranking};
 
@@ -151,11 +150,11 @@ struct Searcher<'s, 'q> {
 ///
 /// # Errors
 /// The files do not belong together, or too little was measured.
-pub fn answer(question: Question<'_>) -> Result<Answer> {
+pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
     let measured = Measured::new(question)?;
     let owned: Vec<Configuration> =
         measured.configurations.iter().map(|one| (*one).clone()).collect();
-    let dimensions = varied(&owned)?;
+    let dimensions = varied::<D>(&owned)?;
     let points = measured.points(&dimensions)?;
     let axes: Vec<Axis> = dimensions.iter().map(|one| one.axis).collect();
     let plain: Vec<Point> = points.iter().map(|one| one.clone().unwrap_or_default()).collect();
@@ -193,14 +192,17 @@ pub fn answer(question: Question<'_>) -> Result<Answer> {
     let values = dimensions.iter().enumerate().map(|(n, one)| tried(n, one)).collect();
     let searcher = Searcher { measured: &measured, dimensions, points, values, surrogate, error };
     for (number, mix) in measured.mixes.iter().enumerate() {
-        answer.optima.push(searcher.optimum(*mix, Some(number))?);
+        answer.optima.push(searcher.optimum::<D>(*mix, Some(number))?);
     }
-    name(&mut answer.optima)?;
+    name::<D>(&mut answer.optima)?;
     for mix in question.asked {
         let (number, distance) = nearest(&measured.mixes, *mix).expect("a mix was measured");
         let is_near = distance <= NEAR;
-        let optimum =
-            if is_near { answer.optima[number].clone() } else { searcher.optimum(*mix, None)? };
+        let optimum = if is_near {
+            answer.optima[number].clone()
+        } else {
+            searcher.optimum::<D>(*mix, None)?
+        };
         let (mix, nearest) = (told(*mix), answer.mixes[number].clone());
         answer.asked.push(LookUp { mix, nearest, distance, is_near, optimum });
     }
@@ -233,7 +235,7 @@ fn cells(measured: &Measured<'_>, points: &[Option<Point>]) -> Vec<Cell> {
 
 impl Searcher<'_, '_> {
     /// The best configuration for a mix: one that was measured, with its number, or any other one.
-    fn optimum(&self, mix: Mix, number: Option<usize>) -> Result<Optimum> {
+    fn optimum<D: Settings>(&self, mix: Mix, number: Option<usize>) -> Result<Optimum> {
         let question = self.measured.question;
         let rate = |at: &[f64]| self.surrogate.rate_s(at, mix);
         let found = best(&self.values, &rate, &mut StdRng::seed_from_u64(question.seed));
@@ -252,8 +254,7 @@ impl Searcher<'_, '_> {
         // What was measured already keeps its name.
         let mut name = made.name.clone();
         for one in question.configurations {
-            if one.compaction == made.compaction && differences::<Cassandra>(one, &made)?.is_empty()
-            {
+            if one.compaction == made.compaction && differences::<D>(one, &made)?.is_empty() {
                 name.clone_from(&one.name);
                 break;
             }
@@ -286,15 +287,13 @@ fn best_for(mix: Mix) -> String {
 }
 
 /// Mixes that share an optimum share its name.
-fn name(optima: &mut [Optimum]) -> Result<()> {
+fn name<D: Settings>(optima: &mut [Optimum]) -> Result<()> {
     for later in 1..optima.len() {
         let (before, after) = optima.split_at_mut(later);
         let own = &mut after[0];
         for one in before.iter() {
             let (made, other) = (&own.configuration, &one.configuration);
-            if made.compaction == other.compaction
-                && differences::<Cassandra>(made, other)?.is_empty()
-            {
+            if made.compaction == other.compaction && differences::<D>(made, other)?.is_empty() {
                 own.name.clone_from(&one.name);
                 own.configuration.name.clone_from(&one.name);
                 break;

@@ -6,16 +6,16 @@ use imago_plan::tune::anova::{Anova, Cut, Noise, Test};
 use imago_plan::tune::surrogate::{Candidate, HeldOut, Validation};
 use serde::Serialize;
 
-use super::super::dimensions::Dimension;
 use crate::classes;
 use crate::configurations::Configuration;
+use crate::dimensions::Dimension;
 
 /// The answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
     /// Configurations that settings are ranked by.
     pub configurations: usize,
-    /// Configurations that were measured, but have a setting that follows the heap, so that they have no place among the
+    /// Configurations that were measured, but have a setting that follows the machine, so that they have no place among the
     /// others. Where that setting is not searched over they are learned from all the same.
     pub left_out: Vec<String>,
     /// The mixes.
@@ -232,12 +232,16 @@ pub(super) fn belief(of: &Validation, error: f64) -> Belief {
 impl Answer {
     /// The default and the optima, each once, with a remark about each: what `imago tune sample` is to measure next.
     #[must_use]
-    pub fn to_measure(&self, default: &Configuration) -> (Vec<Configuration>, Vec<String>) {
+    pub fn to_measure(
+        &self,
+        default: &Configuration,
+        unit: &str,
+    ) -> (Vec<Configuration>, Vec<String>) {
         let mut all = vec![default.clone()];
         let mut remarks = vec!["The default, to compare with.".to_owned()];
         for one in &self.optima {
             let line = format!(
-                "For {}: {:.0} operations/s predicted, with an error of {}.",
+                "For {}: {:.0} {unit} predicted, with an error of {}.",
                 one.mix,
                 one.predicted_s,
                 percent(one.error)

@@ -7,6 +7,8 @@ use rand::RngExt as _;
 use super::*;
 use crate::cassandra::Cassandra;
 use crate::configurations::{self, parse};
+use crate::design::{Request, design};
+use crate::redis::Redis;
 
 const MIXES: [(f64, f64); 5] =
     [(100.0, 0.0), (75.0, 25.0), (50.0, 50.0), (25.0, 75.0), (0.0, 100.0)];
@@ -64,7 +66,7 @@ fn files(serves: Serves, error: f64, seed: u64) -> (String, String) {
 fn asked(files: &(String, String), knobs_max: usize, mixes: &[Mix]) -> Result<Answer> {
     let configurations = parse::<Cassandra>(&files.0).unwrap();
     let measurements = Measurements::read("here.csv", files.1.as_bytes()).unwrap();
-    answer(Question {
+    answer::<Cassandra>(Question {
         configurations: &configurations,
         measurements: &measurements,
         knobs_max,
@@ -111,11 +113,54 @@ fn the_settings_that_matter_are_found_and_the_best_of_them_is_near_to_the_real_o
 
     // What is to be measured next is a file that can be, with the default first.
     let default = &parse::<Cassandra>(&files.0).unwrap()[0];
-    let (all, remarks) = answer.to_measure(default);
+    let (all, remarks) = answer.to_measure(default, "operations/s");
     let text = configurations::write("Predicted.", &all, &remarks);
     assert_eq!(parse::<Cassandra>(&text).unwrap(), all, "{text}");
     assert_eq!((&*all[0].name, all.len(), remarks.len()), ("default", all.len(), all.len()));
     assert!(all.len() > 1 && text.contains("# For read=100: "), "{text}");
+}
+
+#[test]
+fn settings_of_redis_are_drawn_ranked_and_searched_too() {
+    let knobs = ["hash-max-listpack-entries=8..512", "hz=10,100"].map(str::to_owned);
+    let drawn = design::<Redis>(&Request { knobs: &knobs, compactions: &[], runs: 12, seed: 4 });
+    let configurations = parse::<Redis>(&drawn.unwrap().text).unwrap();
+    let mut dice = StdRng::seed_from_u64(9);
+    let mut measured =
+        String::from("configuration,operations_s,reads,updates,round,memory_bytes\n");
+    for round in 0..2 {
+        for one in &configurations {
+            let entries = one.settings.get("hash-max-listpack-entries");
+            let entries: f64 = entries.map_or(512.0, |text| text.parse().unwrap());
+            // Long compact hashes are searched from their beginning.
+            let serves = [40_000.0 - 20.0 * entries, 30_000.0];
+            for (reads, rate_s) in [1, 0].into_iter().zip(serves) {
+                let noisy = rate_s * (1.0 + dice.random_range(-0.02..0.02));
+                let (name, updates) = (&one.name, 1 - reads);
+                _ = writeln!(measured, "{name},{noisy},{reads},{updates},{round},50331648");
+            }
+        }
+    }
+    let measurements = Measurements::read("here.csv", measured.as_bytes()).unwrap();
+    let question = Question {
+        configurations: &configurations,
+        measurements: &measurements,
+        knobs_max: 9,
+        asked: &[],
+        seed: 1,
+    };
+    let answer = answer::<Redis>(question).unwrap();
+    assert!(answer.left_out.is_empty(), "every setting has a default: {:?}", answer.left_out);
+    let first = &answer.ranking.knobs[0];
+    assert_eq!(
+        (&*first.name, first.class, answer.ranking.kept),
+        ("hash-max-listpack-entries", "live", 1)
+    );
+    let reads = answer.optima.iter().find(|one| one.mix == "read=100").unwrap();
+    let entries: f64 = reads.settings["hash-max-listpack-entries"].parse().unwrap();
+    assert!(entries < 64.0 && reads.gain_over_default.unwrap() > 0.2, "{reads:?}");
+    let (all, remarks) = answer.to_measure(&configurations[0], "operations/s");
+    assert_eq!(parse::<Redis>(&configurations::write("", &all, &remarks)).unwrap(), all);
 }
 
 #[test]

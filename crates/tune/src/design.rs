@@ -8,13 +8,11 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use super::Cassandra;
-use super::compaction::Compaction;
-use super::dimensions::{Dimension, configuration, number, point};
-use super::error::{Error, Result};
-use super::knobs::{self, Values};
 use crate::classes;
+use crate::cluster::compaction::Compaction;
+use crate::cluster::{Error, Result, Settings};
 use crate::configurations::{self, Configuration};
+use crate::dimensions::{Dimension, are_words, configuration, number, point};
 
 /// The name of the first configuration.
 const DEFAULT: &str = "default";
@@ -60,14 +58,18 @@ pub struct Varied {
     pub values: Vec<String>,
 }
 
-/// Draws a design.
+/// Draws a design of a database's settings.
 ///
 /// # Errors
-/// The settings make no sense, or there are not so many configurations.
-pub fn design(request: &Request<'_>) -> Result<Design> {
+/// The settings make no sense, a compaction is named of a database that has none, or there are not so many configurations.
+pub fn design<D: Settings>(request: &Request<'_>) -> Result<Design> {
+    if !D::HAS_COMPACTION && !request.compactions.is_empty() {
+        let what = "a compaction is named, and tables of Cassandra alone have one";
+        return Err(Error::Usage(what.into()));
+    }
     let mut all: Vec<(Dimension, Column)> = Vec::new();
     for text in request.knobs {
-        let next = setting(text)?;
+        let next = setting::<D>(text)?;
         if all.iter().any(|(one, _)| one.name == next.0.name) {
             return Err(Error::Usage(format!("{} is named twice", next.0.name)));
         }
@@ -79,8 +81,9 @@ pub fn design(request: &Request<'_>) -> Result<Design> {
         all.push((Dimension::of_compactions(compactions.clone()), words(compactions.len())));
     }
     if all.is_empty() {
-        let what = "nothing is varied: name a setting with its values, or two compactions";
-        return Err(Error::Usage(what.into()));
+        let or = if D::HAS_COMPACTION { ", or two compactions" } else { "" };
+        let what = format!("nothing is varied: name a setting with its values{or}");
+        return Err(Error::Usage(what));
     }
     let (dimensions, columns): (Vec<Dimension>, Vec<Column>) = all.into_iter().unzip();
     let default = Configuration {
@@ -107,7 +110,7 @@ pub fn design(request: &Request<'_>) -> Result<Design> {
     );
     let text = configurations::write(&head, &drawn, &[]);
     // It has to be a file that is read again.
-    configurations::parse::<Cassandra>(&text)?;
+    configurations::parse::<D>(&text)?;
     Ok(Design {
         seed: request.seed,
         knobs,
@@ -118,19 +121,17 @@ pub fn design(request: &Request<'_>) -> Result<Design> {
 }
 
 /// A setting, as it is asked for.
-fn setting(text: &str) -> Result<(Dimension, Column)> {
+fn setting<D: Settings>(text: &str) -> Result<(Dimension, Column)> {
     let (name, values) = text.split_once('=').ok_or_else(|| {
-        Error::Usage(format!(
-            "\"{text}\" is no setting with its values: write concurrent_reads=16..64"
-        ))
+        Error::Usage(format!("\"{text}\" is no setting with its values: write {text}=16..64"))
     })?;
-    let knob = knobs::find(name.trim())?;
+    let setting = D::find(name.trim())?;
     let no_choice =
         || Error::Usage(format!("{text}: between one value there is nothing to choose"));
-    if let Values::Word(_) = knob.values {
+    if are_words(&setting) {
         let mut chosen: Vec<String> = Vec::new();
         for word in values.split(',') {
-            let word = knob.value(word)?.to_string();
+            let word = setting.value(word)?.to_string();
             if !chosen.contains(&word) {
                 chosen.push(word);
             }
@@ -141,9 +142,9 @@ fn setting(text: &str) -> Result<(Dimension, Column)> {
             return Err(no_choice());
         }
         let column = words(chosen.len());
-        return Ok((Dimension::of_words(knob, chosen), column));
+        return Ok((Dimension::of_words(setting, chosen), column));
     }
-    let number = |text: &str| number(knob, text).map(|of| of.expect("its values are numbers"));
+    let number = |text: &str| number(&setting, text).map(|of| of.expect("its values are numbers"));
     let (ends, values) = match values.split_once("..") {
         Some((least, most)) => {
             let (least, most) = (number(least)?, number(most)?);
@@ -162,7 +163,7 @@ fn setting(text: &str) -> Result<(Dimension, Column)> {
     if ends.0 >= ends.1 {
         return Err(no_choice());
     }
-    let dimension = Dimension::of_numbers(knob, ends.0, ends.1);
+    let dimension = Dimension::of_numbers(setting, ends.0, ends.1);
     let column = Column { axis: dimension.axis, values, is_whole: dimension.is_whole() };
     Ok((dimension, column))
 }
@@ -178,4 +179,28 @@ fn varied(of: &Dimension, place: usize, points: &[Point]) -> Varied {
     let mut values: Vec<String> = values.into_iter().map(|value| of.told(value)).collect();
     values.dedup();
     Varied { name: of.name.clone(), class: classes::name(of.class), values }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::Redis;
+
+    #[test]
+    fn a_design_says_what_a_database_does_not_have() {
+        let said = |knobs: &[&str], compactions: &[&str]| {
+            let owned = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+            let (knobs, compactions) = (owned(knobs), owned(compactions));
+            let request = Request { knobs: &knobs, compactions: &compactions, runs: 1, seed: 0 };
+            design::<Redis>(&request).unwrap_err().to_string()
+        };
+        let compaction = r#"{"class": "UnifiedCompactionStrategy"}"#;
+        assert!(said(&["hz=10,20"], &[compaction]).contains("tables of Cassandra alone have one"));
+        assert!(
+            said(&["concurrent_reads=16..64"], &[])
+                .contains("there is no setting concurrent_reads")
+        );
+        assert!(said(&["hz"], &[]).contains("write hz=16..64"));
+        assert!(said(&[], &[]).ends_with("name a setting with its values"), "{}", said(&[], &[]));
+    }
 }

@@ -1,0 +1,155 @@
+//! The file of measurements: one line for each, on disk as soon as it was made.
+//!
+//! Its first line says which columns there are. A file with others is left alone: it is another database's, or no file of
+//! measurements at all.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+use imago_tune::cluster::{Error, Result};
+use imago_workload::mix::Mix;
+
+use super::Sample;
+
+/// The columns of the file.
+const COLUMNS: &str = "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread";
+/// The columns behind them of a database that tells what it uses.
+const USED: &str = ",memory_bytes,cpu_us";
+
+/// What tells a measurement from others in the file: configuration, mix and round.
+pub(super) type Key = (String, String, usize);
+
+pub(super) fn key(configuration: &str, mix: &Mix, round: usize) -> Key {
+    (configuration.to_owned(), counts(mix), round)
+}
+
+fn counts(mix: &Mix) -> String {
+    format!("{},{},{},{}", mix.read, mix.update, mix.insert, mix.scan)
+}
+
+fn columns(tells_use: bool) -> String {
+    format!("{COLUMNS}{}", if tells_use { USED } else { "" })
+}
+
+/// The measurements that the file has; none if it is not there.
+///
+/// # Errors
+/// It cannot be read, or is no such file.
+pub(super) fn read(path: &Path, tells_use: bool) -> Result<Vec<Key>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(cause) => return Err(Error::Usage(format!("cannot read {}: {cause}", path.display()))),
+    };
+    let other = |line: usize| {
+        let shown = path.display();
+        Error::Usage(format!(
+            "{shown}, line {line}: no measurement of this command for this database; name another --out"
+        ))
+    };
+    let columns = columns(tells_use);
+    let mut lines = text.lines();
+    if lines.next().is_some_and(|first| first != columns) {
+        return Err(other(1));
+    }
+    let mut found = Vec::new();
+    for (number, line) in (2..).zip(lines) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let is_whole = fields.len() == columns.split(',').count();
+        let [name, _, reads, updates, inserts, scans, round, ..] = fields[..] else {
+            return Err(other(number));
+        };
+        let round = round.parse().ok().filter(|_| is_whole).ok_or_else(|| other(number))?;
+        found.push((name.to_owned(), format!("{reads},{updates},{inserts},{scans}"), round));
+    }
+    Ok(found)
+}
+
+/// Adds a measurement to the file, which is on disk when this returns.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn write(path: &Path, sample: &Sample, mix: &Mix, tells_use: bool) -> Result<()> {
+    let written = || {
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        let is_new = file.metadata()?.len() == 0;
+        let head = if is_new { columns(tells_use) + "\n" } else { String::new() };
+        let Sample { configuration, operations_s, round, warm_s, spread, .. } = sample;
+        let counts = counts(mix);
+        let memory = sample.memory_bytes.map_or_else(String::new, |bytes| bytes.to_string());
+        let cpu = sample.cpu_us.map_or_else(String::new, |of| format!("{of:.2}"));
+        let used = if tells_use { format!(",{memory},{cpu}") } else { String::new() };
+        let line = format!(
+            "{head}{configuration},{operations_s:.1},{counts},{round},{warm_s:.1},{spread:.3}{used}\n"
+        );
+        file.write_all(line.as_bytes())?;
+        file.sync_all()
+    };
+    written().map_err(|cause| Error::Failed {
+        what: format!("cannot write {}: {cause}", path.display()),
+        help: "the same command makes the measurements that are missing".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use imago_tune::measurements::Measurements;
+
+    use super::*;
+
+    fn sample(configuration: &str, used: Option<(u64, f64)>) -> Sample {
+        Sample {
+            configuration: configuration.into(),
+            mix: "read=90,update=5,scan=5".into(),
+            round: 1,
+            operations_s: 4_711.25,
+            spread: 0.043,
+            warm_s: 35.0,
+            is_warm: true,
+            memory_bytes: used.map(|used| used.0),
+            cpu_us: used.map(|used| used.1),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_found_again_and_read_by_the_planner() {
+        let folder = tempfile::tempdir().unwrap();
+        let mix: Mix = "read=90,update=5,scan=5".parse().unwrap();
+        for (tells_use, used) in [(false, None), (true, Some((48 << 20, 7.126)))] {
+            let path = folder.path().join(format!("{tells_use}.csv"));
+            assert_eq!(read(&path, tells_use).unwrap(), []);
+            let names = ["unified T8", "unified L10"];
+            for name in names {
+                write(&path, &sample(name, used), &mix, tells_use).unwrap();
+            }
+            let expected = names.map(|name| key(name, &mix, 1));
+            assert_eq!(read(&path, tells_use).unwrap(), expected);
+            let file = std::fs::File::open(&path).unwrap();
+            let measured = Measurements::read("here.csv", file).unwrap();
+            assert_eq!(
+                (measured.samples.len(), measured.names),
+                (2, names.map(String::from).into())
+            );
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text.matches(",50331648,7.13\n").count(), if tells_use { 2 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn another_file_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.csv");
+        for (text, tells_use) in [
+            ("start,reads\n1490054400,9\n".to_owned(), false),
+            (format!("{COLUMNS}\nhalf a li"), false),
+            (format!("{COLUMNS}\na,9.0,1,0,0,0,0,3.0"), false),
+            (format!("{COLUMNS}\n"), true),
+            (format!("{COLUMNS}{USED}\n"), false),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error = read(&path, tells_use).unwrap_err().to_string();
+            assert!(error.contains("name another --out"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What is measured, in which order, and what is not measured again, of a database in memory that counts.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use imago_workload::target::{Insert, Outcome, Update};
+
+use super::*;
+
+/// Answers every operation at once, or finds nothing.
+#[derive(Debug)]
+struct Answers {
+    finds: bool,
+}
+
+impl Target for Answers {
+    async fn read(&self, key: u64) -> Outcome {
+        tokio::task::yield_now().await;
+        if self.finds { Outcome::Found(key) } else { Outcome::NotFound }
+    }
+
+    async fn insert(&self, _: Insert) -> Outcome {
+        Outcome::Acked
+    }
+
+    async fn update(&self, _: Update) -> Outcome {
+        tokio::task::yield_now().await;
+        Outcome::Acked
+    }
+
+    async fn delete(&self, _: u64) -> Outcome {
+        Outcome::Acked
+    }
+
+    async fn scan(&self, _: u64, _: u32) -> Outcome {
+        Outcome::Acked
+    }
+
+    fn label(&self) -> String {
+        "answers".into()
+    }
+}
+
+/// Keeps the numbers of the configurations that were rolled out; each next one takes a byte more. It has used a second more
+/// of a processor each time that it is asked.
+struct Counting {
+    finds: bool,
+    rolled: Vec<usize>,
+    prepared: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl Counting {
+    fn new(finds: bool) -> Self {
+        Self { finds, rolled: Vec::new(), prepared: AtomicU64::new(0), asked: AtomicU64::new(0) }
+    }
+}
+
+impl Sampled for Counting {
+    type Target = Answers;
+    const TELLS_USE: bool = true;
+
+    async fn prepare(&self, _: &Request, _: &Caller<'_>) -> Result<()> {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn roll(&mut self, _: &Request, number: usize, _: &Caller<'_>) -> Result<()> {
+        self.rolled.push(number);
+        Ok(())
+    }
+
+    async fn target(&self, _: &Request) -> Result<Answers> {
+        Ok(Answers { finds: self.finds })
+    }
+
+    async fn used(&self) -> Result<Option<Used>> {
+        let cpu_s = self.asked.fetch_add(1, Ordering::Relaxed) as f64;
+        Ok(Some(Used { memory_bytes: 1_000 + self.rolled.len() as u64, cpu_s }))
+    }
+}
+
+fn request(folder: &tempfile::TempDir) -> Request {
+    let configuration =
+        |name: &str| Configuration { name: name.into(), settings: [].into(), compaction: None };
+    Request {
+        documents: 100,
+        size_bytes: 400,
+        configurations: ["A", "B"].map(configuration).into(),
+        mixes: ["read=100", "update=100"].map(|mix| mix.parse().unwrap()).into(),
+        rounds: 2,
+        clients: 2,
+        window: Duration::from_millis(2),
+        windows: 2,
+        warm_max: Duration::from_millis(10),
+        out: folder.path().join("here.csv"),
+    }
+}
+
+async fn measured(database: &mut Counting, request: &Request) -> (Result<Vec<Sample>>, String) {
+    let (cancel, said) = (CancellationToken::new(), Mutex::new(String::new()));
+    let say = |what: String| *said.lock().unwrap() += &(what + "\n");
+    let caller = Caller { process: "test", cancel: &cancel, say: &say };
+    let samples = run(database, request, &caller).await;
+    (samples, said.into_inner().unwrap())
+}
+
+#[tokio::test]
+async fn rounds_go_forth_and_back_and_what_the_file_has_is_not_measured_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let request = request(&folder);
+    let mut database = Counting::new(true);
+    let (samples, said) = measured(&mut database, &request).await;
+    let samples = samples.unwrap();
+    assert_eq!((&*database.rolled, samples.len()), (&[0, 1, 1, 0][..], 8));
+    let of = |number: usize| (&*samples[number].configuration, &*samples[number].mix);
+    let (reads, updates) = (request.mixes[0].to_string(), request.mixes[1].to_string());
+    assert_eq!((of(0), of(1), of(2)), (("A", &*reads), ("A", &*updates), ("B", &*reads)));
+    assert!(samples.iter().all(|one| one.operations_s > 0.0), "{samples:?}");
+    let memory: Vec<u64> = samples.iter().map(|one| one.memory_bytes.unwrap()).collect();
+    assert_eq!(memory, [1_001, 1_001, 1_002, 1_002, 1_003, 1_003, 1_004, 1_004]);
+    // A second for all operations of two windows of two milliseconds at least.
+    let seconds = |one: &Sample| one.cpu_us.unwrap() * 1e-6 * one.operations_s * 4e-3;
+    assert!(samples.iter().all(|one| (0.1..=1.1).contains(&seconds(one))), "{samples:?}");
+    assert!(
+        said.contains("round 2: rolling out B\n") && said.contains(" µs of processor time"),
+        "{said}"
+    );
+
+    // Nothing is missing: the database is not even looked at.
+    let (again, said) = measured(&mut database, &request).await;
+    assert_eq!((again.unwrap(), &*said), (Vec::new(), ""));
+    assert_eq!((database.rolled.len(), database.prepared.load(Ordering::Relaxed)), (4, 1));
+
+    // The last line is missing: its configuration is rolled out, and that mix alone is measured.
+    let text = std::fs::read_to_string(&request.out).unwrap();
+    let without = text.trim_end().rsplit_once('\n').unwrap().0;
+    std::fs::write(&request.out, format!("{without}\n")).unwrap();
+    let (rest, _) = measured(&mut database, &request).await;
+    let rest = rest.unwrap();
+    assert_eq!((rest.len(), &rest[0].mix, rest[0].round), (1, &updates, 1));
+    assert_eq!(database.rolled, [0, 1, 1, 0, 0]);
+}
+
+#[tokio::test]
+async fn what_finds_nothing_is_no_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let request = request(&folder);
+    let (samples, _) = measured(&mut Counting::new(false), &request).await;
+    let error = samples.unwrap_err().to_string();
+    assert!(error.contains("reads under A found nothing"), "{error}");
+    assert!(!request.out.exists());
+}
