@@ -483,7 +483,8 @@ mod tests {
         let phases = phases(SIZE);
         assert_eq!(phases.len(), 4);
         for (number, (length, asked)) in phases.iter().enumerate() {
-            assert!((45.0..75.0).contains(&length.as_secs_f64()), "{phases:?}");
+            assert!((45..=75).contains(&length.as_secs()), "{phases:?}");
+            assert_eq!(length.as_secs() % INTERVAL.as_secs(), 0, "{phases:?}");
             assert_eq!(asked.scan > 50.0, number % 2 == 1, "{phases:?}");
         }
         assert_ne!(phases[0].0, phases[2].0);

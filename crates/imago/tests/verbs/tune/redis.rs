@@ -217,8 +217,6 @@ fn a_server_that_stands_alone_is_changed_live_and_restarted_only_if_that_is_aske
     assert_eq!(what, "alone-0: maxmemory becomes \"50331648\"", "{explained}");
     let ended = alone.refused(&["tune", "pause", job, "--cluster", &alone.cluster], 4);
     assert!(ended.contains(job), "{ended}");
-    let held = alone.refused(&["tune", "hold", "--cluster", &alone.cluster], 2);
-    assert!(held.contains("is of Redis"), "{held}");
     let said = alone.refused(&alone.roll(&["--set", "io-threads=2"]), 4);
     assert!(said.contains("alone-0 serves keys and has no replica"), "{said}");
     assert_eq!(alone.pids(), pids);
