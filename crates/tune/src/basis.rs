@@ -31,6 +31,20 @@ const SEASONAL: &str = "seasonal";
 pub const FORECASTS: [&str; 6] =
     [LAST_VALUE, MARKOV_1, MARKOV_2, TIME_OF_DAY, TIME_OF_WEEK, SEASONAL];
 
+/// Why a forecast cannot be used, however much was seen, where clients' requests repeat by a season.
+#[must_use]
+pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'static str> {
+    match forecast {
+        TIME_OF_WEEK if season_s != DAY_S => {
+            Some("a week has days, and another season is asked for")
+        }
+        SEASONAL if Seasonal::of_season(season_s, interval_s).is_none() => {
+            Some("a season must have 2 to 1,440 intervals for it")
+        }
+        _ => None,
+    }
+}
+
 /// How the configuration is changed from one to another.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {

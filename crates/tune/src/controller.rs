@@ -15,6 +15,7 @@ mod begin;
 pub(crate) mod cluster;
 mod event;
 mod limits;
+mod outcome;
 mod request;
 mod trial;
 
@@ -33,12 +34,12 @@ use tokio_util::sync::CancellationToken;
 use crate::classes::ways;
 use crate::cluster::costs::{Took, learned};
 use crate::cluster::error::chain;
-use crate::cluster::observation::Observation;
+use crate::cluster::observation::{Observation, is_quiet};
 use crate::cluster::{Error, Result};
-use crate::decisions::{DecisionLog as _, Kind, LEASE};
+use crate::decisions::{DecisionLog, Kind, LEASE, led_by};
 use crate::trace;
 use crate::tuner::{Options, Tuner};
-use begin::{past, remembered};
+use begin::{Remembered, past, remembered};
 use cluster::{Cluster, Present, Rolled};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
@@ -50,14 +51,19 @@ const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(20);
 /// Looks that are kept from before a change.
 const BEFORE: usize = 24;
-/// A change that was undone, or failed, is not made again for so long.
+/// A change that was undone, or failed, is not made again for so long; one that could not be begun, for so long.
 const BARRED_S: u64 = 86_400;
+const PASSING_S: u64 = 900;
 
 /// Something under way.
 enum Phase<'a> {
     Watching,
     Rolling(Rolling<'a>),
     Judging(Trial),
+    /// This undoes a change that was worse, as soon as nothing speaks against it.
+    Undoing(Change),
+    /// Nodes may have either configuration of a change, and not all tell which; the change is to be undone.
+    Unknown(Option<Change>),
 }
 
 /// A roll under way.
@@ -96,6 +102,10 @@ struct Controller<'a, C: Cluster> {
     costs: Costs,
     took: Vec<Took>,
     leads_since: Instant,
+    /// Ends a roll that is under way.
+    rolls: CancellationToken,
+    /// What ends the controller when the roll that is under way has ended.
+    fault: Option<Error>,
     /// The reason why nothing was done, as it was said last.
     said: String,
     summary: Summary,
@@ -115,12 +125,17 @@ pub(crate) async fn run<C: Cluster>(
     cluster.check()?;
     let past = past(request)?;
     let log = cluster.log().await?;
-    log.lead(process).await?;
+    lead(&log, process).await?;
     let controlled = async {
-        Box::pin(cluster.finish_rolls(process, events, &cancel)).await?;
+        let barred_by = begin::held(request, &log).await?;
+        let finished = cluster.finish_rolls(barred_by.as_deref(), process, events, &cancel);
+        while_leading(&log, process, Box::pin(finished)).await?;
+        lead(&log, process).await?;
         let Present { configuration: current, at_once } = cluster.present().await?;
         let took = cluster.past_rolls().await?;
-        let (barred, changes) = remembered(request, &log).await?;
+        let Remembered { barred, changes, worse } = remembered(request, &log).await?;
+        let current_name = request.measurements.names[current].clone();
+        let worse = worse.filter(|back| back.from == current_name && !request.is_advising);
         let costs = Costs { at_once, ..request.costs };
         let options = Options {
             interval_s: request.interval.as_secs(),
@@ -134,7 +149,7 @@ pub(crate) async fn run<C: Cluster>(
         };
         let measurements = request.measurements.clone();
         say(&Event::Begins {
-            configuration: measurements.names[current].clone(),
+            configuration: current_name,
             intervals: past.len(),
             nodes_at_once: at_once,
         });
@@ -148,7 +163,7 @@ pub(crate) async fn run<C: Cluster>(
             say,
             log: log.clone(),
             tuner: Tuner::new(measurements, options, current, past),
-            phase: Phase::Watching,
+            phase: worse.map_or(Phase::Watching, Phase::Undoing),
             looks: Vec::new(),
             counted: [0; KINDS],
             start_s: 0,
@@ -157,6 +172,8 @@ pub(crate) async fn run<C: Cluster>(
             changes,
             took,
             leads_since: Instant::now(),
+            rolls: cancel.child_token(),
+            fault: None,
             said: String::new(),
             summary: Summary::default(),
         };
@@ -169,6 +186,31 @@ pub(crate) async fn run<C: Cluster>(
     let summary = ended?;
     resigned?;
     Ok(summary)
+}
+
+/// Takes the controllers' lease, or says who has it.
+async fn lead(log: &impl DecisionLog, process: &str) -> Result<()> {
+    match log.lead(process).await? {
+        None => Ok(()),
+        Some(holder) => Err(led_by(&holder)),
+    }
+}
+
+/// Does some work to its end, and renews the lease meanwhile. Whether it still leads has to be asked behind that.
+async fn while_leading<T>(
+    log: &impl DecisionLog,
+    process: &str,
+    mut work: impl Future<Output = Result<T>> + Unpin,
+) -> Result<T> {
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(LEASE / 6) => {
+                // What came of it is asked at the end: a roll is not left in its middle.
+                let _ = log.lead(process).await;
+            }
+        }
+    }
 }
 
 fn now_s() -> u64 {
@@ -185,17 +227,28 @@ impl<'a, C: Cluster> Controller<'a, C> {
         loop {
             let is_rolling = matches!(self.phase, Phase::Rolling(_));
             let is_over = ends.is_some_and(|ends| Instant::now() >= ends);
+            if !is_rolling && let Some(fault) = self.fault.take() {
+                return Err(fault);
+            }
             if (is_over || self.cancel.is_cancelled()) && !is_rolling {
+                self.say_unjudged();
                 return Ok(());
             }
             tokio::select! {
                 rolled = ended(&mut self.phase) => self.rolled(rolled).await?,
-                observation = look_at(&mut observer, next) => {
+                observation = look_at(&mut observer, next), if self.fault.is_none() => {
                     next = Instant::now() + every;
-                    self.lead().await?;
-                    self.look(observation).await?;
+                    let looked = match self.lead().await {
+                        Ok(()) => self.look(observation).await,
+                        Err(lost) => Err(lost),
+                    };
+                    // A node that is stopped at this moment has to come back first.
+                    if let Err(error) = looked {
+                        self.rolls.cancel();
+                        self.fault = Some(error);
+                    }
                 }
-                () = self.cancel.cancelled(), if !is_rolling => return Ok(()),
+                () = self.cancel.cancelled(), if !is_rolling => {}
             }
         }
     }
@@ -213,8 +266,8 @@ impl<'a, C: Cluster> Controller<'a, C> {
             return Ok(());
         }
         match self.log.lead(self.process).await {
-            Ok(()) => self.leads_since = Instant::now(),
-            Err(lost @ Error::Precondition { .. }) => return Err(lost),
+            Ok(None) => self.leads_since = Instant::now(),
+            Ok(Some(holder)) => return Err(led_by(&holder)),
             Err(error) => {
                 let help = "nothing is changed until it does";
                 self.warn("lease", format!("the cluster does not answer: {}", chain(&error)), help);
@@ -259,19 +312,28 @@ impl<'a, C: Cluster> Controller<'a, C> {
         for start_s in (0..several).map(|number| first_s + number * length) {
             self.observed(start_s, each, &observation.missed)?;
         }
-        if matches!(self.phase, Phase::Watching) {
-            self.decide().await?;
+        if matches!(self.phase, Phase::Unknown(_)) {
+            self.find_out().await;
         }
-        Ok(())
+        match &self.phase {
+            Phase::Watching => self.decide().await,
+            Phase::Undoing(back) => {
+                let back = back.clone();
+                self.undo(back).await
+            }
+            Phase::Rolling(_) | Phase::Judging(_) | Phase::Unknown(_) => Ok(()),
+        }
     }
 
     /// Keeps an interval that was seen, and learns from it.
     fn observed(
         &mut self,
         start_s: u64,
-        operations: [u64; KINDS],
+        counted: [u64; KINDS],
         missed: &BTreeMap<String, String>,
     ) -> Result<()> {
+        let is_quiet = is_quiet(counted, self.request.interval.as_secs_f64());
+        let operations = if is_quiet { [0; KINDS] } else { counted };
         trace::add(&self.request.trace, start_s, operations).map_err(|cause| {
             Error::failed(
                 format!("cannot write {}: {cause}", self.request.trace.display()),
@@ -348,100 +410,11 @@ impl<'a, C: Cluster> Controller<'a, C> {
             self.summary.changes += 1;
         }
         let numbers = (self.number(&change.from), self.number(&change.to));
-        let (process, events, cancel) = (self.process, self.events, self.cancel.clone());
+        let (process, events, cancel) = (self.process, self.events, self.rolls.clone());
         let rolled = self.cluster.change(numbers, is_undoing, process, events, cancel);
         let rolled: LocalBoxFuture<'a, Result<Rolled>> = Box::pin(rolled);
         let before = self.looks.clone();
         self.phase = Phase::Rolling(Rolling { change, is_undoing, before, rolled });
-        Ok(())
-    }
-
-    /// A roll has ended.
-    async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
-        let Phase::Rolling(Rolling { change, is_undoing, before, .. }) =
-            std::mem::replace(&mut self.phase, Phase::Watching)
-        else {
-            unreachable!("a roll ended");
-        };
-        self.looks.clear();
-        self.tuner.forget_plan();
-        self.said.clear();
-        let (from, to) = (self.number(&change.from), self.number(&change.to));
-        let event = match rolled {
-            Ok(outcome) => {
-                self.took.extend(&outcome.took);
-                self.tuner.set_costs(learned(self.costs, &self.took));
-                self.tuner.changed(to);
-                if is_undoing {
-                    self.summary.undone += 1;
-                } else {
-                    let judged_by = self.request.judged_by;
-                    self.phase = Phase::Judging(Trial::new(change.clone(), before, judged_by));
-                }
-                let Rolled { elapsed_s, job, .. } = outcome;
-                Event::Changed { change, is_undoing, elapsed_s, job }
-            }
-            Err(error) => {
-                self.summary.failed += 1;
-                // Nodes may have either: what the cluster has is told from it again.
-                self.barred.insert((from, to), now_s() + BARRED_S);
-                let why = chain(&error);
-                let event = Event::Failed { change, why: why.clone() };
-                (self.say)(&event);
-                self.keep(Kind::Changed, &event.to_string(), &event).await;
-                if self.cancel.is_cancelled() {
-                    return Ok(());
-                }
-                let present = self.cluster.present().await.map_err(|present| {
-                    Error::failed(
-                        format!("a roll failed ({why}), and then: {}", chain(&present)),
-                        "mend that, roll one of the configurations out, and start the controller again",
-                    )
-                })?;
-                self.tuner.changed(present.configuration);
-                return Ok(());
-            }
-        };
-        (self.say)(&event);
-        self.keep(Kind::Changed, &event.to_string(), &event).await;
-        Ok(())
-    }
-
-    /// Judges the last change, if enough was seen since.
-    async fn judge(&mut self) -> Result<()> {
-        let Phase::Judging(trial) = &mut self.phase else { return Ok(()) };
-        let (from, to) = {
-            let number = |name: &str| self.request.measurements.number(name).expect("measured");
-            (number(&trial.change.from), number(&trial.change.to))
-        };
-        let tuner = &self.tuner;
-        let rates = |mix: Mix| tuner.rates(mix);
-        let Some(judgement) = trial.judged(&rates, (from, to), &self.request.bounds) else {
-            return Ok(());
-        };
-        let change = trial.change.clone();
-        let judged = Judged::new(change.clone(), judgement.as_ref());
-        if judged.worse.is_some() && !self.request.is_advising {
-            // An operator who holds changes back holds this one back, too.
-            if let Ok(Some(process)) = self.log.held_by().await {
-                let what = format!("{} is worse, and {process} holds changes back", change.to);
-                if what != self.said {
-                    self.warn("held", what.clone(), "`imago tune go-on` has it undone");
-                    self.said = what;
-                }
-                return Ok(());
-            }
-        }
-        let event = Event::Judged(judged.clone());
-        (self.say)(&event);
-        self.keep(Kind::Judged, &event.to_string(), &judged).await;
-        self.summary.judged.push(judged.clone());
-        self.phase = Phase::Watching;
-        if judged.worse.is_some() {
-            self.barred.insert((from, to), now_s() + BARRED_S);
-            let back = Change { from: change.to, to: change.from, predicted: 0.0 };
-            self.begin(back, true).await?;
-        }
         Ok(())
     }
 }
@@ -450,7 +423,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
 async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
     match phase {
         Phase::Rolling(rolling) => (&mut rolling.rolled).await,
-        Phase::Watching | Phase::Judging(_) => std::future::pending().await,
+        _ => std::future::pending().await,
     }
 }
 

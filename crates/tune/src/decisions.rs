@@ -80,11 +80,11 @@ pub trait DecisionLog {
     /// They cannot be read.
     fn decisions(&self, now_s: u64, days: u16) -> impl Future<Output = Result<Vec<Entry>>>;
 
-    /// Takes the controllers' lease, or renews it.
+    /// Takes the controllers' lease, or renews it. Returns the process that has it, if that is another one.
     ///
     /// # Errors
-    /// Another process has it, or the cluster does not answer.
-    fn lead(&self, process: &str) -> impl Future<Output = Result<()>>;
+    /// The cluster does not answer.
+    fn lead(&self, process: &str) -> impl Future<Output = Result<Option<String>>>;
 
     /// Gives the controllers' lease up.
     ///

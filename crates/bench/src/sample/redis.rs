@@ -48,7 +48,7 @@ impl Records {
             return Ok(None);
         }
         // It is a cluster for tests: a master without a replica may be away for a moment.
-        let spec = Spec { changes, tolerate: 0, unserved: true };
+        let spec = Spec { changes, tolerate: 0, unserved: true, is_of_controller: false };
         let roller = Roller::new(self.file.clone(), spec)?;
         let preview = roller.preview().await?;
         let differs = preview.nodes.iter().any(|node| !node.changes.is_empty());
@@ -65,7 +65,10 @@ impl Sampled for Records {
     }
 
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()> {
-        if self.written == Some(number) && self.roller(request, number).await?.is_none() {
+        // Records that a load has inserted are none of those that are measured.
+        let inserts = request.mixes.iter().any(|mix| mix.insert > 0.0);
+        if self.written == Some(number) && !inserts && self.roller(request, number).await?.is_none()
+        {
             return Ok(());
         }
         self.written = None;

@@ -189,6 +189,7 @@ async fn one(
         tolerate: 0,
         is_at_once,
         canary_s: 0,
+        is_of_controller: false,
     };
     let rolled = async {
         let roller = Roller::connect(file.clone(), spec).await?;

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use super::connection::rows;
 use super::error::{Result, failed};
 use super::journal::{Applied, CassandraJournal, KEYSPACE};
-use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, LEASE, day, led_by};
+use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, LEASE, day};
 
 /// The table: a partition a day, and a row each decision, for three months.
 pub(super) const TABLE: &str = "decisions (day text, at timeuuid, kind text, what text, detail text, \
@@ -47,25 +47,24 @@ impl DecisionLog for CassandraJournal {
         Ok(all)
     }
 
-    async fn lead(&self, process: &str) -> Result<()> {
+    async fn lead(&self, process: &str) -> Result<Option<String>> {
         let seconds = i32::try_from(LEASE.as_secs()).expect("a minute");
         let renew =
             format!("UPDATE {KEYSPACE}.locks USING TTL ? SET job = ? WHERE name = ? IF job = ?");
         if let Applied::Yes =
             self.conditional(&renew, (seconds, process, CONTROLLER, process)).await?
         {
-            return Ok(());
+            return Ok(None);
         }
         let take = format!(
             "INSERT INTO {KEYSPACE}.locks (name, job) VALUES (?, ?) IF NOT EXISTS USING TTL ?"
         );
         match self.conditional(&take, (CONTROLLER, process, seconds)).await? {
-            Applied::Yes => Ok(()),
+            Applied::Yes => Ok(None),
             Applied::No(row) => {
                 let mut texts = row.iter().rev().flatten().filter_map(|value| value.as_text());
                 let holder = texts.find(|text| *text != CONTROLLER).cloned();
-                let holder = holder.unwrap_or_else(|| "another process".into());
-                Err(led_by(&holder))
+                Ok(Some(holder.unwrap_or_else(|| "another process".into())))
             }
         }
     }

@@ -77,6 +77,7 @@ struct Node {
     access: NodeAccess,
     session: Option<Session>,
     last: Option<[u64; KINDS]>,
+    was_missed: bool,
     /// When it was asked for its memory last.
     asked_memory: Option<Instant>,
 }
@@ -113,6 +114,7 @@ impl Observer {
             access: access.clone(),
             session: None,
             last: None,
+            was_missed: false,
             asked_memory: None,
         };
         let nodes = file.nodes.iter().map(node).collect();
@@ -190,17 +192,20 @@ impl Observer {
             memory: None,
             nodes: BTreeMap::new(),
             missed: BTreeMap::new(),
+            is_late: false,
         };
         let (mut medians, mut slowest) = ([0.0; KINDS], [0.0; KINDS]);
-        for (node, told) in self.nodes.iter().zip(all) {
+        for (node, told) in self.nodes.iter_mut().zip(all) {
             let name = node.access.name.clone();
             let (told, new) = match told {
                 Ok(told) => told,
                 Err(error) => {
                     observation.missed.insert(name, chain(&error));
+                    node.was_missed = true;
                     continue;
                 }
             };
+            observation.is_late |= std::mem::take(&mut node.was_missed);
             observation.nodes.insert(name, new.iter().sum());
             for kind in 0..KINDS {
                 observation.operations[kind] += new[kind];

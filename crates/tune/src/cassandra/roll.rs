@@ -37,7 +37,7 @@ pub use crate::cluster::ValueChange;
 pub use crate::cluster::costs::Took;
 use crate::configurations::{self, Configuration};
 use files::Files;
-pub use work::{cancel, resume, took};
+pub use work::{cancel, is_of_controller, resume, took};
 
 /// The kind of these jobs.
 pub const KIND: &str = "roll";
@@ -58,6 +58,9 @@ pub struct Spec {
     /// For how long the first node is compared with the others before the roll goes on; zero: not at all.
     #[serde(default)]
     pub canary_s: u64,
+    /// True if a controller rolls: the next one finishes what a dead one has begun.
+    #[serde(default)]
+    pub is_of_controller: bool,
 }
 
 /// A change of one setting.
@@ -88,6 +91,7 @@ impl Spec {
             tolerate: 0,
             is_at_once: true,
             canary_s: 0,
+            is_of_controller: false,
         }
     }
 

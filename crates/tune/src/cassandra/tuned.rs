@@ -15,7 +15,7 @@ use crate::cluster::costs::Took;
 use crate::cluster::job::holds_on;
 use crate::cluster::observation::Observation;
 use crate::configurations::Configuration;
-use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
+use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled, unfinished};
 use crate::controller::{self, Event, Request, Summary};
 
 /// What is tuned.
@@ -89,6 +89,7 @@ impl Cluster for TunedCluster {
     type Database = Cassandra;
     type Log = CassandraJournal;
     type Observer = Observer;
+    const LATENCY_WITHIN: f64 = 1.0;
 
     fn configurations(&self) -> &[Configuration] {
         &self.configurations
@@ -109,12 +110,19 @@ impl Cluster for TunedCluster {
 
     async fn finish_rolls(
         &self,
+        held: Option<&str>,
         process: &str,
         events: &Events,
         cancel: &CancellationToken,
     ) -> Result<()> {
         for record in self.log().await?.list().await? {
             if record.kind == roll::KIND && holds_on(&record) {
+                if let Some(why) = held {
+                    return Err(unfinished(&record.id, why));
+                }
+                if !roll::is_of_controller(&record) {
+                    return Err(unfinished(&record.id, "no controller began it"));
+                }
                 let (file, cancel) = (self.file.clone(), cancel.clone());
                 Box::pin(roll::resume(file, &record.id, process, events, cancel)).await?;
             }
@@ -159,6 +167,7 @@ impl Cluster for TunedCluster {
             tolerate: self.tolerate,
             is_at_once: false,
             canary_s,
+            is_of_controller: true,
             ..Spec::between(&self.configurations, numbers, &self.table())?
         };
         let roller = Roller::connect(self.file.clone(), spec).await?;

@@ -28,12 +28,20 @@ pub struct Observation {
     pub nodes: BTreeMap<String, u64>,
     /// Nodes that were missed, and why.
     pub missed: BTreeMap<String, String>,
+    /// True if a node was missed before: what it counted meanwhile is a part of this.
+    pub is_late: bool,
 }
 
+/// Operations a second below which clients ask for nothing: Imago's own leases and journals count, too.
+const QUIET_S: f64 = 1.0;
+
 impl Observation {
-    /// The mix of operations; none if there were none.
+    /// The mix of operations; none if there were next to none.
     #[must_use]
     pub fn mix(&self) -> Option<Mix> {
+        if is_quiet(self.operations, self.seconds) {
+            return None;
+        }
         Mix::of(self.operations.map(|count| count as f64))
     }
 
@@ -43,13 +51,18 @@ impl Observation {
         self.operations.iter().sum::<u64>() as f64 / self.seconds.max(1e-3)
     }
 
-    /// As a change is judged by; none if there were no operations, or nodes were missed.
+    /// As a change is judged by; none if there were no operations, or nodes are missed or were.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
-        let mix = self.mix().filter(|_| self.missed.is_empty())?;
+        let mix = self.mix().filter(|_| self.missed.is_empty() && !self.is_late)?;
         let (median, slowest, memory) = (self.median, self.slowest, self.memory);
         Some(Window { mix, rate_s: self.rate_s(), median, slowest, memory })
     }
+}
+
+/// True if so few operations in so many seconds are none of clients.
+pub(crate) fn is_quiet(operations: [u64; KINDS], seconds: f64) -> bool {
+    (operations.iter().sum::<u64>() as f64) < QUIET_S * seconds
 }
 
 /// Operations between two readings: a counter that fell began from zero again.
@@ -79,12 +92,17 @@ mod tests {
             memory: Some(0.41),
             nodes: BTreeMap::from([("cas-1".into(), 5_000)]),
             missed: BTreeMap::new(),
+            is_late: false,
         };
         let window = observation.window().unwrap();
         assert!((window.rate_s - 1_000.0).abs() < 1e-9, "{window:?}");
         assert!(window.mix.distance(Mix::of_reads(0.8)) < 1e-9, "{window:?}");
         let missed = BTreeMap::from([("cas-2".into(), "connection refused".into())]);
         assert_eq!(Observation { missed, ..observation.clone() }.window(), None);
+        assert_eq!(Observation { is_late: true, ..observation.clone() }.window(), None);
+        // A lease that is renewed each ten seconds.
+        let lease = Observation { operations: [1, 1, 0, 0], ..observation.clone() };
+        assert_eq!(lease.window(), None);
         assert_eq!(Observation { operations: [0; KINDS], ..observation }.window(), None);
     }
 }

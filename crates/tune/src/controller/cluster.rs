@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::costs::Took;
 use crate::cluster::observation::Observation;
-use crate::cluster::{Result, Settings};
+use crate::cluster::{Error, Result, Settings};
 use crate::configurations::Configuration;
 use crate::decisions::DecisionLog;
 
@@ -38,6 +38,8 @@ pub(crate) trait Cluster {
     type Database: Settings;
     type Log: DecisionLog + Clone;
     type Observer: Observe;
+    /// Latencies are told within this factor.
+    const LATENCY_WITHIN: f64;
 
     /// The configurations to choose among, in the order of the measurements.
     fn configurations(&self) -> &[Configuration];
@@ -51,9 +53,11 @@ pub(crate) trait Cluster {
     /// Looks for the first time.
     async fn observer(&self) -> Result<Self::Observer>;
 
-    /// Goes on with rolls that a dead controller left.
+    /// Goes on with rolls that a dead controller left. One that someone else began, or any if nothing may be changed for this
+    /// reason, is refused with its job's name.
     async fn finish_rolls(
         &self,
+        held: Option<&str>,
         process: &str,
         events: &Events,
         cancel: &CancellationToken,
@@ -76,6 +80,16 @@ pub(crate) trait Cluster {
     ) -> Result<Rolled>;
 }
 
+/// The refusal of a job that was begun and has not ended, which is not for a controller to finish.
+pub(crate) fn unfinished(job: &imago_job::id::JobId, why: &str) -> Error {
+    Error::precondition(
+        format!("job {job} has begun to change the configuration and has not ended, and {why}"),
+        format!(
+            "go on with it (`imago tune roll --resume {job}`), or give it up (`imago tune cancel {job}`)"
+        ),
+    )
+}
+
 /// Says in how many nodes a cluster differs from each configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Differences(Vec<String>);
@@ -87,8 +101,8 @@ impl Differences {
     }
 
     /// The error if it has none of them.
-    pub(crate) fn none(self) -> crate::cluster::Error {
-        crate::cluster::Error::precondition(
+    pub(crate) fn none(self) -> Error {
+        Error::precondition(
             format!("the cluster has none of the configurations: {}", self.0.join("; ")),
             "roll one of them out (`imago tune roll`), or add the present one to the file and measure it",
         )

@@ -9,8 +9,8 @@ use crate::cluster::error::chain;
 use crate::decisions::{DecisionLog as _, LEASE};
 
 impl<C: Cluster> Controller<'_, C> {
-    /// Why nothing may be changed now.
-    pub(super) async fn obstacle(&mut self) -> Option<String> {
+    /// Why nothing at all may be changed now, not even taken back.
+    pub(super) async fn held(&self) -> Option<String> {
         if self.request.is_advising {
             return Some("it only advises".into());
         }
@@ -18,11 +18,16 @@ impl<C: Cluster> Controller<'_, C> {
             return Some("the lease could not be renewed".into());
         }
         match self.log.held_by().await {
-            Ok(None) => {}
-            Ok(Some(process)) => {
-                return Some(format!("{process} holds changes back (`imago tune go-on`)"));
-            }
-            Err(error) => return Some(format!("the cluster does not answer: {}", chain(&error))),
+            Ok(None) => None,
+            Ok(Some(process)) => Some(format!("{process} holds changes back (`imago tune go-on`)")),
+            Err(error) => Some(format!("the cluster does not answer: {}", chain(&error))),
+        }
+    }
+
+    /// Why no change may be begun now.
+    pub(super) async fn obstacle(&mut self) -> Option<String> {
+        if let Some(why) = self.held().await {
+            return Some(why);
         }
         let since_s = now_s().saturating_sub(86_400);
         self.changes.retain(|at_s| *at_s > since_s);
@@ -39,8 +44,11 @@ impl<C: Cluster> Controller<'_, C> {
                 self.tuner.set_way(from, to, open[from][to].clone());
                 continue;
             }
-            let hours = (until_s - now_s).div_ceil(3_600);
-            let why = format!("it did not do well lately, and is left alone for {hours} h more");
+            let why = match until_s - now_s {
+                minutes @ ..=3_600 => format!("{} min", minutes.div_ceil(60)),
+                hours => format!("{} h", hours.div_ceil(3_600)),
+            };
+            let why = format!("it did not do well lately, and is left alone for {why} more");
             self.tuner.set_way(from, to, Way::Barred(why));
             self.barred.insert((from, to), until_s);
         }

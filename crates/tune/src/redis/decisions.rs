@@ -1,5 +1,6 @@
 //! What was decided for a Redis Cluster: in a folder beside its cluster file, as its jobs are. The controller's lease is in
-//! the cluster itself, so that a second one is refused on any machine.
+//! the cluster itself, so that a second one is refused on any machine; that changes are held back is in both, as a server may
+//! evict any key.
 //!
 //! A file has the entries of a day, one a line, and is on disk when an entry is kept. A line that the death of its process cut
 //! off is passed over. Files are removed when their days are too long ago to be read.
@@ -12,9 +13,9 @@ use imago_job::clock;
 use serde_json::Value as Json;
 
 use super::Uri;
-use super::lock::CONTROLLER;
+use super::lock::{self, CONTROLLER};
 use crate::cluster::{Error, Result};
-use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, day, led_by};
+use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, day};
 
 /// The file that is there while changes are held back.
 const HOLD: &str = "hold";
@@ -55,6 +56,36 @@ impl RedisDecisions {
             }
         }
         Ok(())
+    }
+
+    /// Keeps on this machine that changes are held back, or are not.
+    fn hold_here(&self, is_held: bool, process: &str) -> Result<()> {
+        let path = self.folder.join(HOLD);
+        let done = if is_held {
+            let made = OpenOptions::new().write(true).create_new(true).open(&path);
+            made.and_then(|mut file| {
+                file.write_all(process.as_bytes())?;
+                file.sync_all()
+            })
+        } else {
+            std::fs::remove_file(&path)
+        };
+        match done {
+            // It is as it was to be.
+            Err(cause) if is_held && cause.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(cause) if !is_held && cause.kind() == ErrorKind::NotFound => Ok(()),
+            done => done.map_err(|cause| failed("change", &path, &cause)),
+        }
+    }
+
+    /// The process that held changes back on this machine.
+    fn held_here(&self) -> Result<Option<String>> {
+        let path = self.folder.join(HOLD);
+        match std::fs::read_to_string(&path) {
+            Ok(process) => Ok(Some(process)),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(failed("read", &path, &cause)),
+        }
     }
 
     fn add(&self, at_s: u64, line: &str) -> std::io::Result<()> {
@@ -107,11 +138,8 @@ impl DecisionLog for RedisDecisions {
         Ok(all)
     }
 
-    async fn lead(&self, process: &str) -> Result<()> {
-        match CONTROLLER.take(&self.uri, process).await? {
-            None => Ok(()),
-            Some(holder) => Err(led_by(&holder)),
-        }
+    async fn lead(&self, process: &str) -> Result<Option<String>> {
+        CONTROLLER.take(&self.uri, process).await
     }
 
     async fn resign(&self, process: &str) -> Result<()> {
@@ -119,30 +147,18 @@ impl DecisionLog for RedisDecisions {
     }
 
     async fn hold(&self, is_held: bool, process: &str) -> Result<()> {
-        let path = self.folder.join(HOLD);
-        let done = if is_held {
-            let made = OpenOptions::new().write(true).create_new(true).open(&path);
-            made.and_then(|mut file| {
-                file.write_all(process.as_bytes())?;
-                file.sync_all()
-            })
-        } else {
-            std::fs::remove_file(&path)
-        };
-        match done {
-            // It is as it was to be.
-            Err(cause) if is_held && cause.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(cause) if !is_held && cause.kind() == ErrorKind::NotFound => Ok(()),
-            done => done.map_err(|cause| failed("change", &path, &cause)),
+        if is_held {
+            self.hold_here(true, process)?;
+            return lock::hold(&self.uri, process).await;
         }
+        lock::go_on(&self.uri).await?;
+        self.hold_here(false, process)
     }
 
     async fn held_by(&self) -> Result<Option<String>> {
-        let path = self.folder.join(HOLD);
-        match std::fs::read_to_string(&path) {
-            Ok(process) => Ok(Some(process)),
-            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(failed("read", &path, &cause)),
+        match self.held_here()? {
+            Some(process) => Ok(Some(process)),
+            None => lock::held_by(&self.uri).await,
         }
     }
 }
@@ -188,16 +204,16 @@ mod tests {
         assert_eq!(told(later - 86_400, 90).await, [changed]);
     }
 
-    #[tokio::test]
-    async fn what_is_held_back_names_the_first_that_did_so() {
+    #[test]
+    fn what_is_held_back_names_the_first_that_did_so() {
         let folder = tempfile::tempdir().unwrap();
         let log = log(folder.path());
-        assert_eq!(log.held_by().await.unwrap(), None);
-        log.hold(true, "ops-1, process 4711").await.unwrap();
-        log.hold(true, "ops-2, process 815").await.unwrap();
-        assert_eq!(log.held_by().await.unwrap().as_deref(), Some("ops-1, process 4711"));
-        log.hold(false, "ops-2, process 815").await.unwrap();
-        log.hold(false, "ops-2, process 815").await.unwrap();
-        assert_eq!(log.held_by().await.unwrap(), None);
+        assert_eq!(log.held_here().unwrap(), None);
+        log.hold_here(true, "ops-1, process 4711").unwrap();
+        log.hold_here(true, "ops-2, process 815").unwrap();
+        assert_eq!(log.held_here().unwrap().as_deref(), Some("ops-1, process 4711"));
+        log.hold_here(false, "ops-2, process 815").unwrap();
+        log.hold_here(false, "ops-2, process 815").unwrap();
+        assert_eq!(log.held_here().unwrap(), None);
     }
 }

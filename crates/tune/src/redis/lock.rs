@@ -1,9 +1,10 @@
-//! Leases in the cluster itself: a key that names its holder. One is the lock on the cluster's configuration, which a job
-//! has, another one that of the controller that decides.
+//! Leases in the cluster itself: a key that names its holder, and the moment of its end by the server's clock. One is the
+//! lock on the cluster's configuration, which a job has, another one that of the controller that decides.
 //!
 //! They keep two machines from changing one cluster. A lease of a dead process ends by itself, and the same job takes its own
-//! over at once. Redis replicates asynchronously, so that a fail-over may lose a lease that was just taken; the lock is
-//! renewed before each step, and a job that finds another one's ends. A lease is taken also where memory is short.
+//! over at once. The key does not expire, so that policies that evict what expires leave it alone; one that evicts any key
+//! may lose it, as may a fail-over, since Redis replicates asynchronously. The lock is renewed before each step, and a job
+//! that finds another one's ends. A lease is taken also where memory is short.
 
 use std::time::Duration;
 
@@ -29,11 +30,44 @@ pub(super) const CONTROLLER: Lease = Lease { key: "imago:controller", lasts: dec
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 const TAKE: &str = "#!lua flags=allow-oom\n\
-    local held = redis.call('get', KEYS[1]) \
-    if held and held ~= ARGV[1] then return held end \
-    redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2]) return ''";
+    local time = redis.call('time') \
+    local now = time[1] * 1000 + math.floor(time[2] / 1000) \
+    local holder, ends = string.match(redis.call('get', KEYS[1]) or '', '^(.*) until (%d+)$') \
+    if holder and holder ~= ARGV[1] and tonumber(ends) > now then return holder end \
+    redis.call('set', KEYS[1], ARGV[1] .. ' until ' .. string.format('%.0f', now + ARGV[2])) return ''";
 const GIVE_UP: &str = "#!lua flags=allow-oom\n\
-    if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+    local holder = string.match(redis.call('get', KEYS[1]) or '', '^(.*) until %d+$') \
+    if holder == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+
+/// The key that is there while changes are held back: it names who did so.
+const HOLD: &str = "imago:hold";
+const SET: &str = "#!lua flags=allow-oom\n\
+    redis.call('set', KEYS[1], ARGV[1], 'nx') return ''";
+
+/// Has controllers on all machines change nothing.
+///
+/// # Errors
+/// The node that keeps it does not answer.
+pub(super) async fn hold(uri: &Uri, process: &str) -> Result<()> {
+    let words = ["EVAL", SET, "1", HOLD, process];
+    keeper(uri, HOLD).await?.ask::<String>(&words).await.map(drop)
+}
+
+/// Has them go on.
+///
+/// # Errors
+/// The node that keeps it does not answer.
+pub(super) async fn go_on(uri: &Uri) -> Result<()> {
+    keeper(uri, HOLD).await?.ask::<i64>(&["DEL", HOLD]).await.map(drop)
+}
+
+/// The process that had controllers change nothing, if one did.
+///
+/// # Errors
+/// The node that keeps it does not answer.
+pub(super) async fn held_by(uri: &Uri) -> Result<Option<String>> {
+    keeper(uri, HOLD).await?.ask(&["GET", HOLD]).await
+}
 
 impl Lease {
     /// Takes it, or renews it. Returns the holder, if that is another one.

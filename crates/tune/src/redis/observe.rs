@@ -64,6 +64,7 @@ struct Observed {
     /// The commands that read, and those that write.
     commands: Option<(BTreeSet<String>, BTreeSet<String>)>,
     last: Option<Told>,
+    was_missed: bool,
 }
 
 /// Looks at the counters of all nodes.
@@ -79,8 +80,12 @@ impl Observer {
     /// # Errors
     /// No node answers.
     pub async fn begin(file: &ClusterFile) -> Result<Self> {
-        let node =
-            |access: &NodeAccess| Observed { access: access.clone(), commands: None, last: None };
+        let node = |access: &NodeAccess| Observed {
+            access: access.clone(),
+            commands: None,
+            last: None,
+            was_missed: false,
+        };
         let nodes = file.nodes.iter().map(node).collect();
         let mut observer = Self { uri: file.uri.clone(), nodes, looked: Instant::now() };
         let first = observer.look().await;
@@ -88,7 +93,7 @@ impl Observer {
             let (name, why) = first.missed.into_iter().next().unwrap_or_default();
             return Err(Error::precondition(
                 format!("no node tells what clients ask for; {name}: {why}"),
-                "are the nodes up, and may this user run INFO?",
+                "are the nodes up, and may this user run INFO, LATENCY and COMMAND?",
             ));
         }
         Ok(observer)
@@ -108,6 +113,7 @@ impl Observer {
             memory: None,
             nodes: BTreeMap::new(),
             missed: BTreeMap::new(),
+            is_late: false,
         };
         let mut times: [Histogram; KINDS] = Default::default();
         for (node, told) in self.nodes.iter_mut().zip(all) {
@@ -116,9 +122,11 @@ impl Observer {
                 Ok(told) => told,
                 Err(error) => {
                     observation.missed.insert(name, chain(&error));
+                    node.was_missed = true;
                     continue;
                 }
             };
+            observation.is_late |= std::mem::take(&mut node.was_missed);
             observation.memory = observation.memory.into_iter().chain(told.memory).reduce(f64::max);
             let (counts, new) =
                 node.last.as_ref().map_or_else(Default::default, |last| told.since(last));

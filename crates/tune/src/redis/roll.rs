@@ -31,7 +31,7 @@ pub use crate::cluster::costs::Took;
 use crate::cluster::{Error, Result, ValueChange};
 use crate::configurations::{self, Configuration};
 
-pub use work::{actions, cancel, jobs, resume, took};
+pub use work::{actions, cancel, is_of_controller, jobs, resume, took};
 
 /// The kind of these jobs.
 pub const KIND: &str = "redis_roll";
@@ -45,6 +45,9 @@ pub struct Spec {
     pub tolerate: usize,
     /// True: a master without a replica is restarted, though its keys are not served meanwhile.
     pub unserved: bool,
+    /// True if a controller rolls: the next one finishes what a dead one has begun.
+    #[serde(default)]
+    pub is_of_controller: bool,
 }
 
 /// A change of one setting.
@@ -60,7 +63,8 @@ impl Spec {
     /// The roll that gives a cluster one of the configurations.
     #[must_use]
     pub fn of(all: &[Configuration], number: usize, tolerate: usize) -> Self {
-        Self { changes: configurations::settings(all, number), tolerate, unserved: false }
+        let changes = configurations::settings(all, number);
+        Self { changes, tolerate, unserved: false, is_of_controller: false }
     }
 
     /// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
@@ -73,7 +77,7 @@ impl Spec {
         tolerate: usize,
     ) -> Result<Self> {
         let changes = configurations::change::<Redis>(all, numbers)?;
-        Ok(Self { changes, tolerate, unserved: false })
+        Ok(Self { changes, tolerate, unserved: false, is_of_controller: false })
     }
 
     /// The changes, checked.

@@ -1,23 +1,29 @@
 //! A Redis Cluster, or a server, that a controller tunes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use imago_job::journal::Journal as _;
 use imago_job::reporter::Events;
 use imago_plan::tune::roll::Costs;
 use tokio_util::sync::CancellationToken;
 
+use super::connection::Node;
 use super::decisions::RedisDecisions;
 use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
 use super::{ClusterFile, Redis};
-use crate::cluster::Result;
 use crate::cluster::costs::{Took, learned};
 use crate::cluster::job::holds_on;
 use crate::cluster::observation::Observation;
+use crate::cluster::{Error, Result};
 use crate::configurations::Configuration;
-use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
+use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled, unfinished};
 use crate::controller::{self, Event, Request, Summary};
+
+/// For a node to answer one question.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// What is tuned.
 #[derive(Clone, Debug)]
@@ -77,6 +83,8 @@ impl Cluster for TunedCluster {
     type Database = Redis;
     type Log = RedisDecisions;
     type Observer = Observer;
+    /// Buckets are a factor of two apart, and times within one are guessed.
+    const LATENCY_WITHIN: f64 = 2.1;
 
     fn configurations(&self) -> &[Configuration] {
         &self.configurations
@@ -94,17 +102,37 @@ impl Cluster for TunedCluster {
     }
 
     async fn observer(&self) -> Result<Observer> {
+        for access in &self.file.nodes {
+            let at = access.address.to_string();
+            let Ok(node) = Node::connect(&at, &self.file.uri, ANSWER_WAIT).await else { continue };
+            // A user who may not ask is judged by what the node tells.
+            let words = ["CONFIG", "GET", "latency-tracking"];
+            let Ok(told) = node.try_ask::<BTreeMap<String, String>>(&words).await else { continue };
+            if told.get("latency-tracking").is_some_and(|value| value == "no") {
+                return Err(Error::precondition(
+                    format!("{} does not track latency, by which changes are judged", access.name),
+                    "set latency-tracking to yes there (CONFIG SET)",
+                ));
+            }
+        }
         Observer::begin(&self.file).await
     }
 
     async fn finish_rolls(
         &self,
+        held: Option<&str>,
         process: &str,
         events: &Events,
         cancel: &CancellationToken,
     ) -> Result<()> {
         for record in roll::jobs(&self.path)?.list().await? {
             if record.kind == roll::KIND && holds_on(&record) {
+                if let Some(why) = held {
+                    return Err(unfinished(&record.id, why));
+                }
+                if !roll::is_of_controller(&record) {
+                    return Err(unfinished(&record.id, "no controller began it"));
+                }
                 let (file, cancel) = (self.file.clone(), cancel.clone());
                 let resumed = roll::resume(file, &self.path, &record.id, process, events, cancel);
                 Box::pin(resumed).await?;
@@ -139,6 +167,7 @@ impl Cluster for TunedCluster {
         cancel: CancellationToken,
     ) -> Result<Rolled> {
         let spec = Spec::between(&self.configurations, numbers, self.tolerate)?;
+        let spec = Spec { is_of_controller: true, ..spec };
         let roller = Roller::new(self.file.clone(), spec)?;
         let outcome = roller.begin(&self.path, process, events, cancel).await?;
         Ok(Rolled {

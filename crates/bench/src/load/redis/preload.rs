@@ -73,19 +73,19 @@ pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
 /// # Errors
 /// One is not: the message names it. Otherwise what the server said.
 pub async fn require_own(target: &RedisTarget) -> Result<()> {
-    each_name(target, u64::MAX, async |_, names| {
-        let is_own =
-            |name: &&String| target.schema.id_form.key(&name[target.prefix.len()..]).is_some();
-        match names.iter().find(|name| !is_own(name)) {
-            None => Ok(()),
-            Some(other) => Err(Error::Precondition {
-                what: format!("{}: the key {other} is no record of a load", target.label),
-                help: "use another --ns: records are deleted and written anew".into(),
-            }),
-        }
-    })
-    .await
-    .map(drop)
+    each_name(target, u64::MAX, async |_, names| are_own(target, names)).await.map(drop)
+}
+
+/// Makes sure that these keys are those of records that a load makes.
+fn are_own(target: &RedisTarget, names: &[String]) -> Result<()> {
+    let is_own = |name: &&String| target.schema.id_form.key(&name[target.prefix.len()..]).is_some();
+    match names.iter().find(|name| !is_own(name)) {
+        None => Ok(()),
+        Some(other) => Err(Error::Precondition {
+            what: format!("{}: the key {other} is no record of a load", target.label),
+            help: "use another --ns: records are deleted and written anew".into(),
+        }),
+    }
 }
 
 /// Deletes all records, or none if there is a key among them that no load makes, and waits until the replicas have done so.
@@ -95,6 +95,8 @@ pub async fn require_own(target: &RedisTarget) -> Result<()> {
 pub async fn delete_records(target: &RedisTarget) -> Result<()> {
     require_own(target).await?;
     each_name(target, u64::MAX, async |node, names| {
+        // One may have come since.
+        are_own(target, names)?;
         let mut commands = redis::pipe();
         for name in names {
             commands.cmd("DEL").arg(name);

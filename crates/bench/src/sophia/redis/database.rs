@@ -76,7 +76,7 @@ impl Database {
     ) -> Result<f64> {
         let begin = Instant::now();
         let changes = [(name.to_owned(), Some(value.to_owned()))].into();
-        let spec = Spec { changes, tolerate: 0, unserved: false };
+        let spec = Spec { changes, tolerate: 0, unserved: false, is_of_controller: false };
         let roller = Roller::new(self.file.clone(), spec)?;
         let beside = folder.join("cluster.toml");
         let events = Events::default();

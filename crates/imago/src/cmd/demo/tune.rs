@@ -171,6 +171,7 @@ async fn begin_with(
         tolerate: 0,
         is_at_once: false,
         canary_s: 0,
+        is_of_controller: false,
     };
     let roller = Roller::connect(cluster.file.clone(), spec).await?;
     let events = imago_job::reporter::Events::default();

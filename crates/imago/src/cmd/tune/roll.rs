@@ -143,6 +143,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             tolerate: args.tolerate,
             is_at_once: args.at_once,
             canary_s: args.canary.as_secs(),
+            is_of_controller: false,
         };
         let roller = Roller::connect(file, spec).await.map_err(|error| cluster_failure(&error))?;
         if args.dry_run {

@@ -7,7 +7,7 @@ use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix;
-use imago_tune::basis::FORECASTS;
+use imago_tune::basis::{FORECASTS, unusable};
 use imago_tune::cassandra::{self, Cassandra};
 use imago_tune::cluster::{self, Database as _, Settings};
 use imago_tune::configurations::{self, Configuration, in_order};
@@ -136,7 +136,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
     // What makes no sense is said before anything is looked at.
-    season_s(args.season, args.interval.as_secs())?;
+    let season_s = season_s(args.season, args.interval.as_secs())?;
+    if let Some(name) = &args.forecast
+        && let Some(why) = unusable(name, season_s, args.interval.as_secs())
+    {
+        return Err(Failure::new(Exit::Usage, "usage", format!("--forecast {name}: {why}")));
+    }
     if let Some(asked) = args.look_ahead
         && u64::from(asked) * args.interval.as_secs() > 7 * 86_400
     {

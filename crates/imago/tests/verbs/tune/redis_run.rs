@@ -85,6 +85,11 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     // Held back, it says what it would do; another one is refused meanwhile.
     let of_cluster = ["--cluster", &*server.cluster];
     server.json(&[&["tune", "hold"], &of_cluster[..]].concat());
+    // On any machine.
+    let elsewhere = server.path("elsewhere.toml");
+    std::fs::copy(&server.cluster, &elsewhere).unwrap();
+    let asked = ["tune", "decisions", "--cluster", elsewhere.to_str().unwrap()];
+    assert!(server.json(&asked)["held_by"].is_string());
     let mut held = start("held", &["--duration", "60s"]);
     until_said(&held, &["decided", "holds changes back"]);
     let said = refused(&["--duration", "1s"], 4);
@@ -92,6 +97,7 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     assert_eq!(value(&node, "hash-max-listpack-entries"), "512");
     held.kill();
     server.json(&[&["tune", "go-on"], &of_cluster[..]].concat());
+    assert!(server.json(&asked)["held_by"].is_null());
 
     // Its lease outlives it for a minute; here the time is made to pass.
     let said = refused(&["--duration", "1s"], 4);
@@ -145,5 +151,17 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let plan = ["tune", "plan", &*hours, "--measurements", &*measured, "--current", "middle"];
     let advice: Value = server.json(&[&plan[..], &of_cluster].concat());
     assert!(advice["roll_s"].as_f64().unwrap() < 60.0, "{advice}");
+
+    // One that died behind the judgement, and before it undid what was worse.
+    let quick = ["--set", "hash-max-listpack-entries=8", "--set", "hash-max-listpack-value=64"];
+    server.json(&server.roll(&quick));
+    let judged = entries.iter().find(|one| one["kind"] == "judged").unwrap();
+    let folder = std::path::Path::new(&server.cluster).with_extension("decisions");
+    let last = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).max().unwrap();
+    let text = std::fs::read_to_string(&last).unwrap();
+    std::fs::write(&last, format!("{text}{judged}\n")).unwrap();
+    let heir = start("heir", &["--duration", "120s"]);
+    until_said(&heir, &["\"changed\"", "\"is_undoing\":true"]);
+    assert_eq!(value(&node, "hash-max-listpack-entries"), "512");
     reading.kill();
 }

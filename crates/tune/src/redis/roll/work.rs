@@ -23,7 +23,7 @@ use super::super::look::Look;
 use super::super::replication::Replication;
 use super::super::{ClusterFile, Uri, lock};
 use super::{FailOver, KIND, Outcome, Roller, Spec, Took};
-use crate::cluster::job::{self, Action, Job, Lock, checkpoint};
+use crate::cluster::job::{self, Action, Job, Lock, checkpoint, holds_on};
 use crate::cluster::{Error, Result};
 
 /// For the cluster to settle before a step, and behind one: a replica that is sent everything anew takes long.
@@ -85,6 +85,12 @@ pub fn took(record: &Record) -> Vec<Took> {
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
+/// True if a controller began this roll.
+#[must_use]
+pub fn is_of_controller(record: &Record) -> bool {
+    serde_json::from_value::<Spec>(record.spec.clone()).is_ok_and(|spec| spec.is_of_controller)
+}
+
 /// Ends a job at which no process works any more, unless it left a node that has to come back first: that is for
 /// [`resume`]. True if it has ended.
 ///
@@ -115,6 +121,17 @@ impl Roller {
             ));
         }
         let journal = jobs(cluster_file)?;
+        // Its lock may have ended: what it had begun would be undone by halves.
+        let is_unfinished = |record: &Record| record.kind == KIND && holds_on(record);
+        if let Some(other) = journal.list().await?.into_iter().find(is_unfinished) {
+            let id = &other.id;
+            return Err(Error::precondition(
+                format!("job {id} has begun to change the configuration and has not ended"),
+                format!(
+                    "go on with it (`imago tune roll --resume {id}`), or give it up (`imago tune cancel {id}`)"
+                ),
+            ));
+        }
         let spec = serde_json::to_value(&self.spec).expect("texts and numbers");
         let record = Record::new(KIND, spec, clock::wall()());
         journal.create(&record).await?;

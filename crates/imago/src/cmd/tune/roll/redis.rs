@@ -30,7 +30,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Box::pin(roll::resume(file, &args.cluster, job, &process, context.events(), cancel)).await
     } else {
         let changes = changes(args.set, args.unset)?;
-        let spec = Spec { changes, tolerate: args.tolerate, unserved: args.unserved };
+        let (tolerate, unserved) = (args.tolerate, args.unserved);
+        let spec = Spec { changes, tolerate, unserved, is_of_controller: false };
         let roller = Roller::new(file, spec).map_err(|error| cluster_failure(&error))?;
         if args.dry_run {
             let preview = roller.preview().await.map_err(|error| cluster_failure(&error))?;

@@ -1,0 +1,156 @@
+//! What follows a roll: its judgement, and that a change that was worse is undone.
+
+use imago_plan::tune::judge::Bounds;
+use imago_plan::tune::workload::Mix;
+
+use super::cluster::{Cluster, Rolled};
+use super::event::{Change, Event, Judged};
+use super::trial::Trial;
+use super::{BARRED_S, Controller, PASSING_S, Phase, Rolling, now_s};
+use crate::cluster::costs::learned;
+use crate::cluster::error::chain;
+use crate::cluster::{Error, Result};
+use crate::decisions::Kind;
+
+impl<C: Cluster> Controller<'_, C> {
+    /// A roll has ended.
+    pub(super) async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
+        let Phase::Rolling(Rolling { change, is_undoing, before, .. }) =
+            std::mem::replace(&mut self.phase, Phase::Watching)
+        else {
+            unreachable!("a roll ended");
+        };
+        self.looks.clear();
+        self.tuner.forget_plan();
+        self.said.clear();
+        let (from, to) = (self.number(&change.from), self.number(&change.to));
+        let outcome = match rolled {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.failed(change, is_undoing, &error).await;
+                return Ok(());
+            }
+        };
+        self.took.extend(&outcome.took);
+        self.tuner.set_costs(learned(self.costs, &self.took));
+        self.tuner.changed(to);
+        self.barred.remove(&(from, to));
+        if is_undoing {
+            self.summary.undone += 1;
+            self.barred.insert((to, from), now_s() + BARRED_S);
+        } else {
+            let judged_by = self.request.judged_by;
+            self.phase = Phase::Judging(Trial::new(change.clone(), before, judged_by));
+        }
+        let Rolled { elapsed_s, job, .. } = outcome;
+        let event = Event::Changed { change, is_undoing, elapsed_s, job };
+        (self.say)(&event);
+        self.keep(Kind::Changed, &event.to_string(), &event).await;
+        Ok(())
+    }
+
+    /// A roll has failed, or could not be begun: what the cluster has is told from it again.
+    async fn failed(&mut self, change: Change, is_undoing: bool, error: &Error) {
+        self.phase = Phase::Unknown(None);
+        // The next controller finishes it.
+        if matches!(error, Error::Stopped(_)) {
+            return;
+        }
+        let numbers = (self.number(&change.from), self.number(&change.to));
+        let is_refused = matches!(error, Error::Precondition { .. });
+        if is_refused {
+            // A replica that is behind, a node that is down, another roll: that passes.
+            self.barred.insert(numbers, now_s() + PASSING_S);
+            if !is_undoing {
+                self.changes.pop();
+                self.summary.changes -= 1;
+            }
+            let what = format!("the change to {} could not be begun: {}", change.to, chain(error));
+            self.warn("not_begun", what, "it is tried again when that has passed");
+        } else {
+            self.summary.failed += 1;
+            self.barred.insert(numbers, now_s() + BARRED_S);
+            let event = Event::Failed { change: change.clone(), why: chain(error) };
+            (self.say)(&event);
+            self.keep(Kind::Changed, &event.to_string(), &event).await;
+        }
+        self.phase = Phase::Unknown((is_undoing && is_refused).then_some(change));
+        if !self.rolls.is_cancelled() {
+            self.find_out().await;
+        }
+    }
+
+    /// Asks the cluster what it has, behind a roll that failed.
+    pub(super) async fn find_out(&mut self) {
+        let Phase::Unknown(back) = &self.phase else { return };
+        let back = back.clone();
+        match self.cluster.present().await {
+            Ok(present) => {
+                self.tuner.changed(present.configuration);
+                let is_still = |back: &Change| self.number(&back.from) == present.configuration;
+                let back = back.filter(is_still);
+                self.phase = back.map_or(Phase::Watching, Phase::Undoing);
+            }
+            Err(error) => {
+                let what = format!("what the cluster has is not known: {}", chain(&error));
+                self.warn_once("unknown", what, "mend that, or roll one of the configurations out");
+            }
+        }
+    }
+
+    /// Says something unless it was said last.
+    fn warn_once(&mut self, kind: &'static str, what: String, help: &str) {
+        if what != self.said {
+            self.warn(kind, what.clone(), help);
+            self.said = what;
+        }
+    }
+
+    /// Says that a change was not judged, if that is so.
+    pub(super) fn say_unjudged(&self) {
+        if let Phase::Judging(trial) = &self.phase {
+            let what = format!("what the change to {} brought is not judged", trial.change.to);
+            self.warn("unjudged", what, "it stays as it is: compare what is served yourself");
+        }
+    }
+
+    /// Judges the last change, if enough was seen since.
+    pub(super) async fn judge(&mut self) -> Result<()> {
+        let Phase::Judging(trial) = &mut self.phase else { return Ok(()) };
+        let (from, to) = {
+            let number = |name: &str| self.request.measurements.number(name).expect("measured");
+            (number(&trial.change.from), number(&trial.change.to))
+        };
+        let tuner = &self.tuner;
+        let rates = |mix: Mix| tuner.rates(mix);
+        let bounds = self.request.bounds;
+        let bounds = Bounds { slowest: bounds.slowest * C::LATENCY_WITHIN, ..bounds };
+        let Some(judgement) = trial.judged(&rates, (from, to), &bounds) else {
+            return Ok(());
+        };
+        let change = trial.change.clone();
+        let judged = Judged::new(change.clone(), judgement.as_ref());
+        let event = Event::Judged(judged.clone());
+        (self.say)(&event);
+        self.keep(Kind::Judged, &event.to_string(), &judged).await;
+        self.summary.judged.push(judged.clone());
+        self.phase = Phase::Watching;
+        if judged.worse.is_some() {
+            self.barred.insert((from, to), now_s() + BARRED_S);
+            let back = Change { from: change.to, to: change.from, predicted: 0.0 };
+            self.undo(back).await?;
+        }
+        Ok(())
+    }
+
+    /// Undoes a change that was worse, unless something speaks against it: then it is tried again.
+    pub(super) async fn undo(&mut self, back: Change) -> Result<()> {
+        if let Some(why) = self.held().await {
+            let what = format!("{} is worse, and stays for the time being: {why}", back.from);
+            self.warn_once("held", what, "it is undone as soon as that is over");
+            self.phase = Phase::Undoing(back);
+            return Ok(());
+        }
+        self.begin(back, true).await
+    }
+}
