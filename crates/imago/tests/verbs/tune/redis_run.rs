@@ -1,5 +1,9 @@
 //! `imago tune run` on a real Redis server: what it decides, does, judges and takes back; and that a dead one is followed.
 
+use imago_job::clock;
+use imago_job::file::FileJournal;
+use imago_job::journal::Journal as _;
+use imago_job::record::Record;
 use imago_testbed::wait;
 use serde_json::Value;
 
@@ -151,6 +155,27 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let plan = ["tune", "plan", &*hours, "--measurements", &*measured, "--current", "middle"];
     let advice: Value = server.json(&[&plan[..], &of_cluster].concat());
     assert!(advice["roll_s"].as_f64().unwrap() < 60.0, "{advice}");
+
+    // A roll that was begun by hand, and whose process died: it is not a controller's to finish, nor is another one begun.
+    let spec = serde_json::json!({
+        "changes": { "hz": "20" },
+        "tolerate": 0,
+        "unserved": false
+    });
+    let record = Record::new("redis_roll", spec, clock::wall()());
+    let jobs = std::path::Path::new(&server.cluster).with_extension("jobs");
+    let journal = FileJournal::open(jobs).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(journal.create(&record)).unwrap();
+    let job = record.id.as_str();
+    let said = refused(&["--duration", "1s"], 4);
+    assert!(said.contains(job) && said.contains("no controller began it"), "{said}");
+    let said = refused(&["--duration", "1s", "--advise"], 4);
+    assert!(said.contains("only advises"), "{said}");
+    let said = server.refused(&server.roll(&["--set", "hz=30"]), 4);
+    assert!(said.contains(job) && said.contains("has not ended"), "{said}");
+    assert_eq!(value(&node, "hz"), "10");
+    server.json(&[&["tune", "cancel", job], &of_cluster[..]].concat());
 
     // One that died behind the judgement, and before it undid what was worse.
     let quick = ["--set", "hash-max-listpack-entries=8", "--set", "hash-max-listpack-value=64"];
