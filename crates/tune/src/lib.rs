@@ -18,6 +18,7 @@ pub mod decisions;
 pub mod design;
 pub mod dimensions;
 pub mod error;
+pub mod lines;
 pub mod measurements;
 pub mod optima;
 pub mod redis;

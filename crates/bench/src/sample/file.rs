@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use imago_tune::cluster::{Error, Result};
+use imago_tune::lines;
 use imago_workload::mix::Mix;
 
 use super::Sample;
@@ -37,6 +38,8 @@ fn columns(tells_use: bool) -> String {
 /// # Errors
 /// It cannot be read, or is no such file.
 pub(super) fn read(path: &Path, tells_use: bool) -> Result<Vec<Key>> {
+    lines::mend(path, |first| first == columns(tells_use))
+        .map_err(|cause| Error::Usage(format!("cannot mend {}: {cause}", path.display())))?;
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -137,13 +140,23 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_was_cut_off_is_measured_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("here.csv");
+        let whole = format!("{COLUMNS}\nT8,1702.2,1,93,6,0,0,24.0,0.335\n");
+        std::fs::write(&path, format!("{whole}T8,573.9,1,63")).unwrap();
+        assert_eq!(read(&path, false).unwrap().len(), 1);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
+    }
+
+    #[test]
     fn another_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.csv");
         for (text, tells_use) in [
             ("start,reads\n1490054400,9\n".to_owned(), false),
-            (format!("{COLUMNS}\nhalf a li"), false),
-            (format!("{COLUMNS}\na,9.0,1,0,0,0,0,3.0"), false),
+            (format!("{COLUMNS}\nhalf a line\n"), false),
+            (format!("{COLUMNS}\na,9.0,1,0,0,0,0,3.0\n"), false),
             (format!("{COLUMNS}\n"), true),
             (format!("{COLUMNS}{USED}\n"), false),
         ] {

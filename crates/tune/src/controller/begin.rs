@@ -9,12 +9,16 @@ use super::event::{Change, Judged};
 use super::{BARRED_S, Request, now_s};
 use crate::cluster::{Error, Result};
 use crate::decisions::{DecisionLog, Entry, Kind};
+use crate::lines;
 use crate::trace::Trace;
 
 /// The intervals that the trace has.
 pub(super) fn past(request: &Request) -> Result<Vec<Interval>> {
     let path = &request.trace;
     let shown = path.display().to_string();
+    let has_start = |first: &str| first.split(',').any(|column| column.trim() == "start");
+    lines::mend(path, has_start)
+        .map_err(|cause| Error::Usage(format!("cannot mend {shown}: {cause}")))?;
     let file = match File::open(path) {
         Ok(file) if file.metadata().is_ok_and(|of| of.len() > 0) => file,
         Ok(_) => return Ok(Vec::new()),
