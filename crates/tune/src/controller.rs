@@ -39,7 +39,7 @@ use crate::cluster::{Error, Result};
 use crate::decisions::{DecisionLog, Kind, LEASE, led_by};
 use crate::trace;
 use crate::tuner::{Options, Tuner};
-use begin::{Remembered, past, remembered};
+use begin::{Remembered, finish_rolls, past, remembered};
 use cluster::{Cluster, Present, Rolled};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
@@ -128,11 +128,11 @@ pub(crate) async fn run<C: Cluster>(
     lead(&log, process).await?;
     let controlled = async {
         let barred_by = begin::held(request, &log).await?;
-        let finished = cluster.finish_rolls(barred_by.as_deref(), process, events, &cancel);
+        let finished = finish_rolls(cluster, barred_by.as_deref(), process, events, &cancel);
         while_leading(&log, process, Box::pin(finished)).await?;
         lead(&log, process).await?;
         let Present { configuration: current, at_once } = cluster.present().await?;
-        let took = cluster.past_rolls().await?;
+        let took: Vec<Took> = cluster.rolls().await?.iter().flat_map(C::took).collect();
         let Remembered { barred, changes, worse } = remembered(request, &log).await?;
         let current_name = request.measurements.names[current].clone();
         let worse = worse.filter(|back| back.from == current_name && !request.is_advising);

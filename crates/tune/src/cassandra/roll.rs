@@ -37,7 +37,7 @@ pub use crate::cluster::ValueChange;
 pub use crate::cluster::costs::Took;
 use crate::configurations::{self, Configuration};
 use files::Files;
-pub use work::{cancel, is_of_controller, resume, took};
+pub use work::{cancel, resume, took};
 
 /// The kind of these jobs.
 pub const KIND: &str = "roll";

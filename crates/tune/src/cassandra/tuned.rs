@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
+use imago_job::record::Record;
 use imago_job::reporter::Events;
 use tokio_util::sync::CancellationToken;
 
@@ -12,10 +14,9 @@ use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
 use super::{Cassandra, ClusterFile};
 use crate::cluster::costs::Took;
-use crate::cluster::job::holds_on;
 use crate::cluster::observation::Observation;
 use crate::configurations::Configuration;
-use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled, unfinished};
+use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
 
 /// What is tuned.
@@ -108,30 +109,24 @@ impl Cluster for TunedCluster {
         Observer::begin(&self.file, Some(self.table.clone())).await
     }
 
-    async fn finish_rolls(
-        &self,
-        held: Option<&str>,
-        process: &str,
-        events: &Events,
-        cancel: &CancellationToken,
-    ) -> Result<()> {
-        for record in self.log().await?.list().await? {
-            if record.kind == roll::KIND && holds_on(&record) {
-                if let Some(why) = held {
-                    return Err(unfinished(&record.id, why));
-                }
-                if !roll::is_of_controller(&record) {
-                    return Err(unfinished(&record.id, "no controller began it"));
-                }
-                let (file, cancel) = (self.file.clone(), cancel.clone());
-                Box::pin(roll::resume(file, &record.id, process, events, cancel)).await?;
-            }
-        }
-        Ok(())
+    async fn rolls(&self) -> Result<Vec<Record>> {
+        let mut all = self.log().await?.list().await?;
+        all.retain(|record| record.kind == roll::KIND);
+        Ok(all)
     }
 
-    async fn past_rolls(&self) -> Result<Vec<Took>> {
-        Ok(self.log().await?.list().await?.iter().flat_map(roll::took).collect())
+    fn took(roll: &Record) -> Vec<Took> {
+        roll::took(roll)
+    }
+
+    async fn resume(
+        &self,
+        roll: &JobId,
+        process: &str,
+        events: &Events,
+        cancel: CancellationToken,
+    ) -> Result<()> {
+        roll::resume(self.file.clone(), roll, process, events, cancel).await.map(drop)
     }
 
     async fn present(&self) -> Result<Present> {

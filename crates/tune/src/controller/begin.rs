@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 
+use imago_job::reporter::Events;
 use imago_plan::tune::workload::{Interval, Mix};
+use tokio_util::sync::CancellationToken;
 
+use super::cluster::Cluster;
 use super::event::{Change, Judged};
 use super::{BARRED_S, Request, now_s};
+use crate::cluster::job::holds_on;
 use crate::cluster::{Error, Result};
 use crate::decisions::{DecisionLog, Entry, Kind};
 use crate::lines;
@@ -38,6 +42,34 @@ pub(super) async fn held(request: &Request, log: &impl DecisionLog) -> Result<Op
         return Ok(Some("this one only advises".into()));
     }
     Ok(log.held_by().await?.map(|process| format!("{process} holds changes back")))
+}
+
+/// Goes on with rolls that a dead controller left. One that was begun by hand, or any if nothing may be changed for a reason,
+/// is refused with its job's name: it would be changed against an operator's will.
+pub(super) async fn finish_rolls<C: Cluster>(
+    cluster: &C,
+    held: Option<&str>,
+    process: &str,
+    events: &Events,
+    cancel: &CancellationToken,
+) -> Result<()> {
+    for roll in cluster.rolls().await?.iter().filter(|roll| holds_on(roll)) {
+        let is_of_controller = roll.spec["is_of_controller"] == true;
+        let by_hand = (!is_of_controller).then_some("no controller began it");
+        if let Some(why) = held.or(by_hand) {
+            let job = &roll.id;
+            return Err(Error::precondition(
+                format!(
+                    "job {job} has begun to change the configuration and has not ended, and {why}"
+                ),
+                format!(
+                    "go on with it (`imago tune roll --resume {job}`), or give it up (`imago tune cancel {job}`)"
+                ),
+            ));
+        }
+        Box::pin(cluster.resume(&roll.id, process, events, cancel.clone())).await?;
+    }
+    Ok(())
 }
 
 /// What the last day's decisions tell.

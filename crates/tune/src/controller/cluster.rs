@@ -1,5 +1,7 @@
 //! A cluster, as the loop that tunes it sees it: one for each database.
 
+use imago_job::id::JobId;
+use imago_job::record::Record;
 use imago_job::reporter::Events;
 use tokio_util::sync::CancellationToken;
 
@@ -53,18 +55,20 @@ pub(crate) trait Cluster {
     /// Looks for the first time.
     async fn observer(&self) -> Result<Self::Observer>;
 
-    /// Goes on with rolls that a dead controller left. One that someone else began, or any if nothing may be changed for this
-    /// reason, is refused with its job's name.
-    async fn finish_rolls(
+    /// The rolls that were begun, by a controller or by hand.
+    async fn rolls(&self) -> Result<Vec<Record>>;
+
+    /// How long the nodes of a roll took.
+    fn took(roll: &Record) -> Vec<Took>;
+
+    /// Goes on with a roll.
+    async fn resume(
         &self,
-        held: Option<&str>,
+        roll: &JobId,
         process: &str,
         events: &Events,
-        cancel: &CancellationToken,
+        cancel: CancellationToken,
     ) -> Result<()>;
-
-    /// How long the nodes of past rolls took.
-    async fn past_rolls(&self) -> Result<Vec<Took>>;
 
     /// What it has at present; the error says in what it differs from each configuration.
     async fn present(&self) -> Result<Present>;
@@ -78,16 +82,6 @@ pub(crate) trait Cluster {
         events: &Events,
         cancel: CancellationToken,
     ) -> Result<Rolled>;
-}
-
-/// The refusal of a job that was begun and has not ended, which is not for a controller to finish.
-pub(crate) fn unfinished(job: &imago_job::id::JobId, why: &str) -> Error {
-    Error::precondition(
-        format!("job {job} has begun to change the configuration and has not ended, and {why}"),
-        format!(
-            "go on with it (`imago tune roll --resume {job}`), or give it up (`imago tune cancel {job}`)"
-        ),
-    )
 }
 
 /// Says in how many nodes a cluster differs from each configuration.

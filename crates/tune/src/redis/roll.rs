@@ -31,7 +31,7 @@ pub use crate::cluster::costs::Took;
 use crate::cluster::{Error, Result, ValueChange};
 use crate::configurations::{self, Configuration};
 
-pub use work::{actions, cancel, is_of_controller, jobs, resume, took};
+pub use work::{actions, cancel, jobs, resume, took};
 
 /// The kind of these jobs.
 pub const KIND: &str = "redis_roll";

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
+use imago_job::record::Record;
 use imago_job::reporter::Events;
 use imago_plan::tune::roll::Costs;
 use tokio_util::sync::CancellationToken;
@@ -15,11 +17,10 @@ use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
 use super::{ClusterFile, Redis};
 use crate::cluster::costs::{Took, learned};
-use crate::cluster::job::holds_on;
 use crate::cluster::observation::Observation;
 use crate::cluster::{Error, Result};
 use crate::configurations::Configuration;
-use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled, unfinished};
+use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
 
 /// For a node to answer one question.
@@ -59,7 +60,8 @@ pub async fn run(
 /// # Errors
 /// The jobs cannot be read.
 pub async fn costs(file: &ClusterFile, path: &std::path::Path) -> Result<Costs> {
-    Ok(learned(guessed(file.nodes.len()), &past_rolls(path).await?))
+    let took: Vec<Took> = rolls(path).await?.iter().flat_map(roll::took).collect();
+    Ok(learned(guessed(file.nodes.len()), &took))
 }
 
 /// A guess for so many nodes, until a roll has shown more: six nodes on one machine were in step half a second behind
@@ -69,8 +71,10 @@ pub fn guessed(nodes: usize) -> Costs {
     Costs { restart_s: 5.0, live_s: 0.1, ..Costs::guessed(nodes) }
 }
 
-async fn past_rolls(path: &std::path::Path) -> Result<Vec<Took>> {
-    Ok(roll::jobs(path)?.list().await?.iter().flat_map(roll::took).collect())
+async fn rolls(path: &std::path::Path) -> Result<Vec<Record>> {
+    let mut all = roll::jobs(path)?.list().await?;
+    all.retain(|record| record.kind == roll::KIND);
+    Ok(all)
 }
 
 impl Observe for Observer {
@@ -118,31 +122,23 @@ impl Cluster for TunedCluster {
         Observer::begin(&self.file).await
     }
 
-    async fn finish_rolls(
-        &self,
-        held: Option<&str>,
-        process: &str,
-        events: &Events,
-        cancel: &CancellationToken,
-    ) -> Result<()> {
-        for record in roll::jobs(&self.path)?.list().await? {
-            if record.kind == roll::KIND && holds_on(&record) {
-                if let Some(why) = held {
-                    return Err(unfinished(&record.id, why));
-                }
-                if !roll::is_of_controller(&record) {
-                    return Err(unfinished(&record.id, "no controller began it"));
-                }
-                let (file, cancel) = (self.file.clone(), cancel.clone());
-                let resumed = roll::resume(file, &self.path, &record.id, process, events, cancel);
-                Box::pin(resumed).await?;
-            }
-        }
-        Ok(())
+    async fn rolls(&self) -> Result<Vec<Record>> {
+        rolls(&self.path).await
     }
 
-    async fn past_rolls(&self) -> Result<Vec<Took>> {
-        past_rolls(&self.path).await
+    fn took(roll: &Record) -> Vec<Took> {
+        roll::took(roll)
+    }
+
+    async fn resume(
+        &self,
+        roll: &JobId,
+        process: &str,
+        events: &Events,
+        cancel: CancellationToken,
+    ) -> Result<()> {
+        let file = self.file.clone();
+        roll::resume(file, &self.path, roll, process, events, cancel).await.map(drop)
     }
 
     async fn present(&self) -> Result<Present> {

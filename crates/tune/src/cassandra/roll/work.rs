@@ -369,12 +369,6 @@ pub fn took(record: &Record) -> Vec<Took> {
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
-/// True if a controller began this roll.
-#[must_use]
-pub fn is_of_controller(record: &Record) -> bool {
-    serde_json::from_value::<Spec>(record.spec.clone()).is_ok_and(|spec| spec.is_of_controller)
-}
-
 /// Ends a job at which no process works any more, unless it left nodes that have to come back first: that is for
 /// [`resume`]. True if it has ended.
 ///
