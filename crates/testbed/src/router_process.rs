@@ -56,8 +56,13 @@ impl RouterProcess {
         if let Some(credentials) = credentials {
             arguments.extend(["--keyFile".into(), credentials.key_file.clone().into()]);
         }
-        let program =
-            Program::Mongo(Mongo { path, arguments, keeps_data: false, yields_cpu: false });
+        let program = Program::Mongo(Mongo {
+            path,
+            arguments,
+            keeps_data: false,
+            yields_cpu: false,
+            share: None,
+        });
         let launch = Launch { name, program };
         Ok(Self::Mongos(Server::start(launch, folder).await?))
     }
