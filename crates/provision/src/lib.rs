@@ -7,4 +7,5 @@
 //!
 //! This crate must not know: the command line, and how servers are started.
 
+pub mod chain;
 pub mod wire;
