@@ -21,6 +21,11 @@ impl Output {
         Self { json, to: Mutex::new(Some(Box::new(std::io::stdout()))) }
     }
 
+    /// True if results are written as JSON.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Writes a result: as one line of JSON, or as the text that `text` makes of it.
     pub fn result<T: Serialize>(
         &self,

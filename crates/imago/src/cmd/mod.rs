@@ -2,6 +2,7 @@
 
 pub mod bench;
 mod cassandra_nodes;
+pub mod chain;
 pub mod completions;
 pub mod copy;
 pub mod cutover;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod bench;
+mod chain;
 mod cli;
 mod cutover;
 mod demo;

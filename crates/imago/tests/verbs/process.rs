@@ -93,6 +93,11 @@ impl Process {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// True while it runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()

@@ -4,7 +4,7 @@ mod canary;
 mod death;
 mod disturbed;
 mod fit;
-mod redis;
+pub(crate) mod redis;
 mod redis_run;
 mod ring;
 mod roll;

@@ -25,7 +25,7 @@ pub(super) fn addresses(standing: &Standing) -> Vec<String> {
 }
 
 /// The answer of a node to some words of the protocol, as it comes over the wire; nothing if it is away.
-pub(super) fn ask(node: &str, command: &str) -> String {
+pub(crate) fn ask(node: &str, command: &str) -> String {
     let exchange = || {
         let mut stream = TcpStream::connect(node)?;
         stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
