@@ -7,4 +7,6 @@
 //!
 //! This crate must not know: the command line, and how servers are started.
 
+pub mod chain;
 pub mod trace;
+pub mod wire;
