@@ -19,6 +19,7 @@ pub mod netsim;
 pub mod pace;
 pub mod pending_changes;
 pub mod placement;
+pub mod provision;
 pub mod queueing;
 pub mod rounds;
 pub mod slice_picker;
