@@ -92,8 +92,6 @@ pub struct Solution {
     pub throughput_s: f64,
     /// By station.
     pub stations: Vec<AtStation>,
-    /// Rounds a second with 1, 2, … customers, up to the number that there are.
-    pub throughputs_s: Vec<f64>,
 }
 
 impl Solution {
@@ -168,8 +166,8 @@ pub fn solve(stations: &[Station], customers: u32) -> Solution {
         behind = convolved(&behind, its);
     }
     others.reverse();
-    let throughputs_s = throughputs_s(&all, scale, bounds.alone_s);
-    let throughput_s = *throughputs_s.last().expect("there are customers");
+    let [.., fewer, present] = all.as_slice() else { unreachable!("there are customers") };
+    let throughput_s = scale * fewer / present;
     let at = |(station, (its, others)): (&Station, (&Vec<f64>, &Vec<f64>))| {
         let customers_here = mean(its, others);
         let utilisation = throughput_s * station.saturated_s();
@@ -180,8 +178,12 @@ pub fn solve(stations: &[Station], customers: u32) -> Solution {
         }
     };
     let stations = stations.iter().zip(factors.iter().zip(&others)).map(at).collect();
-    Solution { throughput_s, stations, throughputs_s }
+    Solution { throughput_s, stations }
 }
+
+/// A share of a factor's greatest term below which a term counts as none: demands are scaled such that the terms that matter
+/// are near the greatest. Factors of stations that are far from saturated have few others.
+const NEGLIGIBLE: f64 = 1e-40;
 
 /// The weights of 0, 1, … customers at a station, divided by the greatest.
 fn factor(station: Station, scale: f64, customers: u32) -> Vec<f64> {
@@ -193,7 +195,8 @@ fn factor(station: Station, scale: f64, customers: u32) -> Vec<f64> {
         logarithms.push(logarithm);
     }
     let greatest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    logarithms.into_iter().map(|logarithm| (logarithm - greatest).exp()).collect()
+    let weights = logarithms.into_iter().map(|logarithm| (logarithm - greatest).exp());
+    weights.map(|weight| if weight < NEGLIGIBLE { 0.0 } else { weight }).collect()
 }
 
 /// The weights where there is no station.
@@ -206,26 +209,15 @@ fn unit(customers: u32) -> Vec<f64> {
 /// The weights of two parts of the network together, divided by the greatest.
 fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     let mut both = vec![0.0; one.len()];
+    let first = other.iter().position(|weight| *weight > 0.0).unwrap_or(0);
+    let end = other.iter().rposition(|weight| *weight > 0.0).map_or(0, |last| last + 1);
     for (at, weight) in one.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
-        both[at..].iter_mut().zip(other).for_each(|(sum, its)| *sum += weight * its);
+        let sums = both[at..].iter_mut().skip(first);
+        sums.zip(&other[first..end]).for_each(|(sum, its)| *sum += weight * its);
     }
     let greatest = both.iter().copied().fold(0.0, f64::max);
     both.iter_mut().for_each(|weight| *weight /= greatest);
     both
-}
-
-/// Rounds a second with 1, 2, … customers. Weights below the least number that can be written belong to so few customers,
-/// among so many, that these never wait.
-fn throughputs_s(all: &[f64], scale: f64, alone_s: f64) -> Vec<f64> {
-    let pairs = all.windows(2).zip(1_u32..);
-    let throughput = |(pair, customers): (&[f64], u32)| {
-        if pair[0] < f64::MIN_POSITIVE {
-            f64::from(customers) / alone_s
-        } else {
-            scale * pair[0] / pair[1]
-        }
-    };
-    pairs.map(throughput).collect()
 }
 
 /// The mean number of customers at a station, from its weights and those of all others.

@@ -35,7 +35,7 @@ pub(super) struct Timed {
 
 /// Iterations in which the wait for siblings is found, and the relative change at which it counts as found.
 const ITERATIONS_MAX: u32 = 60;
-const FOUND: f64 = 1e-4;
+const FOUND: f64 = 1e-3;
 
 /// The time of a phase.
 pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
