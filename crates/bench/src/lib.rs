@@ -24,6 +24,7 @@ mod operations;
 mod picture;
 pub mod placement;
 mod process;
+pub mod provision;
 pub mod replay;
 pub mod reshard;
 pub mod sample;

@@ -21,6 +21,7 @@ pub mod pending_changes;
 pub mod placement;
 pub mod provision;
 pub mod queueing;
+pub mod reuse;
 pub mod rounds;
 pub mod slice_picker;
 pub mod tune;

@@ -12,6 +12,7 @@
 pub mod anova;
 pub mod availability;
 pub mod baselines;
+pub mod canary;
 pub mod capacity;
 pub mod design;
 pub mod forecast;

@@ -6,3 +6,7 @@
 //! is a *trace*, what a request costs a *probe*; `imago_plan::provision` has the decision.
 //!
 //! This crate must not know: the command line, and how servers are started.
+
+pub mod chain;
+pub mod trace;
+pub mod wire;

@@ -168,6 +168,12 @@ impl Cluster {
         self.credentials.as_ref()
     }
 
+    /// Why members have no share of the processors although one was asked for.
+    #[must_use]
+    pub fn unshared(&self) -> Option<&str> {
+        self.sets.iter().find_map(|set| set.unshared.as_deref())
+    }
+
     /// The names of the replica sets: the shards in order, then the config server's.
     pub fn set_names(&self) -> impl Iterator<Item = &str> {
         self.sets.iter().map(|set| &*set.name)

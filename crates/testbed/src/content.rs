@@ -135,22 +135,24 @@ impl ContentSpec {
 /// The servers under a name; dropping it kills them and removes their data.
 #[derive(Debug)]
 pub(crate) enum Content {
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
     Cassandra(CassandraCluster),
     Redis(RedisCluster),
-    Single(Single),
+    Single(Box<Single>),
 }
 
 impl Content {
     /// Starts it and waits until it can be used.
     pub(crate) async fn start(spec: ContentSpec) -> Result<Self> {
         match spec {
-            ContentSpec::Cluster(spec) => Cluster::start(spec).await.map(Self::Cluster),
+            ContentSpec::Cluster(spec) => {
+                Cluster::start(spec).await.map(Box::new).map(Self::Cluster)
+            }
             ContentSpec::Cassandra(spec) => {
                 CassandraCluster::start(spec).await.map(Self::Cassandra)
             }
             ContentSpec::Redis(spec) => RedisCluster::start(spec).await.map(Self::Redis),
-            ContentSpec::Single(spec) => Single::start(spec).await.map(Self::Single),
+            ContentSpec::Single(spec) => Single::start(spec).await.map(Box::new).map(Self::Single),
         }
     }
 
@@ -177,8 +179,9 @@ impl Content {
     /// Why nodes have no share of the processors although one was asked for.
     pub(crate) fn unshared(&self) -> Option<String> {
         match self {
+            Self::Cluster(cluster) => cluster.unshared().map(str::to_owned),
             Self::Cassandra(cluster) => cluster.unshared().map(str::to_owned),
-            Self::Cluster(_) | Self::Redis(_) | Self::Single(_) => None,
+            Self::Redis(_) | Self::Single(_) => None,
         }
     }
 

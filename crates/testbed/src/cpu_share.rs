@@ -72,12 +72,22 @@ impl Hierarchy {
             Self::Two(_) => vec![("cpu.max", format!("{quota_us} {PERIOD_US}"))],
         }
     }
+
+    /// The file by which a group has no limit, with its content.
+    fn no_limit(&self) -> (&'static str, String) {
+        match self {
+            Self::One(_) => ("cpu.cfs_quota_us", "-1".to_owned()),
+            Self::Two(_) => ("cpu.max", format!("max {PERIOD_US}")),
+        }
+    }
 }
 
 /// See the module's documentation; dropping it removes the group, whose processes must have ended.
 #[derive(Debug)]
 pub(crate) struct CpuShare {
     group: PathBuf,
+    hierarchy: Hierarchy,
+    percent: u16,
 }
 
 impl CpuShare {
@@ -95,11 +105,19 @@ impl CpuShare {
             format!("cannot {what} the control group {}: {error}", group.display())
         };
         fs::create_dir(&group).map_err(|error| cannot("make", error))?;
-        let share = Self { group: group.clone() };
-        for (file, content) in hierarchy.limit(percent) {
-            fs::write(group.join(file), content).map_err(|error| cannot("limit", error))?;
-        }
+        let share = Self { group: group.clone(), hierarchy: hierarchy.clone(), percent };
+        share.hold(true).map_err(|error| cannot("limit", error))?;
         Ok(share)
+    }
+
+    /// Limits the group to its share, or lets it have what it gets for a while.
+    pub(crate) fn hold(&self, is_held: bool) -> std::io::Result<()> {
+        let files = if is_held {
+            self.hierarchy.limit(self.percent)
+        } else {
+            vec![self.hierarchy.no_limit()]
+        };
+        files.into_iter().try_for_each(|(file, content)| fs::write(self.group.join(file), content))
     }
 
     /// A command that becomes this program, in this group; arguments that are added are the program's.
@@ -192,7 +210,8 @@ mod tests {
     #[test]
     fn a_command_enters_its_group_and_becomes_itself() {
         let place = tempfile::tempdir().unwrap();
-        let share = CpuShare { group: place.path().to_path_buf() };
+        let hierarchy = Hierarchy::One(place.path().into());
+        let share = CpuShare { group: place.path().to_path_buf(), hierarchy, percent: 20 };
         let mut command = share.command(Path::new("/bin/sh"));
         command.args(["-c", "echo $$ $NAME"]).env("NAME", "a b");
         let said = command.output().unwrap();
@@ -217,6 +236,19 @@ mod tests {
         let throttled = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "));
         let throttled: u64 = throttled.unwrap().parse().unwrap();
         assert!(throttled > 5, "it wants more than its share in each of its periods: {stat}");
+        let quota = || {
+            let file = if matches!(share.hierarchy, Hierarchy::One(_)) {
+                "cpu.cfs_quota_us"
+            } else {
+                "cpu.max"
+            };
+            fs::read_to_string(share.group.join(file)).unwrap()
+        };
+        let held = quota();
+        share.hold(false).unwrap();
+        assert_ne!(quota(), held);
+        share.hold(true).unwrap();
+        assert_eq!(quota(), held);
         let group = share.group.clone();
         drop(share);
         assert!(!group.exists());

@@ -80,6 +80,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// Holds the members with data to their shares of the processors, or lets them have what they get for a while: to be
+    /// filled sooner, for example.
+    pub fn hold_cpu_shares(&self, is_held: bool) -> Result<()> {
+        let members = self.sets().iter().flat_map(|set| &set.members);
+        members.into_iter().try_for_each(|server| server.hold_cpu_share(is_held))
+    }
+
     /// Has the primary of `set` step down, waits for another, and returns the new primary's name.
     /// A set of one member elects the same one again.
     pub async fn step_down(&self, set: &str) -> Result<String> {

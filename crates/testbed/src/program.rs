@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::cassandra::Cassandra;
+use crate::cpu_share::CpuShare;
 use crate::error::Result;
 use crate::kafka::{self, Kafka};
 pub(crate) use crate::place::Place;
@@ -52,6 +53,15 @@ impl Program {
             Self::Cassandra(node) => Some(node.address()),
             Self::Redis(redis) => redis.fixed_address(),
             Self::Mongo(_) | Self::Kafka(_) => None,
+        }
+    }
+
+    /// Its share of the processors, if it has one.
+    pub(crate) fn cpu_share(&self) -> Option<&CpuShare> {
+        match self {
+            Self::Mongo(mongo) => mongo.share.as_ref(),
+            Self::Cassandra(node) => node.share.as_ref(),
+            Self::Redis(_) | Self::Kafka(_) => None,
         }
     }
 
@@ -121,11 +131,15 @@ pub(crate) struct Mongo {
     pub(crate) keeps_data: bool,
     /// True if it has the lowest priority.
     pub(crate) yields_cpu: bool,
+    /// Its share of the processors; none if it takes what it gets.
+    pub(crate) share: Option<CpuShare>,
 }
 
 impl Mongo {
     fn command(&self, place: &Place) -> Command {
-        let mut command = if self.yields_cpu {
+        let mut command = if let Some(share) = &self.share {
+            share.command(&self.path)
+        } else if self.yields_cpu {
             // It becomes the server.
             let mut command = Command::new("nice");
             command.args(["-n", "19"]).arg(&self.path);

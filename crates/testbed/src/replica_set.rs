@@ -8,6 +8,7 @@ use bson::{Document, doc};
 use futures_util::future::{join_all, try_join_all};
 
 use crate::auth::{self, Admin, Credentials};
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::process::Liveness;
 use crate::program::{Mongo, Program};
@@ -38,30 +39,45 @@ pub(crate) struct ReplicaSet {
     pub(crate) name: String,
     pub(crate) purpose: Purpose,
     pub(crate) members: Vec<Server>,
+    /// Why members have no share of the processors although one was asked for.
+    pub(crate) unshared: Option<String>,
 }
 
 impl ReplicaSet {
     /// Starts `count` members, makes them a replica set with its users, and waits until a majority
     /// write succeeds and every member follows.
     pub(crate) async fn start(
-        name: String,
+        set: String,
         purpose: Purpose,
         count: u32,
         spec: &ClusterSpec,
         site: &Site<'_>,
     ) -> Result<Self> {
-        let launches = (0..count).map(|index| Launch {
-            name: format!("{name}-{index}"),
-            program: Program::Mongo(Mongo {
-                path: site.mongod.to_path_buf(),
-                arguments: arguments(&name, purpose, spec, site.credentials),
-                keeps_data: true,
-                yields_cpu: spec.yields_cpu,
-            }),
-        });
-        let members =
-            try_join_all(launches.map(|launch| Server::start(launch, site.folder))).await?;
-        let set = Self { name, purpose, members };
+        let percent = spec.cpu_percent.filter(|_| purpose != Purpose::Config);
+        let mut unshared = None;
+        let launches: Vec<Launch> = (0..count)
+            .map(|index| {
+                let name = format!("{set}-{index}");
+                let share = percent.and_then(|percent| match CpuShare::of(&name, percent) {
+                    Ok(share) => Some(share),
+                    Err(why) => {
+                        unshared = Some(why);
+                        None
+                    }
+                });
+                let program = Program::Mongo(Mongo {
+                    path: site.mongod.to_path_buf(),
+                    arguments: arguments(&set, purpose, spec, site.credentials),
+                    keeps_data: true,
+                    yields_cpu: spec.yields_cpu,
+                    share,
+                });
+                Launch { name, program }
+            })
+            .collect();
+        let starts = launches.into_iter().map(|launch| Server::start(launch, site.folder));
+        let members = try_join_all(starts).await?;
+        let set = Self { name: set, purpose, members, unshared };
         set.initiate(spec).await?;
         let primary = set.wait_settled().await?;
         if let Some(credentials) = site.credentials {

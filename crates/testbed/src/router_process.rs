@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::process::ProcessId;
 use crate::program::{Mongo, Program};
-use crate::router::{Router, RouterSpec};
+use crate::router::{Router, RouterSpec, Threads};
 use crate::server::{Launch, Server};
 use crate::spec::{NodeInfo, Role};
 
@@ -56,8 +56,13 @@ impl RouterProcess {
         if let Some(credentials) = credentials {
             arguments.extend(["--keyFile".into(), credentials.key_file.clone().into()]);
         }
-        let program =
-            Program::Mongo(Mongo { path, arguments, keeps_data: false, yields_cpu: false });
+        let program = Program::Mongo(Mongo {
+            path,
+            arguments,
+            keeps_data: false,
+            yields_cpu: false,
+            share: None,
+        });
         let launch = Launch { name, program };
         Ok(Self::Mongos(Server::start(launch, folder).await?))
     }
@@ -145,7 +150,8 @@ struct Running {
 impl StandIn {
     fn new(name: String, config: String, users: Vec<crate::User>) -> Result<Self> {
         let port = Port::reserve()?;
-        let spec = RouterSpec { config, port: port.number(), users };
+        let threads = Threads::default();
+        let spec = RouterSpec { config, port: port.number(), users, threads };
         Ok(Self { name, port, spec, running: Mutex::new(None) })
     }
 
@@ -155,9 +161,13 @@ impl StandIn {
             return Err(self.wrong_state("restart", "is running"));
         }
         let doing = || format!("start the router {}", self.name);
+        let threads = &self.spec.threads;
+        let (enter, leave) = (threads.clone(), threads.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("testbed-router")
+            .on_thread_start(move || enter.enter())
+            .on_thread_stop(move || leave.leave())
             .enable_all()
             .build()
             .map_err(Error::io(doing()))?;

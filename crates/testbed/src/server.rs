@@ -72,6 +72,13 @@ impl Server {
         unreachable!("the loop ends at its last attempt")
     }
 
+    /// Holds it to its share of the processors, or lets it have what it gets; nothing if it has no share.
+    pub(crate) fn hold_cpu_share(&self, is_held: bool) -> Result<()> {
+        let Some(share) = self.launch.program.cpu_share() else { return Ok(()) };
+        let doing = format!("change the share of the processors of {}", self.name());
+        share.hold(is_held).map_err(Error::io(doing))
+    }
+
     /// Starts a killed server again, on the same port and data, and waits until it answers.
     pub(crate) async fn restart(&self) -> Result<()> {
         if self.liveness() != Liveness::Gone {

@@ -31,6 +31,8 @@ pub struct ClusterSpec {
     pub parameters: Vec<(String, String)>,
     /// The folder below which data and logs are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
+    /// Share of one processor that each member with data may use, in percent; `None` for as much as it gets.
+    pub cpu_percent: Option<u16>,
     /// True if its servers take only the processor time that others on the machine leave.
     pub yields_cpu: bool,
 }
@@ -47,12 +49,16 @@ impl Default for ClusterSpec {
             election_timeout_ms: 3_000,
             parameters: Vec::new(),
             folder: None,
+            cpu_percent: None,
             yields_cpu: false,
         }
     }
 }
 
 impl ClusterSpec {
+    /// The least share of a member, in percent of one processor: with less it misses its heartbeats.
+    pub const CPU_PERCENT_MIN: u16 = 10;
+
     /// A replica set of `members`.
     #[must_use]
     pub fn replica_set(name: &str, members: u32) -> Self {
@@ -92,6 +98,10 @@ impl ClusterSpec {
         }
         if self.cache_mb < 256 {
             return bad(format!("a cache of {} MB: mongod takes at least 256", self.cache_mb));
+        }
+        if let Some(percent) = self.cpu_percent.filter(|percent| *percent < Self::CPU_PERCENT_MIN) {
+            let least = Self::CPU_PERCENT_MIN;
+            return bad(format!("{percent} % of a processor: a member needs at least {least} %"));
         }
         Ok(())
     }

@@ -84,13 +84,30 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
 /// # Errors
 /// Fails if the router refuses.
 pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result<()> {
+    let count = shards(to).await?.len();
+    sample.sort_unstable();
+    spread_at(to, field, &cuts(sample, count)).await
+}
+
+/// Shards an empty collection by a field, with a chunk for each shard, which begin at these values: one fewer than there
+/// are shards, in their order.
+///
+/// # Errors
+/// Fails if the router refuses.
+///
+/// # Panics
+/// If there are more values.
+pub async fn spread_at<V: Clone + Into<Bson>>(
+    to: &Handle,
+    field: &str,
+    points: &[V],
+) -> Result<()> {
     let router = &to.endpoint;
     let ns = to.ns.to_string();
     router.run("admin", doc! {"enableSharding": &to.ns.db}).await?;
     router.run_at_length("admin", doc! {"shardCollection": &ns, "key": {field: 1}}).await?;
     let shards = shards(to).await?;
-    sample.sort_unstable();
-    let points = cuts(sample, shards.len());
+    let points: Vec<Bson> = points.iter().cloned().map(Into::into).collect();
     for at in &points {
         router.run("admin", doc! {"split": &ns, "middle": {field: at}}).await?;
     }

@@ -10,6 +10,8 @@
 //! Noise is twice the standard error of the gain. Windows that follow one another are not independent, so that it is
 //! rather too small: [`Bounds::loss`] has to be exceeded beside it.
 
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
 use super::planner::Rates;
 use super::workload::{KINDS, Mix};
 
@@ -54,6 +56,15 @@ impl Estimate {
         let mean = values.iter().sum::<f64>() / count;
         let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
         Some(Self { mean, noise: 2.0 * (squares / (count - 1.0) / count).sqrt() })
+    }
+
+    /// The same of few values, with the noise by Student's t distribution: the half width of the interval that has the mean
+    /// with 95 %. None of fewer than two.
+    #[must_use]
+    pub fn of_few(values: &[f64]) -> Option<Self> {
+        let Self { mean, noise } = Self::of(values)?;
+        let wide = StudentsT::new(0.0, 1.0, values.len() as f64 - 1.0).ok()?.inverse_cdf(0.975);
+        Some(Self { mean, noise: noise / 2.0 * wide })
     }
 
     /// How much greater this is than another one, as a share of that; none if that is not above zero.
@@ -229,6 +240,15 @@ mod tests {
 
     fn judged(before: &[Window], after: &[Window]) -> Judgement {
         judge(before, after, &rates, (0, 1), &Bounds::default()).unwrap()
+    }
+
+    #[test]
+    fn of_few_values_the_interval_is_wider() {
+        // Student's t for two degrees of freedom is 4.303.
+        let found = Estimate::of_few(&[9.0, 10.0, 11.0]).unwrap();
+        assert!((found.mean - 10.0).abs() < 1e-12, "{found:?}");
+        assert!((found.noise - 4.303 / 3.0_f64.sqrt()).abs() < 1e-3, "{found:?}");
+        assert_eq!(Estimate::of_few(&[9.0]), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::raw::RawDocument;
 use bson::{Bson, Document, Timestamp, doc};
@@ -15,6 +15,7 @@ use super::concerns::Defaults;
 use super::cursors::Cursors;
 use super::scram::KeyCache;
 use super::streams::Streams;
+use super::threads::Threads;
 use super::topology::{ReplicaSet, Shards};
 use super::transactions::Transactions;
 use crate::User;
@@ -78,11 +79,13 @@ pub(super) struct Core {
     pub(super) keys: KeyCache,
     /// The user as which the router itself reads the catalog.
     pub(super) own_user: Option<Arc<User>>,
+    pub(super) threads: Threads,
+    pub(super) started: Instant,
     next_route: AtomicUsize,
 }
 
 impl Core {
-    pub(super) fn new(config_seed: &str, users: Vec<User>) -> Self {
+    pub(super) fn new(config_seed: &str, users: Vec<User>, threads: Threads) -> Self {
         let users: Vec<_> = users.into_iter().map(Arc::new).collect();
         Self {
             pool: Pool::default(),
@@ -97,6 +100,8 @@ impl Core {
             own_user: users.first().cloned(),
             users,
             keys: KeyCache::default(),
+            threads,
+            started: Instant::now(),
             next_route: AtomicUsize::new(0),
         }
     }

@@ -138,10 +138,11 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         "flushRouterConfig" => caller.flush(&body),
         "isdbgrid" => Answer::try_from(doc! { "isdbgrid": 1, "hostname": "localhost", "ok": 1.0 }),
 
+        "serverStatus" => caller.server_status(body).await,
         // One node answers for the cluster.
-        "buildInfo" | "buildinfo" | "hostInfo" | "serverStatus" | "getParameter"
-        | "getCmdLineOpts" | "connectionStatus" | "startSession" | "validateDBMetadata"
-        | "listCommands" | "getLog" => caller.on_shard(body).await,
+        "buildInfo" | "buildinfo" | "hostInfo" | "getParameter" | "getCmdLineOpts"
+        | "connectionStatus" | "startSession" | "validateDBMetadata" | "listCommands"
+        | "getLog" => caller.on_shard(body).await,
         // The config server keeps the users, roles and settings of a cluster.
         "usersInfo" | "rolesInfo" | "getDefaultRWConcern" | "getClusterParameter" => {
             caller.on_config(body, Repeat::Safe).await

@@ -39,6 +39,7 @@ mod statistics;
 mod stream_merge;
 mod streams;
 mod targeting;
+mod threads;
 mod topology;
 mod transaction;
 mod transaction_read;
@@ -56,6 +57,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use self::connection::Connection;
 use self::core::Core;
 use crate::User;
+pub use threads::Threads;
 
 /// The shards of a router.
 #[derive(Debug, Clone)]
@@ -67,6 +69,8 @@ pub struct RouterSpec {
     /// With authorisation: the users that may log in. The first is the administrator, as which the
     /// router reads the cluster's catalog. Empty without authorisation.
     pub users: Vec<User>,
+    /// The threads on which it runs, whose processor time `serverStatus` has.
+    pub threads: Threads,
 }
 
 /// A running router; dropping it ends it and its clients' connections.
@@ -81,7 +85,7 @@ impl Router {
     pub async fn start(spec: RouterSpec) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, spec.port)).await?;
         let address = listener.local_addr()?;
-        let core = Arc::new(Core::new(&spec.config, spec.users));
+        let core = Arc::new(Core::new(&spec.config, spec.users, spec.threads));
         Ok(Self { address, serving: tokio::spawn(serve(listener, core)) })
     }
 

@@ -1,4 +1,4 @@
-//! Sizes and counts: listDatabases, collStats, dbStats, added up over the shards.
+//! Sizes and counts: listDatabases, collStats, dbStats, added up over the shards; and serverStatus, of the router itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,6 +77,30 @@ impl Caller {
         merged.insert("shards", shards);
         merged.insert("ok", 1.0);
         merge_times(Answer::try_from(merged)?, &answers)
+    }
+
+    /// serverStatus: of the router itself. A shard says which version the cluster has, and whether the client may ask.
+    pub(super) async fn server_status(&self, body: Document) -> Result<Answer, Failure> {
+        let shard = self.on_shard(body).await?;
+        let about = shard.document()?;
+        let up = self.core.started.elapsed();
+        let mut status = Document::new();
+        for key in ["host", "version", "localTime"] {
+            if let Some(value) = about.get(key) {
+                status.insert(key, value.clone());
+            }
+        }
+        status.insert("process", "mongos");
+        status.insert("pid", i64::from(std::process::id()));
+        status.insert("uptime", up.as_secs_f64().round());
+        status.insert("uptimeMillis", i64::try_from(up.as_millis()).unwrap_or(i64::MAX));
+        if let Some(times) = self.core.threads.times() {
+            let count = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
+            let (user, system) = (count(times.user_us), count(times.system_us));
+            status.insert("extra_info", doc! { "user_time_us": user, "system_time_us": system });
+        }
+        status.insert("ok", 1.0);
+        Ok(Answer::try_from(status)?.not_before(&shard))
     }
 
     /// dbStats: all shards' numbers added up.

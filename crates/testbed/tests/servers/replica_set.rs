@@ -74,3 +74,27 @@ async fn a_node_that_does_not_exist_is_named_with_those_that_do() {
     let error = cluster.kill("named-7").unwrap_err().to_string();
     assert!(error.contains("named-7") && error.contains("it has named-0"), "{error}");
 }
+
+#[tokio::test]
+async fn a_member_with_a_share_of_the_processors_has_it_after_a_restart_too() {
+    let spec = ClusterSpec { cpu_percent: Some(40), ..ClusterSpec::replica_set("shared", 1) };
+    let cluster = Cluster::start(spec).await.unwrap();
+    if let Some(why) = cluster.unshared() {
+        return eprintln!("skipped: {why}");
+    }
+    let group = || {
+        let pid = cluster.nodes()[0].process.unwrap().pid;
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        groups.lines().find(|line| line.contains("imago-testbed-")).map(str::to_owned)
+    };
+    let begun = group();
+    assert!(begun.as_ref().is_some_and(|group| group.ends_with("-shared-0")), "{begun:?}");
+    cluster.kill("shared-0").unwrap();
+    cluster.restart("shared-0").await.unwrap();
+    assert_eq!(group(), begun);
+    cluster.hold_cpu_shares(false).unwrap();
+    cluster.hold_cpu_shares(true).unwrap();
+    let least = ClusterSpec { cpu_percent: Some(1), ..ClusterSpec::replica_set("shared", 1) };
+    let error = Cluster::start(least).await.unwrap_err().to_string();
+    assert!(error.contains("1 % of a processor"), "{error}");
+}

@@ -26,32 +26,12 @@ const NODE_BOUND: Duration = Duration::from_secs(10);
 /// The least time between two questions for a node's memory, each of which starts a command on the node.
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
 
-/// Which of a node's counters are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Views {
-    /// Of operations that it coordinates: each is counted by one node.
-    Coordinated,
-    /// Of reads and writes of its own data: each is counted by all replicas that take part.
-    Local,
-}
-
-impl Views {
-    /// The views, and the kind of operation that each counts.
-    fn all(self) -> [(&'static str, usize); 3] {
-        match self {
-            Self::Coordinated => [
-                ("coordinator_read_latency", READS),
-                ("coordinator_write_latency", UPDATES),
-                ("coordinator_scan_latency", SCANS),
-            ],
-            Self::Local => [
-                ("local_read_latency", READS),
-                ("local_write_latency", UPDATES),
-                ("local_scan_latency", SCANS),
-            ],
-        }
-    }
-}
+/// The views of operations that a node coordinates, and the kind that each counts: each operation is counted by one node.
+const VIEWS: [(&str, usize); 3] = [
+    ("coordinator_read_latency", READS),
+    ("coordinator_write_latency", UPDATES),
+    ("coordinator_scan_latency", SCANS),
+];
 
 /// The share of a machine's memory that is not available to a program that asks for more.
 const MEMORY: &str = "awk '/^MemTotal:/ {t=$2} /^MemAvailable:/ {a=$2} END {if (t > 0) printf \"%.4f\", 1 - a / t}' /proc/meminfo\n";
@@ -87,7 +67,6 @@ pub struct Observer {
     uri: Uri,
     /// The table that is looked at, as keyspace and name; without it all tables of clients.
     table: Option<(String, String)>,
-    views: Views,
     nodes: Vec<Node>,
     looked: Instant,
 }
@@ -98,18 +77,6 @@ impl Observer {
     /// # Errors
     /// No node answers.
     pub async fn begin(file: &ClusterFile, table: Option<(String, String)>) -> Result<Self> {
-        Self::begin_with(file, table, Views::Coordinated).await
-    }
-
-    /// Looks for the first time at some of the counters.
-    ///
-    /// # Errors
-    /// No node answers.
-    pub(super) async fn begin_with(
-        file: &ClusterFile,
-        table: Option<(String, String)>,
-        views: Views,
-    ) -> Result<Self> {
         let node = |access: &NodeAccess| Node {
             access: access.clone(),
             session: None,
@@ -119,7 +86,7 @@ impl Observer {
         };
         let nodes = file.nodes.iter().map(node).collect();
         let looked = Instant::now();
-        let mut observer = Self { uri: file.uri.clone(), table, views, nodes, looked };
+        let mut observer = Self { uri: file.uri.clone(), table, nodes, looked };
         let first = observer.look().await;
         if first.missed.len() == observer.nodes.len() {
             let (name, why) = first.missed.into_iter().next().unwrap_or_default();
@@ -133,9 +100,9 @@ impl Observer {
 
     /// What each node tells, in their order, and what it counted since the last look.
     async fn each(&mut self) -> Vec<Result<(Told, [u64; KINDS])>> {
-        let (uri, table, views) = (&self.uri, self.table.as_ref(), self.views);
+        let (uri, table) = (&self.uri, self.table.as_ref());
         let looks = self.nodes.iter_mut().map(|node| async move {
-            let told = tokio::time::timeout(NODE_BOUND, told(node, uri, table, views)).await;
+            let told = tokio::time::timeout(NODE_BOUND, told(node, uri, table)).await;
             let told = told.unwrap_or_else(|_| {
                 Err(Error::Command {
                     node: node.access.name.clone(),
@@ -157,26 +124,6 @@ impl Observer {
             Ok((told, new))
         };
         self.nodes.iter_mut().zip(all).map(counted).collect()
-    }
-
-    /// How many times as long as the others a node takes for one operation of a hundred: the mean over the kinds that it had
-    /// since the last look. Medians of local work are rounded to nothing in the nodes' tables. None if it or all others had none, or a node does not answer.
-    pub(super) async fn compare(&mut self, name: &str) -> Option<f64> {
-        let number = self.nodes.iter().position(|node| node.access.name == name)?;
-        let mut all: Vec<_> = self.each().await.into_iter().collect::<Result<_>>().ok()?;
-        let (told, new) = all.remove(number);
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for (kind, new) in new.into_iter().enumerate() {
-            let busy = all.iter().filter(|(_, new)| new[kind] > 0);
-            let (count, slowest) = busy.fold((0.0, 0.0), |(count, sum), (told, _)| {
-                (count + 1.0, sum + told.counters[kind].slowest)
-            });
-            if new > 0 && slowest > 0.0 {
-                sum += new as f64 * told.counters[kind].slowest * count / slowest;
-                weights += new as f64;
-            }
-        }
-        (weights > 0.0).then(|| sum / weights)
     }
 
     /// What was counted since the last look.
@@ -226,18 +173,13 @@ impl Observer {
     }
 }
 
-async fn told(
-    node: &mut Node,
-    uri: &Uri,
-    table: Option<&(String, String)>,
-    views: Views,
-) -> Result<Told> {
+async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> Result<Told> {
     if node.session.is_none() {
         node.session = Some(connect_to(node.access.address, uri).await?);
     }
     let session = node.session.as_ref().expect("it is connected");
     let mut told = Told::default();
-    for (view, kind) in views.all() {
+    for (view, kind) in VIEWS {
         let statement = format!(
             "SELECT keyspace_name, table_name, count, p50th_ms, p99th_ms FROM system_views.{view}"
         );

@@ -71,6 +71,9 @@ pub(super) struct Mongodb {
     /// Set a server parameter on each member, for example ttlMonitorSleepSecs=1.
     #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
     parameters: Vec<(String, String)>,
+    /// Processors that each member with data may use, for example 0.3, held by a control group; without it as much as it gets.
+    #[arg(long, value_name = "SHARE", value_parser = cpu_percent)]
+    cpu_share: Option<u16>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -169,6 +172,7 @@ impl Database {
                     cache_mb: up.cache_mb,
                     oplog_mb: up.oplog_mb,
                     parameters: up.parameters,
+                    cpu_percent: up.cpu_share,
                     ..ClusterSpec::default()
                 };
                 (spec.into(), up.kept.foreground)

@@ -30,7 +30,7 @@ fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it(
     let mut reads = ring.start_process(&[&load[..], &reads].concat(), "reads");
     reads.until("clients read", |said| said["started"].as_u64() > Some(1_000));
     let before = ring.pids();
-    let canary = ["--canary", "15s", "--compaction"];
+    let canary = ["--canary", "36s", "--compaction"];
     let roll = |compaction| ring.roll(&[&canary[..], &[compaction]].concat());
     let rolled = ring.json(&roll(EARLY));
     assert_eq!(rolled["tables"], Value::from(vec!["shop.reviews"]), "{rolled}");
@@ -60,7 +60,7 @@ fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it(
     assert_eq!(ring.pids(), before, "no node was restarted");
 
     // What a canary could not be put back from is said before anything is touched.
-    let unknown = ["--canary", "15s", "--set", "concurrent_compactors=1"];
+    let unknown = ["--canary", "36s", "--set", "concurrent_compactors=1"];
     let said = ring.refused(&ring.roll(&unknown), 4);
     assert!(said.contains("concurrent_compactors follows the machine on ring-1"), "{said}");
     ring.json(&["load", "stop", "--control", &socket]);

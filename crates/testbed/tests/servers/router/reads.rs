@@ -35,6 +35,24 @@ async fn a_driver_takes_it_for_a_router() {
 }
 
 #[tokio::test]
+async fn its_status_has_its_own_processor_time() {
+    let cluster = shared().await;
+    let admin = client(&cluster).await.database("admin");
+    let used_us = async || {
+        let status = admin.run_command(doc! { "serverStatus": 1 }).await.unwrap();
+        assert_eq!(status.get_str("process").ok(), Some("mongos"));
+        let extra = status.get_document("extra_info").unwrap();
+        extra.get_i64("user_time_us").unwrap() + extra.get_i64("system_time_us").unwrap()
+    };
+    let before_us = used_us().await;
+    for _ in 0..50 {
+        admin.run_command(doc! { "listDatabases": 1 }).await.unwrap();
+    }
+    let grown_us = used_us().await - before_us;
+    assert!(grown_us > 0, "50 commands took {grown_us} µs of the router's processor time");
+}
+
+#[tokio::test]
 async fn a_large_result_comes_whole_in_many_batches() {
     let cluster = shared().await;
     let collection = split_collection(&cluster, "r_large").await;

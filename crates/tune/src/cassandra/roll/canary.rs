@@ -3,15 +3,17 @@
 //! It gets all that the roll changes: its settings, with a restart if they need one, and the tables' compactions, in this node
 //! alone. Only then are the other nodes changed and the tables altered.
 //!
-//! What is compared is how long nodes take for reads and writes of their own data (`system_views.local_…_latency`, the
-//! time that one of a hundred exceeds), as a ratio of the canary to the mean of the others; and that ratio behind the change to the one before it,
-//! so that a node that is slower than the others anyway is none for it. A canary does not show what only a whole cluster
-//! with the new configuration has: coordinators still wait for replicas with the old one.
+//! What is compared is the time that an operation on a node's own data takes it, by counters of the node
+//! ([`work_done`]), as a multiple of what it takes the others; and that multiple behind the change with the one before it
+//! (`imago_plan::tune::canary`). A canary does not show what only a whole cluster with the new configuration has:
+//! coordinators still wait for replicas with the old one.
+
+mod work_done;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use imago_plan::tune::judge::Estimate;
+use imago_plan::tune::canary::{self, Comparison, Window, multiple};
 use imago_plan::tune::sampling::is_warm;
 use serde::{Deserialize, Serialize};
 
@@ -19,61 +21,97 @@ use super::super::ClusterFile;
 use super::super::compaction;
 use super::super::error::{Error, Result};
 use super::super::knobs::{self, Class, Value};
-use super::super::observe::{Observer, Views};
 use super::super::ring::{Cluster, chain};
 use super::work::{LOOK_EVERY, Work};
 use super::{Change, Preview, Roller};
+use work_done::Reader;
 
-/// Looks on each side, and those that are passed over at most while the canary warms up.
-const LOOKS: u32 = 10;
-const WARM_MAX: usize = 20;
-/// Looks in a row at which the canary or all others may have nothing to do.
-const IDLE_MAX: u32 = 10;
+/// Windows on each side, and those that are passed over at most while the canary warms up.
+const WINDOWS: u32 = 6;
+const WARM_MAX: usize = 12;
+/// A shorter window would mostly show the reading of the counters.
+const WINDOW_MIN: Duration = Duration::from_secs(2);
+/// Windows in a row in which the canary or all others may have nothing to do.
+const IDLE_MAX: u32 = 6;
 
 /// How far the canary has come. A job's checkpoint has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Canary {
-    /// What it took before, as multiples of what the others did.
-    Before(Vec<f64>),
+    /// What all nodes did before.
+    Before(Seen),
     /// It does better with the new configuration.
     Passed,
     /// It gets the old one back, for this reason.
     Refused(String),
 }
 
+/// Windows of one side: of each the count and the microseconds of each kind of work, node by node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// The nodes, in the order of the windows.
+    nodes: Vec<String>,
+    windows: Vec<Vec<Vec<(u64, u64)>>>,
+}
+
+impl Seen {
+    fn of(file: &ClusterFile, windows: &[Window]) -> Self {
+        let pair = |work: &canary::Work| (work.count, work.total_us);
+        let node = |kinds: &Vec<canary::Work>| kinds.iter().map(pair).collect();
+        Self {
+            nodes: names(file),
+            windows: windows.iter().map(|window| window.iter().map(node).collect()).collect(),
+        }
+    }
+
+    fn windows(&self) -> Vec<Window> {
+        let work =
+            |(count, total_us): &(u64, u64)| canary::Work { count: *count, total_us: *total_us };
+        let node = |kinds: &Vec<(u64, u64)>| kinds.iter().map(work).collect();
+        self.windows.iter().map(|window| window.iter().map(node).collect()).collect()
+    }
+}
+
+fn names(file: &ClusterFile) -> Vec<String> {
+    file.nodes.iter().map(|node| node.name.clone()).collect()
+}
+
 /// What was found.
 enum Finding {
-    /// The time that it takes, as a share more or less than before.
-    Better(Estimate),
+    /// It takes less time than before beyond the noise.
+    Better(Comparison),
     /// It does no better beyond the noise, or that could not be told.
     NotBetter(String),
 }
 
-/// How long the canary takes for an operation, as multiples of what the others take; a figure for each look.
+/// What all nodes do, window by window, while the canary can be compared with the others.
 ///
 /// # Errors
 /// Too few operations, or nodes that do not answer.
-async fn multiples(
+async fn seen(
     file: &ClusterFile,
     canary: &str,
     lasts: Duration,
     warms_up: bool,
-) -> Result<Vec<f64>> {
-    let every = (lasts / LOOKS).max(Duration::from_secs(1));
-    let mut observer = Observer::begin_with(file, None, Views::Local).await?;
+) -> Result<Vec<Window>> {
+    let every = (lasts / WINDOWS).max(WINDOW_MIN);
+    let names = names(file);
+    let number = names.iter().position(|name| name == canary).ok_or_else(|| {
+        Error::failed(format!("the cluster file names no {canary}"), "name all nodes there")
+    })?;
+    let others: Vec<usize> = (0..names.len()).filter(|other| *other != number).collect();
+    let mut reader = Reader::begin(file).await?;
     let (mut rising, mut found, mut idle) = (Vec::new(), Vec::new(), 0);
     let mut is_warm_now = !warms_up;
-    while found.len() < LOOKS as usize {
+    while found.len() < WINDOWS as usize {
         let next = Instant::now() + every;
         tokio::time::sleep_until(next.into()).await;
-        let Some(multiple) = observer.compare(canary).await else {
+        let window = reader.window().await?;
+        let Some(multiple) = multiple(&window, number, &others) else {
             idle += 1;
             if idle > IDLE_MAX {
                 return Err(Error::failed(
-                    format!(
-                        "{canary} cannot be compared with the others: they have nothing to do, or do not answer"
-                    ),
+                    format!("{canary} cannot be compared with the others: they have nothing to do"),
                     "a canary needs a load; roll without one (--canary 0s)",
                 ));
             }
@@ -81,7 +119,7 @@ async fn multiples(
         };
         idle = 0;
         if is_warm_now {
-            found.push(multiple);
+            found.push(window);
             continue;
         }
         // It warms up while it takes less and less.
@@ -92,19 +130,30 @@ async fn multiples(
 }
 
 /// Compares the canary before and behind its change.
-fn compared(before: &[f64], after: &[f64]) -> Finding {
-    let change = || Estimate::of(after)?.gain_over(Estimate::of(before)?);
-    let Some(change) = change() else {
+fn compared(file: &ClusterFile, name: &str, before: &Seen, after: &[Window]) -> Finding {
+    let names = names(file);
+    let number = names.iter().position(|node| node == name).filter(|_| names == before.nodes);
+    let comparison = number.and_then(|number| canary::compare(&before.windows(), after, number));
+    let Some(comparison) = comparison else {
         return Finding::NotBetter("too little was seen of it".into());
     };
-    if change.is_negative() {
-        return Finding::Better(change);
+    if comparison.change.is_negative() {
+        return Finding::Better(comparison);
     }
-    Finding::NotBetter(format!(
-        "an operation takes it {:+.1} % (± {:.1} %) of what it took, beside the others",
-        change.mean * 100.0,
-        change.noise * 100.0
-    ))
+    Finding::NotBetter(told(&comparison))
+}
+
+/// A comparison in words.
+fn told(comparison: &Comparison) -> String {
+    let percent = |share: f64| share * 100.0;
+    let nodes = comparison.nodes_noise.map_or_else(String::new, |noise| {
+        format!("; unchanged nodes differ by {:.1} %", percent(noise))
+    });
+    format!(
+        "an operation takes it {:+.1} % (± {:.1} %) of what it took, beside the others{nodes}",
+        percent(comparison.change.mean),
+        percent(comparison.windows_noise),
+    )
 }
 
 impl Roller {
@@ -169,9 +218,9 @@ impl Work<'_> {
         let why = "it is the first one, and the roll goes on only if it does better then";
         self.journal.note(&self.run.record().id, &what, why).await?;
         self.run.reporter().decision(what, why);
-        let before =
-            self.unless_stopped(multiples(&self.roller.file, name, self.canary_lasts(), false));
-        self.checkpoint.canary = Some(Canary::Before(before.await?));
+        let before = self.unless_stopped(seen(&self.roller.file, name, self.canary_lasts(), false));
+        let before = Seen::of(&self.roller.file, &before.await?);
+        self.checkpoint.canary = Some(Canary::Before(before));
         Ok(self.run.save(self.checkpoint.value()).await?)
     }
 
@@ -185,22 +234,19 @@ impl Work<'_> {
         let Some(Canary::Before(before)) = self.checkpoint.canary.clone() else { return Ok(()) };
         let looked = async {
             self.set_compactions(cluster, step, true).await?;
-            multiples(&self.roller.file, name, self.canary_lasts(), true).await
+            seen(&self.roller.file, name, self.canary_lasts(), true).await
         };
         let finding = match self.unless_stopped(looked).await {
-            Ok(after) => compared(&before, &after),
+            Ok(after) => compared(&self.roller.file, name, &before, &after),
             Err(stopped @ Error::Stopped(_)) => return Err(stopped),
             Err(error) => Finding::NotBetter(chain(&error)),
         };
         let why = match finding {
-            Finding::Better(change) => {
+            Finding::Better(comparison) => {
                 self.checkpoint.canary = Some(Canary::Passed);
                 self.run.save(self.checkpoint.value()).await?;
                 let what = format!("{name}: does better than before, and the roll goes on");
-                let (share, noise) = (change.mean * 100.0, change.noise * 100.0);
-                let why = format!(
-                    "an operation takes it {share:+.1} % (± {noise:.1} %), beside the others"
-                );
+                let why = told(&comparison);
                 self.journal.note(&self.run.record().id, &what, &why).await?;
                 self.run.reporter().decision(what, why);
                 return Ok(());
@@ -300,17 +346,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_gain_beyond_the_noise_lets_a_roll_go_on() {
-        // It is a node that was slower than the others anyway.
-        let before = [1.31, 1.28, 1.30, 1.33, 1.29];
-        let Finding::Better(change) = compared(&before, &[0.98, 1.02, 1.00, 1.01, 0.99]) else {
-            panic!("it takes a quarter less");
+    fn a_checkpoint_has_all_that_was_seen() {
+        let work = |count, total_us| canary::Work { count, total_us };
+        let window: Window = vec![
+            vec![work(8_137, 6_058_715), work(0, 0)],
+            vec![work(7_990, 5_412_007), work(3, 411)],
+        ];
+        let seen = Seen {
+            nodes: vec!["cassandra-1".into(), "cassandra-2".into()],
+            windows: vec![
+                window
+                    .iter()
+                    .map(|kinds| kinds.iter().map(|one| (one.count, one.total_us)).collect())
+                    .collect(),
+            ],
         };
-        assert!((change.mean + 0.23).abs() < 0.01, "{change:?}");
-        let same = compared(&before, &[1.29, 1.31, 1.30, 1.28, 1.33]);
-        assert!(matches!(same, Finding::NotBetter(why) if why.contains("beside the others")));
-        let noise = compared(&before, &[0.4, 2.3, 0.6, 1.9, 0.9]);
-        assert!(matches!(noise, Finding::NotBetter(_)), "it may be chance");
-        assert!(matches!(compared(&before, &[1.0]), Finding::NotBetter(_)));
+        let stored = serde_json::to_value(Canary::Before(seen.clone())).unwrap();
+        let Ok(Canary::Before(read)) = serde_json::from_value(stored) else {
+            panic!("it is what was stored");
+        };
+        assert_eq!((read.windows(), &read), (vec![window], &seen));
+        // What an older version stored is not taken for it.
+        let older = serde_json::json!({ "before": [1.31, 1.28] });
+        assert!(serde_json::from_value::<Canary>(older).is_err());
     }
 }

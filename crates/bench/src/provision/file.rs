@@ -1,0 +1,203 @@
+//! The file of runs: a line of JSON for each, on disk as soon as it was made.
+//!
+//! Its first line says what all runs have in common. A run that is begun again goes on behind those that are there; runs
+//! of other settings are refused, as they could not be compared.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::cell::Run;
+use crate::error::{Error, Result, process};
+
+/// The version of the file.
+const VERSION: u32 = 1;
+
+/// What all runs of a file have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Common {
+    /// Documents of the collection.
+    pub documents: u64,
+    /// Keys with which a chain begins.
+    pub keys: u64,
+    /// Phases of a chain.
+    pub length: u32,
+    /// Keys of one batch.
+    pub batch: u32,
+    /// Batches in flight.
+    pub workers: u32,
+    /// The kind of job.
+    pub job: String,
+    /// Processors of each member with data, in percent of one; none on servers that were there before.
+    pub cpu_percent: Option<u16>,
+    /// The storage cache of each member, in MiB; likewise.
+    pub cache_mb: Option<u32>,
+    /// The seed of the first keys.
+    pub seed: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    imago_cells: u32,
+    #[serde(flatten)]
+    common: Common,
+}
+
+/// A file of runs.
+#[derive(Debug)]
+pub(crate) struct File {
+    path: PathBuf,
+    runs: Vec<Run>,
+}
+
+impl File {
+    /// Opens a file, or begins it.
+    ///
+    /// # Errors
+    /// It cannot be read or written, is another kind of file, or has runs with other settings.
+    pub(crate) fn open(path: &Path, common: &Common) -> Result<Self> {
+        let shown = path.display();
+        let wrong = |what: String| Error::Size(format!("{shown}: {what}; name another file"));
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(cause) => return Err(process(format!("read {shown}"))(cause)),
+        };
+        let mut file = Self { path: path.to_path_buf(), runs: Vec::new() };
+        // A process that died in the middle of a line leaves it without an end.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let mut lines = text[..whole].lines();
+        let Some(first) = lines.next() else {
+            if !text.is_empty() && !"{\"imago_cells\":".starts_with(&text[..text.len().min(15)]) {
+                return Err(wrong("this is no file of runs".into()));
+            }
+            file.cut(0)?;
+            let head = Head { imago_cells: VERSION, common: common.clone() };
+            file.write(&head)?;
+            return Ok(file);
+        };
+        let head: Head =
+            serde_json::from_str(first).map_err(|_| wrong("this is no file of runs".into()))?;
+        if head.imago_cells != VERSION {
+            return Err(wrong(format!("it has version {}, not {VERSION}", head.imago_cells)));
+        }
+        if head.common != *common {
+            return Err(wrong("its runs have other settings, as its first line says".into()));
+        }
+        for (number, line) in (2..).zip(lines) {
+            let run = serde_json::from_str(line)
+                .map_err(|cause| wrong(format!("line {number} is no run: {cause}")))?;
+            file.runs.push(run);
+        }
+        if whole < text.len() {
+            file.cut(whole as u64)?;
+        }
+        Ok(file)
+    }
+
+    /// All runs.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Adds a run, which is on disk when this returns.
+    pub(crate) fn add(&mut self, run: Run) -> Result<()> {
+        self.write(&run)?;
+        self.runs.push(run);
+        Ok(())
+    }
+
+    fn write<T: Serialize>(&self, line: &T) -> Result<()> {
+        let mut text = serde_json::to_vec(line).expect("plain data");
+        text.push(b'\n');
+        let written = || {
+            let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+            file.write_all(&text)?;
+            file.sync_all()
+        };
+        written().map_err(process(format!("write {}", self.path.display())))
+    }
+
+    fn cut(&self, length: u64) -> Result<()> {
+        let cut = || match OpenOptions::new().write(true).open(&self.path) {
+            Ok(file) => file.set_len(length),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(cause) => Err(cause),
+        };
+        cut().map_err(process(format!("mend {}", self.path.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::{CacheAt, Cell, Phase, Reads};
+    use super::*;
+
+    fn common() -> Common {
+        Common {
+            documents: 1_000_000,
+            keys: 20_000,
+            length: 8,
+            batch: 512,
+            workers: 4,
+            job: "hash".into(),
+            cpu_percent: Some(15),
+            cache_mb: Some(256),
+            seed: 1,
+        }
+    }
+
+    fn run(number: u32) -> Run {
+        let cell = Cell {
+            shares: vec![44, 56],
+            members: 2,
+            cache_bytes: 17_500_000,
+            cache_at: CacheAt::Worker,
+            reads: Reads::Primary,
+        };
+        let phase = Phase { seconds: 1.25, keys: 19_904, hits: 386 };
+        Run {
+            cell,
+            run: number,
+            phases: vec![phase; 8],
+            cache_bytes: 4_212_000,
+            members: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_file_goes_on_behind_what_a_death_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cells.jsonl");
+        let mut file = File::open(&path, &common()).unwrap();
+        file.add(run(0)).unwrap();
+        file.add(run(1)).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for length in (0..whole.len()).step_by(7) {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let mut file = File::open(&path, &common()).unwrap();
+            let had = file.runs().len();
+            assert!(had < 2, "{length}");
+            file.add(run(2)).unwrap();
+            let again = File::open(&path, &common()).unwrap();
+            assert_eq!(again.runs().len(), had + 1, "{length}");
+            assert_eq!(again.runs().last(), Some(&run(2)));
+        }
+    }
+
+    #[test]
+    fn other_settings_and_other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cells.jsonl");
+        File::open(&path, &common()).unwrap();
+        let other = File::open(&path, &Common { batch: 64, ..common() }).unwrap_err();
+        assert!(other.to_string().contains("other settings"), "{other}");
+        for text in ["configuration,operations_s\nT4,577\n", "T4", "{\"imago_cells\":9}\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(File::open(&path, &common()).is_err(), "{text}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "it is left alone");
+        }
+    }
+}

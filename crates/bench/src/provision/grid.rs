@@ -1,0 +1,84 @@
+//! Which cells are measured, and in which order.
+//!
+//! Servers are started and filled once for all cells that need the same ones. Within them the rounds go forth and back
+//! through the cells, so that none is always measured first.
+
+use imago_plan::tune::sampling::order;
+
+use super::cell::{CacheAt, Cell, Reads};
+
+/// The shares of the paper's uneven shards, in percent (§3.2.2).
+pub const UNEVEN: [&[u32]; 2] = [&[44, 56], &[14, 14, 39, 33]];
+
+/// Shares of so many even shards, in percent; what does not divide goes to the first ones.
+#[must_use]
+pub fn even(shards: u32) -> Vec<u32> {
+    (0..shards).map(|shard| 100 / shards + u32::from(shard < 100 % shards)).collect()
+}
+
+/// All cells of these shards, members and caches, with reads by primaries and the cache at the worker. The cells of one
+/// shape of the servers follow each other.
+#[must_use]
+pub fn cells(shards: &[Vec<u32>], members: &[u32], caches_bytes: &[u64]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for shares in shards {
+        for members in members {
+            for cache_bytes in caches_bytes {
+                cells.push(Cell {
+                    shares: shares.clone(),
+                    members: *members,
+                    cache_bytes: *cache_bytes,
+                    cache_at: CacheAt::Worker,
+                    reads: Reads::Primary,
+                });
+            }
+        }
+    }
+    cells
+}
+
+/// The cells that need the same servers, by these.
+pub(super) fn by_servers(cells: &[Cell]) -> Vec<Vec<Cell>> {
+    let mut all: Vec<Vec<Cell>> = Vec::new();
+    for cell in cells {
+        let needs = |other: &Cell| other.shares == cell.shares && other.members == cell.members;
+        match all.iter_mut().find(|some| needs(&some[0])) {
+            Some(some) => some.push(cell.clone()),
+            None => all.push(vec![cell.clone()]),
+        }
+    }
+    all
+}
+
+/// The runs of some cells: each cell once in each round, forth and back in turn.
+pub(super) fn runs(cells: &[Cell], rounds: u32) -> Vec<(u32, Cell)> {
+    let all = order(cells.len(), rounds as usize).into_iter();
+    all.map(|(round, number)| (u32::try_from(round).unwrap_or(u32::MAX), cells[number].clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_shares_sum_up_to_a_hundred() {
+        assert_eq!(even(1), [100]);
+        assert_eq!(even(3), [34, 33, 33]);
+        assert_eq!(even(4), [25; 4]);
+    }
+
+    #[test]
+    fn servers_are_started_once_for_all_cells_that_need_them() {
+        let shards = [even(1), even(2), UNEVEN[0].to_vec()];
+        let all = cells(&shards, &[1, 2], &[0, 17_500_000]);
+        assert_eq!(all.len(), 12);
+        let by_servers = by_servers(&all);
+        assert_eq!(by_servers.len(), 6);
+        assert!(by_servers.iter().all(|some| some.len() == 2));
+        let order = runs(&by_servers[0], 2);
+        let caches: Vec<u64> = order.iter().map(|(_, cell)| cell.cache_bytes).collect();
+        assert_eq!(caches, [0, 17_500_000, 17_500_000, 0]);
+        assert_eq!(order.iter().map(|(round, _)| *round).collect::<Vec<_>>(), [0, 0, 1, 1]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Running a chain in a cell: as a process of its own, as a user's would be, on servers that were just restarted.
+
+use std::path::Path;
+use std::process::Command;
+
+use imago_testbed::Single;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::cell::{CacheAt, Cell, Phase, Reads, Run};
+use super::file::Common;
+use super::stand::Stand;
+use super::usage;
+use crate::error::{Error, Result};
+use crate::process::Measured;
+
+/// What `imago chain run --json` says, as far as it is needed.
+#[derive(Deserialize)]
+struct Said {
+    phases: Vec<SaidPhase>,
+    cache_failure: Option<String>,
+    result_sha256: String,
+}
+
+#[derive(Deserialize)]
+struct SaidPhase {
+    keys: u64,
+    hits: u64,
+    map_s: f64,
+    sort_s: f64,
+    reduce_s: f64,
+}
+
+/// A run, and the SHA-256 of its result, which is the same in all cells.
+pub(super) struct Ran {
+    pub(super) run: Run,
+    pub(super) result_sha256: String,
+}
+
+/// Runs a chain once. The servers have been restarted before.
+pub(super) async fn once(
+    program: &Path,
+    stand: &Stand,
+    common: &Common,
+    cell: &Cell,
+    number: u32,
+    trace: Option<&Path>,
+) -> Result<Ran> {
+    let empty_bytes = limit(&stand.cache, cell.cache_bytes).await?;
+    let mut command = chain(program, &stand.cluster.uri(), common, cell);
+    if cell.cache_bytes > 0 && cell.cache_at == CacheAt::Worker {
+        command.args(["--cache", &stand.cache.uri()]);
+    }
+    if let Some(trace) = trace {
+        command.arg("--trace").arg(trace);
+    }
+    let stop = CancellationToken::new();
+    let watching = tokio::spawn(usage::watch(stand.members(), stop.clone()));
+    let ended = Measured::start(format!("a chain on {cell}"), command)?.end(0).await;
+    stop.cancel();
+    let members = watching.await.map_err(|_| Error::Wrong("watching the servers failed".into()))?;
+    let said: Said = serde_json::from_slice(&ended?.output)
+        .map_err(|error| Error::Wrong(format!("the chain's report cannot be read: {error}")))?;
+    if let Some(why) = said.cache_failure {
+        return Err(Error::Wrong(format!("the cache failed on {cell}: {why}")));
+    }
+    let cache_bytes = used(&stand.cache).await?.saturating_sub(empty_bytes);
+    let phases = said.phases.iter().map(|one| Phase {
+        seconds: one.map_s + one.sort_s + one.reduce_s,
+        keys: one.keys,
+        hits: one.hits,
+    });
+    let run = Run {
+        cell: cell.clone(),
+        run: number,
+        phases: phases.collect(),
+        cache_bytes: if cell.cache_bytes > 0 { cache_bytes } else { 0 },
+        members,
+    };
+    Ok(Ran { run, result_sha256: said.result_sha256 })
+}
+
+fn chain(program: &Path, uri: &str, common: &Common, cell: &Cell) -> Command {
+    let mut command = Command::new(program);
+    let reads = match cell.reads {
+        Reads::Primary => "primary",
+        Reads::Nearest => "nearest",
+    };
+    command.args(["chain", "run", "--json", "--uri", uri, "--ns"]).arg(Stand::ns().to_string());
+    for (flag, value) in [
+        ("--job", common.job.clone()),
+        ("--modulo", common.documents.to_string()),
+        ("--length", common.length.to_string()),
+        ("--keys", common.keys.to_string()),
+        ("--seed", common.seed.to_string()),
+        ("--batch", common.batch.to_string()),
+        ("--workers", common.workers.to_string()),
+        ("--reads", reads.to_owned()),
+    ] {
+        command.args([flag, &value]);
+    }
+    command
+}
+
+/// Empties the cache and gives it this limit; what it takes while it is empty.
+async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
+    let mut connection = connect(cache).await?;
+    let set = |name: &'static str, value: String| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg(name).arg(value);
+        command
+    };
+    // Nothing of it has to outlive the server.
+    for command in [
+        set("appendonly", "no".into()),
+        set("save", String::new()),
+        set("maxmemory-policy", "allkeys-lru".into()),
+        redis::cmd("FLUSHALL"),
+    ] {
+        command.exec_async(&mut connection).await.map_err(refused)?;
+    }
+    let empty_bytes = used(cache).await?;
+    let limit = set("maxmemory", (empty_bytes + cache_bytes).to_string());
+    limit.exec_async(&mut connection).await.map_err(refused)?;
+    Ok(empty_bytes)
+}
+
+/// The memory that the cache uses.
+async fn used(cache: &Single) -> Result<u64> {
+    let mut connection = connect(cache).await?;
+    let mut command = redis::cmd("INFO");
+    let said: String = command.arg("memory").query_async(&mut connection).await.map_err(refused)?;
+    let used = said.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
+    used.ok_or_else(|| Error::Wrong("Redis does not say how much memory it uses".into()))
+}
+
+async fn connect(cache: &Single) -> Result<redis::aio::MultiplexedConnection> {
+    let client = redis::Client::open(cache.uri()).map_err(refused)?;
+    client.get_multiplexed_async_connection().await.map_err(refused)
+}
+
+fn refused(cause: redis::RedisError) -> Error {
+    Error::Wrong(format!("the cache refused: {cause}"))
+}

@@ -1,0 +1,172 @@
+//! The servers of a cell: shards with their members, filled with messages, and a cache.
+//!
+//! Every stand has the same documents: `_id` from 0 on, with a message of a hundred characters each, as in the paper (Wong
+//! and others, §3.2.1), in one range of `_id`s per shard. While it is filled its members have all of the processors; behind
+//! that each is held to its share, as if it had a machine of its own. Between two runs all members are restarted and the
+//! cache is emptied (§5.1).
+
+use bson::raw::RawArrayBuf;
+use bson::{doc, rawdoc};
+use imago_mongo::namespace::Namespace;
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::server::shard::spread_at;
+use imago_testbed::{Cluster, ClusterSpec, Role, Single, SingleSpec};
+use rand::SeedableRng as _;
+use rand::distr::{Alphanumeric, SampleString as _};
+use rand::rngs::StdRng;
+
+use crate::error::{Error, Result};
+use crate::fill::{Command, WRITERS, send_one};
+
+/// Where the documents are.
+pub(crate) const DB: &str = "messages";
+pub(crate) const COLL: &str = "sampled";
+/// The length of a message, in characters.
+const MESSAGE: usize = 100;
+/// Documents of one insert command.
+const BATCH: u64 = 5_000;
+/// Redis' limit while nothing is measured; a cell sets its own.
+const CACHE_MB: u32 = 4_096;
+
+/// The documents, and the servers that have them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StandSpec {
+    /// Documents.
+    pub documents: u64,
+    /// The share of the documents on each shard, in percent.
+    pub shares: Vec<u32>,
+    /// Members of each shard.
+    pub members: u32,
+    /// The storage cache of each member, in MiB.
+    pub cache_mb: u32,
+    /// The processor time of each member, in percent of one.
+    pub cpu_percent: u16,
+}
+
+/// See the module's documentation.
+pub(crate) struct Stand {
+    pub(crate) cluster: Cluster,
+    pub(crate) cache: Single,
+    pub(crate) spec: StandSpec,
+}
+
+impl Stand {
+    /// Starts the servers, and fills them.
+    pub(crate) async fn start(spec: StandSpec) -> Result<Self> {
+        let shards = u32::try_from(spec.shares.len()).unwrap_or(u32::MAX);
+        let cluster = Cluster::start(ClusterSpec {
+            members: spec.members,
+            cache_mb: spec.cache_mb,
+            cpu_percent: Some(spec.cpu_percent),
+            ..ClusterSpec::sharded("cells", shards)
+        })
+        .await?;
+        let cache =
+            Single::start(SingleSpec { memory_mb: CACHE_MB, ..SingleSpec::redis("cells-cache") })
+                .await?;
+        let stand = Self { cluster, cache, spec };
+        stand.cluster.hold_cpu_shares(false)?;
+        stand.fill().await?;
+        stand.cluster.hold_cpu_shares(true)?;
+        Ok(stand)
+    }
+
+    /// The collection.
+    pub(crate) fn ns() -> Namespace {
+        Namespace::new(DB, COLL)
+    }
+
+    /// Why the members are not held to their shares, if they are not.
+    pub(crate) fn unshared(&self) -> Option<&str> {
+        self.cluster.unshared()
+    }
+
+    async fn fill(&self) -> Result<()> {
+        let router = Endpoint::connect(&self.cluster.admin_uri(), "cluster").await?;
+        router.run("admin", doc! {"balancerStop": 1}).await?;
+        let handle = Handle::new(router.clone(), Self::ns());
+        spread_at(&handle, "_id", &bounds(self.spec.documents, &self.spec.shares)).await?;
+        let writers = (0..WRITERS as u64).map(|writer| {
+            let router = router.clone();
+            async move {
+                let mut from = writer * BATCH;
+                while from < self.spec.documents {
+                    let to = self.spec.documents.min(from + BATCH);
+                    send_one(&router, DB, &messages(from..to)).await?;
+                    from += WRITERS as u64 * BATCH;
+                }
+                Ok::<(), Error>(())
+            }
+        });
+        futures_util::future::try_join_all(writers).await?;
+        Ok(())
+    }
+
+    /// Restarts all members with data, one after the other, and empties the cache.
+    pub(crate) async fn renew(&self) -> Result<()> {
+        self.cluster.hold_cpu_shares(false)?;
+        for node in self.cluster.nodes() {
+            if node.role == Role::Member {
+                self.cluster.terminate(&node.name).await?;
+                self.cluster.restart(&node.name).await?;
+            }
+        }
+        self.cluster.hold_cpu_shares(true).map_err(Error::from)
+    }
+
+    /// The members that hold data: the name and the process of each.
+    pub(crate) fn members(&self) -> Vec<(String, u32)> {
+        let nodes = self.cluster.nodes().into_iter();
+        nodes
+            .filter(|node| node.role == Role::Member)
+            .filter_map(|node| Some((node.name, node.process?.pid)))
+            .collect()
+    }
+}
+
+/// The first `_id` of each shard but the first one.
+pub(crate) fn bounds(documents: u64, shares: &[u32]) -> Vec<i64> {
+    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum::<u64>().max(1);
+    let mut before = 0;
+    let mut bounds = Vec::new();
+    for share in &shares[..shares.len().saturating_sub(1)] {
+        before += u64::from(*share);
+        bounds.push(i64::try_from(documents * before / all).unwrap_or(i64::MAX));
+    }
+    bounds
+}
+
+/// The insert command of some documents: the same ones at each call.
+fn messages(ids: std::ops::Range<u64>) -> Command {
+    let mut rng = StdRng::seed_from_u64(ids.start);
+    let (mut documents, mut len) = (RawArrayBuf::new(), 0);
+    for id in ids {
+        let message = Alphanumeric.sample_string(&mut rng, MESSAGE);
+        documents.push(rawdoc! {"_id": i64::try_from(id).unwrap_or(i64::MAX), "message": message});
+        len += 1;
+    }
+    let body = rawdoc! {
+        "insert": COLL, "ordered": false, "writeConcern": {"w": "majority"}, "documents": documents,
+    };
+    Command { name: "insert", body, len }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_begin_where_the_shares_before_them_end() {
+        assert_eq!(bounds(1_000_000, &[44, 56]), [440_000]);
+        assert_eq!(bounds(1_000_000, &[14, 14, 39, 33]), [140_000, 280_000, 670_000]);
+        assert!(bounds(1_000_000, &[100]).is_empty());
+    }
+
+    #[test]
+    fn documents_are_the_same_at_each_call() {
+        let [one, other] = [messages(5_000..5_003), messages(5_000..5_003)];
+        assert_eq!((one.body.as_bytes(), one.len), (other.body.as_bytes(), 3));
+        assert_ne!(one.body.as_bytes(), messages(10_000..10_003).body.as_bytes());
+    }
+}

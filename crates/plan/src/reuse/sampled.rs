@@ -1,0 +1,260 @@
+//! The curve of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed size.
+//!
+//! A key is in the sample if its hash lies below a threshold, so all of its references are or none (§3.1). When there are
+//! more keys than the sample may hold, the one with the largest hash leaves, and its hash is the new threshold (§3.2): the
+//! rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the bytes of the
+//! other keys above its own for 1/R as many.
+//!
+//! **Adjustment.** The references that the sample stands for differ from the true number, which is known. The paper
+//! (SHARDS-adj, §3.4) takes all of the difference for hits at the shortest distance, because most of it comes from keys that
+//! are referenced very often. That errs where no key is: for uniform keys it is as large as the sample's noise. So the
+//! difference is added where the sample says that it comes from, by regression: sampling a key with `c` references, of which
+//! `h` are hits, changes the one sum by `c` and the other by `h`, so the hits are off by `Σch / Σc²` of the difference
+//! (Cochran, "Sampling Techniques", 1977, chapter 7). With often referenced keys that is the paper's adjustment, without
+//! them it is a ratio to the references sampled.
+//!
+//! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small share
+//! of the distance. The result depends on the trace and the seed alone.
+
+use std::collections::BinaryHeap;
+
+use super::curve::{Phase, Steps};
+use super::hashed::{KeyMap, scattered};
+use super::stack::Stack;
+use super::{Curve, Phases, Reference, Start};
+
+/// The size of a sample, and its draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Keys in the sample, at least 1; the error falls with the root of it.
+    pub keys: usize,
+    /// Another seed samples other keys.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    /// 8,192 keys: a mean error of about 0.01 at most.
+    fn default() -> Self {
+        Self { keys: 8_192, seed: 0 }
+    }
+}
+
+/// The curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace of fewer keys than the sample
+/// may hold, the curve is the exact one but for the width of the buckets.
+///
+/// Sizes that change are followed, but without [`exact`](super::exact)'s account of what had been evicted meanwhile, once
+/// keys leave the sample.
+///
+/// # Panics
+/// If the sample has no keys.
+#[must_use]
+pub fn sampled(phases: &Phases, start: Start, sampling: Sampling) -> Curve {
+    sampled_with_bytes(phases, start, sampling).0
+}
+
+/// The same, and the most bytes that the sample took: its structures never shrink.
+///
+/// # Panics
+/// As [`sampled`].
+#[must_use]
+pub fn sampled_with_bytes(phases: &Phases, start: Start, sampling: Sampling) -> (Curve, usize) {
+    assert!(sampling.keys > 0, "a sample has at least one key");
+    let mut sampler = Sampler::new(sampling, phases.len());
+    for counts in start.passes() {
+        for (number, references) in phases.iter().enumerate() {
+            for reference in references {
+                let outcome = sampler.refer(*reference);
+                if *counts {
+                    sampler.count(number, reference.key, outcome);
+                }
+            }
+        }
+    }
+    let (rate, bytes) = (sampler.rate(), sampler.bytes());
+    let counted = phases.iter().zip(sampler.buckets).map(|(references, buckets)| {
+        let references = references.len() as u64;
+        Phase { references, hits: buckets.steps(references) }
+    });
+    let up = |bytes: u64| (bytes as f64 / rate).round() as u64;
+    let held: Vec<_> =
+        sampler.stack.held().into_iter().map(|(depth, held)| (up(depth), up(held))).collect();
+    let distinct_bytes = held.last().map_or(0, |(_, held)| *held);
+    (Curve::new(counted.collect(), held, distinct_bytes), bytes)
+}
+
+/// The keys of the sample, and what was counted so far.
+struct Sampler {
+    sampling: Sampling,
+    /// Hashes below it are sampled.
+    threshold: u64,
+    stack: Stack,
+    /// Hashes and keys of the sample, the largest first.
+    largest: BinaryHeap<(u64, u64)>,
+    /// By key of the sample: the phase of its last reference, and its references in that phase so far.
+    repeats: KeyMap<(usize, u64)>,
+    buckets: Vec<Buckets>,
+}
+
+/// What a reference came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    NotSampled,
+    /// Its key is new.
+    Cold,
+    /// A hit from this capacity on.
+    Distance(u64),
+}
+
+impl Sampler {
+    fn new(sampling: Sampling, phases: usize) -> Self {
+        let precision = Buckets::precision(phases);
+        Self {
+            sampling,
+            threshold: u64::MAX,
+            stack: Stack::new(),
+            largest: BinaryHeap::with_capacity(sampling.keys + 1),
+            repeats: KeyMap::default(),
+            buckets: vec![Buckets::new(precision); phases],
+        }
+    }
+
+    /// The share of keys that are sampled.
+    fn rate(&self) -> f64 {
+        self.threshold as f64 / u64::MAX as f64
+    }
+
+    fn refer(&mut self, reference: Reference) -> Outcome {
+        let Reference { key, bytes } = reference;
+        let hash = scattered(key, self.sampling.seed);
+        if hash >= self.threshold {
+            return Outcome::NotSampled;
+        }
+        if let Some(depth) = self.stack.refer(key, bytes) {
+            let others = depth.saturating_sub(u64::from(bytes)) as f64;
+            return Outcome::Distance(u64::from(bytes) + (others / self.rate()).round() as u64);
+        }
+        self.largest.push((hash, key));
+        if self.largest.len() <= self.sampling.keys {
+            return Outcome::Cold;
+        }
+        if let Some((largest, leaves)) = self.largest.pop() {
+            self.threshold = largest;
+            self.stack.remove(leaves);
+            self.repeats.remove(&leaves);
+        }
+        if hash < self.threshold { Outcome::Cold } else { Outcome::NotSampled }
+    }
+
+    fn count(&mut self, phase: usize, key: u64, outcome: Outcome) {
+        let distance = match outcome {
+            Outcome::NotSampled => return,
+            Outcome::Cold => None,
+            Outcome::Distance(distance) => Some(distance),
+        };
+        let repeats = self.repeats.entry(key).or_insert((phase, 0));
+        if repeats.0 != phase {
+            *repeats = (phase, 0);
+        }
+        repeats.1 += 1;
+        // The squares of 1, 2, 3… differ by 1, 3, 5….
+        let square = (2 * repeats.1 - 1) as f64;
+        let weight = 1.0 / self.rate();
+        self.buckets[phase].count(distance, weight, square);
+    }
+
+    /// The bytes that the structures take now.
+    fn bytes(&self) -> usize {
+        let buckets: usize = self.buckets.iter().map(Buckets::bytes).sum();
+        let repeats = self.repeats.capacity() * 8 / 7 * (size_of::<(u64, usize, u64)>() + 1);
+        let largest = self.largest.capacity() * size_of::<(u64, u64)>();
+        self.stack.bytes() + largest + repeats + buckets
+    }
+}
+
+/// Hits of one phase by distance, in buckets of 2^precision for each doubling of the distance; exact below.
+#[derive(Clone, Debug)]
+struct Buckets {
+    precision: u32,
+    /// All references.
+    all: Weights,
+    hits: Vec<Weights>,
+}
+
+/// What sampled references stand for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Weights {
+    /// Their number.
+    references: f64,
+    /// The sum, over keys, of what they add to the square of the key's references.
+    squares: f64,
+}
+
+/// The buckets of all phases take at most so many bytes.
+const BUCKETS_BYTES_MAX: usize = 8 << 20;
+
+impl Weights {
+    fn add(&mut self, weight: f64, square: f64) {
+        self.references += weight;
+        self.squares += weight * square;
+    }
+}
+
+impl Buckets {
+    /// As many buckets as fit for so many phases: 512 for each doubling, and at least two.
+    fn precision(phases: usize) -> u32 {
+        let fit = BUCKETS_BYTES_MAX / (64 * size_of::<Weights>() * phases.max(1));
+        fit.max(2).ilog2().min(9)
+    }
+
+    fn new(precision: u32) -> Self {
+        Self { precision, all: Weights::default(), hits: Vec::new() }
+    }
+
+    fn count(&mut self, distance: Option<u64>, weight: f64, square: f64) {
+        self.all.add(weight, square);
+        let Some(distance) = distance else { return };
+        let bucket = self.bucket(distance);
+        if bucket >= self.hits.len() {
+            self.hits.reserve_exact(bucket + 1 - self.hits.len());
+            self.hits.resize(bucket + 1, Weights::default());
+        }
+        self.hits[bucket].add(weight, square);
+    }
+
+    fn bucket(&self, distance: u64) -> usize {
+        let doublings = (distance.max(1).ilog2()).saturating_sub(self.precision);
+        ((u64::from(doublings) << self.precision) + (distance >> doublings)) as usize
+    }
+
+    /// The middle of a bucket.
+    fn distance(&self, bucket: usize) -> u64 {
+        let (bucket, width) = (bucket as u64, 1 << self.precision);
+        let doublings = (bucket / width).saturating_sub(1);
+        let first = (bucket - doublings * width) << doublings;
+        first + ((1 << doublings) - 1) / 2
+    }
+
+    /// The steps of a phase of so many references, adjusted. If none was sampled, nothing is known, and there are no steps.
+    fn steps(&self, references: u64) -> Steps {
+        let references = references as f64;
+        let difference = (references - self.all.references) / self.all.squares;
+        let (mut sum, mut hits) = (0.0, 0.0f64);
+        let mut steps = Steps::default();
+        for (bucket, counted) in self.hits.iter().enumerate() {
+            if counted.references > 0.0 {
+                sum += counted.references + difference * counted.squares;
+                // What rounding or a sum of few keys would take back is not.
+                hits = sum.clamp(hits, references);
+                steps.step(self.distance(bucket).max(1), hits);
+            }
+        }
+        steps
+    }
+
+    fn bytes(&self) -> usize {
+        self.hits.capacity() * size_of::<Weights>()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! One batch: what the cache has of it, the rest from the collection, and that into the cache.
+
+use std::collections::HashMap;
+use std::ops::AddAssign;
+
+use serde::Serialize;
+
+use super::cache::{Cache, Found};
+use super::error::{Error, Result};
+use super::key::{Key, identity_of_document};
+use super::source::Source;
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Different keys of each batch.
+    pub keys: u64,
+    /// Those that the cache had.
+    pub hits: u64,
+    /// Those that the collection was asked for.
+    pub misses: u64,
+    /// Misses of which there is no document.
+    pub missing: u64,
+    /// Cached values that were torn or another document's; they are misses too.
+    pub refused: u64,
+    /// Documents that the cache did not take, because it is full or has failed.
+    pub not_cached: u64,
+    /// The documents' bytes.
+    pub document_bytes: u64,
+    /// Batches that the collection was asked for.
+    pub requests: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.keys += other.keys;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.missing += other.missing;
+        self.refused += other.refused;
+        self.not_cached += other.not_cached;
+        self.document_bytes += other.document_bytes;
+        self.requests += other.requests;
+    }
+}
+
+/// The documents of a batch.
+#[derive(Debug)]
+pub struct Fetched {
+    documents: Vec<Option<Vec<u8>>>,
+    /// The place of each key's document: a key that comes twice is fetched once.
+    places: Vec<usize>,
+    /// What was read for it.
+    pub counts: Counts,
+}
+
+impl Fetched {
+    /// The document of the key at `index` of the batch, as BSON; `None` if there is none.
+    #[must_use]
+    pub fn document(&self, index: usize) -> Option<&[u8]> {
+        self.documents[self.places[index]].as_deref()
+    }
+}
+
+/// Reads through the cache, if there is one.
+#[derive(Clone, Debug)]
+pub struct Fetcher {
+    source: Source,
+    cache: Option<Cache>,
+}
+
+impl Fetcher {
+    /// Reads from `source`, through `cache`.
+    #[must_use]
+    pub fn new(source: Source, cache: Option<Cache>) -> Self {
+        Self { source, cache }
+    }
+
+    /// The cache, if there is one.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// The collection.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Fetches a batch.
+    ///
+    /// # Errors
+    /// The collection's, the cache's if it is required, [`Error::Unasked`] and [`Error::Twice`].
+    pub async fn fetch(&self, keys: &[Key]) -> Result<Fetched> {
+        let mut place_of: HashMap<&[u8], usize> = HashMap::with_capacity(keys.len());
+        let mut different: Vec<&Key> = Vec::with_capacity(keys.len());
+        let mut places = Vec::with_capacity(keys.len());
+        for key in keys {
+            let place = *place_of.entry(key.identity()).or_insert(different.len());
+            if place == different.len() {
+                different.push(key);
+            }
+            places.push(place);
+        }
+        let mut counts = Counts { keys: different.len() as u64, ..Counts::default() };
+        let mut documents: Vec<Option<Vec<u8>>> = different.iter().map(|_| None).collect();
+        if let Some(cache) = &self.cache {
+            let identities: Vec<&[u8]> = different.iter().map(|key| key.identity()).collect();
+            for (document, found) in documents.iter_mut().zip(cache.get(&identities).await?) {
+                match found {
+                    Found::Document(bytes) => *document = Some(bytes),
+                    Found::Nothing => {}
+                    Found::Refused => counts.refused += 1,
+                }
+            }
+        }
+        let unknown = different.iter().zip(&documents).filter(|(_, document)| document.is_none());
+        let misses: Vec<&Key> = unknown.map(|(key, _)| *key).collect();
+        counts.hits = (different.len() - misses.len()) as u64;
+        counts.misses = misses.len() as u64;
+        if !misses.is_empty() {
+            counts.requests = 1;
+            let mut fresh = Vec::with_capacity(misses.len());
+            for document in self.source.fetch(&misses).await? {
+                let place = identity_of_document(&document)
+                    .and_then(|identity| place_of.get(&*identity))
+                    .ok_or_else(|| self.unasked(&document))?;
+                if documents[*place].replace(document.into_bytes()).is_some() {
+                    let namespace = self.source.namespace().to_string();
+                    return Err(Error::Twice { namespace, id: different[*place].to_string() });
+                }
+                fresh.push(*place);
+            }
+            counts.missing = (misses.len() - fresh.len()) as u64;
+            if let Some(cache) = &self.cache {
+                let entry = |place: &usize| {
+                    let document = documents[*place].as_deref()?;
+                    Some((different[*place].identity(), document))
+                };
+                let entries: Vec<(&[u8], &[u8])> = fresh.iter().filter_map(entry).collect();
+                counts.not_cached = entries.len() as u64 - cache.set(&entries).await?;
+            }
+        }
+        counts.document_bytes =
+            documents.iter().flatten().map(|document| document.len() as u64).sum();
+        Ok(Fetched { documents, places, counts })
+    }
+
+    fn unasked(&self, document: &bson::RawDocument) -> Error {
+        let id = document.get("_id").ok().flatten();
+        Error::Unasked {
+            namespace: self.source.namespace().to_string(),
+            id: id.map_or_else(|| "(none)".into(), |id| format!("{id:?}")),
+        }
+    }
+}

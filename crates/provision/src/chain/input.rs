@@ -1,0 +1,50 @@
+//! Lines of the input, one at a time, each of bounded length.
+
+use std::io::{BufRead, Read as _};
+
+use super::error::{Error, Result};
+use super::key::LINE_BYTES_MAX;
+
+/// Reads lines.
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn of(input: R) -> Self {
+        Self { input, line: Vec::new(), number: 0 }
+    }
+
+    /// The next line, with its number from 1 on, without its end and without the tab at its end that Hadoop adds to a
+    /// line of a key alone; `None` at the end of the input.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, &str)>> {
+        self.line.clear();
+        let mut bounded = (&mut self.input).take(LINE_BYTES_MAX as u64 + 1);
+        let read = bounded.read_until(b'\n', &mut self.line);
+        let read = read.map_err(|cause| Error::Read { what: "the input".into(), cause })?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        let line = self.number;
+        let wrong = |problem: String| Error::Input { line, problem };
+        match self.line.pop_if(|last| *last == b'\n') {
+            None if read > LINE_BYTES_MAX => {
+                Err(wrong(format!("it is longer than {LINE_BYTES_MAX} bytes")))
+            }
+            // A last line may lack its end.
+            Some(_) | None => {
+                self.line.pop_if(|last| *last == b'\t');
+                let text = std::str::from_utf8(&self.line);
+                let text = text.map_err(|error| wrong(format!("it is no UTF-8: {error}")))?;
+                if text.is_empty() {
+                    return Err(wrong("it is empty".into()));
+                }
+                Ok(Some((line, text)))
+            }
+        }
+    }
+}

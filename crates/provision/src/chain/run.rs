@@ -1,0 +1,391 @@
+//! A whole chain in one process: the same maps and reduces, in memory, with their times.
+//!
+//! The keys of a phase are sorted by their text as bytes, as they would be between two programs, so the chain reads what
+//! map and reduce would read, in the same order, and its last keys are theirs. Memory is bounded by the first phase's
+//! keys: no later phase has more ([`KEYS_MAX`]).
+
+use std::io::BufRead as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{StreamExt as _, stream};
+use imago_workload::scatter::Permutation;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::cache::Held;
+use super::draw::{Keys, Next};
+use super::error::{Error, Result};
+use super::fetch::{Counts, Fetched, Fetcher};
+use super::key::Key;
+use super::map::{Batch, Missing, Options, ordered};
+use super::{Job, merkle};
+
+/// The most keys with which a chain in one process begins.
+pub const KEYS_MAX: u64 = 20_000_000;
+
+/// The keys of the first phase.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// So many different keys, drawn from all of them by a seed; of a Merkle tree, the first ones.
+    Drawn {
+        /// How many.
+        count: u64,
+        /// The seed.
+        seed: u64,
+    },
+    /// These.
+    Given(Vec<Key>),
+}
+
+impl Start {
+    /// Reads keys from a file, one a line.
+    ///
+    /// # Errors
+    /// It cannot be read, a line is no key, or it has more than [`KEYS_MAX`].
+    pub fn read(path: &Path) -> Result<Self> {
+        let failed = |cause| Error::Read { what: path.display().to_string(), cause };
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let mut keys = Vec::new();
+        for (line, text) in (1..).zip(std::io::BufReader::new(file).lines()) {
+            let text = text.map_err(failed)?;
+            let key = Key::parse(text.trim_end_matches('\t'));
+            keys.push(key.map_err(|problem| Error::Input { line, problem })?);
+            if line > KEYS_MAX {
+                return Err(too_many(line));
+            }
+        }
+        Ok(Self::Given(keys))
+    }
+
+    /// The ranks that are drawn, in the order in which they are read.
+    ///
+    /// # Errors
+    /// There are not so many keys.
+    pub fn drawn(keys: &Keys, count: u64, seed: u64) -> Result<Vec<u64>> {
+        if count > KEYS_MAX {
+            return Err(too_many(count));
+        }
+        let all = keys.count();
+        if count > all {
+            return Err(Error::Usage(format!("{count} keys cannot be drawn from {all}")));
+        }
+        let drawn = Permutation::new(all, seed);
+        let mut ranks: Vec<u64> = (0..count).map(|index| drawn.at(index)).collect();
+        sort(keys, &mut ranks);
+        Ok(ranks)
+    }
+}
+
+fn too_many(count: u64) -> Error {
+    Error::Usage(format!("{count} keys: a chain in one process begins with at most {KEYS_MAX}"))
+}
+
+/// A chain.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// What its phases make of documents.
+    pub job: Job,
+    /// How the next keys are drawn; of a Merkle tree, all keys.
+    pub next: Next,
+    /// The phases, of which each is a map and a reduce; a Merkle tree's number follows from its leaves.
+    pub length: u32,
+    /// The keys of the first phase.
+    pub start: Start,
+    /// How a map works.
+    pub map: Options,
+}
+
+/// Is told each key that is read, in order: the phase, from 0 on, the key, and its document's bytes if there is one.
+pub type Observer = dyn Fn(u32, &Key, Option<u32>) + Send + Sync;
+
+/// One phase.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Phase {
+    /// Its number, from 1 on.
+    pub phase: u32,
+    /// What its map read.
+    #[serde(flatten)]
+    pub read: Counts,
+    /// The keys that its reduce left, or the nodes of the next level.
+    pub unique: u64,
+    /// Seconds of the map: fetching and hashing, which overlap.
+    pub map_s: f64,
+    /// Seconds of sorting.
+    pub sort_s: f64,
+    /// Seconds of the reduce.
+    pub reduce_s: f64,
+}
+
+/// What a chain did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The job.
+    pub job: Job,
+    /// The collection.
+    pub namespace: String,
+    /// Keys of a batch.
+    pub batch: usize,
+    /// Batches under way at once.
+    pub workers: usize,
+    /// Whether there was a cache.
+    pub is_cached: bool,
+    /// Why the cache was no longer used, if it failed.
+    pub cache_failure: Option<String>,
+    /// What the cache held at the end.
+    pub cache: Option<Held>,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// What all phases read.
+    #[serde(flatten)]
+    pub read: Counts,
+    /// The phases.
+    pub phases: Vec<Phase>,
+    /// Keys of the result.
+    pub result_keys: u64,
+    /// The SHA-256 of the result's lines, as `sha256sum` says it of the output of map and reduce.
+    pub result_sha256: String,
+    /// The root of a Merkle tree.
+    pub root: Option<String>,
+}
+
+/// Runs a chain.
+///
+/// # Errors
+/// As [`super::map::map`].
+pub async fn run(
+    chain: &Chain,
+    fetcher: &Fetcher,
+    observer: Option<Arc<Observer>>,
+    cancel: &CancellationToken,
+) -> Result<Report> {
+    let began = Instant::now();
+    let mut state = Running { chain, fetcher, observer, cancel, phases: Vec::new() };
+    let (result_keys, digest, root) = match chain.job {
+        Job::Merkle => state.tree().await?,
+        Job::Hash | Job::Zipf => state.draws().await?,
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    let mut read = Counts::default();
+    state.phases.iter().for_each(|phase| read += phase.read);
+    let held = match fetcher.cache() {
+        Some(cache) => cache.held().await?,
+        None => None,
+    };
+    Ok(Report {
+        job: chain.job,
+        namespace: fetcher.source().namespace().to_string(),
+        batch: chain.map.batch,
+        workers: chain.map.workers,
+        is_cached: fetcher.cache().is_some(),
+        cache_failure: fetcher.cache().and_then(|cache| cache.failure()).map(str::to_owned),
+        cache: held,
+        seconds,
+        read,
+        phases: state.phases,
+        result_keys,
+        result_sha256: digest,
+        root,
+    })
+}
+
+/// The keys of a phase.
+enum Phased {
+    Given(Vec<Key>),
+    Ranks(Vec<u64>),
+}
+
+impl Phased {
+    fn len(&self) -> usize {
+        match self {
+            Self::Given(keys) => keys.len(),
+            Self::Ranks(ranks) => ranks.len(),
+        }
+    }
+
+    fn batch(&self, keys: &Keys, from: usize, size: usize) -> Batch {
+        let to = self.len().min(from + size);
+        let keys = match self {
+            Self::Given(given) => given[from..to].to_vec(),
+            Self::Ranks(ranks) => ranks[from..to].iter().map(|rank| keys.key(*rank)).collect(),
+        };
+        Batch { keys, indexes: Vec::new() }
+    }
+}
+
+struct Running<'a> {
+    chain: &'a Chain,
+    fetcher: &'a Fetcher,
+    observer: Option<Arc<Observer>>,
+    cancel: &'a CancellationToken,
+    phases: Vec<Phase>,
+}
+
+impl Running<'_> {
+    /// The first phase's keys.
+    fn start(&self) -> Result<Phased> {
+        let keys = self.chain.next.keys();
+        Ok(match (&self.chain.start, self.chain.job) {
+            (Start::Given(given), _) => Phased::Given(given.clone()),
+            (Start::Drawn { count, .. }, Job::Merkle) => {
+                if *count > KEYS_MAX.min(keys.count()) {
+                    return Err(Error::Usage(format!(
+                        "a tree of {count} leaves: there are not so many keys"
+                    )));
+                }
+                Phased::Ranks((0..*count).collect())
+            }
+            (Start::Drawn { count, seed }, _) => Phased::Ranks(Start::drawn(keys, *count, *seed)?),
+        })
+    }
+
+    /// One map over `keys`, and what `make` makes of each document that there is.
+    async fn map<T: Send + 'static>(
+        &mut self,
+        keys: Phased,
+        make: impl Fn(&[u8]) -> T + Send + Sync + 'static,
+    ) -> Result<(Vec<T>, Phase)> {
+        let began = Instant::now();
+        let (all, size) = (self.chain.next.keys(), self.chain.map.batch);
+        let starts = (0..keys.len()).step_by(size.max(1));
+        let batches = stream::iter(starts.map(|from| Ok(keys.batch(all, from, size))));
+        let is_observed = self.observer.is_some();
+        let make = move |batch: &Batch, fetched: &Fetched| {
+            let documents = || (0..batch.keys.len()).map(|at| fetched.document(at));
+            let made: Vec<T> = documents().flatten().map(&make).collect();
+            let seen: Option<Vec<(Key, Option<u32>)>> = is_observed.then(|| {
+                let bytes =
+                    documents().map(|one| one.and_then(|one| u32::try_from(one.len()).ok()));
+                batch.keys.iter().cloned().zip(bytes).collect()
+            });
+            (made, seen)
+        };
+        let mut phase = Phase { phase: self.phases.len() as u32 + 1, ..Phase::default() };
+        let mut results = Vec::new();
+        let mut ended = std::pin::pin!(ordered(batches, self.fetcher, &self.chain.map, make));
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return Err(Error::Interrupted),
+                next = ended.next() => next,
+            };
+            let Some(next) = next else { break };
+            let ((made, seen), read) = next?;
+            results.extend(made);
+            phase.read += read;
+            if let Some(observer) = &self.observer {
+                seen.iter()
+                    .flatten()
+                    .for_each(|(key, bytes)| observer(phase.phase - 1, key, *bytes));
+            }
+        }
+        phase.map_s = began.elapsed().as_secs_f64();
+        Ok((results, phase))
+    }
+
+    async fn draws(&mut self) -> Result<(u64, String, Option<String>)> {
+        let mut keys = self.start()?;
+        let all = self.chain.next.keys().clone();
+        for _ in 0..self.chain.length {
+            let next = self.chain.next.clone();
+            let (mut ranks, mut phase) =
+                self.map(keys, move |document| next.rank(document)).await?;
+            let began = Instant::now();
+            sort(&all, &mut ranks);
+            phase.sort_s = began.elapsed().as_secs_f64();
+            let began = Instant::now();
+            ranks.dedup_by(|one, other| all.is_same(*one, *other));
+            phase.reduce_s = began.elapsed().as_secs_f64();
+            phase.unique = ranks.len() as u64;
+            self.phases.push(phase);
+            keys = Phased::Ranks(ranks);
+        }
+        let mut digest = Sha256::new();
+        let mut line = Vec::new();
+        let Phased::Ranks(ranks) = &keys else {
+            return Err(Error::Usage("a chain has at least one phase".into()));
+        };
+        for rank in ranks {
+            line.clear();
+            all.write(*rank, &mut line);
+            line.push(b'\n');
+            digest.update(&line);
+        }
+        Ok((ranks.len() as u64, merkle::hex(&digest.finalize().into()), None))
+    }
+
+    async fn tree(&mut self) -> Result<(u64, String, Option<String>)> {
+        if self.chain.map.missing == Missing::Skipped {
+            let what = "a tree has no place for a missing document: leave out --missing skip";
+            return Err(Error::Usage(what.into()));
+        }
+        let keys = self.start()?;
+        if keys.len() == 0 {
+            return Err(Error::Usage("a tree has at least one leaf".into()));
+        }
+        let (mut level, mut phase) = self.map(keys, merkle::leaf).await?;
+        loop {
+            let began = Instant::now();
+            level = merkle::combine(&level);
+            phase.reduce_s = began.elapsed().as_secs_f64();
+            phase.unique = level.len() as u64;
+            let number = phase.phase + 1;
+            self.phases.push(phase);
+            if level.len() == 1 {
+                break;
+            }
+            phase = Phase { phase: number, ..Phase::default() };
+        }
+        let mut line = Vec::new();
+        merkle::write_node(0, &level[0], &mut line);
+        let digest = Sha256::digest(&line).into();
+        Ok((1, merkle::hex(&digest), Some(merkle::hex(&level[0]))))
+    }
+}
+
+/// Sorts ranks by the text of their keys, as bytes.
+fn sort(keys: &Keys, ranks: &mut [u64]) {
+    match keys {
+        Keys::Numbers(_) => ranks.sort_unstable_by_key(|rank| as_text(*rank)),
+        Keys::Listed(listed) => {
+            let text = |rank: &u64| usize::try_from(*rank).ok().and_then(|at| listed.get(at));
+            ranks.sort_unstable_by(|one, other| text(one).cmp(&text(other)));
+        }
+    }
+}
+
+/// Orders numbers as their decimal texts are ordered by bytes: the digits aligned to the left, then the shorter first.
+fn as_text(number: u64) -> (u128, u32) {
+    let digits = number.checked_ilog10().map_or(1, |log| log + 1);
+    (u128::from(number) * 10_u128.pow(20 - digits), digits)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_sorted_as_their_texts(numbers: Vec<u64>, small in prop::collection::vec(0_u64..2_000, 0..50)) {
+            let mut numbers: Vec<u64> = numbers.into_iter().chain(small).collect();
+            let mut texts: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            texts.sort();
+            sort(&Keys::Numbers(u64::MAX), &mut numbers);
+            let sorted: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            prop_assert_eq!(sorted, texts);
+        }
+    }
+
+    #[test]
+    fn keys_that_are_drawn_are_different() {
+        let mut drawn = Start::drawn(&Keys::Numbers(5_000), 4_000, 7).unwrap();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 4_000);
+        assert!(Start::drawn(&Keys::Numbers(5), 6, 7).is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! Phases of imported reads with times: a time without reads ends a phase.
+
+use std::time::Duration;
+
+use super::{PhasesBy, Read, Span};
+
+/// Reads with times, as phases.
+#[derive(Debug)]
+pub(super) struct Gaps {
+    gap_us: Option<u64>,
+    phases: Vec<Vec<Read>>,
+    spans: Vec<Span>,
+}
+
+impl Gaps {
+    /// Without a gap all reads are one phase.
+    pub(super) fn new(gap: Option<Duration>) -> Self {
+        let gap_us = gap.map(|gap| u64::try_from(gap.as_micros()).unwrap_or(u64::MAX));
+        Self { gap_us, phases: Vec::new(), spans: Vec::new() }
+    }
+
+    /// Adds a read; false if it is before the last one.
+    #[must_use]
+    pub(super) fn read(&mut self, at_us: u64, read: Read) -> bool {
+        if let (Some(phase), Some(span)) = (self.phases.last_mut(), self.spans.last_mut()) {
+            let Some(pause) = at_us.checked_sub(span.ended_us) else { return false };
+            if self.gap_us.is_none_or(|gap| pause < gap) {
+                span.ended_us = at_us;
+                phase.push(read);
+                return true;
+            }
+        }
+        self.phases.push(vec![read]);
+        self.spans.push(Span { began_us: at_us, ended_us: at_us });
+        true
+    }
+
+    /// The rule, the phases, and their times.
+    pub(super) fn end(self) -> (PhasesBy, Vec<Vec<Read>>, Vec<Span>) {
+        let by = self.gap_us.map_or(PhasesBy::One, |gap| PhasesBy::Gap { gap_ms: gap / 1000 });
+        (by, self.phases, self.spans)
+    }
+}

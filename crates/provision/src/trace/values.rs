@@ -1,0 +1,78 @@
+//! Variable-length integers and the parts of a payload.
+
+/// Appends `value` as LEB128: seven bits a byte, the lowest first.
+pub(super) fn put(to: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        to.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}
+
+/// The rest of a payload; each part that is taken may be missing.
+pub(super) struct Payload<'a>(pub(super) &'a [u8]);
+
+impl<'a> Payload<'a> {
+    /// The next variable-length integer.
+    pub(super) fn number(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// The next byte.
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(byte)
+    }
+
+    /// The next `length` bytes.
+    pub(super) fn bytes(&mut self, length: u64) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    /// True at its end.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_number_is_read_as_it_was_written(value: u64, small in 0u64..300) {
+            for value in [value, small, 0, u64::MAX] {
+                let mut bytes = Vec::new();
+                put(&mut bytes, value);
+                let mut payload = Payload(&bytes);
+                prop_assert_eq!(payload.number(), Some(value));
+                prop_assert!(payload.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_number_or_none(bytes: Vec<u8>) {
+            let mut payload = Payload(&bytes);
+            while payload.number().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One message: its header, and its bytes as they came.
+//!
+//! Invariant: the length in the header is the number of bytes, and at most [`MESSAGE_BYTES_MAX`].
+
+use std::io;
+
+use bson::RawDocument;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::command::{Command, is_hello};
+
+/// The largest message that passes: the server's own limit, and room for the header and a command's fields.
+pub const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
+
+pub(super) const HEADER_BYTES: usize = 16;
+pub(super) const FLAG_CHECKSUM: u32 = 1;
+const FLAG_MORE_TO_COME: u32 = 1 << 1;
+const FLAG_EXHAUST_ALLOWED: u32 = 1 << 16;
+/// First read of a message's content; a large one is read in steps, so that a length alone reserves nothing.
+const READ_BYTES: usize = 1 << 20;
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// `OP_MSG`: a command, or its reply.
+    Msg,
+    /// `OP_QUERY`: a command of an old driver's handshake.
+    Query,
+    /// `OP_REPLY`: the reply to an `OP_QUERY`.
+    Reply,
+    /// `OP_COMPRESSED`.
+    Compressed,
+    /// Another one, by its number.
+    Other(i32),
+}
+
+impl Opcode {
+    fn of(number: i32) -> Self {
+        match number {
+            2013 => Self::Msg,
+            2004 => Self::Query,
+            1 => Self::Reply,
+            2012 => Self::Compressed,
+            other => Self::Other(other),
+        }
+    }
+
+    fn number(self) -> i32 {
+        match self {
+            Self::Msg => 2013,
+            Self::Query => 2004,
+            Self::Reply => 1,
+            Self::Compressed => 2012,
+            Self::Other(other) => other,
+        }
+    }
+}
+
+/// A message, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// Reads one message; `None` when the other side has closed the connection between messages.
+    ///
+    /// # Errors
+    /// The connection's, or `InvalidData` for a length that no message has.
+    pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<Self>> {
+        let mut header = [0; HEADER_BYTES];
+        if stream.read(&mut header[..1]).await? == 0 {
+            return Ok(None);
+        }
+        stream.read_exact(&mut header[1..]).await?;
+        let length = i32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+        let length = usize::try_from(length).unwrap_or(0);
+        if !(HEADER_BYTES..=MESSAGE_BYTES_MAX).contains(&length) {
+            let max = MESSAGE_BYTES_MAX;
+            return Err(invalid(format!("a message of {length} bytes: at most {max} pass")));
+        }
+        let mut bytes = Vec::with_capacity(length.min(READ_BYTES));
+        bytes.extend_from_slice(&header);
+        while bytes.len() < length {
+            let start = bytes.len();
+            bytes.resize(length.min(start + READ_BYTES), 0);
+            stream.read_exact(&mut bytes[start..]).await?;
+        }
+        Ok(Some(Self { bytes }))
+    }
+
+    /// Writes it as it is.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub async fn write<S: AsyncWrite + Unpin>(&self, stream: &mut S) -> io::Result<()> {
+        stream.write_all(&self.bytes).await?;
+        stream.flush().await
+    }
+
+    /// An `OP_MSG` of one document, in answer to the message of id `response_to` (0: in answer to none).
+    ///
+    /// # Errors
+    /// `InvalidData` if it is larger than a message may be.
+    pub fn of_body(id: i32, response_to: i32, body: &RawDocument) -> io::Result<Self> {
+        Self::of_parts(id, response_to, Opcode::Msg, &[&[0; 5], body.as_bytes()])
+    }
+
+    pub(super) fn of_parts(
+        id: i32,
+        response_to: i32,
+        opcode: Opcode,
+        parts: &[&[u8]],
+    ) -> io::Result<Self> {
+        let length = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        let field = i32::try_from(length).ok().filter(|_| length <= MESSAGE_BYTES_MAX);
+        let field = field.ok_or_else(|| invalid(format!("a message of {length} bytes")))?;
+        let mut bytes = Vec::with_capacity(length);
+        for field in [field, id, response_to, opcode.number()] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        for part in parts {
+            bytes.extend_from_slice(part);
+        }
+        Ok(Self { bytes })
+    }
+
+    fn field(&self, at: usize) -> i32 {
+        let bytes = self.bytes[at..at + 4].try_into().expect("a message has its header");
+        i32::from_le_bytes(bytes)
+    }
+
+    /// Its id, to which its reply refers.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.field(4)
+    }
+
+    /// The id of the message that it answers.
+    #[must_use]
+    pub fn response_to(&self) -> i32 {
+        self.field(8)
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn opcode(&self) -> Opcode {
+        Opcode::of(self.field(12))
+    }
+
+    /// All its bytes, the header included.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn payload(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+
+    /// The bits of an `OP_MSG`; none of another message.
+    fn flags(&self) -> u32 {
+        match (self.opcode(), self.payload().first_chunk::<4>()) {
+            (Opcode::Msg, Some(flags)) => u32::from_le_bytes(*flags),
+            _ => 0,
+        }
+    }
+
+    /// True for a request that wants no reply, and for a reply that another one follows.
+    #[must_use]
+    pub fn is_more_to_come(&self) -> bool {
+        self.flags() & FLAG_MORE_TO_COME != 0
+    }
+
+    /// True for a request that may be answered by more than one reply.
+    #[must_use]
+    pub fn is_exhaust_allowed(&self) -> bool {
+        self.flags() & FLAG_EXHAUST_ALLOWED != 0
+    }
+
+    /// The command or reply in it; `None` for a kind that has none.
+    ///
+    /// # Errors
+    /// `InvalidData` for a message that contradicts the protocol, and for a checksum that does not match.
+    pub fn command(&self) -> io::Result<Option<Command<'_>>> {
+        Command::of(self)
+    }
+
+    /// The message without the compression that a client's hello offers; `None` if it offers none. A server that was
+    /// offered none never compresses.
+    ///
+    /// # Errors
+    /// As [`Message::command`].
+    pub fn without_compression(&self) -> io::Result<Option<Self>> {
+        // Looked for as bytes first: a hello comes once for each connection, other messages all the time.
+        if !contains(&self.bytes, b"compression\0") {
+            return Ok(None);
+        }
+        let Some(command) = self.command()? else { return Ok(None) };
+        if !is_hello(command.name()) {
+            return Ok(None);
+        }
+        command.without("compression").encode(self).map(Some)
+    }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    const HELLO_BYTES_MAX: usize = 16 * 1024;
+    bytes.len() <= HELLO_BYTES_MAX && bytes.windows(part.len()).any(|window| window == part)
+}
+
+pub(super) fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}

@@ -1,0 +1,178 @@
+//! A proxy between drivers and a router: each connection of a client has one of its own behind it.
+//!
+//! What passes, passes unchanged, so the client logs in at the router by itself. A [`Handler`] sees each request before
+//! it is sent on, and may answer it; it sees the replies too. Requests of a connection are taken one after the other, as
+//! the protocol answers them. A request without a reply, and a reply that others follow, are passed as such.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::message::{Message, Opcode, invalid};
+
+/// Most connections of clients at once; a further one waits until another ends.
+pub const CONNECTIONS_MAX: usize = 1_024;
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// After the operating system refused a connection, for want of descriptors for example.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// What is done with the requests of one connection.
+pub trait Handler: Send + 'static {
+    /// Looks at a request. A reply in return goes to the client, and the request is not passed on.
+    ///
+    /// # Errors
+    /// Ends the connection.
+    fn request(
+        &mut self,
+        request: &Message,
+        upstream: &mut Upstream,
+    ) -> impl Future<Output = io::Result<Option<Message>>> + Send;
+
+    /// Looks at a reply to a request that was passed on, before the client has it.
+    ///
+    /// # Errors
+    /// Ends the connection.
+    fn reply(
+        &mut self,
+        request: &Message,
+        reply: &Message,
+    ) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+/// The connection behind a client's.
+#[derive(Debug)]
+pub struct Upstream {
+    read: BufReader<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+}
+
+impl Upstream {
+    /// Connects to the first of these addresses (`host:port`) that takes connections.
+    ///
+    /// # Errors
+    /// None does: the last one's error, with its address.
+    pub async fn connect(addresses: &[String]) -> io::Result<Self> {
+        let mut last = invalid("there is no address to connect to");
+        for address in addresses {
+            let connected = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(&**address)).await;
+            let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            match connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
+                Ok(stream) => {
+                    let (read, write) = stream.into_split();
+                    return Ok(Self { read: BufReader::new(read), write });
+                }
+                Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    async fn send(&mut self, request: &Message) -> io::Result<()> {
+        request.write(&mut self.write).await
+    }
+
+    async fn receive(&mut self) -> io::Result<Message> {
+        let reply = Message::read(&mut self.read).await?;
+        reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Sends a request that has one reply, and returns that.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub async fn ask(&mut self, request: &Message) -> io::Result<Message> {
+        self.send(request).await?;
+        self.receive().await
+    }
+}
+
+/// Serves clients until `cancel`; then their connections are closed. `handler` makes the handler of each connection. A connection
+/// that fails is closed and logged.
+pub async fn serve<H: Handler>(
+    listener: TcpListener,
+    upstream: Vec<String>,
+    handler: impl Fn() -> H,
+    cancel: CancellationToken,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS_MAX {
+            tokio::select! {
+                _ = connections.join_next() => continue,
+                () = cancel.cancelled() => break,
+            }
+        }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = cancel.cancelled() => break,
+        };
+        match accepted {
+            Ok((client, _)) => {
+                let (handler, upstream) = (handler(), upstream.clone());
+                connections.spawn(async move {
+                    if let Err(cause) = relay(client, &upstream, handler).await {
+                        tracing::warn!(%cause, "a connection through the proxy has ended");
+                    }
+                });
+            }
+            Err(cause) => {
+                tracing::warn!(%cause, "a connection was refused");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+    connections.shutdown().await;
+}
+
+async fn relay(
+    client: TcpStream,
+    upstream: &[String],
+    mut handler: impl Handler,
+) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut upstream = Upstream::connect(upstream).await?;
+    let (read, mut write) = client.into_split();
+    let mut read = BufReader::new(read);
+    while let Some(request) = Message::read(&mut read).await? {
+        if !matches!(request.opcode(), Opcode::Msg | Opcode::Query) {
+            return Err(invalid(format!("a request of the kind {:?}", request.opcode())));
+        }
+        let request = request.without_compression()?.unwrap_or(request);
+        if let Some(reply) = handler.request(&request, &mut upstream).await? {
+            reply.write(&mut write).await?;
+            continue;
+        }
+        upstream.send(&request).await?;
+        let mut is_more = !request.is_more_to_come();
+        while is_more {
+            let Some(reply) = reply_or_close(&mut upstream, &mut read).await? else {
+                return Ok(());
+            };
+            handler.reply(&request, &reply).await?;
+            is_more = reply.is_more_to_come();
+            reply.write(&mut write).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The router's next reply; `None` if the client goes away first, as one does that waits for changes.
+async fn reply_or_close(
+    upstream: &mut Upstream,
+    client: &mut BufReader<OwnedReadHalf>,
+) -> io::Result<Option<Message>> {
+    let mut reply = std::pin::pin!(upstream.receive());
+    tokio::select! {
+        biased;
+        reply = &mut reply => return reply.map(Some),
+        more = client.fill_buf() => if more?.is_empty() { return Ok(None) },
+    }
+    // The client has sent its next request already.
+    reply.await.map(Some)
+}
