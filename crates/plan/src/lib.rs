@@ -19,6 +19,8 @@ pub mod netsim;
 pub mod pace;
 pub mod pending_changes;
 pub mod placement;
+pub mod provision;
+pub mod queueing;
 pub mod reuse;
 pub mod rounds;
 pub mod slice_picker;

@@ -1,0 +1,169 @@
+//! The service that a batch takes at each station, in the mean over the batches of a phase, and how much that varies.
+//!
+//! Misses fall on the keys of a batch independently, and a miss lies on a shard by the shards' shares. So the keys that a
+//! batch asks a shard for are about Poisson distributed: of 100 misses over four even shards the largest part is not 25 but
+//! 30, which is the part that the batch waits for. (A multinomial's parts differ from each other as independent Poisson
+//! numbers do.) A batch without misses asks no router, and a shard is asked only if it has a key of the batch.
+//!
+//! Invariant: the means times the number of batches are the phase's costs, key for key.
+
+use super::costs::{Cost, Costs, Job, Machine};
+use super::shape::{CacheAt, Shape, Station};
+
+/// Service at one station.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Load {
+    pub station: Station,
+    /// Processors, of each member if there are several.
+    pub servers: f64,
+    /// Members among which requests are spread by chance.
+    pub members: u32,
+    /// The probability that a batch asks this station.
+    pub asked: f64,
+    /// The service of a batch, in seconds of one processor.
+    pub mean_s: f64,
+    /// Its variance over batches, in square seconds.
+    pub variance: f64,
+}
+
+impl Load {
+    /// The service of a batch at a member, waiting excluded, in seconds.
+    pub fn alone_s(&self) -> f64 {
+        self.mean_s / self.servers.min(1.0)
+    }
+
+    /// The time between two batches if only this station counts, in seconds.
+    pub fn saturated_s(&self) -> f64 {
+        self.mean_s / (self.servers * f64::from(self.members))
+    }
+
+    /// The share of the waiting that exponential service would cause here which this service does cause: from 0, if all
+    /// batches take equally long, to 1. A member that is chosen by chance among m has no service or all of it, so that even
+    /// constant service varies there: by m (1 + cv²) − 1, where an exponential one has 2 m − 1.
+    pub fn irregularity(&self) -> f64 {
+        if self.mean_s == 0.0 {
+            return 0.0;
+        }
+        let members = f64::from(self.members);
+        let variation = self.variance / self.mean_s.powi(2);
+        ((members * (1.0 + variation) - 1.0) / (2.0 * members - 1.0)).min(1.0)
+    }
+}
+
+/// The mean batch of a phase.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Batch {
+    /// Batches of the phase.
+    pub batches: u64,
+    /// Keys of each, in the mean.
+    pub keys: f64,
+    /// Keys of each that the cache has not, in the mean.
+    pub misses: f64,
+    /// Client, cache and router, as far as they are there.
+    pub single: Vec<Load>,
+    /// Shards, of which the slowest is waited for.
+    pub shards: Vec<Load>,
+    /// Round trips, in seconds.
+    pub delay_s: f64,
+}
+
+impl Batch {
+    /// All stations with processors.
+    pub fn loads(&self) -> impl Iterator<Item = &Load> {
+        self.single.iter().chain(&self.shards)
+    }
+
+    /// The mean batch of a phase of so many keys, at least one, of which the cache has `hits`.
+    pub fn new(
+        keys: u64,
+        hits: f64,
+        costs: &Costs,
+        machine: &Machine,
+        job: &Job,
+        shape: Shape,
+        shares: &[f64],
+    ) -> Self {
+        let batches = keys.div_ceil(u64::from(job.batch));
+        let per_batch = keys as f64 / batches as f64;
+        let has_cache = shape.cache_bytes > 0;
+        let miss_ratio = if has_cache { (1.0 - hits / keys as f64).clamp(0.0, 1.0) } else { 1.0 };
+        let misses = per_batch * miss_ratio;
+        let any = |ratio: f64| 1.0 - (1.0 - ratio).powf(per_batch);
+        // Batches that ask the router at all.
+        let finds = any(miss_ratio);
+        let gets = if has_cache { 1.0 } else { 0.0 };
+        let sets = if has_cache { finds } else { 0.0 };
+        let cache_client = costs.client_get.of(gets, gets * per_batch)
+            + costs.client_set.of(sets, gets * misses)
+            + costs.client_find.of(finds, misses);
+        let at_router = has_cache && shape.cache_at == CacheAt::Router;
+        let client = costs.client.of(1.0, per_batch);
+        let router = costs.router.of(finds, misses);
+        let (client, router) = if at_router {
+            // The worker asks the proxy as it would ask the router, for the whole batch.
+            let ask = costs.client_find.of(1.0, per_batch);
+            (client + ask, router + cache_client + costs.proxy.of(1.0, per_batch))
+        } else {
+            (client + cache_client, router)
+        };
+        let cache =
+            costs.cache_get.of(gets, gets * per_batch) + costs.cache_set.of(sets, gets * misses);
+        let single = |station, servers, asked, mean_s, variance| {
+            let variance = varied(mean_s, variance, job.variation);
+            Load { station, servers, members: 1, asked, mean_s, variance }
+        };
+        let binomial = misses * (1.0 - miss_ratio);
+        let mut stations = vec![
+            single(Station::Client, machine.client_cores, 1.0, client, 0.0),
+            single(
+                Station::Router,
+                machine.router_cores,
+                if at_router { 1.0 } else { finds },
+                router,
+                compound(costs.router, finds, misses, binomial),
+            ),
+        ];
+        if has_cache {
+            let variance = compound(costs.cache_set, finds, misses, binomial);
+            stations.insert(
+                1,
+                single(Station::Cache, machine.cache_cores.min(1.0), 1.0, cache, variance),
+            );
+        }
+        let shard = |(number, share): (u32, &f64)| {
+            let asked = any(miss_ratio * share);
+            let keys = misses * share;
+            let mean_s = costs.shard.of(asked, keys);
+            let variance = compound(costs.shard, asked, keys, keys);
+            let variance = varied(mean_s, variance, job.variation);
+            let members = shape.read_members();
+            let station = Station::Shard(number);
+            Load { station, servers: machine.shard_cores, members, asked, mean_s, variance }
+        };
+        let cache_trips = if has_cache { 1.0 + sets } else { 0.0 };
+        let router_trips = if at_router { 1.0 } else { finds };
+        Self {
+            batches,
+            keys: per_batch,
+            misses,
+            single: stations,
+            shards: (0..).zip(shares).map(shard).collect(),
+            delay_s: cache_trips * costs.round_trip_cache_s
+                + router_trips * costs.round_trip_router_s
+                + finds * costs.round_trip_shard_s,
+        }
+    }
+}
+
+/// The variance of a cost whose request is made with probability `asked`, for a number of keys with that mean and variance.
+fn compound(cost: Cost, asked: f64, keys: f64, variance: f64) -> f64 {
+    let requests = cost.request_s.powi(2) * asked * (1.0 - asked);
+    // Keys are there only if there is a request.
+    let both = 2.0 * cost.request_s * cost.key_s * keys * (1.0 - asked);
+    requests + cost.key_s.powi(2) * variance + both
+}
+
+/// The variance if each service is, besides, multiplied by a factor of mean 1 and this variance.
+fn varied(mean_s: f64, variance: f64, variation: f64) -> f64 {
+    variance * (1.0 + variation) + variation * mean_s.powi(2)
+}

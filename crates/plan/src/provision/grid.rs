@@ -1,0 +1,166 @@
+//! The shapes that are compared: every combination of the values of five dimensions.
+//!
+//! Invariants: each dimension's values rise; no two shapes of [`Grid::shapes`] are the same; a neighbour differs from its
+//! shape in one dimension, by one step of the grid.
+
+use super::shape::{CacheAt, Reads, Shape};
+
+/// Values for each dimension of a [`Shape`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grid {
+    shards: Vec<u32>,
+    replicas: Vec<u32>,
+    cache_bytes: Vec<u64>,
+    reads: Vec<Reads>,
+    cache_at: Vec<CacheAt>,
+}
+
+/// A dimension of shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dimension {
+    Shards,
+    Replicas,
+    Cache,
+    Reads,
+    CacheAt,
+}
+
+const DIMENSIONS: [Dimension; 5] = [
+    Dimension::Shards,
+    Dimension::Replicas,
+    Dimension::Cache,
+    Dimension::Reads,
+    Dimension::CacheAt,
+];
+
+impl Grid {
+    /// With these values, in any order. None if a dimension has none, or a number of shards or replicas is 0.
+    #[must_use]
+    pub fn new(
+        mut shards: Vec<u32>,
+        mut replicas: Vec<u32>,
+        mut cache_bytes: Vec<u64>,
+        mut reads: Vec<Reads>,
+        mut cache_at: Vec<CacheAt>,
+    ) -> Option<Self> {
+        tidy(&mut shards);
+        tidy(&mut replicas);
+        tidy(&mut cache_bytes);
+        tidy(&mut reads);
+        tidy(&mut cache_at);
+        let none = cache_bytes.is_empty() || reads.is_empty() || cache_at.is_empty();
+        let zero = |values: &[u32]| values.first().is_none_or(|least| *least == 0);
+        let bad = none || zero(&shards) || zero(&replicas);
+        (!bad).then_some(Self { shards, replicas, cache_bytes, reads, cache_at })
+    }
+
+    /// All shapes, each once, in order.
+    #[must_use]
+    pub fn shapes(&self) -> Vec<Shape> {
+        let mut shapes = Vec::new();
+        for shards in self.shards.iter().copied() {
+            for replicas in self.replicas.iter().copied() {
+                for cache_bytes in self.cache_bytes.iter().copied() {
+                    for cache_at in self.cache_at.iter().copied() {
+                        for reads in self.reads.iter().copied() {
+                            let shape = Shape { shards, replicas, cache_bytes, cache_at, reads };
+                            shapes.push(shape.canonical());
+                        }
+                    }
+                }
+            }
+        }
+        tidy(&mut shapes);
+        shapes
+    }
+
+    /// The shapes one step away, and the dimension of each step.
+    pub(super) fn neighbours(&self, shape: Shape) -> Vec<(Dimension, Shape)> {
+        let mut found: Vec<(Dimension, Shape)> = Vec::new();
+        for dimension in DIMENSIONS {
+            let one_away: Vec<Shape> = match dimension {
+                Dimension::Shards => beside(&self.shards, shape.shards)
+                    .map(|shards| Shape { shards, ..shape })
+                    .collect(),
+                Dimension::Replicas => beside(&self.replicas, shape.replicas)
+                    .map(|replicas| Shape { replicas, ..shape })
+                    .collect(),
+                Dimension::Cache => beside(&self.cache_bytes, shape.cache_bytes)
+                    .map(|cache_bytes| Shape { cache_bytes, ..shape })
+                    .collect(),
+                Dimension::Reads => {
+                    self.reads.iter().map(|reads| Shape { reads: *reads, ..shape }).collect()
+                }
+                Dimension::CacheAt => self
+                    .cache_at
+                    .iter()
+                    .map(|cache_at| Shape { cache_at: *cache_at, ..shape })
+                    .collect(),
+            };
+            for neighbour in one_away.into_iter().map(Shape::canonical) {
+                let known = found.iter().any(|(_, other)| *other == neighbour);
+                if neighbour != shape.canonical() && !known {
+                    found.push((dimension, neighbour));
+                }
+            }
+        }
+        found
+    }
+}
+
+fn tidy<T: Ord>(values: &mut Vec<T>) {
+    values.sort();
+    values.dedup();
+}
+
+/// The value before and the value behind one of a list.
+fn beside<T: Copy + Ord>(values: &[T], value: T) -> impl Iterator<Item = T> {
+    let at = values.partition_point(|other| *other < value);
+    let before = at.checked_sub(1).and_then(|at| values.get(at)).copied();
+    let behind = values[at..].iter().copied().find(|other| *other > value);
+    before.into_iter().chain(behind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let reads = vec![Reads::Primary, Reads::Nearest];
+        let cache_at = vec![CacheAt::Worker, CacheAt::Router];
+        Grid::new(vec![4, 1, 2, 2], vec![1, 3], vec![0, 1 << 27], reads, cache_at).expect("a grid")
+    }
+
+    #[test]
+    fn shapes_that_make_no_difference_are_one() {
+        // Of one member both reads are the same, and a cache that is not there is nowhere: 3 × (1 × 1 + 1 × 2 + 2 × 1 + 2 × 2).
+        assert_eq!(grid().shapes().len(), 3 * 9);
+    }
+
+    #[test]
+    fn neighbours_are_one_step_away() {
+        let shape = Shape {
+            shards: 2,
+            replicas: 1,
+            cache_bytes: 1 << 27,
+            cache_at: CacheAt::Worker,
+            reads: Reads::Primary,
+        };
+        let neighbours = grid().neighbours(shape);
+        let of = |dimension| neighbours.iter().filter(|(its, _)| *its == dimension).count();
+        assert_eq!(of(Dimension::Shards), 2);
+        assert_eq!(of(Dimension::Replicas), 1);
+        assert_eq!(of(Dimension::Cache), 1);
+        // The one member is the nearest.
+        assert_eq!(of(Dimension::Reads), 0);
+        assert_eq!(of(Dimension::CacheAt), 1);
+    }
+
+    #[test]
+    fn a_grid_has_a_value_for_each_dimension() {
+        let reads = vec![Reads::Primary];
+        let at = vec![CacheAt::Worker];
+        assert_eq!(Grid::new(vec![0, 1], vec![1], vec![0], reads.clone(), at.clone()), None);
+        assert_eq!(Grid::new(vec![1], vec![1], vec![], reads, at), None);
+    }
+}

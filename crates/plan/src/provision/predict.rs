@@ -1,0 +1,243 @@
+//! The prediction for one shape: time, processors and memory.
+
+use super::Workload;
+use super::batch::{Batch, Load};
+use super::costs::{Cost, Costs, Errors, Job, Machine};
+use super::phase::timed;
+use super::shape::{Shape, Shares, Station};
+
+/// A batch at one station, in one phase.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AtStation {
+    /// The station.
+    pub station: Station,
+    /// Time of a batch there, waiting included, in seconds.
+    pub response_s: f64,
+    /// Processor time of all batches there, in seconds; of a shard, of all its members that are read.
+    pub processor_s: f64,
+    /// The share of its processors that is busy in the mean.
+    pub utilisation: f64,
+}
+
+/// One phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PhaseTime {
+    /// Its time, in seconds.
+    pub time_s: f64,
+    /// Keys that it reads.
+    pub keys: u64,
+    /// Keys that the cache answers.
+    pub hits: f64,
+    /// By station.
+    pub stations: Vec<AtStation>,
+    /// The station that bounds its time.
+    pub bottleneck: Station,
+}
+
+/// Busy processors: 0.5 is one processor for half of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Processors {
+    /// Over the job.
+    pub average: f64,
+    /// In the phase with the most.
+    pub maximum: f64,
+}
+
+/// What a shape is expected to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// The shape.
+    pub shape: Shape,
+    /// The phases in order.
+    pub phases: Vec<PhaseTime>,
+    /// The time of all of them, in seconds.
+    pub job_s: f64,
+    /// Of a database server: the average is over all members of all shards, the maximum is that of the busiest member.
+    pub database: Processors,
+    /// Of the client.
+    pub client: Processors,
+    /// Of the cache.
+    pub cache: Processors,
+    /// Of the router, with the proxy.
+    pub router: Processors,
+    /// Bytes of entries in the cache when the job ends.
+    pub cache_held_bytes: u64,
+    /// Memory of one member, by shard: documents, indexes and the server itself, if it keeps all of them in memory.
+    pub member_bytes: Vec<f64>,
+    /// The station that bounds most of the job's time.
+    pub bottleneck: Station,
+}
+
+impl Prediction {
+    /// Keys that the cache answers, in all phases.
+    #[must_use]
+    pub fn hits(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.hits).sum()
+    }
+
+    /// Memory of all database servers, in bytes.
+    #[must_use]
+    pub fn database_bytes(&self) -> f64 {
+        f64::from(self.shape.replicas) * self.member_bytes.iter().sum::<f64>()
+    }
+}
+
+/// What to expect of a shape.
+#[must_use]
+pub fn predict(
+    workload: Workload<'_>,
+    costs: &Costs,
+    machine: &Machine,
+    job: &Job,
+    shape: Shape,
+    shares: &Shares,
+) -> Prediction {
+    let shares = shares.of(shape.shards);
+    let mut phases = Vec::with_capacity(workload.phases.len());
+    for (number, keys) in workload.phases.iter().enumerate() {
+        let cached = shape.cache_bytes > 0 && *keys > 0;
+        let hits = if cached { workload.hits.hits(number, shape.cache_bytes) } else { 0.0 };
+        phases.push(phase(*keys, hits, costs, machine, job, shape, &shares));
+    }
+    let job_s: f64 = phases.iter().map(|phase| phase.time_s).sum();
+    let held = if shape.cache_bytes > 0 { workload.hits.held_bytes(shape.cache_bytes) } else { 0 };
+    let stored = costs.documents as f64 * (costs.document_bytes + costs.index_bytes);
+    let of = |station| busy(&phases, job_s, |at| at.station == station);
+    let is_shard = |at: &AtStation| matches!(at.station, Station::Shard(_));
+    let all_members_s: f64 = phases
+        .iter()
+        .flat_map(|phase| &phase.stations)
+        .filter(|at| is_shard(at))
+        .map(|at| at.processor_s)
+        .sum();
+    let read = f64::from(shape.read_members());
+    let busiest =
+        |number| busy(&phases, job_s, |at| at.station == Station::Shard(number)).maximum / read;
+    Prediction {
+        shape,
+        database: Processors {
+            average: ratio(all_members_s, f64::from(shape.members()) * job_s),
+            maximum: (0..shape.shards).map(busiest).fold(0.0, f64::max),
+        },
+        client: of(Station::Client),
+        cache: of(Station::Cache),
+        router: of(Station::Router),
+        cache_held_bytes: held,
+        member_bytes: shares.iter().map(|share| costs.server_bytes + share * stored).collect(),
+        bottleneck: bottleneck(&phases),
+        phases,
+        job_s,
+    }
+}
+
+fn phase(
+    keys: u64,
+    hits: f64,
+    costs: &Costs,
+    machine: &Machine,
+    job: &Job,
+    shape: Shape,
+    shares: &[f64],
+) -> PhaseTime {
+    if keys == 0 {
+        let (stations, bottleneck) = (Vec::new(), Station::Workers);
+        return PhaseTime { time_s: 0.0, keys, hits: 0.0, stations, bottleneck };
+    }
+    let batch = Batch::new(keys, hits, costs, machine, job, shape, shares);
+    let timed = timed(&batch, job.workers);
+    let at = |(load, response_s): (&Load, f64)| {
+        let processor_s = load.mean_s * batch.batches as f64;
+        let processors = load.servers * f64::from(load.members);
+        let utilisation = ratio(processor_s, timed.time_s * processors);
+        AtStation { station: load.station, response_s, processor_s, utilisation }
+    };
+    let stations = batch.loads().zip(timed.responses_s.iter().copied()).map(at).collect();
+    PhaseTime { time_s: timed.time_s, keys, hits, stations, bottleneck: timed.bottleneck }
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// Busy processors of the stations that are asked for, together.
+fn busy(phases: &[PhaseTime], job_s: f64, is_it: impl Fn(&AtStation) -> bool) -> Processors {
+    let of = |phase: &PhaseTime| {
+        phase.stations.iter().filter(|at| is_it(at)).map(|at| at.processor_s).sum::<f64>()
+    };
+    Processors {
+        average: ratio(phases.iter().map(&of).sum(), job_s),
+        maximum: phases.iter().map(|phase| ratio(of(phase), phase.time_s)).fold(0.0, f64::max),
+    }
+}
+
+/// The station that bounds the phases of the most time.
+fn bottleneck(phases: &[PhaseTime]) -> Station {
+    let time_s = |station| {
+        let its = phases.iter().filter(|phase| phase.bottleneck == station);
+        its.map(|phase| phase.time_s).sum::<f64>()
+    };
+    let all = phases.iter().map(|phase| phase.bottleneck);
+    all.max_by(|one, other| time_s(*one).total_cmp(&time_s(*other))).unwrap_or(Station::Workers)
+}
+
+/// A time that is expected with a probability of 95 %, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The least.
+    pub low_s: f64,
+    /// The greatest.
+    pub high_s: f64,
+}
+
+/// The interval of a job's time that the errors of the costs leave (by the delta method: each group of costs changed by its
+/// standard error, the changes of time added in squares). It does not contain what the model itself is off.
+#[must_use]
+pub fn interval(
+    workload: Workload<'_>,
+    costs: &Costs,
+    errors: &Errors,
+    machine: &Machine,
+    job: &Job,
+    shape: Shape,
+    shares: &Shares,
+) -> Interval {
+    let time_s = |costs: &Costs| predict(workload, costs, machine, job, shape, shares).job_s;
+    let mean_s = time_s(costs);
+    let scaled = |cost: Cost, error: f64| Cost {
+        request_s: cost.request_s * (1.0 + error),
+        key_s: cost.key_s * (1.0 + error),
+    };
+    let client = Costs {
+        client: scaled(costs.client, errors.client),
+        client_get: scaled(costs.client_get, errors.client),
+        client_set: scaled(costs.client_set, errors.client),
+        client_find: scaled(costs.client_find, errors.client),
+        proxy: scaled(costs.proxy, errors.client),
+        ..*costs
+    };
+    let cache = Costs {
+        cache_get: scaled(costs.cache_get, errors.cache),
+        cache_set: scaled(costs.cache_set, errors.cache),
+        ..*costs
+    };
+    let router = Costs { router: scaled(costs.router, errors.router), ..*costs };
+    let shard = Costs { shard: scaled(costs.shard, errors.shard), ..*costs };
+    let longer = 1.0 + errors.round_trips;
+    let trips = Costs {
+        round_trip_cache_s: costs.round_trip_cache_s * longer,
+        round_trip_router_s: costs.round_trip_router_s * longer,
+        round_trip_shard_s: costs.round_trip_shard_s * longer,
+        ..*costs
+    };
+    let changed = [
+        (errors.client, client),
+        (errors.cache, cache),
+        (errors.router, router),
+        (errors.shard, shard),
+        (errors.round_trips, trips),
+    ];
+    let changed = changed.iter().filter(|(error, _)| *error > 0.0);
+    let variance: f64 = changed.map(|(_, costs)| (time_s(costs) - mean_s).powi(2)).sum();
+    let half_s = 1.96 * variance.sqrt();
+    Interval { low_s: (mean_s - half_s).max(0.0), high_s: mean_s + half_s }
+}
