@@ -23,6 +23,7 @@ mod key;
 pub mod map;
 pub mod merkle;
 pub mod proxy;
+pub mod recorder;
 pub mod reduce;
 pub mod run;
 mod source;
