@@ -11,6 +11,8 @@
 //!   smaller by sampling keys (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations",
 //!   USENIX ATC 2017).
 //!
+//! [`uniform`] needs no trace: it is the expectation for a chain whose keys are uniform hashes.
+//!
 //! **The cache.** It is looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry becomes the
 //! newest one and takes the reference's bytes, and the oldest entries leave until all fit. An entry that is larger than
 //! the cache therefore empties it and leaves, too: it is never a hit. An entry whose size changed since its last
@@ -29,6 +31,7 @@ mod repeats;
 mod sampled;
 mod simulated;
 mod stack;
+pub mod uniform;
 
 pub use curve::{Curve, Point};
 pub use exact::exact;
