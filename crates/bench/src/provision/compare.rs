@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use imago_plan::provision::{
-    Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan, predict,
-};
 use imago_plan::provision as planned;
+use imago_plan::provision::{
+    Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan,
+    predict,
+};
 use imago_plan::reuse::{Curve, Policy, Simulation, Start, simulated};
 use imago_provision::probe::Probe;
 use imago_provision::trace::Trace;
@@ -69,7 +70,8 @@ pub(crate) struct Predictor {
 impl Predictor {
     /// By the files that were made beside the runs.
     pub(crate) fn read(trace: &Path, probe: &Path, common: &Common) -> Result<Self> {
-        let wrong = |path: &Path, cause: String| Error::Wrong(format!("{}: {cause}", path.display()));
+        let wrong =
+            |path: &Path, cause: String| Error::Wrong(format!("{}: {cause}", path.display()));
         let trace_read = Trace::read(trace).map_err(|cause| wrong(trace, cause.to_string()))?;
         let probe = Probe::read(probe).map_err(|cause| wrong(probe, cause.to_string()))?;
         let costs = probe.costs();
@@ -156,7 +158,8 @@ pub(crate) fn compare(
     lengths: &[usize],
 ) -> Result<(Vec<Compared>, Option<Accuracy>)> {
     let cells = by_cell(&measured.runs);
-    let curve = predictor.curve(&distinct(cells.iter().map(|(cell, _)| cell.cache_bytes).collect()));
+    let curve =
+        predictor.curve(&distinct(cells.iter().map(|(cell, _)| cell.cache_bytes).collect()));
     let mut compared = Vec::new();
     for (cell, runs) in &cells {
         for length in lengths {
