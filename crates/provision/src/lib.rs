@@ -8,5 +8,7 @@
 //! This crate must not know: the command line, and how servers are started.
 
 pub mod chain;
+pub mod record;
 pub mod trace;
+pub mod utc;
 pub mod wire;

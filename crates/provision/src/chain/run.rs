@@ -263,8 +263,9 @@ impl Running<'_> {
             (made, seen)
         };
         let mut phase = Phase { phase: self.phases.len() as u32 + 1, ..Phase::default() };
+        let fetcher = self.fetcher.in_phase(phase.phase - 1);
         let mut results = Vec::new();
-        let mut ended = std::pin::pin!(ordered(batches, self.fetcher, &self.chain.map, make));
+        let mut ended = std::pin::pin!(ordered(batches, &fetcher, &self.chain.map, make));
         loop {
             let next = tokio::select! {
                 biased;
