@@ -206,6 +206,5 @@ fn remove(file: &Path) -> Result<()> {
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {
-    std::fs::rename(from, to)
-        .map_err(process(format!("rename {}", from.display())))
+    std::fs::rename(from, to).map_err(process(format!("rename {}", from.display())))
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use imago_plan::provision::{
-    Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan, predict,
-};
 use imago_plan::provision as planned;
+use imago_plan::provision::{
+    Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan,
+    predict,
+};
 use imago_plan::reuse::{Curve, Policy, Start, simulated};
 use imago_provision::probe::Probe;
 use imago_provision::trace::Trace;
@@ -71,7 +72,8 @@ pub(crate) struct Predictor {
 impl Predictor {
     /// By the files that were made beside the runs.
     pub(crate) fn read(trace: &Path, probe: &Path, common: &Common) -> Result<Self> {
-        let wrong = |path: &Path, cause: String| Error::Wrong(format!("{}: {cause}", path.display()));
+        let wrong =
+            |path: &Path, cause: String| Error::Wrong(format!("{}: {cause}", path.display()));
         let trace_read = Trace::read(trace).map_err(|cause| wrong(trace, cause.to_string()))?;
         let probe = Probe::read(probe).map_err(|cause| wrong(probe, cause.to_string()))?;
         let costs = probe.costs();
@@ -93,7 +95,14 @@ impl Predictor {
     /// The hits of these sizes of a cache.
     fn curve(&self, caches_bytes: &[u64]) -> Curve {
         let policy = Policy::SampledLru { samples: SAMPLES };
-        simulated(&self.references, Start::Cold, policy, caches_bytes, 1.0, &mut StdRng::seed_from_u64(1))
+        simulated(
+            &self.references,
+            Start::Cold,
+            policy,
+            caches_bytes,
+            1.0,
+            &mut StdRng::seed_from_u64(1),
+        )
     }
 
     /// The plan for chains of this length.
@@ -158,7 +167,8 @@ pub(crate) fn compare(
     lengths: &[usize],
 ) -> Result<(Vec<Compared>, Option<Accuracy>)> {
     let cells = by_cell(&measured.runs);
-    let curve = predictor.curve(&distinct(cells.iter().map(|(cell, _)| cell.cache_bytes).collect()));
+    let curve =
+        predictor.curve(&distinct(cells.iter().map(|(cell, _)| cell.cache_bytes).collect()));
     let mut compared = Vec::new();
     for (cell, runs) in &cells {
         for length in lengths {

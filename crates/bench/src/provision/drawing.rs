@@ -44,22 +44,24 @@ fn baseline(cells: &[&Compared]) -> Picture {
         .copied()
         .filter(|cell| cell.measured.cell.shards() == 1 && cell.measured.cell.members == 1)
         .collect();
-    let by_length = |y: &'static str, title: &str, value: &dyn Fn(&Compared) -> Option<Mean>, predicted: &dyn Fn(&Compared) -> Option<f64>| {
+    let by_length = |y: &'static str,
+                     title: &str,
+                     value: &dyn Fn(&Compared) -> Option<Mean>,
+                     predicted: &dyn Fn(&Compared) -> Option<f64>| {
         let mut series = Vec::new();
         for bytes in caches(&one) {
             let of: Vec<&&Compared> =
                 one.iter().filter(|cell| cell.measured.cell.cache_bytes == bytes).collect();
-            let points = of.iter().filter_map(|cell| {
-                Some(point(cell.measured.length as f64, value(cell)?))
-            });
+            let points =
+                of.iter().filter_map(|cell| Some(point(cell.measured.length as f64, value(cell)?)));
             series.push(Series {
                 name: cache_name(bytes),
                 form: Form::LineWithExtremes,
                 points: points.collect(),
             });
-            let lines = of.iter().filter_map(|cell| {
-                Some(Point::new(cell.measured.length as f64, predicted(cell)?))
-            });
+            let lines = of
+                .iter()
+                .filter_map(|cell| Some(Point::new(cell.measured.length as f64, predicted(cell)?)));
             let points: Vec<Point> = lines.collect();
             if !points.is_empty() {
                 let name = format!("{}, predicted", cache_name(bytes));
@@ -88,7 +90,12 @@ fn baseline(cells: &[&Compared]) -> Picture {
                 &|cell| Some(Mean { mean: 100.0 * cell.measured.hit_ratio, interval: None }),
                 &|cell| Some(100.0 * cell.predicted_hit_ratio),
             ),
-            by_length("processors", "(c) Processor time, average", &|cell| Some(cell.measured.cpu_mean), &none),
+            by_length(
+                "processors",
+                "(c) Processor time, average",
+                &|cell| Some(cell.measured.cpu_mean),
+                &none,
+            ),
             by_length(
                 "MB",
                 "(d) Memory, most",
@@ -110,38 +117,72 @@ fn shards(cells: &[&Compared]) -> Picture {
     let mut members: Vec<u32> = whole.iter().map(|cell| cell.measured.cell.members).collect();
     members.sort_unstable();
     members.dedup();
-    let chart = |y: &'static str, title: &str, value: &dyn Fn(&Compared) -> Mean, predicted: Option<&dyn Fn(&Compared) -> f64>| {
+    let chart = |y: &'static str,
+                 title: &str,
+                 value: &dyn Fn(&Compared) -> Mean,
+                 predicted: Option<&dyn Fn(&Compared) -> f64>| {
         let mut series = Vec::new();
         for members in &members {
             for bytes in caches(&whole) {
                 let of: Vec<&&Compared> = whole
                     .iter()
                     .filter(|cell| {
-                        cell.measured.cell.members == *members && cell.measured.cell.cache_bytes == bytes
+                        cell.measured.cell.members == *members
+                            && cell.measured.cell.cache_bytes == bytes
                     })
                     .collect();
-                let name = format!("{members} member{}, {}", if *members == 1 { "" } else { "s" }, cache_name(bytes));
+                let name = format!(
+                    "{members} member{}, {}",
+                    if *members == 1 { "" } else { "s" },
+                    cache_name(bytes)
+                );
                 let x = |cell: &Compared| cell.measured.cell.shards() as f64;
                 let points = of.iter().map(|cell| point(x(cell), value(cell))).collect();
                 series.push(Series { name: name.clone(), form: Form::LineWithExtremes, points });
                 if let Some(predicted) = predicted {
-                    let points = of.iter().map(|cell| Point::new(x(cell), predicted(cell))).collect();
-                    series.push(Series { name: format!("{name}, predicted"), form: Form::Line, points });
+                    let points =
+                        of.iter().map(|cell| Point::new(x(cell), predicted(cell))).collect();
+                    series.push(Series {
+                        name: format!("{name}, predicted"),
+                        form: Form::Line,
+                        points,
+                    });
                 }
             }
         }
         Chart { title: title.to_owned(), x: Axis::Linear("shards"), y, series, marks: Vec::new() }
     };
-    let megabytes = |of: Mean| Mean { mean: of.mean / 1e6, interval: of.interval.map(|half| half / 1e6) };
+    let megabytes =
+        |of: Mean| Mean { mean: of.mean / 1e6, interval: of.interval.map(|half| half / 1e6) };
     Picture {
         name: "chained-mr-fig4",
         columns: 2,
         charts: vec![
             chart("s", "(a) Job time", &|cell| cell.measured.job_s, Some(&|cell| cell.predicted_s)),
-            chart("processors", "(b) Processor time of a member, average", &|cell| cell.measured.cpu_mean, None),
-            chart("processors", "(c) The same, in its busiest half second", &|cell| cell.measured.cpu_max, None),
-            chart("MB", "(d) Memory of a member, average", &|cell| megabytes(cell.measured.memory_mean), None),
-            chart("MB", "(e) Memory of a member, most", &|cell| megabytes(cell.measured.memory_max), None),
+            chart(
+                "processors",
+                "(b) Processor time of a member, average",
+                &|cell| cell.measured.cpu_mean,
+                None,
+            ),
+            chart(
+                "processors",
+                "(c) The same, in its busiest half second",
+                &|cell| cell.measured.cpu_max,
+                None,
+            ),
+            chart(
+                "MB",
+                "(d) Memory of a member, average",
+                &|cell| megabytes(cell.measured.memory_mean),
+                None,
+            ),
+            chart(
+                "MB",
+                "(e) Memory of a member, most",
+                &|cell| megabytes(cell.measured.memory_max),
+                None,
+            ),
         ],
     }
 }

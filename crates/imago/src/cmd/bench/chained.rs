@@ -92,8 +92,7 @@ impl Chained {
         let (out, program) = (self.out.as_ref().unwrap_or(&temporary), command::program()?);
         let pictures = self.drawn.pictures.as_deref();
         let say = |what: String| eprintln!("{what}");
-        let measured =
-            report::run(self.size(), &program, out, pictures, &context.cancel, &say);
+        let measured = report::run(self.size(), &program, out, pictures, &context.cancel, &say);
         Ok(Box::pin(measured).await?)
     }
 }
