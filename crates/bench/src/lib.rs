@@ -96,7 +96,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 18] = [
+pub const BENCHMARKS: [(&str, &str); 19] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -135,6 +135,10 @@ pub const BENCHMARKS: [(&str, &str); 18] = [
     (
         "sophia-redis",
         "Fig. 10 of SOPHIA in form, on real Redis: jobs that fit by default, compact only, or not at all",
+    ),
+    (
+        "chained-mr",
+        "shards, members and caches for a chain of MapReduce jobs, measured beside what was predicted",
     ),
     (
         "morphus-table1",

@@ -7,26 +7,36 @@
 //! What is predicted comes from a probe of the first shape and from the keys that its first run read: all other shapes are
 //! held out.
 
+pub mod advised;
 pub mod cell;
+pub mod compare;
+mod drawing;
 pub mod file;
 pub mod findings;
 pub mod grid;
+pub mod report;
 mod run;
 mod stand;
 pub mod summary;
 pub mod usage;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, process};
 use cell::{Cell, Run};
+use compare::{Accuracy, Compared, Predictor, compare};
 use file::{Common, File};
 use stand::{Stand, StandSpec};
 
 /// The storage cache of members, in MiB: the least that mongod takes.
 pub const CACHE_MB: u32 = 256;
+
+/// Processors of a member that is held to no share.
+const SHARD_CORES_ALL: f64 = 1.0;
 
 /// Where and how cells are measured.
 pub struct Setup<'a> {
@@ -38,6 +48,8 @@ pub struct Setup<'a> {
     pub common: Common,
     /// Runs of each cell.
     pub runs: u32,
+    /// Seconds that the probe measures.
+    pub probe_s: u32,
     /// Ends it; what was measured stays in the file.
     pub cancel: &'a CancellationToken,
     /// Is told what is done.
@@ -53,6 +65,8 @@ pub struct Measured {
     pub trace: PathBuf,
     /// What requests cost.
     pub probe: PathBuf,
+    /// The shape that was probed: the shares of its shards, and the members of each.
+    pub probed: (Vec<u32>, u32),
     /// Why members were not held to their shares of the processors, if they were not.
     pub unshared: Option<String>,
 }
@@ -68,6 +82,7 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
         runs: Vec::new(),
         trace: beside("imt"),
         probe: beside("probe.json"),
+        probed: cells.first().map(|cell| (cell.shares.clone(), cell.members)).unwrap_or_default(),
         unshared: None,
     };
     let mut result = None;
@@ -121,8 +136,75 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
     Ok(measured)
 }
 
+/// Runs, each cell beside its prediction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// How good the predictions are, of shapes that were not probed.
+    pub accuracy: Option<Accuracy>,
+    /// Why members were not held to their shares of the processors, if they were not.
+    pub unshared: Option<String>,
+    /// Keys that were recorded, in all phases.
+    pub keys: u64,
+    /// All cells, with whole chains.
+    pub cells: Vec<Compared>,
+}
+
+/// Measures what the file does not have yet, and puts what is predicted beside all of it.
+///
+/// # Errors
+/// As [`measure`].
+pub async fn predicted(cells: &[Cell], setup: &Setup<'_>) -> Result<Outcome> {
+    let measured = measure(cells, setup).await?;
+    let predictor = Predictor::read(&measured.trace, &measured.probe, &setup.common)?;
+    let length = setup.common.length as usize;
+    let (cells, accuracy) = compare(&measured, &predictor, &[length])?;
+    Ok(Outcome { accuracy, unshared: measured.unshared, keys: predictor.keys(), cells })
+}
+
 /// Records the keys of a chain without a cache, and probes what requests cost.
 async fn probe(stand: &Stand, setup: &Setup<'_>, to: &Measured) -> Result<()> {
-    let _ = (stand, setup, to);
-    Ok(())
+    let cell = Cell {
+        shares: stand.spec.shares.clone(),
+        members: stand.spec.members,
+        cache_bytes: 0,
+        cache_at: cell::CacheAt::Worker,
+        reads: cell::Reads::Primary,
+    };
+    if !to.trace.exists() {
+        (setup.say)("recording the keys of a chain".into());
+        // Of a run that died in the middle.
+        let unfinished = to.trace.with_extension("part.imt");
+        remove(&unfinished)?;
+        run::once(setup.program, stand, &setup.common, &cell, 0, Some(&unfinished)).await?;
+        rename(&unfinished, &to.trace)?;
+    }
+    if to.probe.exists() {
+        return Ok(());
+    }
+    (setup.say)(format!("probing what requests cost, for {} s", setup.probe_s));
+    let unfinished = to.probe.with_extension("part.json");
+    remove(&unfinished)?;
+    let mut command = Command::new(setup.program);
+    let cores = f64::from(setup.common.cpu_percent.unwrap_or(100)) / 100.0;
+    command
+        .args(["provision", "probe", "--uri", &stand.cluster.admin_uri()])
+        .args(["--ns", &Stand::ns().to_string(), "--cache", &stand.cache.uri()])
+        .args(["--seconds", &setup.probe_s.to_string(), "--cores", &format!("shard={cores}")])
+        .arg("--out")
+        .arg(&unfinished);
+    crate::process::Measured::start("a probe", command)?.end(0).await?;
+    rename(&unfinished, &to.probe)
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match std::fs::remove_file(file) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(process(format!("remove {}", file.display()))(cause))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(process(format!("rename {}", from.display())))
 }

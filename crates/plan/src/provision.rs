@@ -33,12 +33,24 @@ pub use plan::{Advice, Candidate, Neighbour, Plan, Question, Uneven, plan};
 pub use predict::{AtStation, Interval, PhaseTime, Prediction, Processors, interval, predict};
 pub use shape::{CacheAt, Reads, Shape, Shares, SharesError, Station};
 
+use crate::reuse::Curve;
+
 /// How many of a job's reads a cache answers.
 pub trait Hits {
     /// Hits in a phase with a cache of so many bytes, from 0 to the phase's keys.
     fn hits(&self, phase: usize, capacity_bytes: u64) -> f64;
     /// Bytes in a cache of that size when the job ends.
     fn held_bytes(&self, capacity_bytes: u64) -> u64;
+}
+
+impl Hits for Curve {
+    fn hits(&self, phase: usize, capacity_bytes: u64) -> f64 {
+        self.hits(phase, capacity_bytes)
+    }
+
+    fn held_bytes(&self, capacity_bytes: u64) -> u64 {
+        self.held_bytes(capacity_bytes)
+    }
 }
 
 /// What a job reads.

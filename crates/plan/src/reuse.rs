@@ -1,12 +1,17 @@
 //! Miss-ratio curves: how many references of a chain of jobs a cache of each size serves.
 //!
 //! A chain reads its keys in bursts, one for each phase. A [`Curve`] tells, for each phase and each capacity in bytes, the
-//! number of references that find their key in the cache. There are two ways to one:
+//! number of references that find their key in the cache. There are three ways to one:
 //!
 //! - [`exact`]: stack distances (Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal
 //!   1970) of an LRU cache, at every capacity at once; memory grows with the distinct keys.
 //! - [`sampled`]: the same from a fixed number of sampled keys (Waldspurger et al., "Efficient MRC Construction with
 //!   SHARDS", FAST 2015); memory does not grow.
+//! - [`simulated`]: for policies that have no stack distances, those of Redis, by a simulation at each capacity, made
+//!   smaller by sampling keys (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations",
+//!   USENIX ATC 2017).
+//!
+//! [`uniform`] needs no trace: it is the expectation for a chain whose keys are uniform hashes.
 //!
 //! **The cache.** It is looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry becomes the
 //! newest one and takes the reference's bytes, and the oldest entries leave until all fit. An entry that is larger than
@@ -22,12 +27,16 @@ mod exact;
 mod hashed;
 #[cfg(test)]
 mod oracle;
+mod repeats;
 mod sampled;
+mod simulated;
 mod stack;
+pub mod uniform;
 
 pub use curve::{Curve, Point};
 pub use exact::exact;
 pub use sampled::{Sampling, sampled, sampled_with_bytes};
+pub use simulated::{Policy, simulated};
 
 /// One reference to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,10 +23,10 @@ mod key;
 pub mod map;
 pub mod merkle;
 pub mod proxy;
+pub mod recorder;
 pub mod reduce;
 pub mod run;
 mod source;
-pub mod traced;
 
 use std::fmt;
 use std::str::FromStr;

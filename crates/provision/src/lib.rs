@@ -7,6 +7,7 @@
 //!
 //! This crate must not know: the command line, and how servers are started.
 
+pub mod advice;
 pub mod chain;
 pub mod record;
 pub mod trace;

@@ -1,6 +1,7 @@
 //! `imago bench`: what Imago costs, as ratios to floors that are measured beside it.
 
 mod args;
+mod chained;
 mod command;
 mod flows_real;
 mod text;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use args::{Benchmark, Chunks, Networks};
+pub use command::program;
 use tuning::{Schedules, Traces};
 
 /// The command's arguments.
@@ -136,6 +138,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         Benchmark::SophiaBuses(asked) => json!(asked.measure(context).await?),
         Benchmark::SophiaRoll(asked) => json!(asked.measure(context).await?),
         Benchmark::SophiaRedis(asked) => json!(asked.measure(context).await?),
+        Benchmark::ChainedMr(asked) => json!(asked.measure(context).await?),
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(availability::run(asked.size(), folder, &commands).await?)

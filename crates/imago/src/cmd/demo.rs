@@ -7,6 +7,7 @@ use crate::exit::{Exit, Failure};
 mod adapt;
 mod load;
 mod migration;
+mod provision;
 mod reshard;
 mod store;
 mod tune;
@@ -28,6 +29,8 @@ enum Scene {
     Reshard(reshard::Args),
     /// Watch a store choose its own design while a hotspot moves, beside the same store without.
     Adapt(adapt::Args),
+    /// Predict how long a chained job takes on one, two and four shards, and measure it.
+    Provision(provision::Args),
     /// Watch a Cassandra cluster be tuned while its clients turn from writing to scanning.
     Tune(tune::Args),
     /// Watch a store change its design, and lose a site, under its clients.
@@ -45,6 +48,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Some(Scene::Reshard(args)) => reshard::run(args, context).await,
             Some(Scene::Adapt(args)) => adapt::run(args, context).await,
             Some(Scene::Store(args)) => store::run(args, context).await,
+            Some(Scene::Provision(args)) => provision::run(args, context).await,
             Some(Scene::Tune(_)) => unreachable!("it was run above"),
             None => migration::run(&args.migration, context).await,
         }

@@ -4,6 +4,7 @@ mod cluster_file;
 mod up;
 
 pub(in crate::cmd) use cluster_file::write_cluster_file;
+pub(in crate::cmd) use up::cpu_percent;
 
 use std::fmt::Write as _;
 

@@ -5,13 +5,8 @@
 //! rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the bytes of the
 //! other keys above its own for 1/R as many.
 //!
-//! **Adjustment.** The references that the sample stands for differ from the true number, which is known. The paper
-//! (SHARDS-adj, §3.4) takes all of the difference for hits at the shortest distance, because most of it comes from keys that
-//! are referenced very often. That errs where no key is: for uniform keys it is as large as the sample's noise. So the
-//! difference is added where the sample says that it comes from, by regression: sampling a key with `c` references, of which
-//! `h` are hits, changes the one sum by `c` and the other by `h`, so the hits are off by `Σch / Σc²` of the difference
-//! (Cochran, "Sampling Techniques", 1977, chapter 7). With often referenced keys that is the paper's adjustment, without
-//! them it is a ratio to the references sampled.
+//! The references that the sample stands for are adjusted to the true number, not quite as the paper does it (§3.4):
+//! see the module `repeats`.
 //!
 //! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small share
 //! of the distance. The result depends on the trace and the seed alone.
@@ -19,7 +14,8 @@
 use std::collections::BinaryHeap;
 
 use super::curve::{Phase, Steps};
-use super::hashed::{KeyMap, scattered};
+use super::hashed::scattered;
+use super::repeats::{Repeats, Weights};
 use super::stack::Stack;
 use super::{Curve, Phases, Reference, Start};
 
@@ -90,8 +86,7 @@ struct Sampler {
     stack: Stack,
     /// Hashes and keys of the sample, the largest first.
     largest: BinaryHeap<(u64, u64)>,
-    /// By key of the sample: the phase of its last reference, and its references in that phase so far.
-    repeats: KeyMap<(usize, u64)>,
+    repeats: Repeats,
     buckets: Vec<Buckets>,
 }
 
@@ -113,7 +108,7 @@ impl Sampler {
             threshold: u64::MAX,
             stack: Stack::new(),
             largest: BinaryHeap::with_capacity(sampling.keys + 1),
-            repeats: KeyMap::default(),
+            repeats: Repeats::default(),
             buckets: vec![Buckets::new(precision); phases],
         }
     }
@@ -140,7 +135,7 @@ impl Sampler {
         if let Some((largest, leaves)) = self.largest.pop() {
             self.threshold = largest;
             self.stack.remove(leaves);
-            self.repeats.remove(&leaves);
+            self.repeats.remove(leaves);
         }
         if hash < self.threshold { Outcome::Cold } else { Outcome::NotSampled }
     }
@@ -151,13 +146,7 @@ impl Sampler {
             Outcome::Cold => None,
             Outcome::Distance(distance) => Some(distance),
         };
-        let repeats = self.repeats.entry(key).or_insert((phase, 0));
-        if repeats.0 != phase {
-            *repeats = (phase, 0);
-        }
-        repeats.1 += 1;
-        // The squares of 1, 2, 3… differ by 1, 3, 5….
-        let square = (2 * repeats.1 - 1) as f64;
+        let square = self.repeats.square(phase, key);
         let weight = 1.0 / self.rate();
         self.buckets[phase].count(distance, weight, square);
     }
@@ -165,9 +154,8 @@ impl Sampler {
     /// The bytes that the structures take now.
     fn bytes(&self) -> usize {
         let buckets: usize = self.buckets.iter().map(Buckets::bytes).sum();
-        let repeats = self.repeats.capacity() * 8 / 7 * (size_of::<(u64, usize, u64)>() + 1);
         let largest = self.largest.capacity() * size_of::<(u64, u64)>();
-        self.stack.bytes() + largest + repeats + buckets
+        self.stack.bytes() + largest + self.repeats.bytes() + buckets
     }
 }
 
@@ -180,24 +168,8 @@ struct Buckets {
     hits: Vec<Weights>,
 }
 
-/// What sampled references stand for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Weights {
-    /// Their number.
-    references: f64,
-    /// The sum, over keys, of what they add to the square of the key's references.
-    squares: f64,
-}
-
 /// The buckets of all phases take at most so many bytes.
 const BUCKETS_BYTES_MAX: usize = 8 << 20;
-
-impl Weights {
-    fn add(&mut self, weight: f64, square: f64) {
-        self.references += weight;
-        self.squares += weight * square;
-    }
-}
 
 impl Buckets {
     /// As many buckets as fit for so many phases: 512 for each doubling, and at least two.
@@ -237,14 +209,14 @@ impl Buckets {
     /// The steps of a phase of so many references, adjusted. If none was sampled, nothing is known, and there are no steps.
     fn steps(&self, references: u64) -> Steps {
         let references = references as f64;
-        let difference = (references - self.all.references) / self.all.squares;
-        let (mut sum, mut hits) = (0.0, 0.0f64);
+        let (mut sum, mut hits) = (Weights::default(), 0.0f64);
         let mut steps = Steps::default();
         for (bucket, counted) in self.hits.iter().enumerate() {
             if counted.references > 0.0 {
-                sum += counted.references + difference * counted.squares;
-                // What rounding or a sum of few keys would take back is not.
-                hits = sum.clamp(hits, references);
+                sum.references += counted.references;
+                sum.squares += counted.squares;
+                // A step may not take hits back.
+                hits = sum.adjusted(self.all, references).clamp(hits, references);
                 steps.step(self.distance(bucket).max(1), hits);
             }
         }

@@ -64,6 +64,9 @@ pub enum Benchmark {
     /// Jobs of several sizes on a real Redis with little memory: the default, compact, and the tuner.
     #[command(after_help = JOBS)]
     SophiaRedis(super::tuning::Jobs),
+    /// Figs. 3 and 4 of the study of chained MapReduce: shards, members and caches for a chain of jobs, with predictions.
+    #[command(after_help = super::chained::CHAINED)]
+    ChainedMr(super::chained::Chained),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use imago_provision::chain::recorder::Recorder;
 use imago_provision::chain::run::{Chain, Report, Start, run as run_chain};
-use imago_provision::chain::traced::OwnTrace;
-use imago_provision::trace;
+
+use imago_provision::trace::Ending;
 
 use super::failure;
 use super::reading::{Drawing, Reading};
@@ -34,12 +35,12 @@ pub(super) struct Args {
     /// Draw others, by another seed.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
+    /// Write the keys of all phases to a trace for `imago provision plan`: also those that the cache answers.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Phases, each a map and a reduce; a Merkle tree has as many as it needs.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     length: u32,
-    /// Record all keys that are read, also those that the cache answers, for `imago provision plan`.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -52,28 +53,24 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let (job, length, map) = (args.drawing.job, args.length, args.reading.options());
     let chain = Chain { job, next, length, start, map };
     let fetcher = args.reading.fetcher().await.map_err(failure)?;
-    let tracing = match &args.trace {
-        Some(path) => {
-            let namespace = fetcher.source().namespace().to_string();
-            Some(OwnTrace::create(path, namespace, imago_provision::utc::now()).map_err(untraced)?)
-        }
-        None => None,
-    };
-    let observer = tracing.as_ref().map(OwnTrace::observer);
-    let outcome = run_chain(&chain, &fetcher, observer, &context.cancel).await;
-    if let Some(tracing) = tracing {
-        let ended = tracing.finish(outcome.as_ref().err());
-        // A job that failed says so before its trace.
-        if outcome.is_ok() {
-            ended.map_err(untraced)?;
-        }
+    let namespace = fetcher.source().namespace().to_string();
+    let recorder = args.trace.as_deref().map(|path| Recorder::create(path, namespace));
+    let recorder = recorder.transpose().map_err(|error| unrecorded(&error))?;
+    let observer = recorder.as_ref().map(Recorder::observer);
+    let ran = run_chain(&chain, &fetcher, observer, &context.cancel).await;
+    if let Some(recorder) = recorder {
+        let ending = match &ran {
+            Ok(_) => Ending::Complete,
+            Err(error) => Ending::Incomplete(error.to_string()),
+        };
+        recorder.finish(&ending).map_err(|error| unrecorded(&error))?;
     }
-    let report = outcome.map_err(failure)?;
+    let report = ran.map_err(failure)?;
     context.output.result(&report, text)
 }
 
-fn untraced(error: trace::Error) -> Failure {
-    Failure::from_error(Exit::Failed, "trace", &error)
+fn unrecorded(error: &imago_provision::trace::Error) -> Failure {
+    Failure::from_error(Exit::Failed, "trace", error)
 }
 
 fn text(report: &Report) -> String {

@@ -145,7 +145,7 @@ pub(super) struct Cassandra {
 }
 
 /// A share of one processor, or of several, in percent of one.
-fn cpu_percent(typed: &str) -> Result<u16, String> {
+pub(in crate::cmd) fn cpu_percent(typed: &str) -> Result<u16, String> {
     let share: Option<f64> = typed.parse().ok().filter(|share| (0.0..=256.0).contains(share));
     let percent = share.map(|share| (share * 100.0).round() as u16);
     percent.ok_or_else(|| "it must be a number of processors, for example 0.5".into())

@@ -1,0 +1,169 @@
+//! Curves of policies that have no stack distances: a simulation at each capacity, made smaller by sampling keys.
+//!
+//! A cache of `C` bytes that is referenced by all keys is simulated by one of `C × rate` bytes that is referenced by the
+//! share `rate` of the keys, drawn by their hash (Waldspurger et al., USENIX ATC 2017, §3). Time runs on with the
+//! references that are left out. Hits count for `1 / rate`, and are adjusted to the true number of references: see the module
+//! `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds of
+//! entries.
+//!
+//! The policies are those of Redis 7, in the module `cache`.
+
+mod cache;
+
+use rand::Rng;
+
+use super::curve::{Phase, Steps};
+use super::hashed::{KeyMap, scattered};
+use super::repeats::{Repeats, Weights};
+use super::{Curve, Phases, Reference, Start};
+use cache::Cache;
+
+/// How a cache chooses the entry that leaves, as Redis 7 does it for `maxmemory-policy`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Policy {
+    /// `allkeys-lru`: of some entries, the one that was not used for the longest time.
+    SampledLru {
+        /// `maxmemory-samples`: entries that are looked at for each that leaves; Redis's default is 5.
+        samples: u32,
+    },
+    /// `allkeys-lfu`: of some entries, the one that was used the least often, by a counter of 8 bits that
+    /// grows with the logarithm of the uses and falls with time.
+    SampledLfu {
+        /// As for LRU.
+        samples: u32,
+        /// `lfu-log-factor`: the larger, the more uses a counter takes to grow; Redis's default is 10.
+        log_factor: u32,
+        /// `lfu-decay-time`: minutes after which an unused counter falls by one; 0 for never; Redis's default is 1.
+        decay_minutes: u32,
+        /// References of a minute, which are the simulation's clock.
+        references_per_minute: f64,
+    },
+}
+
+impl Policy {
+    fn samples(self) -> u32 {
+        match self {
+            Self::SampledLru { samples } | Self::SampledLfu { samples, .. } => samples,
+        }
+    }
+}
+
+/// The curve of a policy at these capacities; between two of them that of the smaller, below all of them none. A capacity of 0
+/// has no hits. The keys that are simulated are the share `rate` of all; 1 simulates the cache in full.
+///
+/// # Panics
+/// If the rate is not above 0 and at most 1, or if the policy looks at no entries.
+#[must_use]
+pub fn simulated(
+    phases: &Phases,
+    start: Start,
+    policy: Policy,
+    capacities_bytes: &[u64],
+    rate: f64,
+    rng: &mut impl Rng,
+) -> Curve {
+    assert!(rate > 0.0 && rate <= 1.0, "a rate of {rate} is not a share of keys");
+    assert!(policy.samples() > 0, "a policy that looks at no entries evicts none");
+    let sample = Sample { seed: rng.next_u64(), rate };
+    let mut capacities: Vec<u64> = capacities_bytes.to_vec();
+    capacities.sort_unstable();
+    capacities.dedup();
+    let mut steps = vec![Steps::default(); phases.len()];
+    let mut held = Vec::with_capacity(capacities.len());
+    for capacity in capacities {
+        let cache = Cache::new(policy, sample.down(capacity));
+        let (hits, held_bytes) = sample.simulate(phases, start, cache, rng);
+        held.push((capacity, sample.up(held_bytes).min(capacity)));
+        for (steps, hits) in steps.iter_mut().zip(hits) {
+            steps.step(capacity, hits);
+        }
+    }
+    let references = phases.iter().map(|references| references.len() as u64);
+    let counted =
+        references.zip(steps).map(|(references, hits)| Phase { references, hits }).collect();
+    Curve::new(counted, held, sample.distinct_bytes(phases))
+}
+
+/// The keys that are simulated.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    seed: u64,
+    rate: f64,
+}
+
+impl Sample {
+    fn contains(self, key: u64) -> bool {
+        // The cast saturates, so that a rate of 1 leaves out a single hash, which the first case takes in.
+        self.rate >= 1.0 || scattered(key, self.seed) < (self.rate * u64::MAX as f64) as u64
+    }
+
+    fn down(self, bytes: u64) -> u64 {
+        if self.rate >= 1.0 { bytes } else { (bytes as f64 * self.rate).round() as u64 }
+    }
+
+    fn up(self, bytes: u64) -> u64 {
+        if self.rate >= 1.0 { bytes } else { (bytes as f64 / self.rate).round() as u64 }
+    }
+
+    /// The hits of each phase, and the bytes that the cache of the sample holds at the end.
+    fn simulate(
+        self,
+        phases: &Phases,
+        start: Start,
+        mut cache: Cache,
+        rng: &mut impl Rng,
+    ) -> (Vec<f64>, u64) {
+        let mut time = 0;
+        let mut counted = Vec::with_capacity(phases.len());
+        for counts in start.passes() {
+            let mut repeats = Repeats::default();
+            for (number, references) in phases.iter().enumerate() {
+                let (mut all, mut found) = (Weights::default(), Weights::default());
+                for reference in references {
+                    time += 1;
+                    if !self.contains(reference.key) {
+                        continue;
+                    }
+                    let is_hit = cache.refer(*reference, time, rng);
+                    if *counts {
+                        let square = self.square(&mut repeats, number, reference.key);
+                        all.add(1.0 / self.rate, square);
+                        found.add(f64::from(u8::from(is_hit)) / self.rate, square);
+                    }
+                }
+                if *counts {
+                    counted.push(self.hits(found, all, references.len()));
+                }
+            }
+        }
+        (counted, cache.held_bytes())
+    }
+
+    /// A cache in full size needs no adjustment.
+    fn square(self, repeats: &mut Repeats, phase: usize, key: u64) -> f64 {
+        if self.rate >= 1.0 { 1.0 } else { repeats.square(phase, key) }
+    }
+
+    /// The hits among so many references; none if none was sampled.
+    fn hits(self, found: Weights, all: Weights, references: usize) -> f64 {
+        let references = references as f64;
+        if all.references == 0.0 {
+            0.0
+        } else {
+            found.adjusted(all, references).clamp(0.0, references)
+        }
+    }
+
+    fn distinct_bytes(self, phases: &Phases) -> u64 {
+        let mut last = KeyMap::default();
+        for Reference { key, bytes } in phases.iter().flatten() {
+            if self.contains(*key) {
+                last.insert(*key, *bytes);
+            }
+        }
+        self.up(last.into_values().map(u64::from).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests;
