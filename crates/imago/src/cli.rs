@@ -99,6 +99,8 @@ pub enum Verb {
     Store(cmd::store::Args),
     /// Say when a database's configuration should change, and to what.
     Tune(cmd::tune::Args),
+    /// Say how many shards, replicas and how much cache a chained job needs.
+    Provision(cmd::provision::Args),
     /// Run chained MapReduce jobs over a collection, through a cache, by pipes, Hadoop or Spark.
     Chain(cmd::chain::Args),
     /// Watch a busy collection move between two real clusters on this machine.
@@ -125,6 +127,7 @@ impl Verb {
             Verb::Reshard(args) => cmd::reshard::run(args, context).await,
             Verb::Store(args) => cmd::store::run(args, context).await,
             Verb::Tune(args) => cmd::tune::run(args, context).await,
+            Verb::Provision(args) => cmd::provision::run(args, context).await,
             Verb::Chain(args) => cmd::chain::run(args, context).await,
             Verb::Bench(args) => cmd::bench::run(args, context).await,
             Verb::Completions(args) => cmd::completions::run(args, context).await,

@@ -35,7 +35,7 @@ pub use draw::{Keys, Next, rank_of};
 pub use error::{Error, Result};
 pub use fetch::{Counts, Fetched, Fetcher};
 pub use key::Key;
-pub use source::{Namespace, Reads, Source};
+pub use source::{Namespace, PHASE_COMMENT, Reads, Source, options as source_options};
 
 /// What a phase makes of its documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

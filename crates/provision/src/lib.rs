@@ -9,5 +9,7 @@
 
 pub mod advice;
 pub mod chain;
+pub mod record;
 pub mod trace;
+pub mod utc;
 pub mod wire;

@@ -20,6 +20,7 @@ mod from_oracle_general;
 mod gaps;
 mod key;
 mod reader;
+mod references;
 mod values;
 mod writer;
 

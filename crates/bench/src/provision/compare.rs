@@ -7,9 +7,11 @@ use imago_plan::provision::{
     Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan,
     predict,
 };
-use imago_plan::reuse::{Curve, Policy, Simulation, Start, simulated};
+use imago_plan::reuse::{Curve, Policy, Start, simulated};
 use imago_provision::probe::Probe;
 use imago_provision::trace::Trace;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use serde::Serialize;
 
 use super::cell::{CacheAt, Cell, Reads};
@@ -78,7 +80,7 @@ impl Predictor {
         let shard_cores =
             common.cpu_percent.map_or(SHARD_CORES_ALL, |percent| f64::from(percent) / 100.0);
         Ok(Self {
-            references: trace_read.references(costs.entry_bytes),
+            references: trace_read.references((costs.entry_bytes - costs.document_bytes).max(0.0)),
             machine: Machine { shard_cores, ..probe.machine() },
             costs,
             job: Job { workers: common.workers, batch: common.batch, variation: 0.1 },
@@ -93,7 +95,14 @@ impl Predictor {
     /// The hits of these sizes of a cache.
     fn curve(&self, caches_bytes: &[u64]) -> Curve {
         let policy = Policy::SampledLru { samples: SAMPLES };
-        simulated(&self.references, Start::Cold, policy, caches_bytes, Simulation::whole(1))
+        simulated(
+            &self.references,
+            Start::Cold,
+            policy,
+            caches_bytes,
+            1.0,
+            &mut StdRng::seed_from_u64(1),
+        )
     }
 
     /// The plan for chains of this length.

@@ -11,6 +11,7 @@ pub mod job;
 pub mod limit;
 pub mod load;
 mod process;
+pub mod provision;
 pub mod repair;
 pub mod reshard;
 mod speed;

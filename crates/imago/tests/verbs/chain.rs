@@ -3,4 +3,4 @@
 mod faults;
 mod job;
 mod proxy;
-mod scene;
+pub mod scene;

@@ -14,6 +14,7 @@ mod flows_real;
 mod job;
 mod load;
 mod process;
+mod provision;
 mod refusals;
 mod reshard;
 mod reshard_plan;

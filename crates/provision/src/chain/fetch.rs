@@ -76,6 +76,12 @@ impl Fetcher {
         Self { source, cache }
     }
 
+    /// The same, whose reads of the collection say that they are of this phase (from 0 on).
+    #[must_use]
+    pub fn in_phase(&self, phase: u32) -> Self {
+        Self { source: self.source.in_phase(phase), cache: self.cache.clone() }
+    }
+
     /// The cache, if there is one.
     #[must_use]
     pub fn cache(&self) -> Option<&Cache> {

@@ -46,7 +46,9 @@ impl Key {
         }
     }
 
-    fn of(value: Bson) -> Option<Self> {
+    /// A key that is this value; none if that cannot be an `_id`.
+    #[must_use]
+    pub fn of(value: Bson) -> Option<Self> {
         let raw = RawBson::try_from(value.clone()).ok()?;
         let identity = identity(raw.as_raw_bson_ref())?;
         Some(Self { value, identity })

@@ -205,14 +205,29 @@ impl Phased {
         }
     }
 
-    fn batch(&self, keys: &Keys, from: usize, size: usize) -> Batch {
-        let to = self.len().min(from + size);
+    /// The keys at these places.
+    fn batch(&self, keys: &Keys, places: impl Iterator<Item = usize>) -> Batch {
         let keys = match self {
-            Self::Given(given) => given[from..to].to_vec(),
-            Self::Ranks(ranks) => ranks[from..to].iter().map(|rank| keys.key(*rank)).collect(),
+            Self::Given(given) => places.map(|at| given[at].clone()).collect(),
+            Self::Ranks(ranks) => places.map(|at| keys.key(ranks[at])).collect(),
         };
         Batch { keys, indexes: Vec::new() }
     }
+}
+
+/// The places of each batch of at most `size` of `len` keys. A tree needs its leaves in order. Other keys are dealt out like
+/// cards: keys that follow each other lie on one shard if `_id`s are split into ranges, and all batches under way would
+/// ask that one while the others have nothing to do.
+fn places(
+    job: Job,
+    len: usize,
+    size: usize,
+) -> impl Iterator<Item = std::iter::StepBy<std::ops::Range<usize>>> {
+    let (size, batches) = (size.max(1), len.div_ceil(size.max(1)));
+    (0..batches).map(move |batch| match job {
+        Job::Merkle => (batch * size..len.min((batch + 1) * size)).step_by(1),
+        Job::Hash | Job::Zipf => (batch..len).step_by(batches),
+    })
 }
 
 struct Running<'a> {
@@ -249,8 +264,8 @@ impl Running<'_> {
     ) -> Result<(Vec<T>, Phase)> {
         let began = Instant::now();
         let (all, size) = (self.chain.next.keys(), self.chain.map.batch);
-        let starts = (0..keys.len()).step_by(size.max(1));
-        let batches = stream::iter(starts.map(|from| Ok(keys.batch(all, from, size))));
+        let places = places(self.chain.job, keys.len(), size);
+        let batches = stream::iter(places.map(|places| Ok(keys.batch(all, places))));
         let is_observed = self.observer.is_some();
         let make = move |batch: &Batch, fetched: &Fetched| {
             let documents = || (0..batch.keys.len()).map(|at| fetched.document(at));
@@ -263,8 +278,9 @@ impl Running<'_> {
             (made, seen)
         };
         let mut phase = Phase { phase: self.phases.len() as u32 + 1, ..Phase::default() };
+        let fetcher = self.fetcher.in_phase(phase.phase - 1);
         let mut results = Vec::new();
-        let mut ended = std::pin::pin!(ordered(batches, self.fetcher, &self.chain.map, make));
+        let mut ended = std::pin::pin!(ordered(batches, &fetcher, &self.chain.map, make));
         loop {
             let next = tokio::select! {
                 biased;
@@ -378,6 +394,24 @@ mod tests {
             let sorted: Vec<String> = numbers.iter().map(u64::to_string).collect();
             prop_assert_eq!(sorted, texts);
         }
+    }
+
+    #[test]
+    fn batches_have_each_key_once_and_reach_over_all_of_them() {
+        for (len, size) in [(0, 512), (1, 512), (512, 512), (20_000, 512), (20_001, 64)] {
+            for job in [Job::Hash, Job::Merkle] {
+                let batches: Vec<Vec<usize>> =
+                    places(job, len, size).map(Iterator::collect).collect();
+                assert!(batches.iter().all(|batch| (1..=size).contains(&batch.len())));
+                let mut all = batches.concat();
+                if job == Job::Hash {
+                    all.sort_unstable();
+                }
+                assert!(all.into_iter().eq(0..len), "{job} {len} {size}");
+            }
+        }
+        let first = places(Job::Hash, 20_000, 512).next().unwrap();
+        assert!(first.last() > Some(19_900), "a batch reaches to the last shard");
     }
 
     #[test]

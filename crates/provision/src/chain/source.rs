@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bson::{Bson, RawDocumentBuf, doc};
+use mongodb::action::Action as _;
 use mongodb::error::{Error as DriverError, ErrorKind};
 use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria};
 use mongodb::{Client, Collection};
@@ -16,6 +17,8 @@ use serde::Serialize;
 use super::error::{Error, Result};
 use super::key::Key;
 
+/// The comment of a read that says its phase, without the phase's number.
+pub const PHASE_COMMENT: &str = "imago phase ";
 /// Attempts to read one batch.
 pub const ATTEMPTS: u32 = 3;
 /// Time to find a server, unless the connection string says otherwise.
@@ -83,6 +86,8 @@ pub struct Source {
     collection: Collection<RawDocumentBuf>,
     namespace: Namespace,
     reads: Reads,
+    /// The comment of each read: a recording tells the job's phases by it.
+    comment: Option<Bson>,
 }
 
 /// Reads the connection string, and sets what it leaves open.
@@ -126,13 +131,20 @@ impl Source {
         let ping = admin.run_command(doc! {"ping": 1});
         ping.selection_criteria(near).await.map_err(unreachable)?;
         let collection = client.database(&namespace.db).collection(&namespace.coll);
-        Ok(Self { collection, namespace, reads })
+        Ok(Self { collection, namespace, reads, comment: None })
     }
 
     /// The collection's name.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// The same collection, whose reads say that they are of this phase (from 0 on).
+    #[must_use]
+    pub fn in_phase(&self, phase: u32) -> Self {
+        let comment = format!("{PHASE_COMMENT}{phase}");
+        Self { comment: Some(Bson::String(comment)), ..self.clone() }
     }
 
     /// The documents that there are of these keys, in no order.
@@ -167,6 +179,7 @@ impl Source {
             Reads::Nearest => ReadPreference::Nearest { options: None },
         };
         let find = self.collection.find(doc! {"_id": {"$in": ids}}).batch_size(size);
+        let find = find.optional(self.comment.clone(), |find, comment| find.comment(comment));
         let find =
             find.max_time(BATCH_MAX).selection_criteria(SelectionCriteria::ReadPreference(reads));
         let mut cursor = find.await?;

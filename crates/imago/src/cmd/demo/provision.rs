@@ -145,7 +145,13 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
         start: Start::Cold,
         documents: None,
     };
-    advise(&trace, &Origin::Probe(probe), &settings).map_err(|cause| failed(&cause))
+    let origin = Origin {
+        costs: probe.costs(),
+        errors: probe.errors(),
+        from: "a probe of one shard".into(),
+        is_own: true,
+    };
+    advise(&trace, &origin, &settings).map_err(|cause| failed(&cause))
 }
 
 fn in_words(summary: &Summary) -> String {

@@ -1,6 +1,8 @@
 //! A table's compaction on real nodes, given to one node first: the roll goes on where that node does better, and only
 //! there.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use super::ring::ring;
@@ -10,6 +12,9 @@ const LATE: &str =
 const EARLY: &str =
     r#"shop.reviews={"class": "UnifiedCompactionStrategy", "scaling_parameters": "L10"}"#;
 
+/// Files of the table in each node: fewer than the late merging waits for, and more than a scan merges without notice.
+const FILES: usize = 14;
+
 #[test]
 fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it() {
     let Some(ring) = ring() else { return };
@@ -17,16 +22,23 @@ fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it(
     let load = [&load[..], &["--arrival", "closed", "--in-flight", "12", "--no-timeline"]].concat();
     let filled = ring.run(&[&load[..], &["--duration", "0s"]].concat());
     assert!(filled.status.success(), "{filled:?}");
-    // Small memtables and data that are merged late: a row lies in many files.
+    // Data that are merged late: a scan has to merge many files.
     let many = ["--set", "memtable_heap_space=16MiB", "--compaction", LATE, "--at-once"];
     ring.json(&ring.roll(&many));
-    let written = ring
-        .json(&[&load[..], &["--preloaded", "--mix", "update=100", "--duration", "60s"]].concat());
-    assert_eq!(written["writes"]["failed"], 0, "{written}");
+    for _ in 0..FILES {
+        let updates = ["--preloaded", "--mix", "update=100", "--duration", "3s"];
+        let written = ring.json(&[&load[..], &updates].concat());
+        assert_eq!(written["writes"]["failed"], 0, "{written}");
+        for node in ["ring-1", "ring-2", "ring-3"] {
+            let flush = ["flush", "shop", "reviews"];
+            let flushed = Command::new(ring.configuration(node, "nodetool")).args(flush).output();
+            assert!(flushed.as_ref().is_ok_and(|output| output.status.success()), "{flushed:?}");
+        }
+    }
 
     let socket = ring.path("load.sock").to_str().unwrap().to_owned();
     let reads =
-        ["--preloaded", "--mix", "read=50,scan=50", "--until-stopped", "--control", &socket];
+        ["--preloaded", "--mix", "read=20,scan=80", "--until-stopped", "--control", &socket];
     let mut reads = ring.start_process(&[&load[..], &reads].concat(), "reads");
     reads.until("clients read", |said| said["started"].as_u64() > Some(1_000));
     let before = ring.pids();

@@ -1,0 +1,197 @@
+//! `imago provision measure`: chosen shapes on real servers, what they took beside what was predicted.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use imago_bench::provision::cell::{Cell, Reads};
+use imago_bench::provision::compare::Compared;
+use imago_bench::provision::file::Common;
+use imago_bench::provision::grid::{cells, even};
+use imago_bench::provision::{CACHE_MB, Outcome, Setup, predicted};
+
+use super::values;
+use crate::cmd::bench::program;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::table::table;
+
+/// The command's arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Servers are started on this machine, on loopback addresses, filled with messages of a hundred characters, and ended. Each \
+member with data is held to a share of the processors, so that shards slow each other down no more than on machines of their \
+own; that needs control groups, and a user who may make them (root). Each run begins with restarted servers and an empty \
+cache. The first shape is probed, and a chain without a cache recorded there: what is predicted comes from these two alone.
+
+Each run is a line of the file as soon as it was made; the same command goes on with what is missing. Beside the file are \
+the trace (.imt) and the probe (.probe.json), for `imago provision plan`.
+
+Examples:
+  imago provision measure --out cells.jsonl --documents 500000 --shards 1,2 --cache 0,16MiB --runs 2
+  imago provision measure --out cells.jsonl --shards 4 --share 14,14,39,33 --json")]
+pub struct Args {
+    /// The file of runs.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Documents of the collection.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    documents: u64,
+    /// Keys with which a chain begins.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    keys: u64,
+    /// Phases of a chain.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    length: u32,
+    /// The job: hash draws the next keys evenly, zipf some of them far more often.
+    #[arg(long, value_name = "JOB", default_value = "hash", value_parser = ["hash", "zipf"])]
+    job: String,
+    /// Numbers of shards, with even shares.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=16))]
+    shards: Vec<u32>,
+    /// Shares of uneven shards, in whole percent, as 44,56. Repeatable.
+    #[arg(long, value_name = "PERCENT,…", value_parser = values::shares)]
+    share: Vec<Percent>,
+    /// Numbers of members of each shard.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=5))]
+    replicas: Vec<u32>,
+    /// Sizes of the cache, 0 for none.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "0,16MiB", value_parser = values::size)]
+    cache: Vec<u64>,
+    /// Members to read from.
+    #[arg(long, value_enum, value_name = "WHICH", value_delimiter = ',', default_value = "primary")]
+    reads: Vec<Which>,
+    /// Runs of each cell.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Batches that the job reads at once.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=512))]
+    workers: u32,
+    /// Keys of a batch.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batch: u32,
+    /// Processors of each member with data.
+    #[arg(long, value_name = "SHARE", default_value = "0.15", value_parser = crate::cmd::testbed::cpu_percent)]
+    cpu_share: u16,
+    /// Seconds that the probe measures.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..=3_600))]
+    probe_seconds: u32,
+    /// Draw the first keys by another seed.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Which {
+    /// The primary.
+    Primary,
+    /// Each member.
+    Nearest,
+}
+
+/// Shares of one number of shards; a type of its own, since clap takes a list for repeated values.
+type Percent = Vec<f64>;
+
+impl Args {
+    fn cells(&self) -> Result<Vec<Cell>, Failure> {
+        let mut shards: Vec<Vec<u32>> = self.shards.iter().map(|shards| even(*shards)).collect();
+        for percent in &self.share {
+            if percent.iter().any(|share| share.fract() != 0.0 || *share < 1.0) {
+                let told = "shares are measured in whole percent, each at least 1";
+                return Err(Failure::new(Exit::Usage, "share", told));
+            }
+            shards.push(percent.iter().map(|share| *share as u32).collect());
+        }
+        let mut all = Vec::new();
+        for reads in &self.reads {
+            for cell in cells(&shards, &self.replicas, &self.cache) {
+                let reads = match reads {
+                    Which::Primary => Reads::Primary,
+                    Which::Nearest => Reads::Nearest,
+                };
+                all.push(Cell { reads, ..cell });
+            }
+        }
+        Ok(all)
+    }
+
+    fn common(&self) -> Common {
+        Common {
+            documents: self.documents,
+            keys: self.keys,
+            length: self.length,
+            batch: self.batch,
+            workers: self.workers,
+            job: self.job.clone(),
+            cpu_percent: Some(self.cpu_share),
+            cache_mb: Some(CACHE_MB),
+            seed: self.seed,
+        }
+    }
+}
+
+/// Measures, and prints what it came to.
+pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    if args.keys > args.documents {
+        let told = format!("{} keys cannot be drawn from {} documents", args.keys, args.documents);
+        return Err(Failure::new(Exit::Usage, "keys", told));
+    }
+    let (cells, common, program) = (args.cells()?, args.common(), program()?);
+    let setup = Setup {
+        program: &program,
+        out: &args.out,
+        common,
+        runs: args.runs,
+        probe_s: args.probe_seconds,
+        cancel: &context.cancel,
+        say: &|what: String| eprintln!("{what}"),
+    };
+    let outcome = Box::pin(predicted(&cells, &setup)).await;
+    if context.cancel.is_cancelled() {
+        let told = "interrupted: the same command goes on with what is missing";
+        return Err(Failure::new(Exit::Interrupted, "interrupted", told));
+    }
+    context.output.result(&outcome?, text)
+}
+
+pub(super) fn text(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    if let Some(why) = &outcome.unshared {
+        _ = writeln!(text, "members were not held to their shares of the processors: {why}\n");
+    }
+    text += &rows(&outcome.cells);
+    if let Some(accuracy) = &outcome.accuracy {
+        _ = writeln!(
+            text,
+            "\n{} cells whose shape was not probed: job times are {:.1} % off in the median, {:.1} % at most; hit ratios {:.4} at most.",
+            accuracy.held_out,
+            accuracy.time_error_median * 100.0,
+            accuracy.time_error_max * 100.0,
+            accuracy.hit_ratio_error_max,
+        );
+    }
+    text
+}
+
+/// A table of cells, measured beside predicted.
+pub fn rows(cells: &[Compared]) -> String {
+    let row = |cell: &Compared| {
+        let job_s = cell.measured.job_s;
+        [
+            cell.measured.cell.to_string(),
+            cell.measured.runs.to_string(),
+            match job_s.interval {
+                Some(half) => format!("{:.2} s ± {half:.2}", job_s.mean),
+                None => format!("{:.2} s", job_s.mean),
+            },
+            format!("{:.2} s", cell.predicted_s),
+            format!("{:+.0} %", cell.time_error * 100.0),
+            format!("{:.2} %", cell.measured.hit_ratio * 100.0),
+            format!("{:.2} %", cell.predicted_hit_ratio * 100.0),
+            format!("{:.2}", cell.measured.cpu_mean.mean),
+            cell.bottleneck.clone(),
+        ]
+    };
+    let heads =
+        ["CELL", "RUNS", "MEASURED", "PREDICTED", "OFF", "HITS", "PREDICTED", "CPU", "BOUND BY"];
+    table(&heads, cells.iter().map(row), &[1, 2, 3, 4, 5, 6, 7])
+}

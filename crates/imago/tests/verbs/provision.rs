@@ -1,0 +1,3 @@
+//! `imago provision` over a sharded cluster with a cache.
+
+mod record;

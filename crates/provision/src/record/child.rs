@@ -1,0 +1,160 @@
+//! The job's process: started with the proxy's URI, and asked to end when the recording is.
+//!
+//! On a terminal Ctrl-C reaches the job by itself. Elsewhere the job has a process group of its own, to which the request
+//! is passed on. A job that does not end is asked more firmly twice.
+
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, URI_ARGUMENT, URI_VARIABLE};
+
+/// The time that a job gets to end, before it is asked by the next signal.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running job.
+pub(super) struct Child {
+    process: tokio::process::Child,
+    has_own_group: bool,
+    /// When it was asked to end, and by which signal; none if it was not.
+    asked: Option<(Instant, Signal)>,
+}
+
+/// The end of a job.
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    was_asked: bool,
+}
+
+impl Ended {
+    /// Why its reads are not those of a whole job; none if they are.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        if self.was_asked {
+            return Some("the job was interrupted".into());
+        }
+        match (self.status.code(), self.status.signal()) {
+            (Some(0), _) => None,
+            (Some(code), _) => Some(format!("the job ended with exit code {code}")),
+            (None, Some(signal)) => Some(format!("signal {signal} ended the job")),
+            (None, None) => Some("the job's end is not known".into()),
+        }
+    }
+}
+
+impl Child {
+    pub(super) fn start(
+        command: &[OsString],
+        uri: &str,
+        output_to_stderr: bool,
+    ) -> Result<Self, Error> {
+        let (program, arguments) = command
+            .split_first()
+            .map_or((OsStr::new(""), &[][..]), |all| (all.0.as_os_str(), all.1));
+        let failed = |source| Error::Start { program: program.to_owned(), source };
+        let has_own_group = !std::io::stdin().is_terminal();
+        let mut start = Command::new(program);
+        start
+            .args(arguments.iter().map(|argument| with_uri(argument, uri)))
+            .env(URI_VARIABLE, uri)
+            .kill_on_drop(true);
+        if has_own_group {
+            start.process_group(0);
+        }
+        if output_to_stderr {
+            let stderr = std::io::stderr().as_fd().try_clone_to_owned().map_err(failed)?;
+            start.stdout(Stdio::from(stderr));
+        }
+        let process = start.spawn().map_err(failed)?;
+        Ok(Self { process, has_own_group, asked: None })
+    }
+
+    /// Waits for its end. May be dropped and called again.
+    pub(super) async fn wait(&mut self, cancel: &CancellationToken) -> Result<Ended, Error> {
+        loop {
+            let next = self.asked.map_or_else(Instant::now, |(at, _)| at + END_WITHIN);
+            tokio::select! {
+                status = self.process.wait() => {
+                    let status = status.map_err(Error::Wait)?;
+                    return Ok(Ended { status, was_asked: self.asked.is_some() });
+                }
+                () = cancel.cancelled(), if self.asked.is_none() => self.ask(Signal::INT),
+                () = sleep_until(next), if self.asked.is_some() => {
+                    let interrupted = self.asked.is_some_and(|(_, signal)| signal == Signal::INT);
+                    self.ask(if interrupted { Signal::TERM } else { Signal::KILL });
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, signal: Signal) {
+        self.asked = Some((Instant::now(), signal));
+        let id = self.process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let Some(id) = id else { return };
+        let sent = match (self.has_own_group, signal) {
+            (true, _) => kill_process_group(id, signal),
+            // The terminal has sent it already.
+            (false, Signal::INT) => return,
+            (false, _) => kill_process(id, signal),
+        };
+        if let Err(error) = sent {
+            tracing::warn!(%error, "the job cannot be asked to end");
+        }
+    }
+}
+
+/// The argument with the URI in the place of each `{uri}`.
+fn with_uri(argument: &OsStr, uri: &str) -> OsString {
+    let (mut rest, place) = (argument.as_bytes(), URI_ARGUMENT.as_bytes());
+    let mut replaced = Vec::with_capacity(rest.len());
+    while let Some(at) = rest.windows(place.len()).position(|window| window == place) {
+        replaced.extend_from_slice(&rest[..at]);
+        replaced.extend_from_slice(uri.as_bytes());
+        rest = &rest[at + place.len()..];
+    }
+    replaced.extend_from_slice(rest);
+    OsString::from_vec(replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_of_an_argument_gets_the_uri() {
+        let replaced = |text: &str| with_uri(OsStr::new(text), "mongodb://here");
+        assert_eq!(replaced("{uri}"), "mongodb://here");
+        assert_eq!(replaced("a={uri} b={uri}"), "a=mongodb://here b=mongodb://here");
+        assert_eq!(replaced("{url}"), "{url}");
+    }
+
+    async fn ended(script: &str, cancel: &CancellationToken) -> Option<String> {
+        let command = ["sh", "-c", script].map(OsString::from);
+        let mut child = Child::start(&command, "mongodb://here", true).unwrap();
+        child.wait(cancel).await.unwrap().incomplete()
+    }
+
+    #[tokio::test]
+    async fn the_job_gets_the_uri_and_its_end_is_told() {
+        let never = CancellationToken::new();
+        assert_eq!(ended("test $IMAGO_RECORD_URI = mongodb://here", &never).await, None);
+        assert_eq!(ended("exit 3", &never).await.unwrap(), "the job ended with exit code 3");
+        assert_eq!(ended("kill -9 $$", &never).await.unwrap(), "signal 9 ended the job");
+    }
+
+    #[tokio::test]
+    async fn a_request_to_end_is_passed_on_and_the_job_may_end_in_order() {
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let script = "trap 'exit 0' INT; while :; do sleep 0.01; done";
+        assert_eq!(ended(script, &cancel).await.unwrap(), "the job was interrupted");
+    }
+}

@@ -1,0 +1,143 @@
+//! Which reads are by `_id`: a `find` whose filter is `_id` alone, equal to a value or one of a list, and whose reply has
+//! the documents of all of these that exist.
+
+use bson::raw::{RawBsonRef, RawDocument};
+
+use crate::trace::Key;
+
+/// The keys of a `find` by `_id`, in order; none if it is another read.
+pub(super) fn keys(find: &RawDocument) -> Option<Vec<Key>> {
+    let filter = find.get_document("filter").ok()?;
+    let mut fields = filter.iter();
+    let (name, value) = fields.next()?.ok()?;
+    if name.as_str() != "_id" || fields.next().is_some() {
+        return None;
+    }
+    let keys = equal_to(value)?;
+    is_whole(find, &keys).then_some(keys)
+}
+
+/// The values that a condition on `_id` names.
+fn equal_to(condition: RawBsonRef<'_>) -> Option<Vec<Key>> {
+    let RawBsonRef::Document(document) = condition else {
+        // A regular expression is a pattern, not a value.
+        let is_value = !matches!(condition, RawBsonRef::RegularExpression(_));
+        return is_value.then(|| vec![Key::from_raw(condition)]);
+    };
+    let mut fields = document.iter();
+    let Some(first) = fields.next() else { return Some(vec![Key::from_raw(condition)]) };
+    let (name, value) = first.ok()?;
+    if !name.as_str().starts_with('$') {
+        // An `_id` that is a document.
+        return Some(vec![Key::from_raw(condition)]);
+    }
+    if fields.next().is_some() {
+        return None;
+    }
+    match (name.as_str(), value) {
+        ("$eq", value) => Some(vec![Key::from_raw(value)]),
+        ("$in", RawBsonRef::Array(values)) => {
+            let values = values.into_iter().map(|value| match value.ok()? {
+                RawBsonRef::RegularExpression(_) => None,
+                value => Some(Key::from_raw(value)),
+            });
+            values.collect()
+        }
+        _ => None,
+    }
+}
+
+/// True if the reply tells of each key if its document exists: nothing is left out of it.
+fn is_whole(find: &RawDocument, keys: &[Key]) -> bool {
+    let number = |name: &str| match find.get(name) {
+        Ok(Some(RawBsonRef::Int32(value))) => Some(i64::from(value)),
+        Ok(Some(RawBsonRef::Int64(value))) => Some(value),
+        Ok(Some(RawBsonRef::Double(value))) => Some(value as i64),
+        _ => None,
+    };
+    let given = |name: &str| matches!(find.get(name), Ok(Some(_)));
+    let wanted = i64::try_from(keys.len()).unwrap_or(i64::MAX);
+    // A negative limit is its size, in one batch.
+    let all = |limit: Option<i64>| {
+        limit.is_none_or(|limit| limit == 0 || limit.saturating_abs() >= wanted)
+    };
+    let without_id = match find.get_document("projection") {
+        Ok(fields) => {
+            matches!(
+                fields.get("_id"),
+                Ok(Some(RawBsonRef::Int32(0) | RawBsonRef::Int64(0) | RawBsonRef::Boolean(false)))
+            ) || matches!(fields.get("_id"), Ok(Some(RawBsonRef::Double(value))) if value == 0.0)
+        }
+        Err(_) => false,
+    };
+    let one_batch = find.get_bool("singleBatch").unwrap_or(false);
+    number("skip").is_none_or(|skip| skip == 0)
+        && all(number("limit"))
+        && (!one_batch || all(number("batchSize")))
+        && !without_id
+        && !given("collation")
+        && !given("min")
+        && !given("max")
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::raw::cstr;
+    use bson::{Bson, Document, RawDocumentBuf, doc};
+
+    use super::*;
+
+    fn of(find: Document) -> Option<Vec<Bson>> {
+        let find = RawDocumentBuf::try_from(&find).unwrap();
+        Some(keys(&find)?.iter().map(Key::to_bson).collect())
+    }
+
+    #[test]
+    fn reads_by_id_are_known_in_their_forms() {
+        let of = |filter: Document| of(doc! { "find": "messages", "filter": filter }).unwrap();
+        assert_eq!(of(doc! { "_id": 17_i64 }), [Bson::Int64(17)]);
+        assert_eq!(of(doc! { "_id": { "$eq": "order-7" } }), [Bson::from("order-7")]);
+        assert_eq!(of(doc! { "_id": { "$in": [1, 2, 1] } }), [1, 2, 1].map(Bson::Int32));
+        let composed = doc! { "region": "eu", "number": 7 };
+        assert_eq!(of(doc! { "_id": composed.clone() }), [Bson::Document(composed)]);
+        assert_eq!(of(doc! { "_id": { "$in": [] } }), []);
+    }
+
+    #[test]
+    fn other_reads_are_not_by_id() {
+        let (pattern, options) = (cstr!("^a").to_owned(), cstr!("").to_owned());
+        let pattern = Bson::RegularExpression(bson::Regex { pattern, options });
+        for filter in [
+            doc! {},
+            doc! { "name": "Ada" },
+            doc! { "_id": 17, "name": "Ada" },
+            doc! { "_id": { "$gt": 17 } },
+            doc! { "_id": { "$in": [1], "$gt": 0 } },
+            doc! { "_id": pattern.clone() },
+        ] {
+            assert_eq!(of(doc! { "find": "messages", "filter": filter.clone() }), None, "{filter}");
+        }
+        assert_eq!(of(doc! { "find": "messages" }), None);
+    }
+
+    #[test]
+    fn a_read_whose_reply_leaves_documents_out_is_another() {
+        let two = doc! { "find": "messages", "filter": { "_id": { "$in": [1, 2] } } };
+        for (name, value) in [
+            ("limit", Bson::Int32(1)),
+            ("limit", Bson::Int64(-1)),
+            ("skip", Bson::Int64(1)),
+            ("projection", Bson::Document(doc! { "_id": 0 })),
+            ("collation", Bson::Document(doc! { "locale": "en" })),
+        ] {
+            let mut find = two.clone();
+            find.insert(name, value);
+            assert_eq!(of(find.clone()), None, "{find}");
+        }
+        let mut whole = two;
+        whole.insert("limit", 2);
+        whole.insert("skip", 0);
+        whole.insert("projection", doc! { "text": 1 });
+        assert!(of(whole).is_some());
+    }
+}
