@@ -82,8 +82,13 @@ impl Grid {
                 Dimension::Shards => beside(&self.shards, shape.shards)
                     .map(|shards| Shape { shards, ..shape })
                     .collect(),
+                // Which members are read is a question only where there are several.
                 Dimension::Replicas => beside(&self.replicas, shape.replicas)
-                    .map(|replicas| Shape { replicas, ..shape })
+                    .flat_map(|replicas| {
+                        let all = self.reads.iter().map(move |reads| (replicas, *reads));
+                        all.filter(|(_, reads)| shape.replicas == 1 || *reads == shape.reads)
+                    })
+                    .map(|(replicas, reads)| Shape { replicas, reads, ..shape })
                     .collect(),
                 Dimension::Cache => beside(&self.cache_bytes, shape.cache_bytes)
                     .map(|cache_bytes| Shape { cache_bytes, ..shape })
@@ -149,7 +154,8 @@ mod tests {
         let neighbours = grid().neighbours(shape);
         let of = |dimension| neighbours.iter().filter(|(its, _)| *its == dimension).count();
         assert_eq!(of(Dimension::Shards), 2);
-        assert_eq!(of(Dimension::Replicas), 1);
+        // Three members, of which the primary is read or all.
+        assert_eq!(of(Dimension::Replicas), 2);
         assert_eq!(of(Dimension::Cache), 1);
         // The one member is the nearest.
         assert_eq!(of(Dimension::Reads), 0);

@@ -43,8 +43,9 @@ pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
     let fork_s = slowest_s(&batch.shards.iter().map(part).collect::<Vec<_>>());
     let single_s: f64 = batch.single.iter().map(Load::alone_s).sum();
     let alone_s = single_s + batch.delay_s + fork_s;
+    // Of equal ones the first: the last greatest from behind.
     let slowest =
-        loads.iter().max_by(|one, other| one.saturated_s().total_cmp(&other.saturated_s()));
+        loads.iter().rev().max_by(|one, other| one.saturated_s().total_cmp(&other.saturated_s()));
     let slowest = *slowest.expect("a batch has a client");
     if alone_s <= 0.0 {
         let responses_s = vec![0.0; loads.len()];

@@ -68,11 +68,13 @@ fn instead(dimension: Dimension, its: Shape, own: Shape) -> (String, bool) {
             (format!("{} instead of {}", counted(its.shards, "shard"), own.shards), its.shards == 1)
         }
         Dimension::Replicas => {
-            let text = format!(
-                "{} of each shard instead of {}",
-                counted(its.replicas, "member"),
-                own.replicas
-            );
+            let read = match its.reads {
+                Reads::Nearest if own.replicas == 1 => ", all of them read,",
+                Reads::Primary if own.replicas == 1 => ", of which only the primary is read,",
+                _ => "",
+            };
+            let members = counted(its.replicas, "member");
+            let text = format!("{members} of each shard instead of {}{read}", own.replicas);
             (text, its.replicas == 1)
         }
         Dimension::Cache => {
