@@ -16,6 +16,7 @@ pub mod copy;
 pub mod error;
 mod fill;
 pub mod flows;
+pub mod job_times;
 mod lag;
 pub mod load;
 pub mod migration;

@@ -84,12 +84,17 @@ pub(crate) fn save(pictures: &[Picture], folder: Option<&Path>) -> Result<Vec<Pa
     let mut files = Vec::new();
     for picture in pictures {
         let file = folder.join(picture.name).with_extension("svg");
-        let svg = draw::svg(picture)
-            .map_err(|cause| Error::Picture { name: picture.name, cause: cause.to_string() })?;
-        std::fs::write(&file, svg).map_err(process(format!("write {}", file.display())))?;
+        write(picture, &file)?;
         files.push(file);
     }
     Ok(files)
+}
+
+/// Writes a picture into a file.
+pub(crate) fn write(picture: &Picture, file: &Path) -> Result<()> {
+    let svg = draw::svg(picture)
+        .map_err(|cause| Error::Picture { name: picture.name, cause: cause.to_string() })?;
+    std::fs::write(file, svg).map_err(process(format!("write {}", file.display())))
 }
 
 /// The values as a cumulative distribution: how many percent of them are at most so much.

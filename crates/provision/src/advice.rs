@@ -36,6 +36,8 @@ pub struct Origin {
     pub from: String,
     /// False if they were measured elsewhere, on other documents: sizes are then taken from the trace.
     pub is_own: bool,
+    /// Stations whose costs were measured elsewhere all the same, because they were not there.
+    pub borrowed: Vec<&'static str>,
 }
 
 /// What is asked.
@@ -93,7 +95,7 @@ pub enum Error {
 pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Advice, Error> {
     checked(trace, settings)?;
     let costs = costs(trace, origin, settings.documents);
-    let overhead_bytes = (costs.entry_bytes - costs.document_bytes).max(0.0).round() as u32;
+    let overhead_bytes = costs.entry_bytes.max(0.0).round() as u32;
     let references = references(trace, overhead_bytes);
     let curve = curve(&references, settings.start);
     let cache_bytes = settings.cache_bytes.clone().unwrap_or_else(|| sizes(curve.distinct_bytes()));
@@ -143,9 +145,7 @@ fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
     if !origin.is_own {
         let (count, bytes) = trace.documents();
         if count > 0 && bytes > 0 {
-            let overhead_bytes = (costs.entry_bytes - costs.document_bytes).max(0.0);
             costs.document_bytes = bytes as f64 / count as f64;
-            costs.entry_bytes = costs.document_bytes + overhead_bytes;
         }
         let keys = trace.phases.iter().flatten().filter(|read| read.document_bytes.is_some());
         costs.documents = keys.map(|read| read.key.hash64()).collect::<HashSet<u64>>().len() as u64;
