@@ -10,6 +10,7 @@
 //! This crate must not know flags and terminals.
 
 pub mod adapt;
+pub mod chain_fetch;
 mod cluster_pair;
 mod competitor;
 pub mod copy;
@@ -105,6 +106,7 @@ pub const BENCHMARKS: [(&str, &str); 19] = [
         "reshard",
         "a change of the shard key, against the server's own; what moves, what clients see",
     ),
+    ("chain-fetch", "fetching by batches and through a cache, beside a loop of find_one"),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     (
         "flows",
