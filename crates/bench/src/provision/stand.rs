@@ -14,7 +14,7 @@ use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::server::shard::spread_at;
 use imago_testbed::{Cluster, ClusterSpec, NodeInfo, Role, Single, SingleSpec};
 use mongodb::Client;
-use mongodb::options::{Hint, ReadPreference, ReadPreferenceOptions, SelectionCriteria};
+use mongodb::options::{Hint, ReadPreference, SelectionCriteria};
 use rand::SeedableRng as _;
 use rand::distr::{Alphanumeric, SampleString as _};
 use rand::rngs::StdRng;
@@ -130,9 +130,7 @@ impl Stand {
         let failed = |error| imago_mongo::error::Error::server("reading all documents", error);
         let uri = format!("mongodb://{}:{}/?directConnection=true", node.host, node.port);
         let client = Client::with_uri_str(uri).await.map_err(failed)?;
-        let any = SelectionCriteria::ReadPreference(ReadPreference::Nearest {
-            options: ReadPreferenceOptions::default(),
-        });
+        let any = SelectionCriteria::ReadPreference(ReadPreference::Nearest { options: None });
         // By the index, so that it is read, too; and by a field that it does not have.
         let all = [doc! {"$match": {"message": {"$gt": ""}}}, doc! {"$count": "documents"}];
         let collection = client.database(DB).collection::<Document>(COLL);
