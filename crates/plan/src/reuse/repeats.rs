@@ -1,19 +1,19 @@
-//! How the difference between the references that a sample of keys stands for and the true number, which is known, is shared
-//! out among hits and misses.
+//! How the difference between the references that a sample of keys stands for and the true number, which is known, is
+//! shared out among hits and misses.
 //!
-//! SHARDS-adj (Waldspurger et al., FAST 2015, §3.4) takes all of the difference for hits at the shortest distance, because most of it
-//! comes from keys that are referenced very often. That errs where no key is: for uniform keys it is as large as the
-//! sample's noise. So it is taken where the sample says that it comes from, by regression: sampling a key with `c`
-//! references, of which `h` are hits, changes the one sum by `c` and the other by `h`, so the hits are off by `Σch / Σc²` of
-//! the difference (Cochran, "Sampling Techniques", 1977, chapter 7). With often referenced keys that is the
-//! paper's adjustment, without them it is the ratio of hits among the references sampled.
+//! SHARDS-adj (Waldspurger et al., FAST 2015) takes all of the difference for hits at the shortest distance,
+//! because most of it comes from keys that are referenced very often. That errs where no key is: for uniform keys it is
+//! as large as the sample's noise. So it is taken where the sample says that it comes from, by regression: sampling a
+//! key with `c` references, of which `h` are hits, changes the one sum by `c` and the other by `h`, so the hits are off
+//! by `Σch / Σc²` of the difference (Cochran, "Sampling Techniques", 1977, chapter 7). With often referenced keys that
+//! is the paper's adjustment, without them it is the ratio of hits among the references sampled.
 //!
-//! The sums are kept reference by reference: the `c`-th one of a key adds `c² − (c−1)²` to `Σc²`, and to `Σch` if it is a
-//! hit. Each phase has sums of its own, so `c` counts from its beginning. A reference that stands for `w` has a part in the
-//! sample's noise of `w (w − 1)`: none while all keys are sampled.
+//! The sums are kept reference by reference: the `c`-th one of a key adds `c² − (c−1)²` to `Σc²`, and to `Σch` if it is
+//! a hit. Each phase has sums of its own, so `c` counts from its beginning. A reference that stands for `w` has a part
+//! in the sample's noise of `w (w − 1)`: none while all keys are sampled.
 //!
-//! The bytes that the sample stands for are adjusted in the same way ([`Scale`]). That matters where keys are alike: the
-//! share of references that were sampled then tells the share of keys better than the threshold does.
+//! The bytes that the sample stands for are adjusted in the same way ([`Scale`]). That matters where keys are alike:
+//! the share of references that were sampled then tells the share of keys better than the threshold does.
 
 use super::hashed::KeyMap;
 
@@ -100,8 +100,8 @@ impl Scale {
         self.repeats.remove(key);
     }
 
-    /// The factor by which to multiply bytes, of which the sample stands for so many in all. A sample of very few keys may
-    /// say anything, so it is bounded.
+    /// The factor by which to multiply bytes, of which the sample stands for so many in all. A sample of very few keys
+    /// may say anything, so it is bounded.
     pub(super) fn factor(&self, bytes: f64) -> f64 {
         let difference = self.references.0 as f64 - self.references.1;
         let (products, squares) = self.sums;

@@ -1,15 +1,15 @@
 //! The curve of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed size.
 //!
-//! A key is in the sample if its hash lies below a threshold, so all of its references are or none (§3.1). When there are
-//! more keys than the sample may hold, the one with the largest hash leaves, and its hash is the new threshold (§3.2): the
-//! rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the bytes of the
-//! other keys above its own for 1/R as many.
+//! A key is in the sample if its hash lies below a threshold, so all of its references are or none. When there
+//! are more keys than the sample may hold, the one with the largest hash leaves, and its hash is the new threshold
+//!: the rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the
+//! bytes of the other keys above its own for 1/R as many.
 //!
-//! What the sample stands for is adjusted to the true number of references, not quite as the paper does it (§3.4): see the module
-//! `repeats`.
+//! What the sample stands for is adjusted to the true number of references, not quite as the paper does it: see
+//! the module `repeats`.
 //!
-//! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small share
-//! of the distance. The result depends on the trace and the seed alone.
+//! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small
+//! share of the distance. The result depends on the trace and the seed alone.
 
 use std::collections::BinaryHeap;
 
@@ -35,11 +35,11 @@ impl Default for Sampling {
     }
 }
 
-/// The curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace of fewer keys than the sample
-/// may hold, the curve is the exact one but for the width of the buckets.
+/// The curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace of fewer keys than the
+/// sample may hold, the curve is the exact one but for the width of the buckets.
 ///
-/// Sizes that change are followed, but without [`exact`](super::exact)'s account of what had been evicted meanwhile, once
-/// keys leave the sample.
+/// Sizes that change are followed, but without [`exact`](fn@super::exact)'s account of what had been evicted meanwhile,
+/// once keys leave the sample.
 ///
 /// # Panics
 /// If the sample has no keys.
@@ -222,8 +222,8 @@ impl Buckets {
         first + ((1 << doublings) - 1) / 2
     }
 
-    /// The steps of a phase of so many references, adjusted; their distances are multiplied by the scale. If none was sampled,
-    /// nothing is known, and there are no steps.
+    /// The steps of a phase of so many references, adjusted; their distances are multiplied by the scale. If none was
+    /// sampled, nothing is known, and there are no steps.
     fn steps(&self, references: u64, scale: f64) -> Steps {
         let references = references as f64;
         let (mut sum, mut hits) = (Weights::default(), 0.0f64);

@@ -1,10 +1,10 @@
 //! Curves of policies that have no stack distances: a simulation at each capacity, made smaller by sampling keys.
 //!
-//! A cache of `C` bytes that is referenced by all keys is simulated by one of `C × rate` bytes that is referenced by the
-//! share `rate` of the keys, drawn by their hash (Waldspurger et al., USENIX ATC 2017, §3). Time runs on with the
-//! references that are left out. Hits count for `1 / rate`, and are adjusted to the true number of references: see the module
-//! `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds of
-//! entries.
+//! A cache of `C` bytes that is referenced by all keys is simulated by one of `C × rate` bytes that is referenced by
+//! the share `rate` of the keys, drawn by their hash (Waldspurger et al., USENIX ATC 2017). Time runs on with the
+//! references that are left out. Hits count for `1 / rate`, and are adjusted to the true number of references: see the
+//! module `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds
+//! of entries.
 //!
 //! The policies are those of Redis 7, in the module `cache`.
 
@@ -48,8 +48,8 @@ impl Policy {
     }
 }
 
-/// The curve of a policy at these capacities; between two of them that of the smaller, below all of them none. A capacity of 0
-/// has no hits. The keys that are simulated are the share `rate` of all; 1 simulates the cache in full.
+/// The curve of a policy at these capacities; between two of them that of the smaller, below all of them none. A
+/// capacity of 0 has no hits. The keys that are simulated are the share `rate` of all; 1 simulates the cache in full.
 ///
 /// # Panics
 /// If the rate is not above 0 and at most 1, or if the policy looks at no entries.
