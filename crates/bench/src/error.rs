@@ -22,6 +22,9 @@ pub enum Error {
     /// Tuning refused, or failed.
     #[error(transparent)]
     Tune(#[from] imago_tune::cluster::Error),
+    /// A chained job refused, or failed.
+    #[error(transparent)]
+    Chain(#[from] imago_provision::chain::Error),
     /// The operating system refused something about a measured process.
     #[error("cannot {doing}: {cause}")]
     Process {

@@ -10,6 +10,7 @@
 //! This crate must not know flags and terminals.
 
 pub mod adapt;
+pub mod chain_fetch;
 mod cluster_pair;
 mod competitor;
 pub mod copy;
@@ -97,7 +98,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 19] = [
+pub const BENCHMARKS: [(&str, &str); 20] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -105,6 +106,7 @@ pub const BENCHMARKS: [(&str, &str); 19] = [
         "reshard",
         "a change of the shard key, against the server's own; what moves, what clients see",
     ),
+    ("chain-fetch", "fetching by batches and through a cache, beside a loop of find_one"),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     (
         "flows",

@@ -184,6 +184,8 @@ async fn probe(stand: &Stand, setup: &Setup<'_>, to: &Measured) -> Result<()> {
     (setup.say)(format!("probing what requests cost, for {} s", setup.probe_s));
     let unfinished = to.probe.with_extension("part.json");
     remove(&unfinished)?;
+    // The run without a cache has left it without memory.
+    run::limit(&stand.cache, stand::CACHE_BYTES).await?;
     let mut command = Command::new(setup.program);
     let cores = f64::from(setup.common.cpu_percent.unwrap_or(100)) / 100.0;
     command

@@ -1,23 +1,23 @@
 //! Miss-ratio curves: how many references of a chain of jobs a cache of each size serves.
 //!
-//! A chain reads its keys in bursts, one for each phase. A [`Curve`] tells, for each phase and each capacity in bytes, the
-//! number of references that find their key in the cache. There are three ways to one:
+//! A chain reads its keys in bursts, one for each phase. A [`Curve`] tells, for each phase and each capacity in bytes,
+//! the number of references that find their key in the cache. There are three ways to one:
 //!
-//! - [`exact`]: stack distances (Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal
+//! - [`exact()`]: stack distances (Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal
 //!   1970) of an LRU cache, at every capacity at once; memory grows with the distinct keys.
-//! - [`sampled`]: the same from a fixed number of sampled keys (Waldspurger et al., "Efficient MRC Construction with
+//! - [`sampled()`]: the same from a fixed number of sampled keys (Waldspurger et al., "Efficient MRC Construction with
 //!   SHARDS", FAST 2015); memory does not grow.
-//! - [`simulated`]: for policies that have no stack distances, those of Redis, by a simulation at each capacity, made
+//! - [`simulated()`]: for policies that have no stack distances, those of Redis, by a simulation at each capacity, made
 //!   smaller by sampling keys (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations",
 //!   USENIX ATC 2017).
 //!
 //! [`uniform`] needs no trace: it is the expectation for a chain whose keys are uniform hashes.
 //!
-//! **The cache.** It is looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry becomes the
-//! newest one and takes the reference's bytes, and the oldest entries leave until all fit. An entry that is larger than
-//! the cache therefore empties it and leaves, too: it is never a hit. An entry whose size changed since its last
-//! reference is a hit where the old one was still there: a cache does not know that the document was written. A cache of
-//! zero bytes has no hits, also of entries that take none.
+//! **The cache.** It is looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry becomes
+//! the newest one and takes the reference's bytes, and the oldest entries leave until all fit. An entry that is larger
+//! than the cache therefore empties it and leaves, too: it is never a hit. An entry whose size changed since its last
+//! reference is a hit where the old one was still there: a cache does not know that the document was written. A cache
+//! of zero bytes has no hits, also of entries that take none.
 //!
 //! Invariant: all ways count the same hits by the same rules; where nothing is sampled, exactly those of a list that is
 //! kept in the order of use.

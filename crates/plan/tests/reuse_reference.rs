@@ -1,7 +1,7 @@
 //! The exact curve beside libCacheSim's LRU, at every point, on a hundred traces.
 //!
-//! The hits of libCacheSim are in `data/lru_reference.txt`; `data/lru_reference.py` says how they were made, and draws the
-//! same traces.
+//! The hits of libCacheSim are in `data/lru_reference.txt`; `data/lru_reference.py` says how they were made, and draws
+//! the same traces.
 
 use imago_plan::reuse::{Reference, Start, exact};
 

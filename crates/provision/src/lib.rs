@@ -9,6 +9,7 @@
 
 pub mod advice;
 pub mod chain;
+pub mod probe;
 pub mod record;
 pub mod trace;
 pub mod utc;

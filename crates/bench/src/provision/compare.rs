@@ -80,7 +80,7 @@ impl Predictor {
         let shard_cores =
             common.cpu_percent.map_or(SHARD_CORES_ALL, |percent| f64::from(percent) / 100.0);
         Ok(Self {
-            references: trace_read.references((costs.entry_bytes - costs.document_bytes).max(0.0)),
+            references: trace_read.references(costs.entry_bytes),
             machine: Machine { shard_cores, ..probe.machine() },
             costs,
             job: Job { workers: common.workers, batch: common.batch, variation: 0.1 },

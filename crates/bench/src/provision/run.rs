@@ -103,7 +103,7 @@ fn chain(program: &Path, uri: &str, common: &Common, cell: &Cell) -> Command {
 }
 
 /// Empties the cache and gives it this limit; what it takes while it is empty.
-async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
+pub(super) async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
     let mut connection = connect(cache).await?;
     let set = |name: &'static str, value: String| {
         let mut command = redis::cmd("CONFIG");

@@ -3,15 +3,18 @@
 //! Every stand has the same documents: `_id` from 0 on, with a message of a hundred characters each, as in the paper (Wong
 //! and others, §3.2.1), in one range of `_id`s per shard. While it is filled its members have all of the processors; behind
 //! that each is held to its share, as if it had a machine of its own. Between two runs all members are restarted and the
-//! cache is emptied (§5.1).
+//! cache is emptied (§5.1); then each member reads its documents once, since a database that has run for long has them in
+//! memory, and what a cold one reads first depends on its disk.
 
 use bson::raw::RawArrayBuf;
-use bson::{doc, rawdoc};
+use bson::{Document, doc, rawdoc};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::server::collection::Handle;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::server::shard::spread_at;
-use imago_testbed::{Cluster, ClusterSpec, Role, Single, SingleSpec};
+use imago_testbed::{Cluster, ClusterSpec, NodeInfo, Role, Single, SingleSpec};
+use mongodb::Client;
+use mongodb::options::{Hint, ReadPreference, SelectionCriteria};
 use rand::SeedableRng as _;
 use rand::distr::{Alphanumeric, SampleString as _};
 use rand::rngs::StdRng;
@@ -28,6 +31,8 @@ const MESSAGE: usize = 100;
 const BATCH: u64 = 5_000;
 /// Redis' limit while nothing is measured; a cell sets its own.
 const CACHE_MB: u32 = 4_096;
+/// The same in bytes, with something left for its own needs.
+pub(crate) const CACHE_BYTES: u64 = 4_000 << 20;
 
 /// The documents, and the servers that have them.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +108,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Restarts all members with data, one after the other, and empties the cache.
+    /// Restarts all members with data, one after the other, and has each read all of its documents, by the index, once.
     pub(crate) async fn renew(&self) -> Result<()> {
         self.cluster.hold_cpu_shares(false)?;
         for node in self.cluster.nodes() {
@@ -112,7 +117,27 @@ impl Stand {
                 self.cluster.restart(&node.name).await?;
             }
         }
-        self.cluster.hold_cpu_shares(true).map_err(Error::from)
+        for node in self.cluster.nodes() {
+            if node.role == Role::Member {
+                self.warm(&node).await?;
+            }
+        }
+        Ok(self.cluster.hold_cpu_shares(true)?)
+    }
+
+    /// Has one member read all of its documents.
+    async fn warm(&self, node: &NodeInfo) -> Result<()> {
+        let failed = |error| imago_mongo::error::Error::server("reading all documents", error);
+        let uri = format!("mongodb://{}:{}/?directConnection=true", node.host, node.port);
+        let client = Client::with_uri_str(uri).await.map_err(failed)?;
+        let any = SelectionCriteria::ReadPreference(ReadPreference::Nearest { options: None });
+        // By the index, so that it is read, too; and by a field that it does not have.
+        let all = [doc! {"$match": {"message": {"$gt": ""}}}, doc! {"$count": "documents"}];
+        let collection = client.database(DB).collection::<Document>(COLL);
+        let read =
+            collection.aggregate(all).hint(Hint::Keys(doc! {"_id": 1})).selection_criteria(any);
+        read.await.map_err(failed)?;
+        Ok(())
     }
 
     /// The members that hold data: the name and the process of each.

@@ -3,6 +3,7 @@
 mod args;
 mod chained;
 mod command;
+mod fetching;
 mod flows_real;
 mod text;
 mod tuning;
@@ -13,8 +14,8 @@ use std::time::Duration;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, copy, flows, placement, replay, reshard, schedule, sophia, store,
-    verify,
+    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, placement, replay, reshard, schedule,
+    sophia, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -99,6 +100,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         Benchmark::Reshard(resharding) => {
             json!(reshard::run(resharding.size(), &commands).await?)
         }
+        Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),
         Benchmark::Placement(chunks) => json!(placement(chunks).await?),
         Benchmark::Flows(networks) => {
             let &Networks { runs, servers_max, ref window_kib, ref drawn, quick } = networks;

@@ -1,6 +1,12 @@
 //! `imago provision`: how many shards, replicas and how much cache a chained job needs.
 
+mod measure;
+mod plan;
+mod probe;
 mod record;
+mod values;
+
+pub(in crate::cmd) use measure::rows as measured_rows;
 
 use crate::context::Context;
 use crate::exit::Failure;
@@ -16,11 +22,20 @@ pub struct Args {
 enum Action {
     /// Run a job, and record the keys that it reads from a database.
     Record(record::Args),
+    /// Measure what a request of a chained job costs the client, the cache, the router and the shards.
+    Probe(probe::Args),
+    /// Say from a trace which shape of a cluster meets a deadline, and why not another; writes nothing.
+    Plan(Box<plan::Args>),
+    /// Run the chain on chosen shapes of real servers, and put what it took beside what was predicted.
+    Measure(measure::Args),
 }
 
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Record(args) => Box::pin(record::run(args, context)).await,
+        Action::Probe(args) => Box::pin(probe::run(args, context)).await,
+        Action::Plan(args) => plan::run(&args, context).await,
+        Action::Measure(args) => Box::pin(measure::run(&args, context)).await,
     }
 }

@@ -31,12 +31,16 @@ fn assert_figures(report: &Value, names: &[&str]) {
 fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    let of_copies = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
+    let of_copies = ["copy", "replay", "verify", "reshard"];
+    let of_placement = ["chain-fetch", "placement", "flows", "flows-real"];
     let of_decisions = ["store", "adapt", "tune-schedule"];
     let of_sophia =
         ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
-    assert_eq!(names, [&of_copies[..], &of_decisions, &of_sophia, &of_morphus].concat());
+    assert_eq!(
+        names,
+        [&of_copies[..], &of_placement, &of_decisions, &of_sophia, &of_morphus].concat()
+    );
 }
 
 #[test]
@@ -66,6 +70,16 @@ fn a_replay_is_measured_against_bulk_writes_and_its_lag_by_markers() {
 fn a_verification_is_measured_against_reading() {
     let report = bench(&["run", "verify", "--quick"]);
     assert_figures(&report, &["ratio_to_read_floor", "seconds", "floor_seconds"]);
+}
+
+#[test]
+fn fetching_by_batches_is_measured_against_one_find_after_the_other() {
+    let report = bench(&["run", "chain-fetch", "--quick"]);
+    let figures = ["ratio_to_find_one", "ratio_of_one_worker", "find_one_seconds", "seconds"];
+    assert_figures(&report, &figures);
+    if find_redis().is_ok() {
+        assert_figures(&report, &["ratio_of_warm_cache", "warm_cache_seconds"]);
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub struct Costs {
     pub round_trip_router_s: f64,
     /// Waiting without a processor for an answer of a shard.
     pub round_trip_shard_s: f64,
-    /// A cache's entry (`MEMORY USAGE`), its document included.
+    /// A cache's entry (`MEMORY USAGE`) beyond its document.
     pub entry_bytes: f64,
     /// A document as the server holds it.
     pub document_bytes: f64,

@@ -1,7 +1,8 @@
 //! A curve of hits by capacity: a step function for each phase.
 //!
 //! A step lies at the smallest capacity from which on its hits count. Between two steps nothing changes. The curve of a
-//! simulation has its steps at the capacities that were simulated: below the first nothing is known, and 0 hits are told.
+//! simulation has its steps at the capacities that were simulated: below the first nothing is known, and 0 hits are
+//! told.
 
 /// Hits by the capacity of a cache in bytes, for each phase of a chain.
 #[derive(Clone, Debug, PartialEq)]

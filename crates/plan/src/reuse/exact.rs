@@ -1,8 +1,8 @@
 //! The exact curve of an LRU cache, at every capacity at once.
 //!
-//! The distance of a reference is the depth of its key in the LRU [`Stack`]: the sum of the bytes of the
-//! distinct keys since its key's last reference, its own included (and of holes, if sizes changed). It is a hit in every
-//! cache of at least that capacity (Mattson et al. 1970, there in pages).
+//! The distance of a reference is the depth of its key in the LRU [`Stack`]: the sum of the bytes of the distinct keys
+//! since its key's last reference, its own included (and of holes, if sizes changed). It is a hit in every cache of at
+//! least that capacity (Mattson et al. 1970, there in pages).
 
 use super::curve::{Phase, Steps};
 use super::stack::Stack;

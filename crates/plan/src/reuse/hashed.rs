@@ -1,8 +1,8 @@
 //! Maps of keys that are hashes already.
 //!
-//! The standard library's hash function costs as much as the rest of a reference. A multiplication spreads keys well enough,
-//! also those that are small numbers; it does not withstand keys that an adversary chose to collide, which cost time and
-//! no correctness.
+//! The standard library's hash function costs as much as the rest of a reference. A multiplication spreads keys well
+//! enough, also those that are small numbers; it does not withstand keys that an adversary chose to collide, which cost
+//! time and no correctness.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -33,8 +33,8 @@ impl Hasher for Folded {
     }
 }
 
-/// A number that looks drawn, another one for each key, and others for another seed (the finaliser of SplitMix64; Steele et
-/// al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// A number that looks drawn, another one for each key, and others for another seed (the finaliser of SplitMix64;
+/// Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
 pub(super) fn scattered(key: u64, seed: u64) -> u64 {
     let mut mixed = key ^ seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,21 +1,21 @@
 //! The curve of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed size.
 //!
-//! A key is in the sample if its hash lies below a threshold, so all of its references are or none (§3.1). When there are
-//! more keys than the sample may hold, the one with the largest hash leaves, and its hash is the new threshold (§3.2): the
-//! rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the bytes of the
-//! other keys above its own for 1/R as many.
+//! A key is in the sample if its hash lies below a threshold, so all of its references are or none. When there
+//! are more keys than the sample may hold, the one with the largest hash leaves, and its hash is the new threshold
+//!: the rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the
+//! bytes of the other keys above its own for 1/R as many.
 //!
-//! The references that the sample stands for are adjusted to the true number, not quite as the paper does it (§3.4):
-//! see the module `repeats`.
+//! What the sample stands for is adjusted to the true number of references, not quite as the paper does it: see
+//! the module `repeats`.
 //!
-//! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small share
-//! of the distance. The result depends on the trace and the seed alone.
+//! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small
+//! share of the distance. The result depends on the trace and the seed alone.
 
 use std::collections::BinaryHeap;
 
 use super::curve::{Phase, Steps};
 use super::hashed::scattered;
-use super::repeats::{Repeats, Weights};
+use super::repeats::{Repeats, Scale, Weights};
 use super::stack::Stack;
 use super::{Curve, Phases, Reference, Start};
 
@@ -29,17 +29,17 @@ pub struct Sampling {
 }
 
 impl Default for Sampling {
-    /// 8,192 keys: a mean error of about 0.01 at most.
+    /// 8,192 keys: a mean error of less than 0.01.
     fn default() -> Self {
         Self { keys: 8_192, seed: 0 }
     }
 }
 
-/// The curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace of fewer keys than the sample
-/// may hold, the curve is the exact one but for the width of the buckets.
+/// The curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace of fewer keys than the
+/// sample may hold, the curve is the exact one but for the width of the buckets.
 ///
-/// Sizes that change are followed, but without [`exact`](super::exact)'s account of what had been evicted meanwhile, once
-/// keys leave the sample.
+/// Sizes that change are followed, but without [`exact`](fn@super::exact)'s account of what had been evicted meanwhile,
+/// once keys leave the sample.
 ///
 /// # Panics
 /// If the sample has no keys.
@@ -58,22 +58,20 @@ pub fn sampled_with_bytes(phases: &Phases, start: Start, sampling: Sampling) -> 
     let mut sampler = Sampler::new(sampling, phases.len());
     for counts in start.passes() {
         for (number, references) in phases.iter().enumerate() {
-            for reference in references {
-                let outcome = sampler.refer(*reference);
-                if *counts {
-                    sampler.count(number, reference.key, outcome);
-                }
-            }
+            sampler.phase(number, references, *counts);
         }
     }
-    let (rate, bytes) = (sampler.rate(), sampler.bytes());
+    let bytes = sampler.bytes();
+    let held = sampler.stack.held();
+    let sample_bytes = held.last().map_or(0, |(_, held)| *held) as f64;
+    let scale = sampler.scale.factor(sample_bytes / sampler.rate());
+    let up = scale / sampler.rate();
     let counted = phases.iter().zip(sampler.buckets).map(|(references, buckets)| {
         let references = references.len() as u64;
-        Phase { references, hits: buckets.steps(references) }
+        Phase { references, hits: buckets.steps(references, scale) }
     });
-    let up = |bytes: u64| (bytes as f64 / rate).round() as u64;
-    let held: Vec<_> =
-        sampler.stack.held().into_iter().map(|(depth, held)| (up(depth), up(held))).collect();
+    let up = |bytes: u64| (bytes as f64 * up).round() as u64;
+    let held: Vec<_> = held.into_iter().map(|(depth, held)| (up(depth), up(held))).collect();
     let distinct_bytes = held.last().map_or(0, |(_, held)| *held);
     (Curve::new(counted.collect(), held, distinct_bytes), bytes)
 }
@@ -87,6 +85,7 @@ struct Sampler {
     /// Hashes and keys of the sample, the largest first.
     largest: BinaryHeap<(u64, u64)>,
     repeats: Repeats,
+    scale: Scale,
     buckets: Vec<Buckets>,
 }
 
@@ -109,6 +108,7 @@ impl Sampler {
             stack: Stack::new(),
             largest: BinaryHeap::with_capacity(sampling.keys + 1),
             repeats: Repeats::default(),
+            scale: Scale::default(),
             buckets: vec![Buckets::new(precision); phases],
         }
     }
@@ -116,6 +116,19 @@ impl Sampler {
     /// The share of keys that are sampled.
     fn rate(&self) -> f64 {
         self.threshold as f64 / u64::MAX as f64
+    }
+
+    /// Follows the references of a phase, and counts them if it is to.
+    fn phase(&mut self, number: usize, references: &[Reference], counts: bool) {
+        for reference in references {
+            let outcome = self.refer(*reference);
+            if counts {
+                self.count(number, *reference, outcome);
+            }
+        }
+        if counts {
+            self.scale.pass(references.len() as u64);
+        }
     }
 
     fn refer(&mut self, reference: Reference) -> Outcome {
@@ -136,18 +149,21 @@ impl Sampler {
             self.threshold = largest;
             self.stack.remove(leaves);
             self.repeats.remove(leaves);
+            self.scale.remove(leaves);
         }
         if hash < self.threshold { Outcome::Cold } else { Outcome::NotSampled }
     }
 
-    fn count(&mut self, phase: usize, key: u64, outcome: Outcome) {
+    fn count(&mut self, phase: usize, reference: Reference, outcome: Outcome) {
         let distance = match outcome {
             Outcome::NotSampled => return,
             Outcome::Cold => None,
             Outcome::Distance(distance) => Some(distance),
         };
+        let Reference { key, bytes } = reference;
         let square = self.repeats.square(phase, key);
         let weight = 1.0 / self.rate();
+        self.scale.count(key, bytes, weight);
         self.buckets[phase].count(distance, weight, square);
     }
 
@@ -155,7 +171,7 @@ impl Sampler {
     fn bytes(&self) -> usize {
         let buckets: usize = self.buckets.iter().map(Buckets::bytes).sum();
         let largest = self.largest.capacity() * size_of::<(u64, u64)>();
-        self.stack.bytes() + largest + self.repeats.bytes() + buckets
+        self.stack.bytes() + largest + self.repeats.bytes() + self.scale.bytes() + buckets
     }
 }
 
@@ -206,8 +222,9 @@ impl Buckets {
         first + ((1 << doublings) - 1) / 2
     }
 
-    /// The steps of a phase of so many references, adjusted. If none was sampled, nothing is known, and there are no steps.
-    fn steps(&self, references: u64) -> Steps {
+    /// The steps of a phase of so many references, adjusted; their distances are multiplied by the scale. If none was
+    /// sampled, nothing is known, and there are no steps.
+    fn steps(&self, references: u64, scale: f64) -> Steps {
         let references = references as f64;
         let (mut sum, mut hits) = (Weights::default(), 0.0f64);
         let mut steps = Steps::default();
@@ -217,7 +234,8 @@ impl Buckets {
                 sum.squares += counted.squares;
                 // A step may not take hits back.
                 hits = sum.adjusted(self.all, references).clamp(hits, references);
-                steps.step(self.distance(bucket).max(1), hits);
+                let distance = (self.distance(bucket) as f64 * scale).round() as u64;
+                steps.step(distance.max(1), hits);
             }
         }
         steps

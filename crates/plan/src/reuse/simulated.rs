@@ -1,10 +1,10 @@
 //! Curves of policies that have no stack distances: a simulation at each capacity, made smaller by sampling keys.
 //!
-//! A cache of `C` bytes that is referenced by all keys is simulated by one of `C × rate` bytes that is referenced by the
-//! share `rate` of the keys, drawn by their hash (Waldspurger et al., USENIX ATC 2017, §3). Time runs on with the
-//! references that are left out. Hits count for `1 / rate`, and are adjusted to the true number of references: see the module
-//! `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds of
-//! entries.
+//! A cache of `C` bytes that is referenced by all keys is simulated by one of `C × rate` bytes that is referenced by
+//! the share `rate` of the keys, drawn by their hash (Waldspurger et al., USENIX ATC 2017). Time runs on with the
+//! references that are left out. Hits count for `1 / rate`, and are adjusted to the true number of references: see the
+//! module `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds
+//! of entries.
 //!
 //! The policies are those of Redis 7, in the module `cache`.
 
@@ -14,7 +14,7 @@ use rand::Rng;
 
 use super::curve::{Phase, Steps};
 use super::hashed::{KeyMap, scattered};
-use super::repeats::{Repeats, Weights};
+use super::repeats::{Repeats, Scale, Weights};
 use super::{Curve, Phases, Reference, Start};
 use cache::Cache;
 
@@ -48,8 +48,8 @@ impl Policy {
     }
 }
 
-/// The curve of a policy at these capacities; between two of them that of the smaller, below all of them none. A capacity of 0
-/// has no hits. The keys that are simulated are the share `rate` of all; 1 simulates the cache in full.
+/// The curve of a policy at these capacities; between two of them that of the smaller, below all of them none. A
+/// capacity of 0 has no hits. The keys that are simulated are the share `rate` of all; 1 simulates the cache in full.
 ///
 /// # Panics
 /// If the rate is not above 0 and at most 1, or if the policy looks at no entries.
@@ -64,7 +64,7 @@ pub fn simulated(
 ) -> Curve {
     assert!(rate > 0.0 && rate <= 1.0, "a rate of {rate} is not a share of keys");
     assert!(policy.samples() > 0, "a policy that looks at no entries evicts none");
-    let sample = Sample { seed: rng.next_u64(), rate };
+    let (sample, distinct_bytes) = Sample::of(phases, rate, rng.next_u64());
     let mut capacities: Vec<u64> = capacities_bytes.to_vec();
     capacities.sort_unstable();
     capacities.dedup();
@@ -81,7 +81,7 @@ pub fn simulated(
     let references = phases.iter().map(|references| references.len() as u64);
     let counted =
         references.zip(steps).map(|(references, hits)| Phase { references, hits }).collect();
-    Curve::new(counted, held, sample.distinct_bytes(phases))
+    Curve::new(counted, held, distinct_bytes)
 }
 
 /// The keys that are simulated.
@@ -89,20 +89,49 @@ pub fn simulated(
 struct Sample {
     seed: u64,
     rate: f64,
+    /// Bytes of all keys, of those that the sample would stand for by its rate alone.
+    scale: f64,
 }
 
 impl Sample {
+    /// The sample, and the bytes of all keys by it.
+    fn of(phases: &Phases, rate: f64, seed: u64) -> (Self, u64) {
+        let mut sample = Self { seed, rate, scale: 1.0 };
+        let mut last = KeyMap::default();
+        let mut scale = Scale::default();
+        for references in phases {
+            scale.pass(references.len() as u64);
+            for Reference { key, bytes } in references {
+                if sample.contains(*key) {
+                    scale.count(*key, *bytes, 1.0 / rate);
+                    last.insert(*key, *bytes);
+                }
+            }
+        }
+        let bytes = last.into_values().map(u64::from).sum();
+        sample.scale = scale.factor(bytes as f64 / rate);
+        (sample, sample.up(bytes))
+    }
+
     fn contains(self, key: u64) -> bool {
         // The cast saturates, so that a rate of 1 leaves out a single hash, which the first case takes in.
         self.rate >= 1.0 || scattered(key, self.seed) < (self.rate * u64::MAX as f64) as u64
     }
 
     fn down(self, bytes: u64) -> u64 {
-        if self.rate >= 1.0 { bytes } else { (bytes as f64 * self.rate).round() as u64 }
+        if self.rate >= 1.0 {
+            bytes
+        } else {
+            (bytes as f64 * self.rate / self.scale).round() as u64
+        }
     }
 
     fn up(self, bytes: u64) -> u64 {
-        if self.rate >= 1.0 { bytes } else { (bytes as f64 / self.rate).round() as u64 }
+        if self.rate >= 1.0 {
+            bytes
+        } else {
+            (bytes as f64 / self.rate * self.scale).round() as u64
+        }
     }
 
     /// The hits of each phase, and the bytes that the cache of the sample holds at the end.
@@ -126,9 +155,11 @@ impl Sample {
                     }
                     let is_hit = cache.refer(*reference, time, rng);
                     if *counts {
-                        let square = self.square(&mut repeats, number, reference.key);
+                        let square = repeats.square(number, reference.key);
                         all.add(1.0 / self.rate, square);
-                        found.add(f64::from(u8::from(is_hit)) / self.rate, square);
+                        if is_hit {
+                            found.add(1.0 / self.rate, square);
+                        }
                     }
                 }
                 if *counts {
@@ -139,11 +170,6 @@ impl Sample {
         (counted, cache.held_bytes())
     }
 
-    /// A cache in full size needs no adjustment.
-    fn square(self, repeats: &mut Repeats, phase: usize, key: u64) -> f64 {
-        if self.rate >= 1.0 { 1.0 } else { repeats.square(phase, key) }
-    }
-
     /// The hits among so many references; none if none was sampled.
     fn hits(self, found: Weights, all: Weights, references: usize) -> f64 {
         let references = references as f64;
@@ -152,16 +178,6 @@ impl Sample {
         } else {
             found.adjusted(all, references).clamp(0.0, references)
         }
-    }
-
-    fn distinct_bytes(self, phases: &Phases) -> u64 {
-        let mut last = KeyMap::default();
-        for Reference { key, bytes } in phases.iter().flatten() {
-            if self.contains(*key) {
-                last.insert(*key, *bytes);
-            }
-        }
-        self.up(last.into_values().map(u64::from).sum())
     }
 }
 

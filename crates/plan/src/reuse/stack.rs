@@ -1,16 +1,16 @@
 //! The LRU stack: at which depth, in bytes, a key lies below the newest one.
 //!
 //! Each reference takes the next slot of a row; the slot holds the entry's bytes until the key is referenced again. The
-//! depth of a key is then the sum of its slot and all later ones. Slots stand in blocks, and a Fenwick tree keeps the sums
-//! of blocks: so small that it stays in the processor's cache, with one block to be read beside it. When the row is full, the
-//! slots in use move together, in order, and the row is doubled if more than half were in use.
+//! depth of a key is then the sum of its slot and all later ones. Slots stand in blocks, and a Fenwick tree keeps the
+//! sums of blocks: so small that it stays in the processor's cache, with one block to be read beside it. When the row
+//! is full, the slots in use move together, in order, and the row is doubled if more than half were in use.
 //!
 //! **Sizes that change.** A cache of a given capacity holds the entries down to the depth of that capacity. If an entry
-//! shrinks, what was evicted before does not come back: so the bytes that became free stay in the row, as a *hole*,
-//! and keep all below at its depth. What is put on top is absorbed by holes, from the top down, before it moves
-//! anything further down. This is exact at every capacity: an entry with `s` bytes of entries and `h` bytes of holes
-//! down to it is in caches of at least `s + h`; a push of `b` bytes moves it to `s + max(h, b)`, and a cache that holds it
-//! needs to evict it exactly if `s + b` does not fit.
+//! shrinks, what was evicted before does not come back: so the bytes that became free stay in the row, as a *hole*, and
+//! keep all below at its depth. What is put on top is absorbed by holes, from the top down, before it moves anything
+//! further down. This is exact at every capacity: an entry with `s` bytes of entries and `h` bytes of holes down to it
+//! is in caches of at least `s + h`; a push of `b` bytes moves it to `s + max(h, b)`, and a cache that holds it needs
+//! to evict it exactly if `s + b` does not fit.
 
 use std::collections::BTreeSet;
 
@@ -98,8 +98,8 @@ impl Stack {
         all
     }
 
-    /// The bytes that the structures take, and what moving the slots together takes beside them; a map keeps an eighth of
-    /// its room free, and a byte for each place beside its key and slot.
+    /// The bytes that the structures take, and what moving the slots together takes beside them; a map keeps an eighth
+    /// of its room free, and a byte for each place beside its key and slot.
     pub(super) fn bytes(&self) -> usize {
         let row = self.slots.capacity() * (size_of::<u32>() + size_of::<u32>() + size_of::<bool>());
         let map = self.slot_of.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1);

@@ -1,19 +1,19 @@
 //! Expected hits of a chain whose keys are uniform hashes, without a trace.
 //!
-//! A chain reads some documents; the hash of each, modulo the number of documents, is a key of the next phase, which reads
-//! each key once ("Database Caching and Sharding Strategies in Chained MR Jobs", §4.1). The paper takes `1/N` for the
-//! chance of a hit. It is `d/N`, with `d` the number of distinct keys that were read before, and `d` grows by the misses of each
-//! phase: see [`phase`].
+//! A chain reads some documents; the hash of each, modulo the number of documents, is a key of the next phase, which
+//! reads each key once ("Database Caching and Sharding Strategies in Chained MR Jobs", §4.1). The paper takes `1/N` for
+//! the chance of a hit. It is `d/N`, with `d` the number of distinct keys that were read before, and `d` grows by the
+//! misses of each phase: see [`phase`].
 //!
-//! **Hits beget hits.** If the next key is a function of the document alone ([`Mapping::Function`]), a document that is read
-//! again leads to a key that was read before. So a hit is followed by one in every later phase: the chance of a first hit
-//! is as above, and a chain of `P` phases of `n` keys has about `n²/N · Σ k(P−k)` hits, where independent phases have
-//! `n²/N · P(P−1)/2`. For eight phases that is 84 and 28.
+//! **Hits beget hits.** If the next key is a function of the document alone ([`Mapping::Function`]), a document that is
+//! read again leads to a key that was read before. So a hit is followed by one in every later phase: the chance of a
+//! first hit is as above, and a chain of `P` phases of `n` keys has about `n²/N · Σ k(P−k)` hits, where independent
+//! phases have `n²/N · P(P−1)/2`. For eight phases that is 84 and 28.
 //!
-//! Means follow phase by phase from the occupancy of random cells ([`occupancy`]); each step is exact given the state before
-//! it, but for one thing: that keys which are read again are mapped alike is taken as likely as for any others.
-//! Variances are those of the linearised recursion (the delta method), so they hold while deviations are small beside the means
-//! of keys.
+//! Means follow phase by phase from the occupancy of random cells ([`occupancy`]); each step is exact given the state
+//! before it, but for one thing: that keys which are read again are mapped alike is taken as likely as for any others.
+//! Variances are those of the linearised recursion (the delta method), so they hold while deviations are small beside
+//! the means of keys.
 
 pub mod occupancy;
 
@@ -69,8 +69,8 @@ pub struct Expected {
     pub keys: Estimate,
 }
 
-/// The hits of a phase that reads `keys` distinct uniform keys, if `distinct` ones of `documents` have been read before and are
-/// kept: the hypergeometric distribution, with the mean `keys · distinct / documents`.
+/// The hits of a phase that reads `keys` distinct uniform keys, if `distinct` ones of `documents` have been read before
+/// and are kept: the hypergeometric distribution, with the mean `keys · distinct / documents`.
 #[must_use]
 pub fn phase(keys: f64, distinct: f64, documents: f64) -> Estimate {
     let share = distinct / documents;
@@ -143,7 +143,8 @@ impl State {
     /// The state after the next phase.
     ///
     /// Documents that were not read before draw keys. Those that fall on cells not read before are the misses, those
-    /// that fall on others are hits. Under a function, the documents that were hits lead to hits once more, without drawing.
+    /// that fall on others are hits. Under a function, the documents that were hits lead to hits once more, without
+    /// drawing.
     fn next(&self, documents: f64, mapping: Mapping) -> Self {
         let [misses, distinct, hits, all_hits, all_keys] = self.mean;
         let (draws, images) = match mapping {

@@ -60,7 +60,7 @@ pub enum Error {
         cause: std::io::Error,
     },
     /// The cluster answers with an error, again and again if another attempt could have helped.
-    #[error("reading {namespace} failed after {attempts} attempts: {cause}")]
+    #[error("reading {namespace} failed, attempt {attempts}: {cause}")]
     Source {
         /// The collection.
         namespace: String,

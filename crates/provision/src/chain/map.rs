@@ -112,7 +112,7 @@ where
     Ok(counts)
 }
 
-/// Reads batches until the input ends or nobody takes them.
+/// Reads batches until the input ends or the map has.
 fn read<R: BufRead>(input: R, size: usize, is_indexed: bool, sender: &mpsc::Sender<Result<Batch>>) {
     let mut lines = Lines::of(input);
     let mut batch = Batch::default();

@@ -1,11 +1,12 @@
 //! The collection, read by batches of keys as raw documents.
 //!
 //! A batch is one `find {_id: {$in: […]}}`. An error that may pass (a network's, an election's) is answered by another
-//! attempt, [`ATTEMPTS`] in all; each attempt ends within the bounds that the connection string or [`SELECTION_MAX`] sets.
+//! attempt, [`ATTEMPTS`] in all, unless servers have waited for each other for [`AGAIN_WITHIN`] already, as a router does
+//! that finds no primary of a shard.
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Bson, RawDocumentBuf, doc};
 use mongodb::action::Action as _;
@@ -21,6 +22,8 @@ use super::key::Key;
 pub const PHASE_COMMENT: &str = "imago phase ";
 /// Attempts to read one batch.
 pub const ATTEMPTS: u32 = 3;
+/// Time after which no further attempt begins.
+pub const AGAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Time to find a server, unless the connection string says otherwise.
 pub const SELECTION_MAX: Duration = Duration::from_secs(5);
 /// Time that the servers have for one batch.
@@ -152,12 +155,15 @@ impl Source {
     /// # Errors
     /// The last attempt's.
     pub async fn fetch(&self, keys: &[&Key]) -> Result<Vec<RawDocumentBuf>> {
-        let mut attempts = 1;
-        let mut pause = PAUSE;
+        let (mut attempts, mut pause, began) = (1, PAUSE, Instant::now());
         loop {
             match self.attempt(keys).await {
                 Ok(documents) => return Ok(documents),
-                Err(cause) if attempts < ATTEMPTS && may_pass(&cause) => {
+                Err(cause)
+                    if attempts < ATTEMPTS
+                        && began.elapsed() < AGAIN_WITHIN
+                        && may_pass(&cause) =>
+                {
                     tracing::info!(%cause, attempts, "a batch is read again");
                     tokio::time::sleep(pause).await;
                     attempts += 1;

@@ -27,6 +27,9 @@ pub enum Benchmark {
     /// A change of the shard key, beside the server's own; and what clients notice of it.
     #[command(after_help = QUICK)]
     Reshard(Resharding),
+    /// Fetching of a chained job, beside a loop of `find_one`.
+    #[command(after_help = QUICK)]
+    ChainFetch(super::fetching::Fetching),
     /// Deciding where new chunks go; starts no cluster.
     #[command(after_help = QUICK)]
     Placement(Chunks),

@@ -150,6 +150,7 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
         errors: probe.errors(),
         from: "a probe of one shard".into(),
         is_own: true,
+        borrowed: probe.borrowed(),
     };
     advise(&trace, &origin, &settings).map_err(|cause| failed(&cause))
 }

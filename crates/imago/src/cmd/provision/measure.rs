@@ -58,7 +58,13 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "0,16MiB", value_parser = values::size)]
     cache: Vec<u64>,
     /// Members to read from.
-    #[arg(long, value_enum, value_name = "WHICH", value_delimiter = ',', default_value = "primary")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHICH",
+        value_delimiter = ',',
+        default_value = "primary"
+    )]
     reads: Vec<Which>,
     /// Runs of each cell.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 
+use imago_testbed::process::{ProcessId, Signal};
 use imago_testbed::wait;
 
 use super::scene::{
@@ -142,12 +143,12 @@ async fn a_cached_value_that_is_torn_or_another_documents_is_fetched_anew() {
 async fn a_shard_that_is_down_ends_the_map_with_the_drivers_cause() {
     let scene = Scene::start().await;
     let shard = scene.cluster.set_names().next().unwrap().to_owned();
-    scene.cluster.kill(&format!("{shard}-1")).unwrap();
+    scene.cluster.kill(&format!("{shard}-0")).unwrap();
     let map = scene.map(&[]);
     let ended =
         tokio::task::spawn_blocking(move || output(map, &lines(0..MESSAGES))).await.unwrap();
     let told = failed(&ended);
-    assert!(told.contains("reading shop.messages failed after"), "{told}");
+    assert!(told.contains("reading shop.messages failed, attempt "), "{told}");
     assert!(ended.stdout.len() < expected(0..MESSAGES).len());
 }
 
@@ -166,4 +167,26 @@ async fn a_reader_that_goes_away_is_an_error_and_no_panic() {
     let told = failed(&ended);
     assert!(told.contains("cannot write the output, which is incomplete"), "{told}");
     assert!(!told.contains("panicked"), "{told}");
+}
+
+#[tokio::test]
+async fn a_map_that_is_interrupted_says_so_by_its_exit_code() {
+    let scene = Scene::start().await;
+    let mut map = piped(scene.map(&["--batch", "10"]));
+    let mut stdin = map.stdin.take().unwrap();
+    stdin.write_all(lines(0..20).as_bytes()).unwrap();
+    // Its input stays open: it waits for more.
+    let process = ProcessId::of(map.id()).unwrap();
+    wait::until_blocking("it watches for signals", || watches_for_signals(map.id()));
+    process.signal(Signal::INT).unwrap();
+    let ended = map.wait_with_output().unwrap();
+    drop(stdin);
+    assert_eq!(ended.status.code(), Some(5), "{}", said(&ended));
+}
+
+/// True once a process has a handler of SIGINT, by the mask that the kernel shows.
+fn watches_for_signals(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 0b10 != 0
 }

@@ -1,5 +1,9 @@
 //! What map and reduce write is what plain code says, in every shape.
 
+use std::time::Duration;
+
+use imago_testbed::pool::sharded;
+use imago_testbed::{ClusterSpec, Role};
 use serde_json::{Value, json};
 
 use super::scene::{
@@ -146,4 +150,42 @@ async fn keys_may_be_of_any_type_if_they_are_listed() {
             assert_eq!(printed(scene.program(&numbers), "3\n4\n"), expected, "int32 and double");
         }
     }
+}
+
+/// Finds that the secondaries of a scene have served so far.
+async fn finds_of_secondaries(scene: &Scene) -> i64 {
+    let mut finds = 0;
+    for node in scene.cluster.nodes().iter().filter(|node| node.role == Role::Member) {
+        let (_, shard) = scene
+            .admin
+            .shards()
+            .await
+            .unwrap()
+            .into_iter()
+            .find(|(name, _)| *name == node.set)
+            .unwrap();
+        let host = format!("{}:{}", node.host, node.port);
+        let member = shard.unwrap().member(&host, Duration::from_secs(10)).unwrap();
+        let status = member.run("admin", bson::doc! {"serverStatus": 1}).await.unwrap();
+        let counters = status.get_document("opcounters").unwrap();
+        let is_secondary = status.get_document("repl").unwrap().get_bool("secondary").unwrap();
+        let query = counters.get("query").unwrap();
+        let query = query.as_i64().or(query.as_i32().map(i64::from)).unwrap();
+        finds += if is_secondary { query } else { 0 };
+    }
+    finds
+}
+
+#[tokio::test]
+async fn reads_of_nearest_reach_secondaries_and_those_of_primary_do_not() {
+    let scene = Scene::of(ClusterSpec { members: 2, ..sharded(2) }).await;
+    let keys = lines(0..MESSAGES);
+    let mut found = Vec::new();
+    for reads in ["primary", "nearest"] {
+        let before = finds_of_secondaries(&scene).await;
+        let mapped = printed(scene.map(&["--batch", "15", "--reads", reads]), &keys);
+        assert_eq!(mapped, lines((0..MESSAGES).map(|key| rank(&message(key), MESSAGES as u64))));
+        found.push(finds_of_secondaries(&scene).await - before);
+    }
+    assert!(found[0] < 10 && found[1] > 20, "{found:?} finds of 100 at each shard");
 }

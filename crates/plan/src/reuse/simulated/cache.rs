@@ -1,13 +1,14 @@
 //! A cache that evicts as Redis 7 does under `allkeys-lru` and `allkeys-lfu`.
 //!
-//! While more bytes are in use than allowed, some entries are drawn and offered to a pool of sixteen candidates in
-//! the order of their rank: the time since the last use, or 255 less the counter of uses. The candidate of the highest
-//! rank leaves the cache. The others stay in the pool with the rank that they had, until they are evicted, pushed out by
-//! higher ranks, or found to be gone. A candidate that is used meanwhile keeps its old rank: so Redis does it, and so it is
-//! evicted although it was used.
+//! While more bytes are in use than allowed, some entries are drawn and offered to a pool of sixteen candidates in the
+//! order of their rank: the time since the last use, or 255 less the counter of uses. The candidate of the highest rank
+//! leaves the cache. The others stay in the pool with the rank that they had, until they are evicted, pushed out by
+//! higher ranks, or found to be gone. A candidate that is used meanwhile keeps its old rank: so Redis does it, and so
+//! it is evicted although it was used.
 //!
 //! The clock is the number of references. Redis tells times of use apart by seconds only. It draws entries from
-//! neighbouring places of its hash table, which are as good as random; here they are drawn at random, without repetition.
+//! neighbouring places of its hash table, which are as good as random; here they are drawn at random, without
+//! repetition.
 //!
 //! Invariant: `place_of` names the place of each entry, and `used` is the sum of their bytes.
 
@@ -149,8 +150,8 @@ impl Cache {
         let all = self.entries.len();
         let samples = (self.policy.samples() as usize).min(all);
         self.drawn.clear();
-        // One of the places up to `last`, or `last` itself if that one is drawn already (Floyd's way: Bentley and Floyd, "A
-        // sample of brilliance", CACM 1987). All places are in order.
+        // One of the places up to `last`, or `last` itself if that one is drawn already (Floyd's way: Bentley and
+        // Floyd, "A sample of brilliance", CACM 1987). All places are in order.
         for last in all - samples..all {
             let place = if samples == all { last } else { rng.random_range(0..=last) };
             let place = if self.drawn.contains(&place) { last } else { place };

@@ -30,7 +30,7 @@ proptest! {
         let start = if is_warm { Start::Warm } else { Start::Cold };
         let policy = Policy::SampledLru { samples: u32::MAX };
         let cache = Cache::with_pool(policy, capacity, 1);
-        let sample = Sample { seed: 5, rate: 1.0 };
+        let (sample, _) = Sample::of(&phases, 1.0, 5);
         let mut dice = StdRng::seed_from_u64(5);
         let (hits, held) = sample.simulate(&phases, start, cache, &mut dice);
         let mut lru = Lru::new(capacity);

@@ -21,8 +21,9 @@ const DOCUMENTS_MAX: f64 = 1e18;
 /// Steps of a bisection, and of finding the first phase's keys.
 const STEPS: usize = 100;
 
-/// The number of documents that these hits and misses imply, counted over a whole chain with a cache that keeps everything.
-/// Nothing if there are no hits, fewer than two phases, or more hits than any number of documents lets expect.
+/// The number of documents that these hits and misses imply, counted over a whole chain with a cache that keeps
+/// everything. Nothing if there are no hits, fewer than two phases, or more hits than any number of documents lets
+/// expect.
 #[must_use]
 pub fn implied(hits: u64, misses: u64, phases: usize, mapping: Mapping) -> Option<Implied> {
     if hits == 0 || phases < 2 {
@@ -57,8 +58,8 @@ fn hits_of(documents: f64, keys: f64, phases: usize, mapping: Mapping) -> Option
     None
 }
 
-/// Where a function that falls is zero; where it has no value it counts as above zero. Nothing if it is nowhere, or not below
-/// zero at the end.
+/// Where a function that falls is zero; where it has no value it counts as above zero. Nothing if it is nowhere, or not
+/// below zero at the end.
 fn root(of: impl Fn(f64) -> Option<f64>) -> Option<f64> {
     let (mut low, mut high) = (3.0f64, DOCUMENTS_MAX);
     if of(high)? > 0.0 {

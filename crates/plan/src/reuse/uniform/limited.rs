@@ -1,9 +1,9 @@
 //! The same with an LRU cache that holds so many entries.
 //!
-//! The keys that were read are told apart by the number of phases since they were last read, their *gap*. A key of gap `g` is
-//! found if the distinct keys read since then, and itself, fit: those that later phases read, those behind it in the phase
-//! that read it last, and those before it in this one. Where in their phases keys are read decides the last two: see
-//! [`Order`]. Means are followed without their deviations, so the account is for phases of many keys.
+//! The keys that were read are told apart by the number of phases since they were last read, their *gap*. A key of gap
+//! `g` is found if the distinct keys read since then, and itself, fit: those that later phases read, those behind it in
+//! the phase that read it last, and those before it in this one. Where in their phases keys are read decides the last
+//! two: see [`Order`]. Means are followed without their deviations, so the account is for phases of many keys.
 
 use super::occupancy::{Estimate, share};
 use super::{Chain, Expected, Mapping};
@@ -62,9 +62,9 @@ impl Chain {
         expected
     }
 
-    /// The hits of the next phase by gap. Those of the last phase are followed by one of the same gap, if the next key is a
-    /// function of the document, or of a smaller one, if a later phase read that key too; the rest fall on any key that was
-    /// read.
+    /// The hits of the next phase by gap. Those of the last phase are followed by one of the same gap, if the next key
+    /// is a function of the document, or of a smaller one, if a later phase read that key too; the rest fall on any key
+    /// that was read.
     fn hit(&self, keys_of: &[f64], hits_of: &mut Vec<f64>, read: &[f64], draws: f64) {
         let share = share(draws, self.documents);
         let mut older: f64 = hits_of.iter().sum();

@@ -1,9 +1,9 @@
 //! Cells that random draws occupy: how many different values uniform hashes have.
 //!
-//! `draws` balls fall into `cells` cells, each into any with the same chance. The number of occupied cells of a given set
-//! has mean `set · (1 − q^draws)` with `q = 1 − 1/cells`, and a variance and a covariance with that of another set that are
-//! differences of almost equal numbers; they are written here so that they keep their digits for billions of cells
-//! (Johnson and Kotz, "Urn Models and Their Application", 1977, §3.2). Draws may have fractions, where they are
+//! `draws` balls fall into `cells` cells, each into any with the same chance. The number of occupied cells of a given
+//! set has mean `set · (1 − q^draws)` with `q = 1 − 1/cells`, and a variance and a covariance with that of another set
+//! that are differences of almost equal numbers; they are written here so that they keep their digits for billions of
+//! cells (Johnson and Kotz, "Urn Models and Their Application", 1977, chapter 3). Draws may have fractions, where they are
 //! expectations.
 
 /// An expected number, with its variance.
@@ -31,8 +31,8 @@ impl Estimate {
     }
 }
 
-/// The different values of so many draws: what is left when a reduce makes the hashes modulo `cells` unique. The mean is
-/// `cells · (1 − (1 − 1/cells)^draws)`.
+/// The different values of so many draws: what is left when a reduce makes the hashes modulo `cells` unique. The mean
+/// is `cells · (1 − (1 − 1/cells)^draws)`.
 #[must_use]
 pub fn unique(draws: f64, cells: f64) -> Estimate {
     of(cells, draws, cells)

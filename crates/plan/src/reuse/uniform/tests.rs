@@ -8,8 +8,8 @@ use crate::reuse::{Reference, Start, exact};
 
 const BOTH: [Mapping; 2] = [Mapping::Independent, Mapping::Function];
 
-/// A chain as it is run: each phase reads distinct keys, maps each to a hash, and makes them unique. Phases read their keys
-/// sorted, or in the order of another hash.
+/// A chain as it is run: each phase reads distinct keys, maps each to a hash, and makes them unique. Phases read their
+/// keys sorted, or in the order of another hash.
 fn run(chain: Chain, order: Order, seed: u64) -> Vec<Vec<Reference>> {
     let documents = chain.documents as u64;
     let hash = |of: u64, salt: u64| scattered(of, seed * 1_000 + salt) % documents;
@@ -42,7 +42,8 @@ fn moments(numbers: &[f64]) -> Estimate {
     Estimate { mean, variance: squares / (numbers.len() - 1) as f64 }
 }
 
-/// Compares numbers with what is expected: their mean, up to a share of it, and the share that lies within three deviations.
+/// Compares numbers with what is expected: their mean, up to a share of it, and the share that lies within three
+/// deviations.
 fn check(what: &str, numbers: &[f64], expected: Estimate, slack: f64, share: f64) {
     let found = moments(numbers);
     let runs = numbers.len() as f64;
@@ -161,18 +162,18 @@ fn documents_are_told_by_hits() {
     }
 }
 
-/// §5.3 of the paper prints 106 hits and 159,875 misses of one chain, 149 and 159,807 of another, over a database that §3.2.1
-/// gives 8 GB of messages of 100 characters, and §5.3 "O(275M)" keys. Their sums are those of eight phases of 20,000 keys, less the keys
-/// that coincided.
+/// §5.3 of the paper prints 106 hits and 159,875 misses of one chain, 149 and 159,807 of another, over a database that
+/// §3.2.1 gives 8 GB of messages of 100 characters, and §5.3 "O(275M)" keys. Their sums are those of eight phases of
+/// 20,000 keys, less the keys that coincided.
 ///
 /// - The paper's own estimate, a chance of `1/N` for each of 160,000 queries, lets expect no hit at all.
-/// - Its map is a function of the document. So hits beget hits, and 122 ± 22 are expected of 275 million documents: both
-///   chains lie within two standard deviations, and imply 317 and 225 million documents.
-/// - By independent phases they would imply 106 and 75 million. That is what 8 GB of such messages would be, at 75 to 105
-///   bytes a document, but it is not what the paper's program does.
-/// - The keys that coincided decide. 19 and 44 of 160,000 are lost; 20 ± 10 are expected of 275 million documents, 80 ± 20 of
-///   70 million (and 478 ± 44 hits). So the number printed is right, and the database was larger than 8 GB: 275 million
-///   messages of 100 characters are 28 GB, the paper's larger one of 32 GB.
+/// - Its map is a function of the document. So hits beget hits, and 122 ± 22 are expected of 275 million documents:
+///   both chains lie within two standard deviations, and imply 317 and 225 million documents.
+/// - By independent phases they would imply 106 and 75 million. That is what 8 GB of such messages would be, at 75 to
+///   105 bytes a document, but it is not what the paper's program does.
+/// - The keys that coincided decide. 19 and 44 of 160,000 are lost; 20 ± 10 are expected of 275 million documents, 80 ±
+///   20 of 70 million (and 478 ± 44 hits). So the number printed is right, and the database was larger than 8 GB: 275
+///   million messages of 100 characters are 28 GB, the paper's larger one of 32 GB.
 #[test]
 fn the_hits_of_the_paper_are_those_of_275_million_documents() {
     let of = |documents| {

@@ -1,0 +1,324 @@
+//! `imago provision plan`: the shape that meets a deadline, from a trace and the costs of a probe.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use imago_bench::job_times::{self, Curve};
+use imago_plan::provision::{CacheAt, Job, Prices, Reads, Shares};
+use imago_plan::reuse::Start;
+use imago_provision::advice::{Advice, Error, Origin, Report, Settings, UnevenReport, advise};
+use imago_provision::probe::Probe;
+use imago_provision::trace::{self, Trace};
+
+use super::values;
+use crate::cmd::load::duration;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::table::table;
+
+/// The command's arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+TRACE is a file of `imago provision record`, a CSV with the columns phase,key,bytes or time,key,bytes, or libCacheSim's \
+oracleGeneral. PROBE is a file of `imago provision probe`; without one the costs are those of a machine that the output \
+names. Prices are for an hour of one processor and of 10^9 bytes of memory.
+
+Each combination of the values is a shape; the one that meets the deadline at the least price is advised, or without \
+prices the one with the fewest processors and then the least memory. Of the front no shape is beaten by another in time \
+and cost. A time is a prediction: confirm it by `imago provision measure`.
+
+Examples:
+  imago provision plan chain.imt --deadline 60s --probe here.json --price core=0.04,gb=0.005
+  imago provision plan chain.imt --deadline 5m --shards 1,2,4 --cache 0,128MiB,1GiB --share 14,14,39,33 --picture plan.svg")]
+pub struct Args {
+    /// The keys that the job reads.
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// The time that the job may take; for example 60s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
+    deadline: Duration,
+    /// What a request costs each station.
+    #[arg(long, value_name = "PROBE")]
+    probe: Option<PathBuf>,
+    /// Prices for an hour, as core=0.04,gb=0.005.
+    #[arg(long, value_name = "PRICES", value_parser = values::prices)]
+    price: Option<Prices>,
+    /// Numbers of shards to compare.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    shards: Vec<u32>,
+    /// Numbers of members of each shard to compare.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=50))]
+    replicas: Vec<u32>,
+    /// Sizes of the cache to compare, 0 for none; without it 0, and an eighth, a quarter, a half and all of what one
+    /// without a limit would hold.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = values::size)]
+    cache: Vec<u64>,
+    /// Places of the cache to compare.
+    #[arg(long, value_enum, value_name = "PLACE", value_delimiter = ',', default_value = "worker")]
+    cache_at: Vec<At>,
+    /// Members to read from, to compare.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHICH",
+        value_delimiter = ',',
+        default_value = "primary,nearest"
+    )]
+    reads: Vec<Which>,
+    /// The shares of keys of the shards, in percent, as 44,56; without it the probe's for as many shards as it saw, and even
+    /// ones for other numbers. Repeatable.
+    #[arg(long, value_name = "PERCENT,…", value_parser = values::shares)]
+    share: Vec<Percent>,
+    /// Batches that the job reads at once.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=512))]
+    workers: u32,
+    /// Keys of a batch.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batch: u32,
+    /// Processors of stations, as client=2,shard=0.3; those that are not given are the probe's.
+    #[arg(long, value_name = "CORES", value_parser = values::cores)]
+    cores: Option<values::Cores>,
+    /// Irregularity of a request's processor time beyond its number of keys: 0 constant, 1 exponential.
+    #[arg(long, value_name = "CV²", default_value_t = 0.1, value_parser = values::fraction)]
+    variation: f64,
+    /// Documents of the collection, for its memory; without it as many as the probe saw, else as the trace reads.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    documents: Option<u64>,
+    /// The cache has seen the whole job once before.
+    #[arg(long)]
+    warm: bool,
+    /// Times without reads that end a phase, for imported traces with times.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    gap: Option<Duration>,
+    /// Use the whole phases of a trace that is torn.
+    #[arg(long)]
+    torn: bool,
+    /// Draw the job's time over the size of the cache, as SVG.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+}
+
+/// Shares of one number of shards; a type of its own, since clap takes a list for repeated values.
+type Percent = Vec<f64>;
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum At {
+    /// Beside the workers.
+    Worker,
+    /// Beside the router.
+    Router,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Which {
+    /// The primary.
+    Primary,
+    /// Each member.
+    Nearest,
+}
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    let deadline = duration(text)?;
+    if deadline.is_zero() {
+        Err("no job takes no time: give more than 0".into())
+    } else {
+        Ok(deadline)
+    }
+}
+
+impl Args {
+    fn settings(&self, probe: &Probe) -> Result<Settings, Failure> {
+        let mut shares = Shares::even();
+        if self.probe.is_some() && probe.shards.len() > 1 {
+            let keys: Vec<f64> = probe.shards.iter().map(|shard| shard.keys * 100.0).collect();
+            shares = shares.with_percent(&keys).map_err(|error| {
+                let told = format!("the probe's shares of {} shards make no sense", keys.len());
+                Failure::new(Exit::Usage, "probe", told).because(&error)
+            })?;
+        }
+        for percent in &self.share {
+            shares = shares
+                .with_percent(percent)
+                .map_err(|error| Failure::from_error(Exit::Usage, "share", &error))?;
+        }
+        for percent in &self.share {
+            if !self.shards.iter().any(|shards| *shards as usize == percent.len()) {
+                let told = format!(
+                    "--share gives {} shares, and no shape has so many shards",
+                    percent.len()
+                );
+                return Err(Failure::new(Exit::Usage, "share", told).help(
+                    "give the number to --shards too, or as many shares as there are shards",
+                ));
+            }
+        }
+        let reads = self.reads.iter().map(|which| match which {
+            Which::Primary => Reads::Primary,
+            Which::Nearest => Reads::Nearest,
+        });
+        let cache_at = self.cache_at.iter().map(|at| match at {
+            At::Worker => CacheAt::Worker,
+            At::Router => CacheAt::Router,
+        });
+        Ok(Settings {
+            deadline_s: self.deadline.as_secs_f64(),
+            prices: self.price,
+            shards: self.shards.clone(),
+            replicas: self.replicas.clone(),
+            cache_bytes: (!self.cache.is_empty()).then(|| self.cache.clone()),
+            reads: reads.collect(),
+            cache_at: cache_at.collect(),
+            shares,
+            machine: self.cores.unwrap_or_default().over(probe.machine()),
+            job: Job { workers: self.workers, batch: self.batch, variation: self.variation },
+            start: if self.warm { Start::Warm } else { Start::Cold },
+            documents: self.documents,
+        })
+    }
+}
+
+/// Prints the plan.
+pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let probe = probe(args.probe.as_deref())?;
+    let settings = args.settings(&probe)?;
+    let origin = Origin {
+        costs: probe.costs(),
+        errors: probe.errors(),
+        from: probe.about.clone(),
+        is_own: args.probe.is_some(),
+        borrowed: probe.borrowed(),
+    };
+    let torn = if args.torn { trace::Torn::UseWholePhases } else { trace::Torn::Refuse };
+    let options = trace::Options { torn, gap: args.gap };
+    let trace = Trace::read_with(&args.trace, options).map_err(|error| torn_help(&error))?;
+    let mut advice = advise(&trace, &origin, &settings).map_err(|error| refused(&error))?;
+    if let Some(uneven) = &mut advice.uneven {
+        uneven.command = Some(reshard(uneven, &trace.header.namespace));
+    }
+    if let Some(file) = &args.picture {
+        picture(file, &advice)?;
+    }
+    context.output.result(&advice, text)
+}
+
+/// The probe of a file; without one, the one that the program has.
+fn probe(file: Option<&Path>) -> Result<Probe, Failure> {
+    let Some(file) = file else { return Ok(Probe::built_in()) };
+    Probe::read(file).map_err(|error| {
+        Failure::from_error(Exit::Usage, "probe", &error)
+            .help("make one by `imago provision probe`, or leave --probe out")
+    })
+}
+
+fn torn_help(error: &trace::Error) -> Failure {
+    let failure = Failure::from_error(Exit::Usage, "trace", error);
+    match error {
+        trace::Error::Torn { .. } => {
+            failure.help("record it again, or use its whole phases by --torn")
+        }
+        _ => failure,
+    }
+}
+
+fn refused(error: &Error) -> Failure {
+    Failure::from_error(Exit::Usage, "plan", error)
+}
+
+/// The command that makes shards even: chunks of equal numbers on each.
+fn reshard(uneven: &UnevenReport, namespace: &str) -> String {
+    let ns = if namespace.is_empty() { "DATABASE.COLLECTION" } else { namespace };
+    format!("imago reshard run --uri \"$ROUTER\" --ns {ns} --chunks {}", 4 * uneven.shape.shards)
+}
+
+/// The time over the size of the cache, for each number of shards: of the shapes that are otherwise as the advised one.
+fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
+    let own = &advice.advised.shape;
+    let mut by_shards: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
+    for report in &advice.shapes {
+        let its = &report.shape;
+        let same_reads = its.reads == own.reads || its.replicas == 1;
+        let same_place =
+            its.cache_at == own.cache_at || its.cache_bytes == 0 || own.cache_bytes == 0;
+        if its.replicas == own.replicas && same_reads && same_place {
+            let point = (its.cache_bytes as f64 / f64::from(1 << 20), report.time_s);
+            by_shards.entry(its.shards).or_default().push(point);
+        }
+    }
+    let name = |shards| if shards == 1 { "1 shard".into() } else { format!("{shards} shards") };
+    let curves: Vec<Curve> = by_shards
+        .into_iter()
+        .map(|(shards, points)| Curve { name: name(shards), points })
+        .collect();
+    job_times::draw(file, &curves, advice.deadline_s)
+        .map_err(|error| Failure::from_error(Exit::Failed, "picture", &error))
+}
+
+fn text(advice: &Advice) -> String {
+    let mut text = format!("{}\n", advice.advice);
+    if let Some([low_s, high_s]) = advice.advised.interval_s {
+        _ = writeln!(
+            text,
+            "  between {low_s:.1} s and {high_s:.1} s in 95 of 100 cases, as far as the errors of the costs go"
+        );
+    }
+    _ = writeln!(text, "  costs: {}", advice.costs_from);
+    text.push_str("\nShapes that no other beats in time and cost:\n");
+    text.push_str(&front(advice));
+    text.push_str("\nThe advised shape, phase by phase:\n");
+    let rows = advice.phases.iter().enumerate().map(|(number, phase)| {
+        [
+            (number + 1).to_string(),
+            phase.keys.to_string(),
+            format!("{:.0}", phase.hits),
+            format!("{:.2} s", phase.time_s),
+            phase.bottleneck.clone(),
+        ]
+    });
+    text.push_str(&table(&["PHASE", "KEYS", "HITS", "TIME", "BOUND BY"], rows, &[0, 1, 2, 3]));
+    if !advice.neighbours.is_empty() {
+        text.push_str("\nWhy not\n");
+    }
+    for neighbour in &advice.neighbours {
+        _ = writeln!(text, "  {}", neighbour.because);
+    }
+    if let Some(uneven) = &advice.uneven {
+        _ = writeln!(text, "\n{}.", uneven.because);
+        if let Some(command) = &uneven.command {
+            _ = writeln!(text, "  {command}");
+        }
+    }
+    if !advice.notes.is_empty() {
+        text.push_str("\nNote\n");
+    }
+    for note in &advice.notes {
+        _ = writeln!(text, "  {note}");
+    }
+    text
+}
+
+fn front(advice: &Advice) -> String {
+    let priced = advice.ordered_by == "price";
+    let row = |report: &Report| {
+        let mark = if report.shape == advice.advised.shape { "*" } else { "" };
+        let paid = match report.price_hour {
+            Some(price) => format!("{price:.3}"),
+            None => format!("{:.2}", report.processors),
+        };
+        [
+            mark.to_owned(),
+            report.shape.name.clone(),
+            format!("{:.1} s", report.time_s),
+            paid,
+            format!("{:.2} GB", report.memory_bytes / 1e9),
+            format!("{:.1} %", report.hit_ratio * 100.0),
+            format!("{:.0} %", report.database_cpu_average * 100.0),
+            format!("{:.0} %", report.database_cpu_max * 100.0),
+            report.bottleneck.clone(),
+        ]
+    };
+    let paid = if priced { "AN HOUR" } else { "PROCESSORS" };
+    let headings = ["", "SHAPE", "TIME", paid, "MEMORY", "HITS", "DB CPU", "MOST", "BOUND BY"];
+    table(&headings, advice.front.iter().map(row), &[2, 3, 4, 5, 6, 7])
+}

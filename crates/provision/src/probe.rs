@@ -1,0 +1,255 @@
+//! What a request costs each station of a chained job, measured on the user's own servers.
+//!
+//! A station's processor time in a window, without its idle rate, divided by the requests of the window is the cost of one
+//! (the utilisation law). Windows of two batch sizes tell the request's cost from that of its keys ([`fit`]). The requests
+//! are those of the job: its own code makes them ([`crate::chain`]). What is measured where:
+//!
+//! | windows | client | cache | router | shards |
+//! |---|---|---|---|---|
+//! | `find`: batches of keys to the router | `client_find` | | `router` | `shard` |
+//! | `map`: the whole job without a cache | `client`, without `client_find` | | | |
+//! | `get`: MGETs that all hit | `client_get` | `cache_get` | | |
+//! | `set`: pipelines of SETs | `client_set` | `cache_set` | | |
+//! | `proxy`: finds that the proxy answers from the cache | `proxy`, without `client_find` and `client_get` | | | |
+//!
+//! Invariants: the database is only read; in the cache only entries under the probe's own name are written, and these are
+//! deleted in the end, also when it is interrupted; a thing that was not measured is not in the file.
+
+mod cluster;
+mod error;
+pub mod fit;
+mod keys;
+mod load;
+mod measure;
+mod result;
+mod scratch;
+mod sizes;
+mod stations;
+mod trips;
+
+use std::fs;
+use std::path::Path;
+
+use imago_plan::provision::{Cost, Costs, Errors, Machine};
+use serde::{Deserialize, Serialize};
+
+pub use error::Error;
+pub use fit::Measured;
+pub use measure::{Request, run};
+pub use result::{Cores, KeysFrom, MeasuredCosts, RoundTrip, Share, Sizes, Window};
+
+/// The version of the file.
+const VERSION: u32 = 1;
+/// A probe of the machine on which Imago is developed.
+const BUILT_IN: &str = include_str!("probe/built_in.json");
+
+/// A probe.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The version of the file.
+    pub version: u32,
+    /// In words, what was measured where.
+    pub about: String,
+    /// When it was made (RFC 3339, UTC).
+    pub when: String,
+    /// The collection.
+    pub namespace: String,
+    /// The time that the windows took together, in seconds.
+    pub seconds: f64,
+    /// Batches in flight.
+    pub workers: u32,
+    /// Keys of the batches.
+    pub batches: Vec<u32>,
+    /// Members of each shard, by the shard's name; one entry for a replica set.
+    pub shards: Vec<Share>,
+    /// The keys that were read.
+    pub keys: KeysFrom,
+    /// Processor time at each station.
+    pub costs: MeasuredCosts,
+    /// Waiting for an answer, without processors.
+    pub round_trips: result::RoundTrips,
+    /// Bytes.
+    pub sizes: Sizes,
+    /// Processors of each station; those of this machine where nothing else was said.
+    pub cores: Cores,
+    /// The windows from which the costs were computed.
+    pub windows: Vec<Window>,
+}
+
+impl Probe {
+    /// The probe that is part of the program: of the machine on which it is developed, for a first impression.
+    ///
+    /// # Panics
+    /// Never: a test reads it.
+    #[must_use]
+    pub fn built_in() -> Self {
+        serde_json::from_str(BUILT_IN).expect("the built-in probe is read by a test")
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no probe of this version.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let io = |source| Error::Io { doing: "read", path: path.to_owned(), source };
+        let foreign = |what: String| Error::Foreign { path: path.to_owned(), what };
+        let text = fs::read_to_string(path).map_err(io)?;
+        let json: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| foreign(format!("it is no JSON ({error})")))?;
+        match json.get("version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version == u64::from(VERSION) => {}
+            Some(version) if version > u64::from(VERSION) => {
+                return Err(foreign(format!(
+                    "it has version {version}; use the newer imago that wrote it"
+                )));
+            }
+            _ => return Err(foreign("it has no version".into())),
+        }
+        serde_json::from_value(json).map_err(|error| foreign(error.to_string()))
+    }
+
+    /// Writes a file, over an earlier one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let io = |source| Error::Io { doing: "write", path: path.to_owned(), source };
+        let json = serde_json::to_string_pretty(self).map_err(|error| io(error.into()))?;
+        fs::write(path, json + "\n").map_err(io)
+    }
+
+    /// The costs for a prediction. Those that were not measured here ([`Probe::borrowed`]) are the built-in probe's.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        let lent = Self::built_in();
+        let cost = |own: Option<Measured>, lent: Option<Measured>| {
+            let cost = own.or(lent).unwrap_or_default();
+            Cost { request_s: cost.request_s, key_s: cost.key_s }
+        };
+        let (own, other) = (&self.costs, &lent.costs);
+        let wait = |own: Option<RoundTrip>, lent: Option<RoundTrip>| {
+            own.or(lent).map_or(0.0, |trip| trip.wait_s)
+        };
+        let (trips, other_trips) = (&self.round_trips, &lent.round_trips);
+        let (sizes, other_sizes) = (&self.sizes, &lent.sizes);
+        let per_document = self.sizes.documents.max(1) as f64;
+        Costs {
+            client: cost(Some(own.client), None),
+            client_get: cost(own.client_get, other.client_get),
+            client_set: cost(own.client_set, other.client_set),
+            client_find: cost(Some(own.client_find), None),
+            proxy: cost(own.proxy, other.proxy),
+            cache_get: cost(own.cache_get, other.cache_get),
+            cache_set: cost(own.cache_set, other.cache_set),
+            router: cost(own.router, other.router),
+            shard: cost(Some(own.shard), None),
+            round_trip_cache_s: wait(trips.cache, other_trips.cache),
+            round_trip_router_s: wait(trips.router, other_trips.router),
+            round_trip_shard_s: trips.shard.wait_s,
+            entry_bytes: sizes.entry_bytes.or(other_sizes.entry_bytes).unwrap_or(0.0),
+            document_bytes: sizes.document_bytes,
+            index_bytes: sizes.index_bytes as f64 / per_document,
+            documents: sizes.documents,
+            server_bytes: sizes.server_bytes,
+            cache_server_bytes: sizes
+                .cache_server_bytes
+                .or(other_sizes.cache_server_bytes)
+                .unwrap_or(0.0),
+        }
+    }
+
+    /// The stations whose costs are those of the built-in probe, because they were not there to be measured.
+    #[must_use]
+    pub fn borrowed(&self) -> Vec<&'static str> {
+        let borrowed = [
+            ("cache", self.costs.cache_get.is_none()),
+            ("router", self.costs.router.is_none()),
+            ("proxy", self.costs.proxy.is_none()),
+        ];
+        borrowed.into_iter().filter(|(_, is)| *is).map(|(station, _)| station).collect()
+    }
+
+    /// The relative standard errors of the costs.
+    #[must_use]
+    pub fn errors(&self) -> Errors {
+        let greatest = |costs: &[Option<Measured>]| {
+            costs.iter().flatten().map(|cost| cost.relative_error).fold(0.0, f64::max)
+        };
+        let costs = &self.costs;
+        let trips = [self.round_trips.cache, self.round_trips.router, Some(self.round_trips.shard)];
+        Errors {
+            client: greatest(&[
+                Some(costs.client),
+                costs.client_get,
+                costs.client_set,
+                Some(costs.client_find),
+                costs.proxy,
+            ]),
+            cache: greatest(&[costs.cache_get, costs.cache_set]),
+            router: greatest(&[costs.router]),
+            shard: greatest(&[Some(costs.shard)]),
+            round_trips: trips.iter().flatten().map(|trip| trip.relative_error).fold(0.0, f64::max),
+        }
+    }
+
+    /// The processors of each station.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        Machine {
+            client_cores: self.cores.client,
+            cache_cores: self.cores.cache.min(1.0),
+            router_cores: self.cores.router,
+            shard_cores: self.cores.shard,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_probe_has_all_costs() {
+        let probe = Probe::built_in();
+        assert_eq!(probe.version, VERSION);
+        assert_eq!(probe.borrowed(), [""; 0]);
+        let costs = probe.costs();
+        for cost in [costs.client_get, costs.cache_get, costs.cache_set, costs.router, costs.shard]
+        {
+            assert!(cost.of(1.0, 100.0) > 0.0);
+        }
+        assert!(costs.entry_bytes > 0.0 && costs.server_bytes > 1e6);
+    }
+
+    #[test]
+    fn a_probe_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probe.json");
+        let probe = Probe::built_in();
+        probe.write(&path).unwrap();
+        assert_eq!(Probe::read(&path).unwrap(), probe);
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_refused_by_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probe.json");
+        for (text, reason) in
+            [("phase,key", "no JSON"), ("{}", "no version"), ("{\"version\": 9}", "newer imago")]
+        {
+            std::fs::write(&path, text).unwrap();
+            let error = Probe::read(&path).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn costs_that_were_not_measured_are_the_built_in_ones_and_said_to_be() {
+        let mut probe = Probe::built_in();
+        let whole = probe.costs();
+        probe.costs.cache_get = None;
+        probe.costs.router = None;
+        assert_eq!(probe.borrowed(), ["cache", "router"]);
+        assert_eq!(probe.costs(), whole);
+    }
+}

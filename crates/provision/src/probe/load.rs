@@ -1,0 +1,197 @@
+//! The windows' requests: batches in flight, one after the other by each worker, until the window ends.
+
+use std::io::Cursor;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use super::keys::Sampled;
+use super::result::Kind;
+use crate::chain::cache::{Cache, Found};
+use crate::chain::map::{self, Missing, Work};
+use crate::chain::{Fetcher, Job, Key, Keys, Next, Source};
+
+/// Batches of one run of the whole job; a window is several runs.
+const MAP_BATCHES: usize = 32;
+/// New connections to the proxy that one find may come upon.
+const CONNECTIONS_MAX: usize = 100;
+
+/// What requests are made of.
+pub(super) struct Load {
+    pub(super) sampled: Arc<Sampled>,
+    /// To the router.
+    pub(super) source: Source,
+    /// The probe's part of the cache.
+    pub(super) cache: Option<Cache>,
+    /// To the proxy, which has all documents in the cache.
+    pub(super) proxy: Option<Source>,
+    pub(super) workers: usize,
+    pub(super) cancel: CancellationToken,
+}
+
+/// The requests of a window that were answered, and their keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Done {
+    pub(super) requests: u64,
+    pub(super) keys: u64,
+}
+
+impl Load {
+    /// Makes requests of `batch` keys for so long.
+    pub(super) async fn window(
+        &self,
+        kind: Kind,
+        batch: usize,
+        length: Duration,
+    ) -> Result<Done, Error> {
+        let until = Instant::now() + length;
+        let done = match (kind, &self.cache, &self.proxy) {
+            (Kind::Map, _, _) => self.map(batch, until).await?,
+            (Kind::Find, _, _) => {
+                let source = self.source.clone();
+                self.each(batch, until, move |keys, _| find(source.clone(), keys)).await?
+            }
+            (Kind::Proxy, _, Some(proxy)) => {
+                let proxy = proxy.clone();
+                self.each(batch, until, move |keys, _| find_cached(proxy.clone(), keys)).await?
+            }
+            (Kind::Get, Some(cache), _) => {
+                let cache = cache.clone();
+                self.each(batch, until, move |keys, _| get(cache.clone(), keys)).await?
+            }
+            (Kind::Set, Some(cache), _) => {
+                let (cache, sampled) = (cache.clone(), Arc::clone(&self.sampled));
+                let set = move |keys, from| set(cache.clone(), Arc::clone(&sampled), keys, from);
+                self.each(batch, until, set).await?
+            }
+            (Kind::Get | Kind::Set | Kind::Proxy, _, _) => Done::default(),
+        };
+        if self.cancel.is_cancelled() { Err(Error::Interrupted) } else { Ok(done) }
+    }
+
+    /// Each worker makes one request after the other; `ask` gets the keys and their place among all.
+    async fn each<A, F>(&self, batch: usize, until: Instant, ask: A) -> Result<Done, Error>
+    where
+        A: Fn(Vec<Key>, usize) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut workers = JoinSet::new();
+        for _ in 0..self.workers {
+            let (ask, next) = (ask.clone(), Arc::clone(&next));
+            let (sampled, cancel) = (Arc::clone(&self.sampled), self.cancel.clone());
+            workers.spawn(async move {
+                let mut requests = 0_u64;
+                while Instant::now() < until && !cancel.is_cancelled() {
+                    // Whole batches only: the last keys of the sample may be too few for one.
+                    let batches = (sampled.keys.len() / batch).max(1);
+                    let from = next.fetch_add(1, Ordering::Relaxed) % batches * batch;
+                    ask(sampled.keys[from..from + batch].to_vec(), from).await?;
+                    requests += 1;
+                }
+                Ok::<_, Error>(requests)
+            });
+        }
+        let mut done = Done::default();
+        while let Some(worker) = workers.join_next().await {
+            let requests = worker.map_err(|error| Error::Task(error.to_string()))??;
+            done.requests += requests;
+            done.keys += requests * batch as u64;
+        }
+        Ok(done)
+    }
+
+    /// The job itself: lines of keys in, lines of keys out.
+    async fn map(&self, batch: usize, until: Instant) -> Result<Done, Error> {
+        let fetcher = Fetcher::new(self.source.clone(), None);
+        let options = map::Options { batch, workers: self.workers, missing: Missing::Skipped };
+        let next = Next::new(Job::Hash, Keys::Numbers(1 << 40), 1.0)?;
+        let whole = self.sampled.keys.len() / batch * batch;
+        let lines: Vec<String> = self.sampled.keys[..whole].iter().map(line).collect();
+        let input: Vec<u8> =
+            lines.iter().cycle().take(MAP_BATCHES * batch).flat_map(|line| line.bytes()).collect();
+        let mut done = Done::default();
+        let mut output = Vec::new();
+        while Instant::now() < until && !self.cancel.is_cancelled() {
+            output.clear();
+            let input = Cursor::new(input.clone());
+            let work = Work::Draw(next.clone());
+            let counts =
+                map::map(input, &mut output, work, &fetcher, &options, &self.cancel).await?;
+            done.requests += counts.requests;
+            done.keys += counts.keys;
+        }
+        Ok(done)
+    }
+}
+
+/// A key as a line of the job's input.
+fn line(key: &Key) -> String {
+    match key.value() {
+        bson::Bson::Int32(number) => format!("{number}\n"),
+        bson::Bson::Int64(number) => format!("{number}\n"),
+        other => {
+            let json =
+                serde_json::to_string(other).expect("a value in memory is written to memory");
+            json + "\n"
+        }
+    }
+}
+
+async fn find(source: Source, keys: Vec<Key>) -> Result<(), Error> {
+    let keys: Vec<&Key> = keys.iter().collect();
+    let found = source.fetch(&keys).await?.len();
+    if found < keys.len() {
+        let lost = keys.len() - found;
+        let what =
+            format!("{lost} of {} documents were gone when they were read again", keys.len());
+        return Err(Error::Unfit(what));
+    }
+    Ok(())
+}
+
+/// The same of documents that are in the cache alone. The first find of a connection the proxy leaves to the router, which
+/// has none of them.
+async fn find_cached(source: Source, keys: Vec<Key>) -> Result<(), Error> {
+    let asked: Vec<&Key> = keys.iter().collect();
+    let mut found = 0;
+    for _ in 0..CONNECTIONS_MAX {
+        found = source.fetch(&asked).await?.len();
+        if found > 0 {
+            break;
+        }
+    }
+    if found == keys.len() {
+        return Ok(());
+    }
+    let what = format!("the proxy answered {found} of {} documents from the cache", keys.len());
+    Err(Error::Unfit(what))
+}
+
+async fn get(cache: Cache, keys: Vec<Key>) -> Result<(), Error> {
+    let identities: Vec<&[u8]> = keys.iter().map(Key::identity).collect();
+    let found = cache.get(&identities).await?;
+    if found.iter().any(|found| !matches!(found, Found::Document(_))) {
+        let what = "the cache lost entries within the probe: it is too small for the sample";
+        return Err(Error::Unfit(what.into()));
+    }
+    Ok(())
+}
+
+async fn set(
+    cache: Cache,
+    sampled: Arc<Sampled>,
+    keys: Vec<Key>,
+    from: usize,
+) -> Result<(), Error> {
+    let documents = sampled.documents[from..].iter().map(Vec::as_slice);
+    let entries: Vec<(&[u8], &[u8])> = keys.iter().map(Key::identity).zip(documents).collect();
+    if cache.set(&entries).await? < entries.len() as u64 {
+        return Err(Error::Unfit("the cache did not take all entries: it is full".into()));
+    }
+    Ok(())
+}

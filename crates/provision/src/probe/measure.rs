@@ -1,0 +1,308 @@
+//! The course of a probe: keys, a first reading of all of them, idle rates, round trips, windows, sizes.
+//!
+//! Windows of the two batch sizes stand in the order A B B A within each kind of request, so that a drift of the machine
+//! falls on both alike.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::cluster::Cluster;
+use super::fit::{self, Measured, Point};
+use super::keys::{self, Sampled};
+use super::load::Load;
+use super::result::{Cores, KeysFrom, Kind, MeasuredCosts, RoundTrips, Share, Window};
+use super::scratch::Scratch;
+use super::sizes;
+use super::stations::{Times, Used};
+use super::{Error, Probe, VERSION, trips};
+use crate::chain::proxy::{self, Proxy};
+use crate::chain::{Namespace, Reads, Source, source_options};
+
+/// Keys of a small and of a large batch.
+pub const BATCHES: [u32; 2] = [32, 512];
+/// Rounds of all kinds of windows.
+const ROUNDS: usize = 2;
+/// Share of the time in which the stations' idle rates are measured.
+const IDLE_SHARE: f64 = 0.08;
+/// Share of a limited cache's free memory that the probe's entries take at most.
+const CACHE_SHARE: f64 = 0.5;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The database.
+    pub uri: String,
+    /// The collection.
+    pub namespace: Namespace,
+    /// The cache, as `redis://HOST:PORT`.
+    pub cache: Option<String>,
+    /// The time for all windows together.
+    pub seconds: f64,
+    /// Batches in flight.
+    pub workers: u32,
+    /// A trace whose keys are read; none: a sample of the collection.
+    pub keys: Option<PathBuf>,
+    /// Processors of each station.
+    pub cores: Cores,
+    /// The present time (RFC 3339, UTC).
+    pub when: String,
+}
+
+/// Measures. `say` gets a line for each step.
+///
+/// # Errors
+/// [`Error`]: servers that cannot be reached or do not say what is needed, a collection that is too small, an
+/// interruption. The probe's entries in the cache are deleted in each case.
+pub async fn run(
+    request: &Request,
+    cancel: &CancellationToken,
+    say: &(dyn Fn(String) + Sync),
+) -> Result<Probe, Error> {
+    let options = source_options(&request.uri).await?;
+    let cluster = Cluster::connect(&options).await?;
+    let source = Source::connect_with(options, request.namespace.clone(), Reads::Primary).await?;
+    let scratch = match &request.cache {
+        Some(uri) => Some(Scratch::connect(uri, &request.namespace.coll).await?),
+        None => None,
+    };
+    say("reading the keys' documents once, so that they are in the servers' memory".into());
+    let mut sampled = keys::sample(&cluster, &source, request.keys.as_deref()).await?;
+    if let Some(scratch) = &scratch {
+        let memory = scratch.memory().await?;
+        let free = memory.limit_bytes.saturating_sub(memory.used_bytes) as f64 * CACHE_SHARE;
+        if memory.limit_bytes > 0 {
+            // An entry is larger than its document; the factor covers short ones.
+            sampled.limit((free / 3.0) as usize);
+        }
+    }
+    let large = BATCHES[1] as usize;
+    if sampled.keys.len() < large {
+        return Err(Error::Unfit(format!(
+            "only {} documents can be read of {} (from {}), and batches of {large} keys are measured: use a larger \
+             collection, a trace whose keys are there, or a cache with more free memory",
+            sampled.keys.len(),
+            request.namespace,
+            sampled.from,
+        )));
+    }
+    let sampled = Arc::new(sampled);
+    let stand =
+        Stand { request, cluster: &cluster, source: &source, scratch: scratch.as_ref(), say };
+    let measured = stand.measure(&sampled, cancel).await;
+    if let Some(scratch) = &scratch {
+        let deleted = scratch.delete(&sampled.keys).await;
+        // What was measured, or why not, comes before entries that could not be deleted.
+        let probe = measured?;
+        deleted?;
+        return Ok(probe);
+    }
+    measured
+}
+
+/// All that a probe measures on.
+struct Stand<'a> {
+    request: &'a Request,
+    cluster: &'a Cluster,
+    source: &'a Source,
+    scratch: Option<&'a Scratch>,
+    say: &'a (dyn Fn(String) + Sync),
+}
+
+impl Stand<'_> {
+    async fn measure(
+        &self,
+        sampled: &Arc<Sampled>,
+        cancel: &CancellationToken,
+    ) -> Result<Probe, Error> {
+        let shares = sizes::shares(self.cluster, self.source, &sampled.keys).await?;
+        if let Some(scratch) = self.scratch {
+            self.fill(scratch, sampled).await?;
+        }
+        let stop = CancellationToken::new();
+        let _stops = stop.clone().drop_guard();
+        let load = Load {
+            sampled: Arc::clone(sampled),
+            source: self.source.clone(),
+            cache: self.scratch.map(|scratch| scratch.cache.clone()),
+            proxy: self.proxy(&stop).await?,
+            workers: self.request.workers as usize,
+            cancel: cancel.clone(),
+        };
+        let idle = self.idle(cancel).await?;
+        let round_trips = self.round_trips().await?;
+        let windows = self.windows(&load, idle).await?;
+        let costs = costs(&windows, &shares)?;
+        let sizes =
+            sizes::sizes(self.cluster, &self.request.namespace, sampled, self.scratch).await?;
+        let members: Vec<String> = self.cluster.members().map(|one| one.address.clone()).collect();
+        Ok(Probe {
+            version: VERSION,
+            about: format!(
+                "processor time of {} shards ({}){}{}, by the job's own requests",
+                shares.len(),
+                members.join(", "),
+                if self.cluster.has_router { ", their router" } else { "" },
+                if self.scratch.is_some() { ", and a cache" } else { "" },
+            ),
+            when: self.request.when.clone(),
+            namespace: self.request.namespace.to_string(),
+            seconds: windows.iter().map(|window| window.seconds).sum(),
+            workers: self.request.workers,
+            batches: BATCHES.to_vec(),
+            shards: shares,
+            keys: KeysFrom {
+                count: sampled.keys.len() as u64,
+                from: sampled.from.clone(),
+                storage: "warm".into(),
+            },
+            costs,
+            round_trips,
+            sizes,
+            cores: self.request.cores,
+            windows,
+        })
+    }
+
+    /// Puts all documents into the cache.
+    async fn fill(&self, scratch: &Scratch, sampled: &Sampled) -> Result<(), Error> {
+        let large = BATCHES[1] as usize;
+        for (keys, documents) in sampled.keys.chunks(large).zip(sampled.documents.chunks(large)) {
+            let entries = keys.iter().zip(documents);
+            let entries: Vec<(&[u8], &[u8])> =
+                entries.map(|(key, document)| (key.identity(), document.as_slice())).collect();
+            if scratch.cache.set(&entries).await? < entries.len() as u64 {
+                return Err(Error::Unfit("the cache did not take all entries: it is full".into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// A proxy whose collection is the probe's own in the cache: it answers every find from there.
+    async fn proxy(&self, stop: &CancellationToken) -> Result<Option<Source>, Error> {
+        let Some(scratch) = self.scratch.filter(|_| self.cluster.has_router) else {
+            return Ok(None);
+        };
+        let options = proxy::Options {
+            uri: self.request.uri.clone(),
+            namespace: scratch.namespace.clone(),
+            cache: scratch.options.clone(),
+            listen: ([127, 0, 0, 1], 0).into(),
+        };
+        let proxy = Proxy::bind(&options).await?;
+        let mut behind = self.cluster.options.clone();
+        behind.hosts = vec![mongodb::options::ServerAddress::Tcp {
+            host: "127.0.0.1".into(),
+            port: Some(proxy.address().port()),
+        }];
+        tokio::spawn(proxy.serve(stop.clone()));
+        let source =
+            Source::connect_with(behind, scratch.namespace.clone(), Reads::Primary).await?;
+        Ok(Some(source))
+    }
+
+    /// The stations' processor time without requests, for a second.
+    async fn idle(&self, cancel: &CancellationToken) -> Result<Times, Error> {
+        let time = Duration::from_secs_f64((self.request.seconds * IDLE_SHARE).max(1.0));
+        (self.say)(format!("the servers at rest: {:.1} s", time.as_secs_f64()));
+        let before = Used::now(self.cluster, self.scratch).await?;
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = cancel.cancelled() => return Err(Error::Interrupted),
+        }
+        let (seconds, used) = Used::now(self.cluster, self.scratch).await?.since(&before);
+        Ok(used.scaled(1.0 / seconds))
+    }
+
+    async fn round_trips(&self) -> Result<RoundTrips, Error> {
+        let shard = self.cluster.members().next();
+        let shard = shard.ok_or_else(|| Error::Unfit("the database has no members".into()))?;
+        let mut found =
+            RoundTrips { shard: trips::to_member(shard).await?, ..RoundTrips::default() };
+        if self.cluster.has_router {
+            found.router = Some(trips::to_router(self.cluster).await?);
+        }
+        if let Some(scratch) = self.scratch {
+            found.cache = Some(trips::to_cache(scratch).await?);
+        }
+        Ok(found)
+    }
+
+    async fn windows(&self, load: &Load, idle: Times) -> Result<Vec<Window>, Error> {
+        let mut kinds = vec![Kind::Find, Kind::Map];
+        if load.cache.is_some() {
+            kinds.extend([Kind::Get, Kind::Set]);
+        }
+        if load.proxy.is_some() {
+            kinds.push(Kind::Proxy);
+        }
+        let count = ROUNDS * kinds.len() * 4;
+        let length = self.request.seconds * (1.0 - IDLE_SHARE) / count as f64;
+        let length = Duration::from_secs_f64(length);
+        let mut windows = Vec::with_capacity(count);
+        for round in 0..ROUNDS {
+            for kind in &kinds {
+                (self.say)(format!("round {} of {ROUNDS}: {kind:?}", round + 1));
+                for batch in [BATCHES[0], BATCHES[1], BATCHES[1], BATCHES[0]] {
+                    let before = Used::now(self.cluster, self.scratch).await?;
+                    let done = load.window(*kind, batch as usize, length).await?;
+                    let (seconds, used) =
+                        Used::now(self.cluster, self.scratch).await?.since(&before);
+                    let used = used - idle.scaled(seconds);
+                    windows.push(Window {
+                        kind: *kind,
+                        seconds,
+                        requests: done.requests,
+                        keys: done.keys,
+                        client_s: used.client_s,
+                        cache_s: used.cache_s,
+                        router_s: used.router_s,
+                        shards_s: used.shards_s,
+                    });
+                }
+            }
+        }
+        Ok(windows)
+    }
+}
+
+/// The costs from the windows.
+fn costs(windows: &[Window], shares: &[Share]) -> Result<MeasuredCosts, Error> {
+    // A shard's requests are the parts of a find: a find has as many as shards have some of its keys.
+    let parts = |window: &Window| {
+        let keys = window.keys as f64 / window.requests.max(1) as f64;
+        window.requests as f64 * sizes::shards_asked(shares, keys)
+    };
+    let requests = |window: &Window| window.requests as f64;
+    let fitted = |kinds: &[Kind],
+                  used: &dyn Fn(&Window) -> Option<f64>,
+                  requests: &dyn Fn(&Window) -> f64|
+     -> Option<Measured> {
+        let of = windows.iter().filter(|window| kinds.contains(&window.kind));
+        let points = of.filter(|window| window.requests > 0).map(|window| {
+            let requests = requests(window);
+            Some(Point { keys: window.keys as f64 / requests, request_s: used(window)? / requests })
+        });
+        fit::line(&points.collect::<Option<Vec<_>>>()?)
+    };
+    let client = |kind| fitted(&[kind], &|window| Some(window.client_s), &requests);
+    let finds = [Kind::Find, Kind::Map];
+    let few =
+        || Error::Unfit("too few requests were answered in the time: give more --seconds".into());
+    let client_find = client(Kind::Find).ok_or_else(few)?;
+    let client_get = client(Kind::Get);
+    let proxy = client(Kind::Proxy);
+    Ok(MeasuredCosts {
+        client: client(Kind::Map).ok_or_else(few)?.without(client_find),
+        client_get,
+        client_set: client(Kind::Set),
+        client_find,
+        proxy: proxy.and_then(|proxy| Some(proxy.without(client_find).without(client_get?))),
+        cache_get: fitted(&[Kind::Get], &|window| window.cache_s, &requests),
+        cache_set: fitted(&[Kind::Set], &|window| window.cache_s, &requests),
+        router: fitted(&finds, &|window| window.router_s, &requests),
+        shard: fitted(&finds, &|window| Some(window.shards_s), &parts).ok_or_else(few)?,
+    })
+}

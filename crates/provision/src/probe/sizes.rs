@@ -1,0 +1,140 @@
+//! Sizes, and the shards' shares, as the servers say them.
+
+use bson::{Document, doc};
+
+use super::Error;
+use super::cluster::{Cluster, Member, number};
+use super::keys::Sampled;
+use super::result::{Share, Sizes};
+use super::scratch::Scratch;
+use crate::chain::{Key, Namespace, Source};
+
+/// Entries that are asked for their size at most.
+const ENTRIES_MAX: usize = 1_000;
+/// Keys of one read.
+const AT_ONCE: usize = 500;
+
+/// Sizes of documents, indexes and servers; of the entries when they are in the cache.
+pub(super) async fn sizes(
+    cluster: &Cluster,
+    namespace: &Namespace,
+    sampled: &Sampled,
+    cache: Option<&Scratch>,
+) -> Result<Sizes, Error> {
+    let statistics = cluster.statistics(namespace).await?;
+    let number = |name: &str| number(&statistics, &[name]).unwrap_or(0.0);
+    let documents = number("count");
+    let count = sampled.documents.len().max(1) as f64;
+    let mut sizes = Sizes {
+        documents: documents as u64,
+        document_bytes: number("size") / documents.max(1.0),
+        sampled_document_bytes: sampled.bytes() as f64 / count,
+        storage_bytes: number("storageSize") as u64,
+        index_bytes: number("totalIndexSize") as u64,
+        server_bytes: f64::INFINITY,
+        ..Sizes::default()
+    };
+    for member in cluster.members() {
+        sizes.server_bytes = sizes.server_bytes.min(server_bytes(member).await?);
+    }
+    if let Some(cache) = cache {
+        let some = sampled.keys.len().min(ENTRIES_MAX);
+        let entry = cache.entry_bytes(&sampled.keys[..some]).await?;
+        let document: usize = sampled.documents[..some].iter().map(Vec::len).sum();
+        sizes.entry_bytes = Some(entry - document as f64 / some as f64);
+        let memory = cache.memory().await?;
+        let entries = memory.used_bytes.saturating_sub(memory.startup_bytes);
+        let without = memory.resident_bytes.saturating_sub(entries).max(memory.startup_bytes);
+        sizes.cache_server_bytes = Some(without as f64);
+    }
+    Ok(sizes)
+}
+
+/// Resident memory of a server without its storage engine's cache.
+async fn server_bytes(member: &Member) -> Result<f64, Error> {
+    let status = member.ask(doc! { "serverStatus": 1 }, "its memory").await?;
+    let resident = number(&status, &["mem", "resident"]).ok_or_else(|| Error::Unsaid {
+        server: member.address.clone(),
+        what: "its resident memory (mem)".into(),
+    })?;
+    let cached = number(&status, &["wiredTiger", "cache", "bytes currently in the cache"]);
+    Ok((resident * 1_048_576.0 - cached.unwrap_or(0.0)).max(0.0))
+}
+
+/// The shards' shares of the documents by their counts, and of the keys by the documents that each returned.
+pub(super) async fn shares(
+    cluster: &Cluster,
+    source: &Source,
+    keys: &[Key],
+) -> Result<Vec<Share>, Error> {
+    let statistics = cluster.statistics(source.namespace()).await?;
+    let before = returned(cluster).await?;
+    for some in keys.chunks(AT_ONCE) {
+        source.fetch(&some.iter().collect::<Vec<_>>()).await?;
+    }
+    let after = returned(cluster).await?;
+    let keys: Vec<f64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    let documents: Vec<f64> = cluster
+        .shards
+        .iter()
+        .map(|shard| documents_of(&statistics, &shard.name, cluster.has_router))
+        .collect();
+    let part = |of: &[f64], at: usize| {
+        let all: f64 = of.iter().sum();
+        if all > 0.0 { of[at] / all } else { 1.0 / of.len() as f64 }
+    };
+    let shares = cluster.shards.iter().enumerate().map(|(at, shard)| Share {
+        shard: shard.name.clone(),
+        members: u32::try_from(shard.members.len()).unwrap_or(u32::MAX),
+        documents: part(&documents, at),
+        keys: part(&keys, at),
+    });
+    Ok(shares.collect())
+}
+
+fn documents_of(statistics: &Document, shard: &str, has_router: bool) -> f64 {
+    if has_router {
+        number(statistics, &["shards", shard, "count"]).unwrap_or(0.0)
+    } else {
+        number(statistics, &["count"]).unwrap_or(0.0)
+    }
+}
+
+/// Documents that each shard's members have returned so far.
+async fn returned(cluster: &Cluster) -> Result<Vec<f64>, Error> {
+    let mut returned = Vec::new();
+    for shard in &cluster.shards {
+        let mut sum = 0.0;
+        for member in &shard.members {
+            let status = member.ask(doc! { "serverStatus": 1 }, "what it returned").await?;
+            let count = number(&status, &["metrics", "document", "returned"]);
+            sum += count.ok_or_else(|| Error::Unsaid {
+                server: member.address.clone(),
+                what: "the documents that it returned (metrics)".into(),
+            })?;
+        }
+        returned.push(sum);
+    }
+    Ok(returned)
+}
+
+/// The mean number of shards that have some of `keys` keys, by their shares.
+pub(super) fn shards_asked(shares: &[Share], keys: f64) -> f64 {
+    let asked = shares.iter().map(|share| 1.0 - (1.0 - share.keys.min(1.0)).powf(keys));
+    asked.sum::<f64>().max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_batches_ask_all_shards_and_small_ones_some() {
+        let share = |keys| Share { shard: "s".into(), members: 1, documents: keys, keys };
+        let even = [share(0.5), share(0.5)];
+        assert!((shards_asked(&even, 1.0) - 1.0).abs() < 1e-12);
+        assert!((shards_asked(&even, 2.0) - 1.5).abs() < 1e-12);
+        assert!((shards_asked(&even, 512.0) - 2.0).abs() < 1e-12);
+        assert!((shards_asked(&[share(1.0)], 9.0) - 1.0).abs() < 1e-12);
+    }
+}
