@@ -5,7 +5,7 @@
 //! clusters, measures what the servers alone need for the work (the floor) and what Imago needs for
 //! it, one right after the other, and tells the ratio; of several such pairs, the median. Imago is
 //! measured as users have it: as a process of its own, from its start to its end. Decisions, which
-//! need no server, are measured where they are made: [`placement`] and [`flows`].
+//! need no server, are measured where they are made: [`placement`], [`flows`], [`schedule`] and [`reuse`].
 //!
 //! This crate must not know flags and terminals.
 
@@ -29,6 +29,7 @@ mod process;
 pub mod provision;
 pub mod replay;
 pub mod reshard;
+pub mod reuse;
 pub mod sample;
 mod scan;
 pub mod schedule;
@@ -98,7 +99,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 20] = [
+pub const BENCHMARKS: [(&str, &str); 21] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -119,6 +120,7 @@ pub const BENCHMARKS: [(&str, &str); 20] = [
         "tune-schedule",
         "deciding when a configuration changes, exactly, against the paper's genetic search",
     ),
+    ("reuse", "miss-ratio curves: exact, sampled and simulated, against one pass over the trace"),
     (
         "sophia-traces",
         "Table 1, Figs. 4 and 5 of SOPHIA in form: its workloads, replayed on measurements of real nodes",

@@ -8,6 +8,7 @@
 //! held out.
 
 pub mod advised;
+mod awake;
 pub mod cell;
 pub mod compare;
 mod drawing;
@@ -86,6 +87,7 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
         unshared: None,
     };
     let mut result = None;
+    let _awake = awake::Awake::keep().map_err(|why| (setup.say)(why)).ok();
     for some in grid::by_servers(cells) {
         let has = |round: u32, cell: &Cell| {
             file.runs().iter().any(|run| run.run == round && run.cell == *cell)

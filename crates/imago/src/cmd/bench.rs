@@ -5,6 +5,7 @@ mod chained;
 mod command;
 mod fetching;
 mod flows_real;
+mod reuse;
 mod text;
 mod tuning;
 
@@ -128,6 +129,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 1 };
             json!(schedule::run(if quick { quickest } else { size }))
         }
+        Benchmark::Reuse(asked) => json!(imago_bench::reuse::run(asked.size())),
         Benchmark::SophiaTraces(asked) => {
             let &Traces { days, jobs, seed, quick, ref measurements } = asked;
             let (days, jobs) = if quick { (6, 40) } else { (days, jobs) };

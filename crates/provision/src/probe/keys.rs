@@ -13,7 +13,7 @@ use crate::chain::{Key, Namespace, Source};
 use crate::trace::{Torn, Trace};
 
 /// Keys at most.
-const KEYS_MAX: usize = 10_000;
+const KEYS_MAX: usize = 40_000;
 /// Their documents together at most, in bytes: they are held in memory, and put into the cache.
 const DOCUMENTS_BYTES_MAX: usize = 64 << 20;
 /// Keys of one read.

@@ -50,6 +50,9 @@ pub enum Benchmark {
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
     TuneSchedule(super::tuning::Schedules),
+    /// Miss-ratio curves of a drawn trace: exact, from a sample of keys, and simulated; starts no cluster.
+    #[command(after_help = QUICK)]
+    Reuse(super::reuse::References),
     /// The workloads of SOPHIA, lived through by the tuner on measurements of real nodes; starts no cluster.
     #[command(after_help = QUICK)]
     SophiaTraces(super::tuning::Traces),

@@ -21,8 +21,8 @@ Example: imago bench run chained-mr --quick --pictures figures --json";
 /// Size of the benchmark of chained jobs.
 #[derive(Debug, clap::Args)]
 pub struct Chained {
-    /// Documents of a hundred characters; 7 million take about a gigabyte.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
+    /// Documents of a hundred characters; about 600,000 fit into the storage cache of one shard, which is 256 MB.
+    #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
     documents: u64,
     /// Keys with which a chain begins.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
