@@ -46,6 +46,19 @@ impl Cell {
         self.shares.len()
     }
 
+    /// The same cell with what makes no difference at its default: where a cache is that there is not, and which of one
+    /// member is read.
+    #[must_use]
+    pub fn canonical(mut self) -> Self {
+        if self.cache_bytes == 0 {
+            self.cache_at = CacheAt::Worker;
+        }
+        if self.members == 1 {
+            self.reads = Reads::Primary;
+        }
+        self
+    }
+
     /// True if all shards have as much as each other, but for what does not divide.
     #[must_use]
     pub fn is_even(&self) -> bool {

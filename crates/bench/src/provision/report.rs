@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use imago_plan::reuse::uniform::{Chain, Mapping};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -106,12 +107,58 @@ pub struct Report {
     pub advised: Vec<Advised>,
     /// What the paper concluded, beside what was measured.
     pub findings: Vec<Finding>,
+    /// Hits of chains with a cache for all documents, beside what is expected of uniform keys.
+    pub uniform: Vec<Uniform>,
     /// Why members were not held to their shares of the processors, if they were not.
     pub unshared: Option<String>,
     /// All cells.
     pub cells: Vec<Compared>,
     /// The files of the pictures.
     pub pictures: Vec<PathBuf>,
+}
+
+/// Hits with a cache that keeps everything, beside the closed form.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Uniform {
+    /// The cell.
+    pub cell: String,
+    /// Phases of the chain.
+    pub length: usize,
+    /// Measured hits.
+    pub hits: f64,
+    /// Expected hits.
+    pub expected: f64,
+    /// Their standard deviation over all possible documents.
+    pub deviation: f64,
+    /// True if they are at most three standard deviations apart.
+    pub is_within: bool,
+}
+
+/// The hits of cells whose cache has room for all documents.
+fn uniform(size: &Size, compared: &[Compared]) -> Vec<Uniform> {
+    let data = size.documents * DOCUMENT_BYTES;
+    // An entry takes nearly twice its document.
+    let is_large = |cell: &&Compared| cell.measured.cell.cache_bytes >= 2 * data;
+    let of = |cell: &Compared| {
+        let (length, hits) = (cell.measured.length, cell.measured.hits);
+        let chain = Chain {
+            documents: size.documents as f64,
+            first_keys: size.keys as f64,
+            phases: length,
+            mapping: Mapping::Function,
+        };
+        let expected = chain.expected().hits;
+        let deviation = expected.deviation();
+        Uniform {
+            cell: cell.measured.cell.to_string(),
+            length,
+            hits,
+            expected: expected.mean,
+            deviation,
+            is_within: (hits - expected.mean).abs() <= 3.0 * deviation,
+        }
+    };
+    compared.iter().filter(is_large).map(of).collect()
 }
 
 /// Measures what the file does not have yet, and compares.
@@ -133,7 +180,9 @@ pub async fn run(
     let predictor = Predictor::read(&measured.trace, &measured.probe, &common)?;
     let (compared, accuracy) = compare(&measured, &predictor, &size.lengths())?;
     let summaries: Vec<Summary> = compared.iter().map(|cell| cell.measured.clone()).collect();
+    let uniform = uniform(&size, &compared);
     Ok(Report {
+        uniform,
         header: Header::with_servers("chained-mr", size, CACHE_MB),
         accuracy,
         advised: advised(&compared, &predictor),

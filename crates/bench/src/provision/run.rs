@@ -3,8 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
+use std::time::{Duration, Instant};
+
 use imago_testbed::Single;
+use imago_testbed::port::Port;
 use serde::Deserialize;
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::cell::{CacheAt, Cell, Phase, Reads, Run};
@@ -13,6 +17,9 @@ use super::stand::Stand;
 use super::usage;
 use crate::error::{Error, Result};
 use crate::process::Measured;
+
+/// For the proxy to listen.
+const PROXY_BOUND: Duration = Duration::from_secs(20);
 
 /// What `imago chain run --json` says, as far as it is needed.
 #[derive(Deserialize)]
@@ -47,8 +54,11 @@ pub(super) async fn once(
     trace: Option<&Path>,
 ) -> Result<Ran> {
     let empty_bytes = limit(&stand.cache, cell.cache_bytes).await?;
-    let mut command = chain(program, &stand.cluster.uri(), common, cell);
-    if cell.cache_bytes > 0 && cell.cache_at == CacheAt::Worker {
+    let is_at_router = cell.cache_bytes > 0 && cell.cache_at == CacheAt::Router;
+    let proxy = if is_at_router { Some(Proxy::start(program, stand).await?) } else { None };
+    let uri = proxy.as_ref().map_or_else(|| stand.cluster.uri(), |proxy| proxy.uri.clone());
+    let mut command = chain(program, &uri, common, cell);
+    if cell.cache_bytes > 0 && !is_at_router {
         command.args(["--cache", &stand.cache.uri()]);
     }
     if let Some(trace) = trace {
@@ -65,19 +75,69 @@ pub(super) async fn once(
         return Err(Error::Wrong(format!("the cache failed on {cell}: {why}")));
     }
     let cache_bytes = used(&stand.cache).await?.saturating_sub(empty_bytes);
-    let phases = said.phases.iter().map(|one| Phase {
+    let phase = |one: &SaidPhase| Phase {
         seconds: one.map_s + one.sort_s + one.reduce_s,
         keys: one.keys,
         hits: one.hits,
-    });
+    };
+    let mut phases: Vec<Phase> = said.phases.iter().map(phase).collect();
+    if let (Some(proxy), Some(last)) = (proxy, phases.last_mut()) {
+        // The job does not know of them, and the proxy does not know of phases: they count for the whole chain.
+        last.hits = proxy.end().await?;
+    }
     let run = Run {
         cell: cell.clone(),
         run: number,
-        phases: phases.collect(),
+        phases,
         cache_bytes: if cell.cache_bytes > 0 { cache_bytes } else { 0 },
         members,
     };
     Ok(Ran { run, result_sha256: said.result_sha256 })
+}
+
+/// The proxy that asks the cache beside the router.
+struct Proxy {
+    process: Measured,
+    uri: String,
+}
+
+impl Proxy {
+    async fn start(program: &Path, stand: &Stand) -> Result<Self> {
+        let port = Port::reserve()?;
+        let listen = format!("127.0.0.1:{}", port.number());
+        let mut command = Command::new(program);
+        command.args(["chain", "proxy", "--json", "--uri", &stand.cluster.uri()]);
+        command.args(["--ns", &Stand::ns().to_string(), "--cache", &stand.cache.uri()]);
+        command.args(["--listen", &listen]);
+        let process = Measured::start("a proxy with the cache", command)?;
+        let began = Instant::now();
+        while TcpStream::connect(&listen).await.is_err() {
+            if began.elapsed() > PROXY_BOUND {
+                let (what, bound_s) = ("the proxy listening".into(), PROXY_BOUND.as_secs());
+                return Err(Error::TimedOut { what, bound_s });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(Self { process, uri: format!("mongodb://{listen}/") })
+    }
+
+    /// Ends it; the keys that it answered from the cache.
+    async fn end(self) -> Result<u64> {
+        #[derive(Deserialize)]
+        struct Totals {
+            hits: u64,
+        }
+        self.process.interrupt()?;
+        let output = self.process.end(0).await?.output;
+        let text = String::from_utf8_lossy(&output);
+        // Its address comes first, pretty printed or not.
+        let totals = serde_json::Deserializer::from_str(&text)
+            .into_iter::<serde_json::Value>()
+            .filter_map(|value| serde_json::from_value::<Totals>(value.ok()?).ok())
+            .last();
+        let unsaid = || Error::Wrong(format!("the proxy does not say what it did: {text}"));
+        Ok(totals.ok_or_else(unsaid)?.hits)
+    }
 }
 
 fn chain(program: &Path, uri: &str, common: &Common, cell: &Cell) -> Command {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use imago_bench::provision::cell::{Cell, Reads};
+use imago_bench::provision::cell::{CacheAt, Cell, Reads};
 use imago_bench::provision::compare::Compared;
 use imago_bench::provision::file::Common;
 use imago_bench::provision::grid::{cells, even};
@@ -57,6 +57,9 @@ pub struct Args {
     /// Sizes of the cache, 0 for none.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "0,16MiB", value_parser = values::size)]
     cache: Vec<u64>,
+    /// Where the cache is asked: by the job, or by a proxy in front of the router.
+    #[arg(long, value_enum, value_name = "PLACE", value_delimiter = ',', default_value = "worker")]
+    cache_at: Vec<At>,
     /// Members to read from.
     #[arg(
         long,
@@ -87,6 +90,14 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum At {
+    /// Beside the job.
+    Worker,
+    /// Beside the router.
+    Router,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Which {
     /// The primary.
     Primary,
@@ -108,13 +119,22 @@ impl Args {
             shards.push(percent.iter().map(|share| *share as u32).collect());
         }
         let mut all = Vec::new();
-        for reads in &self.reads {
-            for cell in cells(&shards, &self.replicas, &self.cache) {
-                let reads = match reads {
-                    Which::Primary => Reads::Primary,
-                    Which::Nearest => Reads::Nearest,
-                };
-                all.push(Cell { reads, ..cell });
+        for cell in cells(&shards, &self.replicas, &self.cache) {
+            for reads in &self.reads {
+                for cache_at in &self.cache_at {
+                    let reads = match reads {
+                        Which::Primary => Reads::Primary,
+                        Which::Nearest => Reads::Nearest,
+                    };
+                    let cache_at = match cache_at {
+                        At::Worker => CacheAt::Worker,
+                        At::Router => CacheAt::Router,
+                    };
+                    let cell = Cell { reads, cache_at, ..cell.clone() }.canonical();
+                    if !all.contains(&cell) {
+                        all.push(cell);
+                    }
+                }
             }
         }
         Ok(all)
