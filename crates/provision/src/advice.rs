@@ -36,6 +36,8 @@ pub struct Origin {
     pub from: String,
     /// False if they were measured elsewhere, on other documents: sizes are then taken from the trace.
     pub is_own: bool,
+    /// Stations whose costs were measured elsewhere all the same, because they were not there.
+    pub borrowed: Vec<&'static str>,
 }
 
 /// What is asked.
@@ -154,8 +156,7 @@ fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
     costs
 }
 
-/// What a cache sees of the reads: those of keys that have a document. A key without one is never in it and puts nothing
-/// into it; where the cache has seen the trace before, any reference to it would be a hit ([`Trace::references`]).
+/// What a cache sees of the reads. A key without a document is never in it, and puts nothing into it.
 fn references(trace: &Trace, overhead_bytes: u32) -> Vec<Vec<Reference>> {
     let reference = |read: &Read| {
         let document_bytes = read.document_bytes?;

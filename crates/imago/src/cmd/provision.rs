@@ -35,7 +35,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Record(args) => Box::pin(record::run(args, context)).await,
         Action::Probe(args) => Box::pin(probe::run(args, context)).await,
-        Action::Plan(args) => plan::run(&args, context).await,
+        Action::Plan(args) => plan::run(&args, context),
         Action::Measure(args) => Box::pin(measure::run(&args, context)).await,
     }
 }

@@ -1,3 +1,4 @@
 //! `imago provision` over a sharded cluster with a cache.
 
+mod plan;
 mod record;

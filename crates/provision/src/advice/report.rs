@@ -294,6 +294,12 @@ fn notes(question: &Question<'_>, plan: &Plan, origin: &Origin, trace: &Trace) -
             question.costs.documents, question.costs.document_bytes
         ));
     }
+    if !origin.borrowed.is_empty() {
+        notes.push(format!(
+            "the probe found no {}: their costs are those of another machine, which ships with Imago",
+            origin.borrowed.join(" and no ")
+        ));
+    }
     if question.prices.is_none() {
         notes.push("there are no prices, so no shape is called the cheapest: give them by --price core=…,gb=…".into());
     }

@@ -45,6 +45,7 @@ fn origin(is_own: bool) -> Origin {
         errors: Errors::default(),
         from: "a machine of two processors".into(),
         is_own,
+        borrowed: Vec::new(),
     }
 }
 
@@ -123,6 +124,9 @@ fn it_is_said_what_the_advice_rests_on() {
     let prices = Some(Prices { core: 0.04, gb: 0.005 });
     let advice = advise(&trace, &origin(true), &Settings { prices, ..settings() }).unwrap();
     assert!(!advice.notes.join("\n").contains("no prices"), "{:?}", advice.notes);
+    let borrowed = Origin { borrowed: vec!["cache", "proxy"], ..origin(true) };
+    let advice = advise(&trace, &borrowed, &settings()).unwrap();
+    assert!(advice.notes.join("\n").contains("no cache and no proxy"), "{:?}", advice.notes);
 }
 
 #[test]

@@ -180,7 +180,7 @@ impl Args {
 }
 
 /// Prints the plan.
-pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let probe = probe(args.probe.as_deref())?;
     let settings = args.settings(&probe)?;
     let origin = Origin {
@@ -272,7 +272,7 @@ fn text(advice: &Advice) -> String {
             (number + 1).to_string(),
             phase.keys.to_string(),
             format!("{:.0}", phase.hits),
-            format!("{:.2} s", phase.time_s),
+            time(phase.time_s),
             phase.bottleneck.clone(),
         ]
     });
@@ -298,6 +298,17 @@ fn text(advice: &Advice) -> String {
     text
 }
 
+/// Seconds: whole ones from a hundred on, else three significant digits or so.
+fn time(s: f64) -> String {
+    let digits = match s {
+        s if s >= 100.0 => 0,
+        s if s >= 10.0 => 1,
+        s if s >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{s:.digits$} s")
+}
+
 fn front(advice: &Advice) -> String {
     let priced = advice.ordered_by == "price";
     let row = |report: &Report| {
@@ -309,7 +320,7 @@ fn front(advice: &Advice) -> String {
         [
             mark.to_owned(),
             report.shape.name.clone(),
-            format!("{:.1} s", report.time_s),
+            time(report.time_s),
             paid,
             format!("{:.2} GB", report.memory_bytes / 1e9),
             format!("{:.1} %", report.hit_ratio * 100.0),
