@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use imago_provision::trace::Trace;
 use serde_json::Value;
 
 /// Four phases of 20,000 reads of messages by number; from the second phase on each reads half of the first one's.
@@ -195,4 +196,25 @@ fn a_file_that_is_no_trace_is_refused() {
     let told = plan(folder.path(), &["--deadline", "60s"]);
     assert_eq!(told.status.code(), Some(2), "{told:?}");
     assert!(String::from_utf8_lossy(&told.stderr).contains("no reads"), "{told:?}");
+}
+
+#[test]
+fn a_torn_trace_is_refused_unless_its_whole_phases_are_asked_for() {
+    let folder = folder(&messages());
+    let file = folder.path().join("messages.csv");
+    let trace = Trace::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    trace.write(&file).unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    let advice = json(&plan(folder.path(), &["--json", "--deadline", "60s"]));
+    assert_eq!(advice["reads"], 80_000, "{advice}");
+    std::fs::write(&file, &whole[..whole.len() - whole.len() / 8]).unwrap();
+    let told = plan(folder.path(), &["--deadline", "60s"]);
+    let error = String::from_utf8_lossy(&told.stderr).replace('\n', " ");
+    assert_eq!(told.status.code(), Some(2), "{error}");
+    assert!(error.contains("is torn") && error.contains("--torn"), "{error}");
+    let advice = json(&plan(folder.path(), &["--json", "--deadline", "60s", "--torn"]));
+    assert_eq!(advice["reads"], 60_000, "{advice}");
+    let notes = advice["notes"].to_string();
+    assert!(notes.contains("does not have the whole job"), "{notes}");
 }
