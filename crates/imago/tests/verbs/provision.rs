@@ -1,4 +1,5 @@
-//! `imago provision` over a sharded cluster with a cache.
+//! `imago provision`: on files alone, and over a sharded cluster with a cache.
 
 mod measure;
-// mod record;
+mod plan;
+mod record;
