@@ -39,7 +39,7 @@ use recorder::{Recorder, Totals};
 pub const URI_VARIABLE: &str = "IMAGO_RECORD_URI";
 /// Each occurrence in the job's arguments is replaced by the URI of the proxy.
 pub const URI_ARGUMENT: &str = "{uri}";
-/// What is recorded is handed to the operating system so often at least.
+/// The reads so far are handed to the operating system so often at least.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// A recording.

@@ -130,7 +130,7 @@ impl Cluster {
     }
 }
 
-/// A number of a document, whatever its type; none if it is missing.
+/// A number of a document, of any type; none if it is missing.
 pub(super) fn number(document: &Document, path: &[&str]) -> Option<f64> {
     let (last, folders) = path.split_last()?;
     let mut document = document;

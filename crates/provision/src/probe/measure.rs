@@ -30,7 +30,7 @@ const IDLE_SHARE: f64 = 0.08;
 /// Share of a limited cache's free memory that the probe's entries take at most.
 const CACHE_SHARE: f64 = 0.5;
 
-/// What is measured.
+/// A probe to make.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The database.

@@ -1,6 +1,7 @@
 //! Sizes, and the shards' shares, as the servers say them.
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt as _;
 
 use super::Error;
 use super::cluster::{Cluster, Member, number};
@@ -61,19 +62,19 @@ async fn server_bytes(member: &Member) -> Result<f64, Error> {
     Ok((resident * 1_048_576.0 - cached.unwrap_or(0.0)).max(0.0))
 }
 
-/// The shards' shares of the documents by their counts, and of the keys by the documents that each returned.
+/// The shards' shares: of the documents by their counts, of the keys by asking each shard which of them it has.
 pub(super) async fn shares(
     cluster: &Cluster,
     source: &Source,
     keys: &[Key],
 ) -> Result<Vec<Share>, Error> {
     let statistics = cluster.statistics(source.namespace()).await?;
-    let before = returned(cluster).await?;
-    for some in keys.chunks(AT_ONCE) {
-        source.fetch(&some.iter().collect::<Vec<_>>()).await?;
-    }
-    let after = returned(cluster).await?;
-    let keys: Vec<f64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    let keys = match held(cluster, source.namespace(), keys).await {
+        Ok(held) => held,
+        // From version 8 on a shard may refuse to be asked past the router.
+        Err(Error::Ask { .. }) => returned_of(cluster, source, keys).await?,
+        Err(other) => return Err(other),
+    };
     let documents: Vec<f64> = cluster
         .shards
         .iter()
@@ -90,6 +91,36 @@ pub(super) async fn shares(
         keys: part(&keys, at),
     });
     Ok(shares.collect())
+}
+
+/// How many of the keys each shard has, asked past the router.
+async fn held(cluster: &Cluster, namespace: &Namespace, keys: &[Key]) -> Result<Vec<f64>, Error> {
+    let mut held = Vec::new();
+    for shard in &cluster.shards {
+        let Some(member) = shard.members.first() else { continue };
+        let failed = || Error::ask(&member.address, "the keys that it has");
+        let collection = member.client.database(&namespace.db);
+        let collection = collection.collection::<Document>(&namespace.coll);
+        let mut count = 0;
+        for some in keys.chunks(AT_ONCE) {
+            let ids: Vec<Bson> = some.iter().map(|key| key.value().clone()).collect();
+            let find = collection.find(doc! { "_id": { "$in": ids } });
+            let find = find.projection(doc! { "_id": 1 }).await.map_err(failed())?;
+            count += find.try_fold(0, async |count, _| Ok(count + 1)).await.map_err(failed())?;
+        }
+        held.push(f64::from(count));
+    }
+    Ok(held)
+}
+
+/// How many documents each shard returns when the keys are read once.
+async fn returned_of(cluster: &Cluster, source: &Source, keys: &[Key]) -> Result<Vec<f64>, Error> {
+    let before = returned(cluster).await?;
+    for some in keys.chunks(AT_ONCE) {
+        source.fetch(&some.iter().collect::<Vec<_>>()).await?;
+    }
+    let after = returned(cluster).await?;
+    Ok(after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
 fn documents_of(statistics: &Document, shard: &str, has_router: bool) -> f64 {

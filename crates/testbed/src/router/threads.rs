@@ -1,6 +1,6 @@
 //! The processor time of the router's threads, which a `mongos` would have as that of its process.
 //!
-//! The router shares its process with the servers' keeper and whatever else that process does, so
+//! The router shares its process with the servers' keeper and with all else that the process does, so
 //! each of its threads enters itself here when it starts and leaves when it ends. The kernel counts
 //! the time of each (`/proc/PID/task/TID`).
 
