@@ -1,4 +1,5 @@
 //! `imago provision` over a sharded cluster with a cache.
 
 mod measure;
-// mod record;
+mod probe;
+mod record;
