@@ -2,4 +2,5 @@
 
 mod measure;
 mod plan;
+mod probe;
 mod record;

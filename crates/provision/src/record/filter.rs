@@ -1,5 +1,6 @@
-//! Which reads are by `_id`: a `find` whose filter is `_id` alone, equal to a value or one of a list, and whose reply has
-//! the documents of all of these that exist.
+//! Which reads are by `_id`: a `find` whose filter has the `_id` equal to a value or one of a list, and whose reply has the
+//! documents of all of these that exist. Other fields may be equal to values too, as a shard key is; a document that has
+//! others is taken for one that is not there.
 
 use bson::raw::{RawBsonRef, RawDocument};
 
@@ -8,13 +9,23 @@ use crate::trace::Key;
 /// The keys of a `find` by `_id`, in order; none if it is another read.
 pub(super) fn keys(find: &RawDocument) -> Option<Vec<Key>> {
     let filter = find.get_document("filter").ok()?;
-    let mut fields = filter.iter();
-    let (name, value) = fields.next()?.ok()?;
-    if name.as_str() != "_id" || fields.next().is_some() {
+    let keys = equal_to(filter.get("_id").ok()??)?;
+    let others = filter.iter().all(|field| {
+        field.is_ok_and(|(name, value)| name.as_str() == "_id" || is_equality(name.as_str(), value))
+    });
+    if !others {
         return None;
     }
-    let keys = equal_to(value)?;
     is_whole(find, &keys).then_some(keys)
+}
+
+/// True if a field has to have a value: shard keys stand beside the `_id` so.
+fn is_equality(name: &str, value: RawBsonRef<'_>) -> bool {
+    let is_value = !matches!(
+        value,
+        RawBsonRef::Document(_) | RawBsonRef::Array(_) | RawBsonRef::RegularExpression(_)
+    );
+    is_value && !name.starts_with('$')
 }
 
 /// The values that a condition on `_id` names.
@@ -101,6 +112,7 @@ mod tests {
         let composed = doc! { "region": "eu", "number": 7 };
         assert_eq!(of(doc! { "_id": composed.clone() }), [Bson::Document(composed)]);
         assert_eq!(of(doc! { "_id": { "$in": [] } }), []);
+        assert_eq!(of(doc! { "region": "eu", "_id": 17_i64 }), [Bson::Int64(17)]);
     }
 
     #[test]
@@ -110,7 +122,9 @@ mod tests {
         for filter in [
             doc! {},
             doc! { "name": "Ada" },
-            doc! { "_id": 17, "name": "Ada" },
+            doc! { "_id": 17, "age": { "$gt": 40 } },
+            doc! { "_id": 17, "$or": [{ "name": "Ada" }] },
+            doc! { "_id": 17, "$comment": "a test" },
             doc! { "_id": { "$gt": 17 } },
             doc! { "_id": { "$in": [1], "$gt": 0 } },
             doc! { "_id": pattern.clone() },

@@ -46,7 +46,7 @@ fn read_trace(scene: &Scene, name: &str) -> Trace {
 async fn the_trace_has_exactly_the_keys_that_the_job_read_phase_by_phase() {
     let scene = Scene::start().await;
     let job = chain(&["--workers", "3", "--trace", "own.imt", "--json"]);
-    let recorded = output(record(&scene, scene.cluster.uri(), "proxied.imt", &job), "");
+    let recorded = output(record(&scene, &scene.cluster.uri(), "proxied.imt", &job), "");
     assert!(recorded.status.success(), "{}", said(&recorded));
     let report: Value = serde_json::from_slice(&recorded.stdout).unwrap();
     let (own, proxied) = (read_trace(&scene, "own.imt"), read_trace(&scene, "proxied.imt"));
@@ -67,7 +67,7 @@ async fn the_trace_has_exactly_the_keys_that_the_job_read_phase_by_phase() {
             let job = ["--cache", &uri, "--trace", own].map(str::to_owned);
             let mut words: Vec<&str> = chain(&[]);
             words.extend(job.iter().map(String::as_str));
-            let recorded = output(record(&scene, scene.cluster.uri(), proxied, &words), "");
+            let recorded = output(record(&scene, &scene.cluster.uri(), proxied, &words), "");
             assert!(recorded.status.success(), "{}", said(&recorded));
             let (own, proxied) = (read_trace(&scene, own), read_trace(&scene, proxied));
             assert_eq!(own.reads(), report["reads"].as_u64().unwrap());
@@ -81,17 +81,17 @@ async fn a_job_that_fails_leaves_a_trace_that_says_so() {
     let scene = Scene::start().await;
     let job = format!("{} && exit 3", chain(&[]).join(" "));
     let words = ["sh", "-c", &job];
-    let failed = output(record(&scene, scene.cluster.uri(), "failed.imt", &words), "");
+    let failed = output(record(&scene, &scene.cluster.uri(), "failed.imt", &words), "");
     assert_eq!(failed.status.code(), Some(1));
     assert!(said(&failed).contains("exit code 3"), "{}", said(&failed));
     let report: Value = serde_json::from_slice(&failed.stdout).unwrap();
     assert_eq!(report["exit_code"], 3);
     let trace = read_trace(&scene, "failed.imt");
     assert_eq!(trace.phases.len(), 3);
-    assert!(matches!(trace.ending, Ending::Incomplete(why) if why.contains("exit code 3")));
+    assert!(matches!(&trace.ending, Ending::Incomplete(why) if why.contains("exit code 3")));
 
     // Nothing is written over.
-    let again = output(record(&scene, scene.cluster.uri(), "failed.imt", &words), "");
+    let again = output(record(&scene, &scene.cluster.uri(), "failed.imt", &words), "");
     assert_eq!(again.status.code(), Some(2));
 }
 
@@ -103,21 +103,21 @@ async fn a_recording_that_is_interrupted_or_killed_keeps_what_was_read() {
     let job = format!("{}; touch read; {wait}", chain(&[]).join(" "));
     let words = ["sh", "-c", &job];
 
-    let interrupted = record(&scene, scene.cluster.uri(), "interrupted.imt", &words);
+    let interrupted = record(&scene, &scene.cluster.uri(), "interrupted.imt", &words);
     let mut running = Process::start(interrupted, scene.path("interrupted.json"));
     let read = scene.path("read");
-    wait::until("the chain has run", || read.exists());
+    wait::until_blocking("the chain has run", || read.exists());
     ProcessId::of(running.id()).unwrap().signal(Signal::INT).unwrap();
     let (exit, _) = running.ended();
     assert_eq!(exit, 5, "{}", running.errors());
     let trace = read_trace(&scene, "interrupted.imt");
     assert_eq!(trace.phases.len(), 3);
-    assert!(matches!(trace.ending, Ending::Incomplete(why) if why.contains("interrupted")));
+    assert!(matches!(&trace.ending, Ending::Incomplete(why) if why.contains("interrupted")));
 
     std::fs::remove_file(&read).unwrap();
-    let killed = record(&scene, scene.cluster.uri(), "killed.imt", &words);
+    let killed = record(&scene, &scene.cluster.uri(), "killed.imt", &words);
     let mut running = Process::start(killed, scene.path("killed.json"));
-    wait::until("the chain has run", || read.exists());
+    wait::until_blocking("the chain has run", || read.exists());
     running.kill();
     let path = scene.path("killed.imt");
     let torn = Trace::read(&path).unwrap_err();
@@ -135,8 +135,9 @@ async fn the_reads_of_a_load_are_those_of_its_history_and_scans_are_counted() {
     let imago = env!("CARGO_BIN_EXE_imago");
     let job = [imago, "load", "--uri", "{uri}", "--ns", "shop.loaded", "--documents", "200"];
     let more = ["--mix", "read=70,update=20,scan=10", "--duration", "2s", "--record", "history"];
-    let words = ["provision", "record", "--uri", scene.cluster.uri(), "--out", "load.imt"];
-    // Filling a collection needs no reads by _id; its own collection is taken as the first that has some.
+    let uri = scene.cluster.uri();
+    let words = ["provision", "record", "--uri", &uri, "--out", "load.imt"];
+    // Without --ns the collection is the first that is read by _id.
     let words = [&words[..], &["--json", "--"], &job[..], &more[..]].concat();
     let recorded = output(scene.program(&words), "");
     assert!(recorded.status.success(), "{}", said(&recorded));
@@ -167,13 +168,13 @@ async fn the_reads_of_a_load_are_those_of_its_history_and_scans_are_counted() {
 #[tokio::test]
 async fn a_replica_set_is_recorded_at_its_primary() {
     let cluster = Box::pin(pool::lease(replica_set(3))).await.unwrap();
-    let endpoint = Box::pin(Endpoint::connect(cluster.uri(), "cluster")).await.unwrap();
+    let endpoint = Box::pin(Endpoint::connect(&cluster.uri(), "cluster")).await.unwrap();
     let messages: Vec<Document> = (0..MESSAGES).map(message).collect();
     endpoint.run("shop", doc! { "insert": "messages", "documents": messages }).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
     command.current_dir(folder.path());
-    command.args(["provision", "record", "--uri", cluster.uri(), "--out", "set.imt", "--"]);
+    command.args(["provision", "record", "--uri", &cluster.uri(), "--out", "set.imt", "--"]);
     command.args(chain(&["--reads", "nearest", "--trace", "own.imt"]));
     let recorded = output(command, "");
     assert!(recorded.status.success(), "{}", said(&recorded));
