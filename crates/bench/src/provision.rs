@@ -15,6 +15,7 @@ mod drawing;
 pub mod file;
 pub mod findings;
 pub mod grid;
+pub mod present;
 pub mod report;
 mod run;
 mod stand;
@@ -35,9 +36,6 @@ use stand::{Stand, StandSpec};
 
 /// The storage cache of members, in MiB: the least that mongod takes.
 pub const CACHE_MB: u32 = 256;
-
-/// Processors of a member that is held to no share.
-const SHARD_CORES_ALL: f64 = 1.0;
 
 /// Where and how cells are measured.
 pub struct Setup<'a> {

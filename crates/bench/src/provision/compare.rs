@@ -14,10 +14,10 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
+use super::Measured;
 use super::cell::{CacheAt, Cell, Reads};
 use super::file::Common;
 use super::summary::{Summary, by_cell};
-use super::{Measured, SHARD_CORES_ALL};
 use crate::error::{Error, Result};
 use crate::statistics::Figure;
 
@@ -77,11 +77,13 @@ impl Predictor {
         let trace_read = Trace::read(trace).map_err(|cause| wrong(trace, cause.to_string()))?;
         let probe = Probe::read(probe).map_err(|cause| wrong(probe, cause.to_string()))?;
         let costs = probe.costs();
-        let shard_cores =
-            common.cpu_percent.map_or(SHARD_CORES_ALL, |percent| f64::from(percent) / 100.0);
+        // Of servers that were there before, the probe says what they have.
+        let machine = probe.machine();
+        let held = common.cpu_percent.map(|percent| f64::from(percent) / 100.0);
+        let shard_cores = held.unwrap_or(machine.shard_cores);
         Ok(Self {
             references: trace_read.references(costs.entry_bytes),
-            machine: Machine { shard_cores, ..probe.machine() },
+            machine: Machine { shard_cores, ..machine },
             costs,
             job: Job { workers: common.workers, batch: common.batch, variation: 0.1 },
         })

@@ -37,6 +37,10 @@ fn cache_name(bytes: u64) -> String {
     if bytes == 0 { "no cache".into() } else { format!("{:.0} MB", bytes as f64 / 1e6) }
 }
 
+fn megabytes(bytes: Mean) -> Mean {
+    Mean { mean: bytes.mean / 1e6, interval: bytes.interval.map(|half| half / 1e6) }
+}
+
 /// Fig. 3 in form: one shard of one member, by the length of the chain, a line for each cache.
 fn baseline(cells: &[&Compared]) -> Picture {
     let one: Vec<&Compared> = cells
@@ -93,16 +97,13 @@ fn baseline(cells: &[&Compared]) -> Picture {
             by_length(
                 "processors",
                 "(c) Processor time, average",
-                &|cell| Some(cell.measured.cpu_mean),
+                &|cell| cell.measured.cpu_mean,
                 &none,
             ),
             by_length(
                 "MB",
                 "(d) Memory, most",
-                &|cell| {
-                    let Mean { mean, interval } = cell.measured.memory_max;
-                    Some(Mean { mean: mean / 1e6, interval: interval.map(|half| half / 1e6) })
-                },
+                &|cell| cell.measured.memory_max.map(megabytes),
                 &none,
             ),
         ],
@@ -119,7 +120,7 @@ fn shards(cells: &[&Compared]) -> Picture {
     members.dedup();
     let chart = |y: &'static str,
                  title: &str,
-                 value: &dyn Fn(&Compared) -> Mean,
+                 value: &dyn Fn(&Compared) -> Option<Mean>,
                  predicted: Option<&dyn Fn(&Compared) -> f64>| {
         let mut series = Vec::new();
         for members in &members {
@@ -137,7 +138,8 @@ fn shards(cells: &[&Compared]) -> Picture {
                     cache_name(bytes)
                 );
                 let x = |cell: &Compared| cell.measured.cell.shards() as f64;
-                let points = of.iter().map(|cell| point(x(cell), value(cell))).collect();
+                let points =
+                    of.iter().filter_map(|cell| Some(point(x(cell), value(cell)?))).collect();
                 series.push(Series { name: name.clone(), form: Form::LineWithExtremes, points });
                 if let Some(predicted) = predicted {
                     let points =
@@ -152,13 +154,16 @@ fn shards(cells: &[&Compared]) -> Picture {
         }
         Chart { title: title.to_owned(), x: Axis::Linear("shards"), y, series, marks: Vec::new() }
     };
-    let megabytes =
-        |of: Mean| Mean { mean: of.mean / 1e6, interval: of.interval.map(|half| half / 1e6) };
     Picture {
         name: "chained-mr-fig4",
         columns: 2,
         charts: vec![
-            chart("s", "(a) Job time", &|cell| cell.measured.job_s, Some(&|cell| cell.predicted_s)),
+            chart(
+                "s",
+                "(a) Job time",
+                &|cell| Some(cell.measured.job_s),
+                Some(&|cell| cell.predicted_s),
+            ),
             chart(
                 "processors",
                 "(b) Processor time of a member, average",
@@ -174,13 +179,13 @@ fn shards(cells: &[&Compared]) -> Picture {
             chart(
                 "MB",
                 "(d) Memory of a member, average",
-                &|cell| megabytes(cell.measured.memory_mean),
+                &|cell| cell.measured.memory_mean.map(megabytes),
                 None,
             ),
             chart(
                 "MB",
                 "(e) Memory of a member, most",
-                &|cell| megabytes(cell.measured.memory_max),
+                &|cell| cell.measured.memory_max.map(megabytes),
                 None,
             ),
         ],

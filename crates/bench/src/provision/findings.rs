@@ -80,11 +80,13 @@ pub fn findings(cells: &[Summary]) -> Vec<Finding> {
     let like = |one: &Summary, other: &Summary| {
         one.length == other.length && one.cell.members == other.cell.members
     };
-    let pairs = |of: &dyn Fn(&Summary, &Summary) -> bool, value: fn(&Summary) -> Mean| {
+    let pairs = |of: &dyn Fn(&Summary, &Summary) -> bool, value: fn(&Summary) -> Option<Mean>| {
         let mut found = Pairs::default();
         for one in &plain {
             for other in plain.iter().filter(|other| of(one, other)) {
-                found.add(value(one), value(other));
+                if let (Some(one), Some(other)) = (value(one), value(other)) {
+                    found.add(one, other);
+                }
             }
         }
         found
@@ -129,28 +131,28 @@ pub fn findings(cells: &[Summary]) -> Vec<Finding> {
         finding(
             "chains of two phases and more are quicker with a cache",
             "§5.3",
-            pairs(&cached(true), |cell| cell.job_s),
+            pairs(&cached(true), |cell| Some(cell.job_s)),
             "are quicker with a cache",
             "are slower",
         ),
         finding(
             "a chain of one phase is quicker with a cache (the paper saw no clear relation)",
             "§5.3",
-            pairs(&cached(false), |cell| cell.job_s),
+            pairs(&cached(false), |cell| Some(cell.job_s)),
             "are quicker with a cache",
             "are slower",
         ),
         finding(
             "a smaller cache is quicker than a larger one",
             "§5.3",
-            pairs(&smaller, |cell| cell.job_s),
+            pairs(&smaller, |cell| Some(cell.job_s)),
             "are quicker with the smaller cache",
             "are slower",
         ),
         finding(
             "more shards shorten the job",
             "§5.3, Fig. 4",
-            pairs(&more_shards, |cell| cell.job_s),
+            pairs(&more_shards, |cell| Some(cell.job_s)),
             "are quicker with more shards",
             "are slower",
         ),
@@ -189,7 +191,7 @@ pub fn findings(cells: &[Summary]) -> Vec<Finding> {
         finding(
             "replicas shorten the job (here with reads by primaries, which the paper used)",
             "§7",
-            pairs(&more_members, |cell| cell.job_s),
+            pairs(&more_members, |cell| Some(cell.job_s)),
             "are quicker with more members",
             "are slower",
         ),
@@ -203,6 +205,7 @@ mod tests {
 
     fn summary(shards: usize, cache_bytes: u64, seconds: f64) -> Summary {
         let mean = |mean: f64| Mean { mean, interval: Some(0.1) };
+        let some = |of: f64| Some(mean(of));
         let cell = Cell {
             shares: vec![100 / shards as u32; shards],
             members: 1,
@@ -218,11 +221,11 @@ mod tests {
             hit_ratio: 0.1,
             hits: 16_000.0,
             cache_bytes: Some(4e6),
-            cpu_mean: mean(0.15),
-            cpu_max: mean(0.15),
-            memory_mean: mean(2e8),
-            memory_max: mean(2e8),
-            memory_all: mean(2e8 * shards as f64),
+            cpu_mean: some(0.15),
+            cpu_max: some(0.15),
+            memory_mean: some(2e8),
+            memory_max: some(2e8),
+            memory_all: some(2e8 * shards as f64),
         }
     }
 

@@ -44,7 +44,15 @@ pub(super) struct Ran {
     pub(super) result_sha256: String,
 }
 
-/// Runs a chain once. The servers have been restarted before.
+/// Where a chain runs.
+pub(super) struct Place<'a> {
+    pub(super) uri: &'a str,
+    pub(super) ns: &'a str,
+    /// The cache that the job asks.
+    pub(super) cache: Option<&'a str>,
+}
+
+/// Runs a chain once on a stand, whose servers have been restarted before.
 pub(super) async fn once(
     program: &Path,
     stand: &Stand,
@@ -57,40 +65,59 @@ pub(super) async fn once(
     let is_at_router = cell.cache_bytes > 0 && cell.cache_at == CacheAt::Router;
     let proxy = if is_at_router { Some(Proxy::start(program, stand).await?) } else { None };
     let uri = proxy.as_ref().map_or_else(|| stand.cluster.uri(), |proxy| proxy.uri.clone());
-    let mut command = chain(program, &uri, common, cell);
-    if cell.cache_bytes > 0 && !is_at_router {
-        command.args(["--cache", &stand.cache.uri()]);
+    let (ns, cache) = (Stand::ns().to_string(), stand.cache.uri());
+    let cache = (cell.cache_bytes > 0 && !is_at_router).then_some(&*cache);
+    let place = Place { uri: &uri, ns: &ns, cache };
+    let stop = CancellationToken::new();
+    let watching = tokio::spawn(usage::watch(stand.members(), stop.clone()));
+    let ran = on(program, &place, common, cell, number, trace).await;
+    stop.cancel();
+    let members = watching.await.map_err(|_| Error::Wrong("watching the servers failed".into()))?;
+    let mut ran = ran?;
+    ran.run.members = members;
+    if cell.cache_bytes > 0 {
+        ran.run.cache_bytes = used(&stand.cache.uri()).await?.saturating_sub(empty_bytes);
+    }
+    if let (Some(proxy), Some(last)) = (proxy, ran.run.phases.last_mut()) {
+        // The job does not know of them, and the proxy does not know of phases: they count for the whole chain.
+        last.hits = proxy.end().await?;
+    }
+    Ok(ran)
+}
+
+/// Runs a chain once, wherever it is. Nobody looks at the servers.
+pub(super) async fn on(
+    program: &Path,
+    place: &Place<'_>,
+    common: &Common,
+    cell: &Cell,
+    number: u32,
+    trace: Option<&Path>,
+) -> Result<Ran> {
+    let mut command = chain(program, place, common, cell);
+    if let Some(cache) = place.cache {
+        command.args(["--cache", cache]);
     }
     if let Some(trace) = trace {
         command.arg("--trace").arg(trace);
     }
-    let stop = CancellationToken::new();
-    let watching = tokio::spawn(usage::watch(stand.members(), stop.clone()));
-    let ended = Measured::start(format!("a chain on {cell}"), command)?.end(0).await;
-    stop.cancel();
-    let members = watching.await.map_err(|_| Error::Wrong("watching the servers failed".into()))?;
-    let said: Said = serde_json::from_slice(&ended?.output)
+    let ended = Measured::start(format!("a chain on {cell}"), command)?.end(0).await?;
+    let said: Said = serde_json::from_slice(&ended.output)
         .map_err(|error| Error::Wrong(format!("the chain's report cannot be read: {error}")))?;
     if let Some(why) = said.cache_failure {
         return Err(Error::Wrong(format!("the cache failed on {cell}: {why}")));
     }
-    let cache_bytes = used(&stand.cache).await?.saturating_sub(empty_bytes);
     let phase = |one: &SaidPhase| Phase {
         seconds: one.map_s + one.sort_s + one.reduce_s,
         keys: one.keys,
         hits: one.hits,
     };
-    let mut phases: Vec<Phase> = said.phases.iter().map(phase).collect();
-    if let (Some(proxy), Some(last)) = (proxy, phases.last_mut()) {
-        // The job does not know of them, and the proxy does not know of phases: they count for the whole chain.
-        last.hits = proxy.end().await?;
-    }
     let run = Run {
         cell: cell.clone(),
         run: number,
-        phases,
-        cache_bytes: if cell.cache_bytes > 0 { cache_bytes } else { 0 },
-        members,
+        phases: said.phases.iter().map(phase).collect(),
+        cache_bytes: 0,
+        members: Vec::new(),
     };
     Ok(Ran { run, result_sha256: said.result_sha256 })
 }
@@ -140,13 +167,13 @@ impl Proxy {
     }
 }
 
-fn chain(program: &Path, uri: &str, common: &Common, cell: &Cell) -> Command {
+fn chain(program: &Path, place: &Place<'_>, common: &Common, cell: &Cell) -> Command {
     let mut command = Command::new(program);
     let reads = match cell.reads {
         Reads::Primary => "primary",
         Reads::Nearest => "nearest",
     };
-    command.args(["chain", "run", "--json", "--uri", uri, "--ns"]).arg(Stand::ns().to_string());
+    command.args(["chain", "run", "--json", "--uri", place.uri, "--ns", place.ns]);
     for (flag, value) in [
         ("--job", common.job.clone()),
         ("--modulo", common.documents.to_string()),
@@ -164,7 +191,7 @@ fn chain(program: &Path, uri: &str, common: &Common, cell: &Cell) -> Command {
 
 /// Empties the cache and gives it this limit; what it takes while it is empty.
 pub(super) async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
-    let mut connection = connect(cache).await?;
+    let mut connection = connect(&cache.uri()).await?;
     let set = |name: &'static str, value: String| {
         let mut command = redis::cmd("CONFIG");
         command.arg("SET").arg(name).arg(value);
@@ -179,23 +206,37 @@ pub(super) async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
     ] {
         command.exec_async(&mut connection).await.map_err(refused)?;
     }
-    let empty_bytes = used(cache).await?;
+    let empty_bytes = used(&cache.uri()).await?;
     let limit = set("maxmemory", (empty_bytes + cache_bytes).to_string());
     limit.exec_async(&mut connection).await.map_err(refused)?;
     Ok(empty_bytes)
 }
 
 /// The memory that the cache uses.
-async fn used(cache: &Single) -> Result<u64> {
+async fn used(cache: &str) -> Result<u64> {
+    field(cache, "used_memory").await
+}
+
+/// The bytes that a cache has for entries: its limit, or without one the memory of its machine.
+pub(super) async fn room(cache: &str) -> Result<u64> {
+    match field(cache, "maxmemory").await? {
+        0 => field(cache, "total_system_memory").await,
+        limit => Ok(limit.saturating_sub(field(cache, "used_memory_startup").await?)),
+    }
+}
+
+async fn field(cache: &str, name: &str) -> Result<u64> {
     let mut connection = connect(cache).await?;
     let mut command = redis::cmd("INFO");
     let said: String = command.arg("memory").query_async(&mut connection).await.map_err(refused)?;
-    let used = said.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
-    used.ok_or_else(|| Error::Wrong("Redis does not say how much memory it uses".into()))
+    let found =
+        said.lines().filter_map(|line| line.split_once(':')).find(|(field, _)| *field == name);
+    let value = found.and_then(|(_, value)| value.trim().parse().ok());
+    value.ok_or_else(|| Error::Wrong(format!("Redis does not say its {name}")))
 }
 
-async fn connect(cache: &Single) -> Result<redis::aio::MultiplexedConnection> {
-    let client = redis::Client::open(cache.uri()).map_err(refused)?;
+async fn connect(cache: &str) -> Result<redis::aio::MultiplexedConnection> {
+    let client = redis::Client::open(cache).map_err(refused)?;
     client.get_multiplexed_async_connection().await.map_err(refused)
 }
 

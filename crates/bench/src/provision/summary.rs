@@ -55,16 +55,17 @@ pub struct Summary {
     pub hits: f64,
     /// Bytes in the cache at the end, the mean over the runs; of whole chains only.
     pub cache_bytes: Option<f64>,
-    /// Processors of a member with data: the mean over members and runs, over the whole chain.
-    pub cpu_mean: Mean,
+    /// Processors of a member with data: the mean over members and runs, over the whole chain. None if nobody looked at
+    /// them, here and below.
+    pub cpu_mean: Option<Mean>,
     /// The same in the busiest half second of each member.
-    pub cpu_max: Mean,
+    pub cpu_max: Option<Mean>,
     /// Resident bytes of a member with data: the mean over members and runs.
-    pub memory_mean: Mean,
+    pub memory_mean: Option<Mean>,
     /// The same, of the most that each member had.
-    pub memory_max: Mean,
+    pub memory_max: Option<Mean>,
     /// Resident bytes of all members with data together: the most, the mean over the runs.
-    pub memory_all: Mean,
+    pub memory_all: Option<Mean>,
 }
 
 /// The runs of each cell, cells in the order in which they come first.
@@ -85,10 +86,11 @@ impl Summary {
         let each =
             |of: &dyn Fn(&Run) -> f64| -> Vec<f64> { runs.iter().map(|run| of(run)).collect() };
         let mean = |of: &dyn Fn(&Run) -> f64| Mean::of(&each(of));
+        let is_watched = runs.iter().all(|run| !run.members.is_empty());
         let members = |of: fn(&Usage) -> f64| {
-            move |run: &Run| {
-                run.members.iter().map(of).sum::<f64>() / run.members.len().max(1) as f64
-            }
+            is_watched.then(|| {
+                mean(&|run| run.members.iter().map(of).sum::<f64>() / run.members.len() as f64)
+            })
         };
         let is_whole = runs.iter().all(|run| run.phases.len() == length);
         Self {
@@ -102,11 +104,12 @@ impl Summary {
             })
             .mean,
             cache_bytes: is_whole.then(|| mean(&|run| run.cache_bytes as f64).mean),
-            cpu_mean: mean(&members(|used| used.cpu_mean)),
-            cpu_max: mean(&members(|used| used.cpu_max)),
-            memory_mean: mean(&members(|used| used.memory_mean)),
-            memory_max: mean(&members(|used| used.memory_max)),
-            memory_all: mean(&|run| run.members.iter().map(|used| used.memory_max).sum()),
+            cpu_mean: members(|used| used.cpu_mean),
+            cpu_max: members(|used| used.cpu_max),
+            memory_mean: members(|used| used.memory_mean),
+            memory_max: members(|used| used.memory_max),
+            memory_all: is_watched
+                .then(|| mean(&|run| run.members.iter().map(|used| used.memory_max).sum())),
         }
     }
 }
@@ -154,8 +157,14 @@ mod tests {
         assert_eq!(cells.len(), 2);
         let summary = Summary::of(cells[0].0, &cells[0].1, 2);
         assert_eq!((summary.runs, summary.job_s.mean, summary.hit_ratio), (2, 3.0, 0.01));
-        assert!((summary.hits - 20.0).abs() < 1e-9 && (summary.memory_all.mean - 6e8).abs() < 1.0);
-        assert!(summary.job_s.interval.is_some() && (summary.cpu_mean.mean - 0.2).abs() < 1e-12);
+        assert!(
+            (summary.hits - 20.0).abs() < 1e-9
+                && (summary.memory_all.unwrap().mean - 6e8).abs() < 1.0
+        );
+        assert!(
+            summary.job_s.interval.is_some()
+                && (summary.cpu_mean.unwrap().mean - 0.2).abs() < 1e-12
+        );
         assert_eq!(Summary::of(cells[0].0, &cells[0].1, 1).job_s.mean.to_bits(), 1.5_f64.to_bits());
     }
 }

@@ -1,5 +1,6 @@
-//! `imago provision` over a sharded cluster with a cache.
+//! `imago provision`: on files alone, and over a sharded cluster with a cache.
 
 mod measure;
+mod plan;
 mod probe;
 mod record;

@@ -1,8 +1,8 @@
 //! A whole chain in one process: the same maps and reduces, in memory, with their times.
 //!
-//! The keys of a phase are sorted by their text as bytes, as they would be between two programs, so the chain reads what
-//! map and reduce would read, in the same order, and its last keys are theirs. Memory is bounded by the first phase's
-//! keys: no later phase has more ([`KEYS_MAX`]).
+//! The keys of a phase are sorted by their text as bytes, as they would be between two programs. The chain reads the keys
+//! that map and reduce would read, dealt out to batches in another order, and its last keys are theirs. Memory is bounded
+//! by the first phase's keys: no later phase has more ([`KEYS_MAX`]).
 
 use std::io::BufRead as _;
 use std::path::Path;

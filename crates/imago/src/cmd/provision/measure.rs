@@ -7,6 +7,7 @@ use imago_bench::provision::cell::{CacheAt, Cell, Reads};
 use imago_bench::provision::compare::Compared;
 use imago_bench::provision::file::Common;
 use imago_bench::provision::grid::{cells, even};
+use imago_bench::provision::present::{Present, present};
 use imago_bench::provision::{CACHE_MB, Outcome, Setup, predicted};
 
 use super::values;
@@ -28,12 +29,25 @@ the trace (.imt) and the probe (.probe.json), for `imago provision plan`.
 
 Examples:
   imago provision measure --out cells.jsonl --documents 500000 --shards 1,2 --cache 0,16MiB --runs 2
-  imago provision measure --out cells.jsonl --shards 4 --share 14,14,39,33 --json")]
+  imago provision measure --out cells.jsonl --shards 4 --share 14,14,39,33 --json
+  imago provision measure --out here.jsonl --uri \"$ROUTER\" --ns shop.messages --documents 1000000 --probe probe.json")]
 pub struct Args {
     /// The file of runs.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Documents of the collection.
+    /// Measure the present shape of this cluster instead: nothing is started, restarted or emptied.
+    #[arg(long, value_name = "URI", requires_all = ["ns", "probe"], conflicts_with_all = ["shards", "share", "replicas", "cache", "cache_at", "reads", "cpu_share", "probe_seconds"])]
+    uri: Option<String>,
+    /// The collection there.
+    #[arg(long, value_name = "DB.COLL", requires = "uri")]
+    ns: Option<String>,
+    /// A Redis there, for one run with a cache: it fills with the documents that are read.
+    #[arg(long, value_name = "URI", requires = "uri")]
+    cache_uri: Option<String>,
+    /// A probe of that cluster.
+    #[arg(long, value_name = "PROBE", requires = "uri")]
+    probe: Option<PathBuf>,
+    /// Documents of the collection; with --uri those whose `_id`s are the integers from 0 on.
     #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     documents: u64,
     /// Keys with which a chain begins.
@@ -148,8 +162,8 @@ impl Args {
             batch: self.batch,
             workers: self.workers,
             job: self.job.clone(),
-            cpu_percent: Some(self.cpu_share),
-            cache_mb: Some(CACHE_MB),
+            cpu_percent: self.uri.is_none().then_some(self.cpu_share),
+            cache_mb: self.uri.is_none().then_some(CACHE_MB),
             seed: self.seed,
         }
     }
@@ -171,7 +185,13 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         cancel: &context.cancel,
         say: &|what: String| eprintln!("{what}"),
     };
-    let outcome = Box::pin(predicted(&cells, &setup)).await;
+    let outcome = match (&args.uri, &args.ns, &args.probe) {
+        (Some(uri), Some(ns), Some(probe)) => {
+            let there = Present { uri, ns, cache: args.cache_uri.as_deref(), probe };
+            Box::pin(present(&there, &setup)).await
+        }
+        _ => Box::pin(predicted(&cells, &setup)).await,
+    };
     if context.cancel.is_cancelled() {
         let told = "interrupted: the same command goes on with what is missing";
         return Err(Failure::new(Exit::Interrupted, "interrupted", told));
@@ -213,7 +233,7 @@ pub fn rows(cells: &[Compared]) -> String {
             format!("{:+.0} %", cell.time_error * 100.0),
             format!("{:.2} %", cell.measured.hit_ratio * 100.0),
             format!("{:.2} %", cell.predicted_hit_ratio * 100.0),
-            format!("{:.2}", cell.measured.cpu_mean.mean),
+            cell.measured.cpu_mean.map_or_else(String::new, |cpu| format!("{:.2}", cpu.mean)),
             cell.bottleneck.clone(),
         ]
     };
