@@ -39,7 +39,7 @@ pub struct Compared {
     /// Hits as a share of the keys, predicted.
     pub predicted_hit_ratio: f64,
     /// Bytes in the cache at the end, predicted.
-    pub predicted_cache_bytes: f64,
+    pub predicted_cached_bytes: f64,
     /// Processors of a member with data on average, predicted.
     pub predicted_cpu_mean: f64,
     /// What bounds the job's time, by the prediction.
@@ -182,7 +182,7 @@ pub(crate) fn compare(
                 predicted_s: predicted.job_s,
                 time_error: predicted.job_s / summary.job_s.mean - 1.0,
                 predicted_hit_ratio: predicted.hits() / keys.max(1) as f64,
-                predicted_cache_bytes: predicted.cache_held_bytes as f64,
+                predicted_cached_bytes: predicted.cache_held_bytes as f64,
                 predicted_cpu_mean: predicted.database.average,
                 bottleneck: predicted.bottleneck.to_string(),
                 measured: summary,
@@ -204,8 +204,8 @@ impl Accuracy {
         let times = Figure::of(held_out.iter().map(|cell| cell.time_error.abs()));
         let ratios = held_out.iter().map(|cell| cell.predicted_hit_ratio - cell.measured.hit_ratio);
         let cached = held_out.iter().filter_map(|cell| {
-            let bytes = cell.measured.cache_bytes.filter(|bytes| *bytes > 0.0)?;
-            Some((cell.predicted_cache_bytes / bytes - 1.0).abs())
+            let bytes = cell.measured.cached_bytes.filter(|bytes| *bytes > 0.0)?;
+            Some((cell.predicted_cached_bytes / bytes - 1.0).abs())
         });
         Some(Self {
             held_out: held_out.len(),

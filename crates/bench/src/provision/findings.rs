@@ -220,7 +220,7 @@ mod tests {
             job_s: mean(seconds),
             hit_ratio: 0.1,
             hits: 16_000.0,
-            cache_bytes: Some(4e6),
+            cached_bytes: Some(4e6),
             cpu_mean: some(0.15),
             cpu_max: some(0.15),
             memory_mean: some(2e8),

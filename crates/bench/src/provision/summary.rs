@@ -54,7 +54,7 @@ pub struct Summary {
     /// Hits of all phases, the mean over the runs.
     pub hits: f64,
     /// Bytes in the cache at the end, the mean over the runs; of whole chains only.
-    pub cache_bytes: Option<f64>,
+    pub cached_bytes: Option<f64>,
     /// Processors of a member with data: the mean over members and runs, over the whole chain. None if nobody looked at
     /// them, here and below.
     pub cpu_mean: Option<Mean>,
@@ -103,7 +103,7 @@ impl Summary {
                 run.phases.iter().take(length).map(|one| one.hits).sum::<u64>() as f64
             })
             .mean,
-            cache_bytes: is_whole.then(|| mean(&|run| run.cache_bytes as f64).mean),
+            cached_bytes: is_whole.then(|| mean(&|run| run.cache_bytes as f64).mean),
             cpu_mean: members(|used| used.cpu_mean),
             cpu_max: members(|used| used.cpu_max),
             memory_mean: members(|used| used.memory_mean),

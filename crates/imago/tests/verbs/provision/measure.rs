@@ -36,10 +36,10 @@ fn shapes_are_measured_beside_what_was_predicted_and_the_file_goes_on() {
         [&usual[..], &size, &cells].concat()
     };
     // As an interrupted run leaves it: the second one goes on.
-    let first = told(&measure("1", "0,1MiB", "4000"));
+    let first = told(&measure("1", "0,4MiB", "4000"));
     assert_eq!(first["cells"].as_array().unwrap().len(), 2, "{first}");
     let lines = std::fs::read_to_string(out).unwrap();
-    let both = told(&measure("1,2", "0,1MiB", "4000"));
+    let both = told(&measure("1,2", "0,4MiB", "4000"));
     let after = std::fs::read_to_string(out).unwrap();
     assert!(after.starts_with(&lines), "what was measured stays");
     let cells = both["cells"].as_array().unwrap();
