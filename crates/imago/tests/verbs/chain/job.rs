@@ -187,5 +187,6 @@ async fn reads_of_nearest_reach_secondaries_and_those_of_primary_do_not() {
         assert_eq!(mapped, lines((0..MESSAGES).map(|key| rank(&message(key), MESSAGES as u64))));
         found.push(finds_of_secondaries(&scene).await - before);
     }
-    assert!(found[0] < 10 && found[1] > 20, "{found:?} finds of 100 at each shard");
+    // Servers ask each other, too.
+    assert!(found[1] > found[0] + 40, "{found:?} finds of 100 at each shard");
 }
