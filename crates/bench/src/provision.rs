@@ -25,6 +25,7 @@ pub mod usage;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use imago_provision::probe::Probe;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -76,15 +77,7 @@ pub struct Measured {
 /// Servers cannot be started, a chain fails, or cells yield different keys.
 pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
     let mut file = File::open(setup.out, &setup.common)?;
-    let beside = |ending: &str| setup.out.with_extension(ending);
-    let mut measured = Measured {
-        runs: Vec::new(),
-        trace: beside("imt"),
-        probe: beside("probe.json"),
-        probed: cells.first().map(|cell| (cell.shares.clone(), cell.members)).unwrap_or_default(),
-        unshared: None,
-    };
-    let mut result = None;
+    let (trace, probe_file) = (file::trace(setup.out), file::probe(setup.out));
     let _awake = awake::Awake::keep().map_err(|why| (setup.say)(why)).ok();
     for some in grid::by_servers(cells) {
         let has = |round: u32, cell: &Cell| {
@@ -94,7 +87,7 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
             .into_iter()
             .filter(|(round, cell)| !has(*round, cell))
             .collect();
-        let needs_probe = !measured.probe.exists() || !measured.trace.exists();
+        let needs_probe = !probe_file.exists() || !trace.exists();
         if missing.is_empty() && !needs_probe {
             continue;
         }
@@ -110,9 +103,8 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
             "starting {shards} shards and filling them with {documents} documents"
         ));
         let stand = Stand::start(spec).await?;
-        measured.unshared = stand.unshared().map(str::to_owned);
         if needs_probe {
-            probe(&stand, setup, &measured).await?;
+            probe(&stand, setup, &trace, &probe_file).await?;
         }
         for (round, cell) in missing {
             if setup.cancel.is_cancelled() {
@@ -121,19 +113,36 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
                 ));
             }
             stand.renew().await?;
-            let ran = run::once(setup.program, &stand, &setup.common, &cell, round, None).await?;
-            let digest = result.get_or_insert_with(|| ran.result_sha256.clone());
-            if *digest != ran.result_sha256 {
-                return Err(Error::Wrong(format!(
-                    "{cell}: the chain's keys are others than before"
-                )));
-            }
-            (setup.say)(format!("{cell}, run {}: {:.2} s", round + 1, ran.run.job_s(usize::MAX)));
-            file.add(ran.run)?;
+            let run = run::once(setup.program, &stand, &setup.common, &cell, round, None).await?;
+            let job_s = run.job_s(usize::MAX);
+            file.add(run)?;
+            (setup.say)(format!("{cell}, run {}: {job_s:.2} s", round + 1));
         }
     }
-    measured.runs = file.runs().to_vec();
-    Ok(measured)
+    Measured::read(file.runs(), trace, probe_file)
+}
+
+impl Measured {
+    /// What the files have.
+    fn read(runs: &[Run], trace: PathBuf, probe: PathBuf) -> Result<Self> {
+        let read = Probe::read(&probe)
+            .map_err(|cause| Error::Wrong(format!("{}: {cause}", probe.display())))?;
+        Ok(Self {
+            probed: grid::shape_of(&read),
+            unshared: runs.iter().find_map(|run| run.unshared.clone()),
+            runs: runs.to_vec(),
+            trace,
+            probe,
+        })
+    }
+
+    /// True if the probe looked at this shape; shares are known to a percent.
+    fn is_probed(&self, cell: &Cell) -> bool {
+        let (shares, members) = &self.probed;
+        *members == cell.members
+            && shares.len() == cell.shares.len()
+            && shares.iter().zip(&cell.shares).all(|(one, other)| one.abs_diff(*other) <= 1)
+    }
 }
 
 /// Runs, each cell beside its prediction.
@@ -162,7 +171,7 @@ pub async fn predicted(cells: &[Cell], setup: &Setup<'_>) -> Result<Outcome> {
 }
 
 /// Records the keys of a chain without a cache, and probes what requests cost.
-async fn probe(stand: &Stand, setup: &Setup<'_>, to: &Measured) -> Result<()> {
+async fn probe(stand: &Stand, setup: &Setup<'_>, trace: &Path, probe: &Path) -> Result<()> {
     let cell = Cell {
         shares: stand.spec.shares.clone(),
         members: stand.spec.members,
@@ -170,19 +179,19 @@ async fn probe(stand: &Stand, setup: &Setup<'_>, to: &Measured) -> Result<()> {
         cache_at: cell::CacheAt::Worker,
         reads: cell::Reads::Primary,
     };
-    if !to.trace.exists() {
+    if !trace.exists() {
         (setup.say)("recording the keys of a chain".into());
         // Of a run that died in the middle.
-        let unfinished = to.trace.with_extension("part.imt");
+        let unfinished = trace.with_extension("part.imt");
         remove(&unfinished)?;
         run::once(setup.program, stand, &setup.common, &cell, 0, Some(&unfinished)).await?;
-        rename(&unfinished, &to.trace)?;
+        rename(&unfinished, trace)?;
     }
-    if to.probe.exists() {
+    if probe.exists() {
         return Ok(());
     }
     (setup.say)(format!("probing what requests cost, for {} s", setup.probe_s));
-    let unfinished = to.probe.with_extension("part.json");
+    let unfinished = probe.with_extension("part.json");
     remove(&unfinished)?;
     // The run without a cache has left it without memory.
     run::limit(&stand.cache, stand::CACHE_BYTES).await?;
@@ -195,7 +204,7 @@ async fn probe(stand: &Stand, setup: &Setup<'_>, to: &Measured) -> Result<()> {
         .arg("--out")
         .arg(&unfinished);
     crate::process::Measured::start("a probe", command)?.end(0).await?;
-    rename(&unfinished, &to.probe)
+    rename(&unfinished, probe)
 }
 
 fn remove(file: &Path) -> Result<()> {

@@ -169,9 +169,11 @@ impl Probe {
         borrowed.into_iter().filter(|(_, is)| *is).map(|(station, _)| station).collect()
     }
 
-    /// The relative standard errors of the costs.
+    /// The relative standard errors of the costs; of borrowed ones ([`Probe::borrowed`]) those of the built-in probe, which
+    /// say nothing of how far this machine is from that one.
     #[must_use]
     pub fn errors(&self) -> Errors {
+        let lent = Self::built_in().costs;
         let greatest = |costs: &[Option<Measured>]| {
             costs.iter().flatten().map(|cost| cost.relative_error).fold(0.0, f64::max)
         };
@@ -180,13 +182,16 @@ impl Probe {
         Errors {
             client: greatest(&[
                 Some(costs.client),
-                costs.client_get,
-                costs.client_set,
+                costs.client_get.or(lent.client_get),
+                costs.client_set.or(lent.client_set),
                 Some(costs.client_find),
-                costs.proxy,
+                costs.proxy.or(lent.proxy),
             ]),
-            cache: greatest(&[costs.cache_get, costs.cache_set]),
-            router: greatest(&[costs.router]),
+            cache: greatest(&[
+                costs.cache_get.or(lent.cache_get),
+                costs.cache_set.or(lent.cache_set),
+            ]),
+            router: greatest(&[costs.router.or(lent.router)]),
             shard: greatest(&[Some(costs.shard)]),
             round_trips: trips.iter().flatten().map(|trip| trip.relative_error).fold(0.0, f64::max),
         }

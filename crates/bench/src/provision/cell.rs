@@ -114,6 +114,10 @@ pub struct Run {
     pub cache_bytes: u64,
     /// The members with data.
     pub members: Vec<Usage>,
+    /// The SHA-256 of the last keys, which is the same in all cells.
+    pub result_sha256: String,
+    /// Why members were not held to their shares of the processors, if they were not.
+    pub unshared: Option<String>,
 }
 
 impl Run {
@@ -163,7 +167,15 @@ mod tests {
             reads: Reads::Primary,
         };
         let phases = vec![phase(1.5, 0), phase(1.0, 200), phase(0.5, 400)];
-        let run = Run { cell, run: 0, phases, cache_bytes: 0, members: Vec::new() };
+        let run = Run {
+            cell,
+            run: 0,
+            phases,
+            cache_bytes: 0,
+            members: Vec::new(),
+            result_sha256: String::new(),
+            unshared: None,
+        };
         assert_eq!((run.job_s(1), run.job_s(2), run.job_s(8)), (1.5, 2.5, 3.0));
         assert!((run.hit_ratio(2) - 0.1).abs() < 1e-12);
     }

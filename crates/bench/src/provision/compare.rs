@@ -178,7 +178,7 @@ pub(crate) fn compare(
             let predicted = predictor.predict(cell, *length, &curve)?;
             let keys: u64 = predicted.phases.iter().map(|phase| phase.keys).sum();
             compared.push(Compared {
-                is_probed: (&cell.shares, cell.members) == (&measured.probed.0, measured.probed.1),
+                is_probed: measured.is_probed(cell),
                 predicted_s: predicted.job_s,
                 time_error: predicted.job_s / summary.job_s.mean - 1.0,
                 predicted_hit_ratio: predicted.hits() / keys.max(1) as f64,

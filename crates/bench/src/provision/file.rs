@@ -14,6 +14,8 @@ use crate::error::{Error, Result, process};
 
 /// The version of the file.
 const VERSION: u32 = 1;
+/// How each file begins.
+const HEAD: &str = "{\"imago_cells\":";
 
 /// What all runs of a file have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,16 @@ struct Head {
     common: Common,
 }
 
+/// The trace beside a file of runs.
+pub(crate) fn trace(path: &Path) -> PathBuf {
+    path.with_extension("imt")
+}
+
+/// The probe beside a file of runs.
+pub(crate) fn probe(path: &Path) -> PathBuf {
+    path.with_extension("probe.json")
+}
+
 /// A file of runs.
 #[derive(Debug)]
 pub(crate) struct File {
@@ -70,8 +82,20 @@ impl File {
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         let mut lines = text[..whole].lines();
         let Some(first) = lines.next() else {
-            if !text.is_empty() && !"{\"imago_cells\":".starts_with(&text[..text.len().min(15)]) {
+            let begins = &text.as_bytes()[..text.len().min(HEAD.len())];
+            if !HEAD.as_bytes().starts_with(begins) {
                 return Err(wrong("this is no file of runs".into()));
+            }
+            // What lies beside it belongs to runs that are not there any more.
+            for beside in [trace(path), probe(path)] {
+                if beside == path {
+                    let what = "the trace or the probe beside it would have the same name";
+                    return Err(wrong(what.into()));
+                }
+                if beside.exists() {
+                    let beside = beside.display();
+                    return Err(wrong(format!("{beside} is of other runs: remove it, too")));
+                }
             }
             file.cut(0)?;
             let head = Head { imago_cells: VERSION, common: common.clone() };
@@ -103,7 +127,17 @@ impl File {
     }
 
     /// Adds a run, which is on disk when this returns.
+    ///
+    /// # Errors
+    /// The file cannot be written; or the chain came to other keys than before, so that it is another job.
     pub(crate) fn add(&mut self, run: Run) -> Result<()> {
+        let other = self.runs.first().filter(|first| first.result_sha256 != run.result_sha256);
+        if let Some(first) = other {
+            let (cell, before) = (&run.cell, &first.cell);
+            return Err(Error::Wrong(format!(
+                "{cell}: the chain's last keys are others than those on {before}"
+            )));
+        }
         self.write(&run)?;
         self.runs.push(run);
         Ok(())
@@ -164,6 +198,8 @@ mod tests {
             phases: vec![phase; 8],
             cache_bytes: 4_212_000,
             members: Vec::new(),
+            result_sha256: "443607cc".into(),
+            unshared: None,
         }
     }
 
@@ -185,6 +221,25 @@ mod tests {
             assert_eq!(again.runs().len(), had + 1, "{length}");
             assert_eq!(again.runs().last(), Some(&run(2)));
         }
+    }
+
+    #[test]
+    fn runs_of_another_job_and_what_older_runs_left_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cells.jsonl");
+        let mut file = File::open(&path, &common()).unwrap();
+        file.add(run(0)).unwrap();
+        let other = Run { result_sha256: "5f2a".into(), ..run(1) };
+        assert!(file.add(other).unwrap_err().to_string().contains("others than those"));
+        assert_eq!(file.runs().len(), 1);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(trace(&path), "of the runs before").unwrap();
+        let refused = File::open(&path, &common()).unwrap_err().to_string();
+        assert!(refused.contains("cells.imt is of other runs"), "{refused}");
+        assert!(File::open(&folder.path().join("cells.imt"), &common()).is_err());
+        let odd = folder.path().join("odd.txt");
+        std::fs::write(&odd, "fourteen bytesé").unwrap();
+        assert!(File::open(&odd, &common()).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! through the cells, so that none is always measured first.
 
 use imago_plan::tune::sampling::order;
+use imago_provision::probe::Probe;
 
 use super::cell::{CacheAt, Cell, Reads};
 
@@ -14,6 +15,29 @@ pub const UNEVEN: [&[u32]; 2] = [&[44, 56], &[14, 14, 39, 33]];
 #[must_use]
 pub fn even(shards: u32) -> Vec<u32> {
     (0..shards).map(|shard| 100 / shards + u32::from(shard < 100 % shards)).collect()
+}
+
+/// The shape of a cluster by its probe: the shares of the documents in whole percent, and the members of each shard.
+pub(super) fn shape_of(probe: &Probe) -> (Vec<u32>, u32) {
+    let shares: Vec<f64> = probe.shards.iter().map(|shard| shard.documents).collect();
+    (percent(&shares), probe.shards.iter().map(|shard| shard.members).max().unwrap_or(1))
+}
+
+/// Shares as whole percent that sum up to a hundred, the largest remainders rounded up.
+fn percent(shares: &[f64]) -> Vec<u32> {
+    let all: f64 = shares.iter().sum();
+    if shares.is_empty() || all <= 0.0 {
+        return vec![100];
+    }
+    let exact: Vec<f64> = shares.iter().map(|share| 100.0 * share / all).collect();
+    let mut whole: Vec<u32> = exact.iter().map(|share| *share as u32).collect();
+    let mut order: Vec<usize> = (0..exact.len()).collect();
+    order.sort_by(|one, other| exact[*other].fract().total_cmp(&exact[*one].fract()));
+    let missing = 100 - whole.iter().sum::<u32>().min(100);
+    for shard in order.into_iter().take(missing as usize) {
+        whole[shard] += 1;
+    }
+    whole
 }
 
 /// All cells of these shards, members and caches, with reads by primaries and the cache at the worker. The cells of one
@@ -80,5 +104,13 @@ mod tests {
         let caches: Vec<u64> = order.iter().map(|(_, cell)| cell.cache_bytes).collect();
         assert_eq!(caches, [0, 17_500_000, 17_500_000, 0]);
         assert_eq!(order.iter().map(|(round, _)| *round).collect::<Vec<_>>(), [0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn percents_sum_up_to_a_hundred() {
+        assert_eq!(percent(&[0.4401, 0.5599]), [44, 56]);
+        assert_eq!(percent(&[1.0, 1.0, 1.0]), [34, 33, 33]);
+        assert_eq!(percent(&[0.996, 0.004]), [100, 0]);
+        assert_eq!(percent(&[]), [100]);
     }
 }

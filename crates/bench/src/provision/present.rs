@@ -7,10 +7,10 @@ use std::path::Path;
 
 use imago_provision::probe::Probe;
 
-use super::cell::{CacheAt, Cell, Reads};
+use super::cell::{CacheAt, Cell, Reads, Run};
 use super::compare::{Predictor, compare};
-use super::file::File;
-use super::{Measured, Outcome, Setup, run};
+use super::file::{self, File};
+use super::{Measured, Outcome, Setup, grid, run};
 use crate::error::{Error, Result};
 
 /// A cluster, and what is measured there.
@@ -34,22 +34,18 @@ pub async fn present(present: &Present<'_>, setup: &Setup<'_>) -> Result<Outcome
     let probe = Probe::read(present.probe)
         .map_err(|cause| Error::Size(format!("{}: {cause}", present.probe.display())))?;
     let mut file = File::open(setup.out, &setup.common)?;
-    let trace = setup.out.with_extension("imt");
-    let plain = Cell {
-        shares: percent(&probe.shards.iter().map(|shard| shard.documents).collect::<Vec<_>>()),
-        members: probe.shards.iter().map(|shard| shard.members).max().unwrap_or(1),
-        cache_bytes: 0,
-        cache_at: CacheAt::Worker,
-        reads: Reads::Primary,
-    };
+    let trace = file::trace(setup.out);
+    let (shares, members) = grid::shape_of(&probe);
+    let plain =
+        Cell { shares, members, cache_bytes: 0, cache_at: CacheAt::Worker, reads: Reads::Primary };
     let mut wanted: Vec<(u32, Cell)> = (0..setup.runs).map(|run| (run, plain.clone())).collect();
     if let Some(uri) = present.cache {
         wanted.push((0, Cell { cache_bytes: run::room(uri).await?, ..plain.clone() }));
     }
-    let mut result = None;
     for (round, cell) in wanted {
-        let has = |run: &super::cell::Run| run.run == round && run.cell == cell;
-        if file.runs().iter().any(has) && trace.exists() {
+        let has = |run: &Run| run.run == round && run.cell == cell;
+        let is_there = file.runs().iter().any(has);
+        if is_there && trace.exists() {
             continue;
         }
         if setup.cancel.is_cancelled() {
@@ -68,51 +64,15 @@ pub async fn present(present: &Present<'_>, setup: &Setup<'_>) -> Result<Outcome
         if let Some(unfinished) = &unfinished {
             super::rename(unfinished, &trace)?;
         }
-        let digest = result.get_or_insert_with(|| ran.result_sha256.clone());
-        if *digest != ran.result_sha256 {
-            return Err(Error::Wrong(format!("{cell}: the chain's keys are others than before")));
+        let job_s = ran.job_s(usize::MAX);
+        (setup.say)(format!("{cell}, run {}: {job_s:.2} s", round + 1));
+        // It was run again for its trace alone.
+        if !is_there {
+            file.add(ran)?;
         }
-        (setup.say)(format!("{cell}, run {}: {:.2} s", round + 1, ran.run.job_s(usize::MAX)));
-        file.add(ran.run)?;
     }
-    let measured = Measured {
-        runs: file.runs().to_vec(),
-        trace,
-        probe: present.probe.to_path_buf(),
-        probed: (Vec::new(), 0),
-        unshared: None,
-    };
+    let measured = Measured::read(file.runs(), trace, present.probe.to_path_buf())?;
     let predictor = Predictor::read(&measured.trace, &measured.probe, &setup.common)?;
     let (cells, accuracy) = compare(&measured, &predictor, &[setup.common.length as usize])?;
     Ok(Outcome { accuracy, unshared: None, keys: predictor.keys(), cells })
-}
-
-/// Shares as whole percent that sum up to a hundred, the largest remainders rounded up.
-fn percent(shares: &[f64]) -> Vec<u32> {
-    let all: f64 = shares.iter().sum();
-    if shares.is_empty() || all <= 0.0 {
-        return vec![100];
-    }
-    let exact: Vec<f64> = shares.iter().map(|share| 100.0 * share / all).collect();
-    let mut whole: Vec<u32> = exact.iter().map(|share| *share as u32).collect();
-    let mut order: Vec<usize> = (0..exact.len()).collect();
-    order.sort_by(|one, other| exact[*other].fract().total_cmp(&exact[*one].fract()));
-    let missing = 100 - whole.iter().sum::<u32>().min(100);
-    for shard in order.into_iter().take(missing as usize) {
-        whole[shard] += 1;
-    }
-    whole
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percents_sum_up_to_a_hundred() {
-        assert_eq!(percent(&[0.4401, 0.5599]), [44, 56]);
-        assert_eq!(percent(&[1.0, 1.0, 1.0]), [34, 33, 33]);
-        assert_eq!(percent(&[0.996, 0.004]), [100, 0]);
-        assert_eq!(percent(&[]), [100]);
-    }
 }

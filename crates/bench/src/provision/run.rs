@@ -38,12 +38,6 @@ struct SaidPhase {
     reduce_s: f64,
 }
 
-/// A run, and the SHA-256 of its result, which is the same in all cells.
-pub(super) struct Ran {
-    pub(super) run: Run,
-    pub(super) result_sha256: String,
-}
-
 /// Where a chain runs.
 pub(super) struct Place<'a> {
     pub(super) uri: &'a str,
@@ -60,7 +54,7 @@ pub(super) async fn once(
     cell: &Cell,
     number: u32,
     trace: Option<&Path>,
-) -> Result<Ran> {
+) -> Result<Run> {
     let empty_bytes = limit(&stand.cache, cell.cache_bytes).await?;
     let is_at_router = cell.cache_bytes > 0 && cell.cache_at == CacheAt::Router;
     let proxy = if is_at_router { Some(Proxy::start(program, stand).await?) } else { None };
@@ -73,16 +67,17 @@ pub(super) async fn once(
     let ran = on(program, &place, common, cell, number, trace).await;
     stop.cancel();
     let members = watching.await.map_err(|_| Error::Wrong("watching the servers failed".into()))?;
-    let mut ran = ran?;
-    ran.run.members = members;
+    let mut run = ran?;
+    run.members = members;
+    run.unshared = stand.unshared().map(str::to_owned);
     if cell.cache_bytes > 0 {
-        ran.run.cache_bytes = used(&stand.cache.uri()).await?.saturating_sub(empty_bytes);
+        run.cache_bytes = used(&stand.cache.uri()).await?.saturating_sub(empty_bytes);
     }
-    if let (Some(proxy), Some(last)) = (proxy, ran.run.phases.last_mut()) {
+    if let (Some(proxy), Some(last)) = (proxy, run.phases.last_mut()) {
         // The job does not know of them, and the proxy does not know of phases: they count for the whole chain.
         last.hits = proxy.end().await?;
     }
-    Ok(ran)
+    Ok(run)
 }
 
 /// Runs a chain once, wherever it is. Nobody looks at the servers.
@@ -93,7 +88,7 @@ pub(super) async fn on(
     cell: &Cell,
     number: u32,
     trace: Option<&Path>,
-) -> Result<Ran> {
+) -> Result<Run> {
     let mut command = chain(program, place, common, cell);
     if let Some(cache) = place.cache {
         command.args(["--cache", cache]);
@@ -112,14 +107,15 @@ pub(super) async fn on(
         keys: one.keys,
         hits: one.hits,
     };
-    let run = Run {
+    Ok(Run {
         cell: cell.clone(),
         run: number,
         phases: said.phases.iter().map(phase).collect(),
         cache_bytes: 0,
         members: Vec::new(),
-    };
-    Ok(Ran { run, result_sha256: said.result_sha256 })
+        result_sha256: said.result_sha256,
+        unshared: None,
+    })
 }
 
 /// The proxy that asks the cache beside the router.
@@ -135,7 +131,8 @@ impl Proxy {
         let mut command = Command::new(program);
         command.args(["chain", "proxy", "--json", "--uri", &stand.cluster.uri()]);
         command.args(["--ns", &Stand::ns().to_string(), "--cache", &stand.cache.uri()]);
-        command.args(["--listen", &listen]);
+        // A cell whose cache has failed is none.
+        command.args(["--cache-required", "--listen", &listen]);
         let process = Measured::start("a proxy with the cache", command)?;
         let began = Instant::now();
         while TcpStream::connect(&listen).await.is_err() {

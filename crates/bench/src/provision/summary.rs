@@ -151,6 +151,8 @@ mod tests {
                 };
                 2
             ],
+            result_sha256: "443607cc".into(),
+            unshared: None,
         };
         let runs = [run(1, 0, 1.0), run(2, 0, 5.0), run(1, 1, 2.0)];
         let cells = by_cell(&runs);

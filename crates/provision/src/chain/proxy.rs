@@ -225,7 +225,7 @@ impl<'a> Find<'a> {
 fn is_local(concern: RawBsonRef<'_>) -> bool {
     let Some(concern) = concern.as_document() else { return false };
     let is_level = |(name, value): (&bson::raw::CStr, RawBsonRef<'_>)| {
-        name.as_str() == "level" && matches!(value.as_str(), Some("local" | "available"))
+        name.as_str() == "level" && value.as_str() == Some("local")
     };
     concern.iter().all(|field| field.is_ok_and(is_level))
 }

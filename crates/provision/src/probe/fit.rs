@@ -18,9 +18,12 @@ pub struct Measured {
     pub key_s: f64,
     /// Its standard error.
     pub key_error_s: f64,
-    /// The standard error of a request of a middling number of keys, relative to its cost.
+    /// The standard error of a request of [`MIDDLING`] keys, relative to its cost.
     pub relative_error: f64,
 }
+
+/// A middling number of keys of a request: between the sizes of the windows' batches.
+const MIDDLING: f64 = 128.0;
 
 /// One window: keys of a request, and processor time of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,11 +59,10 @@ pub(super) fn line(points: &[Point]) -> Option<Measured> {
         .map(|(point, weight)| weight * (point.request_s - request_s - key_s * point.keys).powi(2))
         .sum();
     let variance = residuals / (points.len() - 2) as f64;
-    let middling = (least * most).sqrt();
-    // The variance of request_s + key_s × middling, with the coefficients' covariance.
+    // The variance of request_s + key_s × MIDDLING, with the coefficients' covariance.
     let of_middling =
-        variance * (wxx - 2.0 * middling * wx + middling * middling * w) / determinant;
-    let cost = request_s + key_s * middling;
+        variance * (wxx - 2.0 * MIDDLING * wx + MIDDLING * MIDDLING * w) / determinant;
+    let cost = request_s + key_s * MIDDLING;
     Some(Measured {
         request_s,
         request_error_s: (variance * wxx / determinant).sqrt(),
@@ -84,13 +86,24 @@ impl Measured {
     /// This cost without a part of it that was measured alone.
     pub(super) fn without(self, part: Self) -> Self {
         let root = |one: f64, other: f64| one.hypot(other);
-        Self {
+        let whole = Self {
             request_s: (self.request_s - part.request_s).max(0.0),
             request_error_s: root(self.request_error_s, part.request_error_s),
             key_s: (self.key_s - part.key_s).max(0.0),
             key_error_s: root(self.key_error_s, part.key_error_s),
-            relative_error: self.relative_error.max(part.relative_error),
-        }
+            relative_error: 0.0,
+        };
+        // The errors of both, as a share of what is left.
+        let error_s = |of: &Self| of.relative_error * of.middling_s();
+        let left_s = whole.middling_s();
+        let relative_error =
+            if left_s > 0.0 { root(error_s(&self), error_s(&part)) / left_s } else { 0.0 };
+        Self { relative_error, ..whole }
+    }
+
+    /// The cost of a request of [`MIDDLING`] keys, in seconds.
+    fn middling_s(&self) -> f64 {
+        self.request_s + self.key_s * MIDDLING
     }
 }
 

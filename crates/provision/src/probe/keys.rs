@@ -96,9 +96,10 @@ fn of_trace(path: &Path) -> Result<Vec<Key>, Error> {
     let reads = usize::try_from(trace.reads()).unwrap_or(usize::MAX);
     let every = (reads / (4 * KEYS_MAX)).max(1);
     let keys = trace.phases.iter().flatten().step_by(every);
-    let mut keys = distinct(keys.filter_map(|read| Key::of(read.key.to_bson())));
-    keys.truncate(KEYS_MAX);
-    Ok(keys)
+    let keys = distinct(keys.filter_map(|read| Key::of(read.key.to_bson())));
+    // Of all phases, and not of the first ones only.
+    let every = keys.len().div_ceil(KEYS_MAX).max(1);
+    Ok(keys.into_iter().step_by(every).collect())
 }
 
 fn distinct(keys: impl Iterator<Item = Key>) -> Vec<Key> {

@@ -19,7 +19,7 @@ use super::sizes;
 use super::stations::{Times, Used};
 use super::{Error, Probe, VERSION, trips};
 use crate::chain::proxy::{self, Proxy};
-use crate::chain::{Namespace, Reads, Source, source_options};
+use crate::chain::{Key, Namespace, Reads, Source, source_options};
 
 /// Keys of a small and of a large batch.
 pub const BATCHES: [u32; 2] = [32, 512];
@@ -127,7 +127,7 @@ impl Stand<'_> {
             sampled: Arc::clone(sampled),
             source: self.source.clone(),
             cache: self.scratch.map(|scratch| scratch.cache.clone()),
-            proxy: self.proxy(&stop).await?,
+            proxy: self.proxy(sampled, &stop).await?,
             workers: self.request.workers as usize,
             cancel: cancel.clone(),
         };
@@ -181,7 +181,11 @@ impl Stand<'_> {
     }
 
     /// A proxy whose collection is the probe's own in the cache: it answers every find from there.
-    async fn proxy(&self, stop: &CancellationToken) -> Result<Option<Source>, Error> {
+    async fn proxy(
+        &self,
+        sampled: &Sampled,
+        stop: &CancellationToken,
+    ) -> Result<Option<Source>, Error> {
         let Some(scratch) = self.scratch.filter(|_| self.cluster.has_router) else {
             return Ok(None);
         };
@@ -191,7 +195,14 @@ impl Stand<'_> {
             cache: scratch.options.clone(),
             listen: ([127, 0, 0, 1], 0).into(),
         };
-        let proxy = Proxy::bind(&options).await?;
+        let without = |why: String| {
+            (self.say)(format!("the proxy at the router is not measured: {why}"));
+            Ok(None)
+        };
+        let proxy = match Proxy::bind(&options).await {
+            Ok(proxy) => proxy,
+            Err(error) => return without(error.to_string()),
+        };
         let mut behind = self.cluster.options.clone();
         behind.hosts = vec![mongodb::options::ServerAddress::Tcp {
             host: "127.0.0.1".into(),
@@ -200,7 +211,12 @@ impl Stand<'_> {
         tokio::spawn(proxy.serve(stop.clone()));
         let source =
             Source::connect_with(behind, scratch.namespace.clone(), Reads::Primary).await?;
-        Ok(Some(source))
+        // This user may read the collection alone, and not one that is not there.
+        let one: Vec<&Key> = sampled.keys.iter().take(1).collect();
+        match source.fetch(&one).await {
+            Ok(_) => Ok(Some(source)),
+            Err(error) => without(error.to_string()),
+        }
     }
 
     /// The stations' processor time without requests, for a second.

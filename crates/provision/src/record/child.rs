@@ -101,8 +101,7 @@ impl Child {
         let Some(id) = id else { return };
         let sent = match (self.has_own_group, signal) {
             (true, _) => kill_process_group(id, signal),
-            // The terminal has sent it already.
-            (false, Signal::INT) => return,
+            // A terminal that Ctrl-C was typed at has sent it already; a second one does no harm.
             (false, _) => kill_process(id, signal),
         };
         if let Err(error) = sent {

@@ -41,8 +41,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(10..=6_400))]
     cpu_percent: u16,
     /// The part of one shard's time within which the job has to end.
-    #[arg(long, value_name = "PART", default_value_t = 0.65)]
+    #[arg(long, value_name = "PART", default_value_t = 0.65, value_parser = part)]
     deadline_part: f64,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part = text.parse().ok().filter(|part: &f64| part.is_finite() && *part > 0.0);
+    part.ok_or_else(|| "it must be a number above 0, for example 0.65".into())
 }
 
 const LENGTH: u32 = 8;
@@ -101,7 +106,12 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         cancel: &context.cancel,
         say: &|what: String| clock.say(&what),
     };
-    let outcome = Box::pin(predicted(&shapes, &setup)).await?;
+    let outcome = Box::pin(predicted(&shapes, &setup)).await;
+    if context.cancel.is_cancelled() {
+        let told = "the demo was stopped; what it had started is gone";
+        return Err(Failure::new(Exit::Interrupted, "interrupted", told));
+    }
+    let outcome = outcome?;
     let one_s = outcome.cells[0].predicted_s;
     let deadline_s = one_s * args.deadline_part;
     let advice = advice(&out, deadline_s, args)?;

@@ -10,6 +10,8 @@ use imago_bench::provision::grid::{cells, even};
 use imago_bench::provision::present::{Present, present};
 use imago_bench::provision::{CACHE_MB, Outcome, Setup, predicted};
 
+use imago_provision::chain::map::Options;
+
 use super::values;
 use crate::cmd::bench::program;
 use crate::context::Context;
@@ -87,7 +89,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// Batches that the job reads at once.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=512))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=Options::WORKERS_MAX as i64))]
     workers: u32,
     /// Keys of a batch.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
