@@ -63,7 +63,7 @@ pub struct Costs {
 /// Relative standard errors of measured costs; 0 where none is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// Of all costs of the client, and of the proxy.
+    /// Of all costs of the client.
     pub client: f64,
     /// Of the cache's.
     pub cache: f64,
