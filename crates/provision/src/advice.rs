@@ -14,7 +14,7 @@ use imago_plan::provision::{
 };
 use imago_plan::reuse::{Curve, Reference, Sampling, Start, exact, sampled};
 
-use crate::trace::{Read, Trace};
+use crate::trace::Trace;
 pub use report::{
     Advice, NeighbourReport, PhaseReport, Report, ShapeReport, StationReport, UnevenReport,
 };
@@ -95,8 +95,7 @@ pub enum Error {
 pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Advice, Error> {
     checked(trace, settings)?;
     let costs = costs(trace, origin, settings.documents);
-    let overhead_bytes = costs.entry_bytes.max(0.0).round() as u32;
-    let references = references(trace, overhead_bytes);
+    let references = trace.references(costs.entry_bytes);
     let curve = curve(&references, settings.start);
     let cache_bytes = settings.cache_bytes.clone().unwrap_or_else(|| sizes(curve.distinct_bytes()));
     let grid = Grid::new(
@@ -154,18 +153,6 @@ fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
         costs.documents = documents;
     }
     costs
-}
-
-/// What a cache sees of the reads. A key without a document is never in it, and puts nothing into it.
-fn references(trace: &Trace, overhead_bytes: u32) -> Vec<Vec<Reference>> {
-    let reference = |read: &Read| {
-        let document_bytes = read.document_bytes?;
-        Some(Reference {
-            key: read.key.hash64(),
-            bytes: document_bytes.saturating_add(overhead_bytes),
-        })
-    };
-    trace.phases.iter().map(|phase| phase.iter().filter_map(reference).collect()).collect()
 }
 
 fn curve(references: &[Vec<Reference>], start: Start) -> Curve {

@@ -65,6 +65,8 @@ pub struct Accuracy {
 pub(crate) struct Predictor {
     costs: Costs,
     references: Vec<Vec<imago_plan::reuse::Reference>>,
+    /// Keys of each phase.
+    keys: Vec<u64>,
     machine: Machine,
     job: Job,
 }
@@ -83,6 +85,7 @@ impl Predictor {
         let shard_cores = held.unwrap_or(machine.shard_cores);
         Ok(Self {
             references: trace_read.references(costs.entry_bytes),
+            keys: trace_read.phases.iter().map(|phase| phase.len() as u64).collect(),
             machine: Machine { shard_cores, ..machine },
             costs,
             job: Job { workers: common.workers, batch: common.batch, variation: 0.1 },
@@ -91,7 +94,7 @@ impl Predictor {
 
     /// Keys of all phases.
     pub(crate) fn keys(&self) -> u64 {
-        self.references.iter().map(|phase| phase.len() as u64).sum()
+        self.keys.iter().sum()
     }
 
     /// The hits of these sizes of a cache.
@@ -111,10 +114,9 @@ impl Predictor {
     pub(crate) fn plan(&self, grid: &Grid, length: usize, deadline_s: f64) -> Plan {
         let caches: Vec<u64> = grid.shapes().iter().map(|shape| shape.cache_bytes).collect();
         let curve = self.curve(&distinct(caches));
-        let keys: Vec<u64> =
-            self.references.iter().take(length).map(|phase| phase.len() as u64).collect();
+        let keys = &self.keys[..length.min(self.keys.len())];
         plan(&Question {
-            workload: Workload { phases: &keys, hits: &curve },
+            workload: Workload { phases: keys, hits: &curve },
             costs: &self.costs,
             machine: &self.machine,
             job: &self.job,
@@ -126,13 +128,12 @@ impl Predictor {
     }
 
     fn predict(&self, cell: &Cell, length: usize, curve: &Curve) -> Result<Prediction> {
-        let keys: Vec<u64> =
-            self.references.iter().take(length).map(|phase| phase.len() as u64).collect();
+        let keys = &self.keys[..length.min(self.keys.len())];
         let percent: Vec<f64> = cell.shares.iter().map(|share| f64::from(*share)).collect();
         let shares = Shares::even().with_percent(&percent);
         let shares = shares.map_err(|cause| Error::Size(cause.to_string()))?;
         let hits: &dyn Hits = curve;
-        let workload = Workload { phases: &keys, hits };
+        let workload = Workload { phases: keys, hits };
         Ok(predict(workload, &self.costs, &self.machine, &self.job, shape(cell), &shares))
     }
 }

@@ -80,7 +80,7 @@ pub(super) async fn once(
     Ok(run)
 }
 
-/// Runs a chain once, wherever it is. Nobody looks at the servers.
+/// Runs a chain once. The servers' processors and memory are not watched.
 pub(super) async fn on(
     program: &Path,
     place: &Place<'_>,

@@ -55,8 +55,8 @@ pub struct Summary {
     pub hits: f64,
     /// Bytes in the cache at the end, the mean over the runs; of whole chains only.
     pub cached_bytes: Option<f64>,
-    /// Processors of a member with data: the mean over members and runs, over the whole chain. None if nobody looked at
-    /// them, here and below.
+    /// Processors of a member with data: the mean over members and runs, over the whole chain. None if they were not
+    /// watched, here and below.
     pub cpu_mean: Option<Mean>,
     /// The same in the busiest half second of each member.
     pub cpu_max: Option<Mean>,

@@ -3,6 +3,7 @@
 use imago_plan::provision::Cost;
 
 use super::*;
+use crate::trace::Read;
 use crate::trace::{Ending, Header, Key, PhasesBy, Span};
 
 /// Phases of reads; a key from 1,000,000 on has no document.

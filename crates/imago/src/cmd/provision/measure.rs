@@ -12,7 +12,7 @@ use imago_bench::provision::{CACHE_MB, Outcome, Setup, predicted};
 
 use imago_provision::chain::map::Options;
 
-use super::values;
+use super::values::{self, At, Which};
 use crate::cmd::bench::program;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -103,22 +103,6 @@ pub struct Args {
     /// Draw the first keys by another seed.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum At {
-    /// Beside the job.
-    Worker,
-    /// Beside the router.
-    Router,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Which {
-    /// The primary.
-    Primary,
-    /// Each member.
-    Nearest,
 }
 
 /// Shares of one number of shards; a type of its own, since clap takes a list for repeated values.

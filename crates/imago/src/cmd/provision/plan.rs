@@ -12,7 +12,7 @@ use imago_provision::advice::{Advice, Error, Origin, Report, Settings, UnevenRep
 use imago_provision::probe::Probe;
 use imago_provision::trace::{self, Trace};
 
-use super::values;
+use super::values::{self, At, Which};
 use crate::cmd::load::duration;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -102,22 +102,6 @@ pub struct Args {
 
 /// Shares of one number of shards; a type of its own, since clap takes a list for repeated values.
 type Percent = Vec<f64>;
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum At {
-    /// Beside the workers.
-    Worker,
-    /// Beside the router.
-    Router,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Which {
-    /// The primary.
-    Primary,
-    /// Each member.
-    Nearest,
-}
 
 fn deadline(text: &str) -> Result<Duration, String> {
     let deadline = duration(text)?;

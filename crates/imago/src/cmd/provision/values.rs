@@ -2,6 +2,24 @@
 
 use imago_plan::provision::{Machine, Prices, Shares};
 
+/// Where a cache is.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum At {
+    /// Beside the workers.
+    Worker,
+    /// Beside the router.
+    Router,
+}
+
+/// Which members of a shard are read.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Which {
+    /// The primary.
+    Primary,
+    /// Each member.
+    Nearest,
+}
+
 /// Bytes: a number, with KiB, MiB, GiB, or without a unit.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
