@@ -40,8 +40,6 @@ impl CassandraSpec {
     const HEAP_MB_MIN: u32 = 256;
     /// The most nodes on one machine.
     const NODES_MAX: u8 = 32;
-    /// With less, a node is not up within any bound that is useful.
-    const CPU_PERCENT_MIN: u16 = 10;
 
     /// A cluster of so many nodes, all in one rack.
     #[must_use]
@@ -68,9 +66,8 @@ impl CassandraSpec {
             format!("{racks} racks for {nodes} nodes: each rack needs one at least")
         } else if heap_mb < Self::HEAP_MB_MIN {
             format!("a heap of {heap_mb} MB: Cassandra takes at least {}", Self::HEAP_MB_MIN)
-        } else if let Some(percent) = cpu_percent.filter(|percent| *percent < Self::CPU_PERCENT_MIN)
-        {
-            format!("{percent} % of a processor: a node needs at least {} %", Self::CPU_PERCENT_MIN)
+        } else if let Some(wrong) = CpuShare::wrong(cpu_percent) {
+            wrong
         } else {
             return Ok(());
         };
@@ -98,14 +95,7 @@ impl CassandraCluster {
         let (mut nodes, mut unshared) = (Vec::new(), None);
         for number in 1..=spec.nodes {
             let name = format!("{}-{number}", spec.name);
-            let share = match spec.cpu_percent.map(|percent| CpuShare::of(&name, percent)) {
-                Some(Ok(share)) => Some(share),
-                Some(Err(why)) => {
-                    unshared = Some(why);
-                    None
-                }
-                None => None,
-            };
+            let share = CpuShare::asked(&name, spec.cpu_percent, &mut unshared);
             let node = Cassandra {
                 installed: installed.clone(),
                 cluster: spec.name.clone(),

@@ -181,7 +181,8 @@ impl Content {
         match self {
             Self::Cluster(cluster) => cluster.unshared().map(str::to_owned),
             Self::Cassandra(cluster) => cluster.unshared().map(str::to_owned),
-            Self::Redis(_) | Self::Single(_) => None,
+            Self::Redis(cluster) => cluster.unshared().map(str::to_owned),
+            Self::Single(single) => single.unshared().map(str::to_owned),
         }
     }
 

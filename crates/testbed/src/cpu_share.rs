@@ -91,6 +91,26 @@ pub(crate) struct CpuShare {
 }
 
 impl CpuShare {
+    /// The least share of a server, in percent of one processor: with less none of them answers within a useful time.
+    pub(crate) const PERCENT_MIN: u16 = 10;
+
+    /// Makes a group for a share that is asked for, if one is. Why it cannot be made is put into `missing`.
+    pub(crate) fn asked(
+        node: &str,
+        percent: Option<u16>,
+        missing: &mut Option<String>,
+    ) -> Option<Self> {
+        let made = Self::of(node, percent?).map_err(|why| *missing = Some(why));
+        made.ok()
+    }
+
+    /// What is wrong with a share that is asked for.
+    pub(crate) fn wrong(percent: Option<u16>) -> Option<String> {
+        let percent = percent.filter(|percent| *percent < Self::PERCENT_MIN)?;
+        let least = Self::PERCENT_MIN;
+        Some(format!("{percent} % of a processor: a server needs at least {least} %"))
+    }
+
     /// Makes a group that has so many percent of one processor; or why it cannot be made.
     pub(crate) fn of(node: &str, percent: u16) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/mounts").map_err(|error| error.to_string())?;

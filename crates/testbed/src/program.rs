@@ -61,7 +61,8 @@ impl Program {
         match self {
             Self::Mongo(mongo) => mongo.share.as_ref(),
             Self::Cassandra(node) => node.share.as_ref(),
-            Self::Redis(_) | Self::Kafka(_) => None,
+            Self::Redis(redis) => redis.share.as_ref(),
+            Self::Kafka(_) => None,
         }
     }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::port::SharedPorts;
@@ -35,6 +36,8 @@ pub(crate) struct Redis {
     pub(crate) memory_mb: u32,
     /// Its place in a cluster; `None` for a server that stands alone.
     pub(crate) node: Option<RedisNode>,
+    /// Its share of the processors; none if it takes what it gets.
+    pub(crate) share: Option<CpuShare>,
 }
 
 /// The address of a node of a cluster.
@@ -95,7 +98,10 @@ impl Redis {
 
     pub(crate) fn command(&self, place: &Place) -> Result<Command> {
         let (output, errors) = place.log_output()?;
-        let mut command = Command::new(&self.path);
+        let mut command = match &self.share {
+            Some(share) => share.command(&self.path),
+            None => Command::new(&self.path),
+        };
         command.arg(place.configuration().join(CONFIGURATION)).stdout(output).stderr(errors);
         Ok(command)
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::binary;
 use crate::cluster::{NodeInfo, valid_name};
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::port::SharedPorts;
 use crate::program::Program;
@@ -32,6 +33,8 @@ pub struct RedisClusterSpec {
     pub replicas: u8,
     /// Limit of each node's data, in MiB.
     pub memory_mb: u32,
+    /// What each node may use of the processors, in percent of one; as much as it gets if `None`.
+    pub cpu_percent: Option<u16>,
     /// The folder below which data and logs are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
 }
@@ -46,7 +49,7 @@ impl RedisClusterSpec {
     #[must_use]
     pub fn new(name: &str, masters: u8) -> Self {
         let (name, memory_mb) = (name.into(), SingleSpec::MEMORY_MB);
-        Self { name, masters, replicas: 1, memory_mb, folder: None }
+        Self { name, masters, replicas: 1, memory_mb, cpu_percent: None, folder: None }
     }
 
     /// Checks that such a cluster can be started; the error says what to change.
@@ -62,6 +65,8 @@ impl RedisClusterSpec {
             format!("{} nodes: it must be {} at most on one machine", self.nodes(), Self::NODES_MAX)
         } else if self.memory_mb < memory_mb_min {
             format!("{} MB for redis: it takes at least {memory_mb_min}", self.memory_mb)
+        } else if let Some(wrong) = CpuShare::wrong(self.cpu_percent) {
+            wrong
         } else {
             return Ok(());
         };
@@ -80,6 +85,7 @@ pub struct RedisCluster {
     nodes: Servers,
     spec: RedisClusterSpec,
     scratch: Scratch,
+    unshared: Option<String>,
 }
 
 impl RedisCluster {
@@ -90,12 +96,14 @@ impl RedisCluster {
         let path = binary::find_redis()?;
         let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
         let ports = Arc::new(SharedPorts::reserve()?);
-        let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
+        let (mut nodes, mut addresses, mut unshared) = (Vec::new(), Vec::new(), None);
         for number in 1..=spec.nodes() {
             let host = u8::try_from(number).expect("a checked specification has few nodes");
             let node = RedisNode { host: ports.host(host), ports: Arc::clone(&ports) };
-            let redis = Redis { path: path.clone(), memory_mb: spec.memory_mb, node: Some(node) };
             let name = format!("{}-{number}", spec.name);
+            let share = CpuShare::asked(&name, spec.cpu_percent, &mut unshared);
+            let (path, memory_mb) = (path.clone(), spec.memory_mb);
+            let redis = Redis { path, memory_mb, node: Some(node), share };
             let launch = Launch { name, program: Program::Redis(redis) };
             let node = Server::start(launch, scratch.path()).await?;
             addresses.push(node.socket());
@@ -103,7 +111,7 @@ impl RedisCluster {
         }
         forming::form(&addresses, ports.peers.number(), usize::from(spec.masters)).await?;
         let nodes = Servers::new(&spec.name, nodes);
-        Ok(Self { nodes, spec, scratch })
+        Ok(Self { nodes, spec, scratch, unshared })
     }
 
     /// Its specification.
@@ -116,6 +124,12 @@ impl RedisCluster {
     #[must_use]
     pub fn uri(&self) -> String {
         format!("redis://{}", self.nodes.addresses())
+    }
+
+    /// Why its nodes have no share of the processors although one was asked for; none if they have.
+    #[must_use]
+    pub fn unshared(&self) -> Option<&str> {
+        self.unshared.as_deref()
     }
 
     /// All nodes as they are now.
@@ -168,6 +182,7 @@ mod tests {
             (spec(17, 1, 64), "34 nodes"),
             (spec(3, 255, 64), "768 nodes"),
             (spec(3, 1, 4), "4 MB"),
+            (RedisClusterSpec { cpu_percent: Some(5), ..spec(3, 1, 8) }, "5 % of a processor"),
         ] {
             assert!(spec.check().unwrap_err().to_string().contains(named), "{named}");
         }

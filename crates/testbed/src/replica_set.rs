@@ -58,13 +58,7 @@ impl ReplicaSet {
         let launches: Vec<Launch> = (0..count)
             .map(|index| {
                 let name = format!("{set}-{index}");
-                let share = percent.and_then(|percent| match CpuShare::of(&name, percent) {
-                    Ok(share) => Some(share),
-                    Err(why) => {
-                        unshared = Some(why);
-                        None
-                    }
-                });
+                let share = CpuShare::asked(&name, percent, &mut unshared);
                 let program = Program::Mongo(Mongo {
                     path: site.mongod.to_path_buf(),
                     arguments: arguments(&set, purpose, spec, site.credentials),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::binary;
 use crate::cluster::{NodeInfo, Role, valid_name};
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::kafka::{self, Kafka};
 use crate::program::Program;
@@ -61,6 +62,8 @@ pub struct SingleSpec {
     pub engine: Engine,
     /// Limit of Redis' data, or of Kafka's heap, in MiB.
     pub memory_mb: u32,
+    /// What Redis may use of the processors, in percent of one; as much as it gets if `None`.
+    pub cpu_percent: Option<u16>,
     /// The folder below which data and log are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
 }
@@ -82,7 +85,8 @@ impl SingleSpec {
     }
 
     fn of(engine: Engine, name: &str) -> Self {
-        Self { name: name.into(), engine, memory_mb: Self::MEMORY_MB, folder: None }
+        let (name, memory_mb) = (name.into(), Self::MEMORY_MB);
+        Self { name, engine, memory_mb, cpu_percent: None, folder: None }
     }
 
     /// Checks that such a server can be started; the error says what to change.
@@ -95,15 +99,22 @@ impl SingleSpec {
             let memory = self.memory_mb;
             return Err(Error::Spec(format!("{memory} MB for {name}: it takes at least {least}")));
         }
+        if let Some(wrong) = CpuShare::wrong(self.cpu_percent) {
+            return Err(Error::Spec(wrong));
+        }
+        if self.cpu_percent.is_some() && self.engine != Engine::Redis {
+            return Err(Error::Spec(format!("{name} cannot be held to a share of the processors")));
+        }
         Ok(())
     }
 
-    /// The program to start, if this machine has it.
-    fn program(&self) -> Result<Program> {
+    /// The program to start, if this machine has it; why it has no share of the processors is put into `unshared`.
+    fn program(&self, node: &str, unshared: &mut Option<String>) -> Result<Program> {
         Ok(match self.engine {
             Engine::Redis => {
                 let (path, memory_mb) = (binary::find_redis()?, self.memory_mb);
-                Program::Redis(Redis { path, memory_mb, node: None })
+                let share = CpuShare::asked(node, self.cpu_percent, unshared);
+                Program::Redis(Redis { path, memory_mb, node: None, share })
             }
             Engine::Kafka => Program::Kafka(Kafka::new(binary::find_kafka()?, self.memory_mb)?),
         })
@@ -117,23 +128,31 @@ pub struct Single {
     server: Server,
     spec: SingleSpec,
     scratch: Scratch,
+    unshared: Option<String>,
 }
 
 impl Single {
     /// Starts the server and waits until it answers.
     pub async fn start(spec: SingleSpec) -> Result<Self> {
         spec.check()?;
-        let program = spec.program()?;
+        let (name, mut unshared) = (format!("{}-0", spec.name), None);
+        let program = spec.program(&name, &mut unshared)?;
         let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
-        let launch = Launch { name: format!("{}-0", spec.name), program };
+        let launch = Launch { name, program };
         let server = Server::start(launch, scratch.path()).await?;
-        Ok(Self { server, spec, scratch })
+        Ok(Self { server, spec, scratch, unshared })
     }
 
     /// Its specification.
     #[must_use]
     pub fn spec(&self) -> &SingleSpec {
         &self.spec
+    }
+
+    /// Why it has no share of the processors although one was asked for; none if it has.
+    #[must_use]
+    pub fn unshared(&self) -> Option<&str> {
+        self.unshared.as_deref()
     }
 
     /// The address for clients: a URL for Redis, a bootstrap server as `host:port` for Kafka.

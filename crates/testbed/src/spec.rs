@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::process::ProcessId;
 
@@ -56,9 +57,6 @@ impl Default for ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// The least share of a member, in percent of one processor: with less it misses its heartbeats.
-    pub const CPU_PERCENT_MIN: u16 = 10;
-
     /// A replica set of `members`.
     #[must_use]
     pub fn replica_set(name: &str, members: u32) -> Self {
@@ -99,9 +97,8 @@ impl ClusterSpec {
         if self.cache_mb < 256 {
             return bad(format!("a cache of {} MB: mongod takes at least 256", self.cache_mb));
         }
-        if let Some(percent) = self.cpu_percent.filter(|percent| *percent < Self::CPU_PERCENT_MIN) {
-            let least = Self::CPU_PERCENT_MIN;
-            return bad(format!("{percent} % of a processor: a member needs at least {least} %"));
+        if let Some(wrong) = CpuShare::wrong(self.cpu_percent) {
+            return bad(wrong);
         }
         Ok(())
     }

@@ -15,7 +15,12 @@ async fn start(name: &str, folder: &tempfile::TempDir) -> Option<Single> {
         return None;
     }
     let place = Some(folder.path().to_path_buf());
-    let spec = SingleSpec { folder: place, memory_mb: 16, ..SingleSpec::redis(name) };
+    let spec = SingleSpec {
+        folder: place,
+        memory_mb: 16,
+        cpu_percent: Some(80),
+        ..SingleSpec::redis(name)
+    };
     Some(Single::start(spec).await.unwrap())
 }
 

@@ -85,8 +85,11 @@ With --masters: a Redis Cluster, each node on a loopback address of its own. The
 masters. A master that is killed is replaced by a replica within about five seconds; what no replica \
 had yet is lost then, as Redis acknowledges a write before replicas have it.
 
+With --cpu-share a server is slower than the clients that load it. It needs control groups, and a user \
+who may make them (root); the output says if the servers have no share.
+
 Examples:
-  imago testbed up redis --name cache --memory-mb 64
+  imago testbed up redis --name cache --memory-mb 64 --cpu-share 0.3
   imago testbed up redis --name slots --masters 3 --replicas 1")]
 pub(super) struct Redis {
     #[command(flatten)]
@@ -100,6 +103,9 @@ pub(super) struct Redis {
     /// Limit of the data of each server, in MB; writes are refused beyond.
     #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
     memory_mb: u32,
+    /// Processors that each server may use, for example 0.3, held by a control group; without it as much as it gets.
+    #[arg(long, value_name = "SHARE", value_parser = cpu_percent)]
+    cpu_share: Option<u16>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -177,14 +183,25 @@ impl Database {
                 };
                 (spec.into(), up.kept.foreground)
             }
-            Self::Redis(Redis { kept, masters: Some(masters), replicas, memory_mb }) => {
-                let folder = kept.folder()?;
-                let spec =
-                    RedisClusterSpec { name: kept.name, masters, replicas, memory_mb, folder };
-                (spec.into(), kept.foreground)
+            Self::Redis(Redis { kept, masters, replicas, memory_mb, cpu_share: cpu_percent }) => {
+                let (folder, name) = (kept.folder()?, kept.name);
+                let spec = match masters {
+                    Some(masters) => {
+                        RedisClusterSpec { name, masters, replicas, memory_mb, cpu_percent, folder }
+                            .into()
+                    }
+                    None => {
+                        let alone = SingleSpec::redis(&name);
+                        SingleSpec { memory_mb, cpu_percent, folder, ..alone }.into()
+                    }
+                };
+                (spec, kept.foreground)
             }
-            Self::Redis(up) => up.kept.single(SingleSpec::redis, up.memory_mb)?,
-            Self::Kafka(up) => up.kept.single(SingleSpec::kafka, up.heap_mb)?,
+            Self::Kafka(up) => {
+                let (folder, memory_mb) = (up.kept.folder()?, up.heap_mb);
+                let spec = SingleSpec { folder, memory_mb, ..SingleSpec::kafka(&up.kept.name) };
+                (spec.into(), up.kept.foreground)
+            }
             Self::Cassandra(up) => {
                 let (nodes, racks, heap_mb) = (up.nodes, up.racks, up.heap_mb);
                 let folder = up.kept.folder()?;
@@ -202,15 +219,6 @@ impl Kept {
         absolute.map_err(|cause| {
             Failure::new(Exit::Usage, "folder", "the folder has no absolute path").because(&cause)
         })
-    }
-
-    fn single(
-        self,
-        of: fn(&str) -> SingleSpec,
-        memory_mb: u32,
-    ) -> Result<(ContentSpec, bool), Failure> {
-        let spec = SingleSpec { folder: self.folder()?, memory_mb, ..of(&self.name) };
-        Ok((spec.into(), self.foreground))
     }
 }
 
