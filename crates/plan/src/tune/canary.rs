@@ -214,9 +214,25 @@ mod tests {
     }
 
     #[test]
+    fn a_gain_of_a_third_is_seen_through_noise_of_a_tenth() {
+        let mut rng = StdRng::seed_from_u64(17);
+        let mut levels = |gain: f64| {
+            let mut noise =
+                || (0.1 * ((0..12).map(|_| rng.random_range(0.0..1.0)).sum::<f64>() - 6.0)).exp();
+            windows(12, |_| [(1.0 - gain) * noise(), noise(), noise()])
+        };
+        let is_seen = |_: &usize| {
+            let (before, behind) = (levels(0.0), levels(1.0 / 3.0));
+            compare(&before, &behind, 0).unwrap().change.is_negative()
+        };
+        let seen = (0..200).filter(is_seen).count();
+        assert!(seen > 190, "{seen} of 200");
+    }
+
+    #[test]
     fn windows_that_are_alike_do_not_make_chance_look_like_a_gain() {
         for correlation in [0.0, 0.3, 0.6] {
-            let wrong = wrongly_better(correlation, 6);
+            let wrong = wrongly_better(correlation, 12);
             // One in forty were expected of independent windows, if their number were known to be that of all.
             assert!(wrong < 50, "{wrong} of 1000 at a correlation of {correlation}");
         }

@@ -13,7 +13,7 @@ const EARLY: &str =
     r#"shop.reviews={"class": "UnifiedCompactionStrategy", "scaling_parameters": "L10"}"#;
 
 /// Files of the table in each node: fewer than the late merging waits for, and more than a scan merges without notice.
-const FILES: usize = 14;
+const FILES: usize = 28;
 
 #[test]
 fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it() {
@@ -42,7 +42,7 @@ fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it(
     let mut reads = ring.start_process(&[&load[..], &reads].concat(), "reads");
     reads.until("clients read", |said| said["started"].as_u64() > Some(1_000));
     let before = ring.pids();
-    let canary = ["--canary", "36s", "--compaction"];
+    let canary = ["--canary", "96s", "--compaction"];
     let roll = |compaction| ring.roll(&[&canary[..], &[compaction]].concat());
     let rolled = ring.json(&roll(EARLY));
     assert_eq!(rolled["tables"], Value::from(vec!["shop.reviews"]), "{rolled}");
@@ -72,7 +72,7 @@ fn a_compaction_is_given_to_all_nodes_only_if_the_first_one_does_better_with_it(
     assert_eq!(ring.pids(), before, "no node was restarted");
 
     // What a canary could not be put back from is said before anything is touched.
-    let unknown = ["--canary", "36s", "--set", "concurrent_compactors=1"];
+    let unknown = ["--canary", "96s", "--set", "concurrent_compactors=1"];
     let said = ring.refused(&ring.roll(&unknown), 4);
     assert!(said.contains("concurrent_compactors follows the machine on ring-1"), "{said}");
     ring.json(&["load", "stop", "--control", &socket]);
