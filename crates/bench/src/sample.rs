@@ -60,7 +60,7 @@ pub struct Request {
 pub struct Caller<'c> {
     /// Its name in the jobs of rolls.
     pub process: &'c str,
-    /// Cancelled: it ends before the next measurement.
+    /// Cancelled: it ends behind the window that is under way.
     pub cancel: &'c CancellationToken,
     /// Is told what is done.
     pub say: &'c (dyn Fn(String) + Sync),
@@ -175,7 +175,8 @@ pub async fn run<D: Sampled>(
             if caller.cancel.is_cancelled() {
                 return Ok(samples);
             }
-            let measured = measure(database, request, mix, (name, round)).await?;
+            let measured = measure(database, request, mix, (name, round), caller.cancel).await?;
+            let Some(measured) = measured else { return Ok(samples) };
             let sample = Sample { memory_bytes, ..measured };
             say(told(&sample));
             file::write(&request.out, &sample, &mix, D::TELLS_USE)?;
@@ -202,13 +203,14 @@ fn told(sample: &Sample) -> String {
     )
 }
 
-/// Loads the records with one mix until it is warm, and measures.
+/// Loads the records with one mix until it is warm, and measures. None if it is cancelled before it has all windows.
 async fn measure<D: Sampled>(
     database: &D,
     request: &Request,
     mix: Mix,
     (configuration, round): (&str, usize),
-) -> Result<Sample> {
+    cancel: &CancellationToken,
+) -> Result<Option<Sample>> {
     let target = Arc::new(database.target(request).await?);
     let options = Options {
         mix,
@@ -228,18 +230,21 @@ async fn measure<D: Sampled>(
     let control = running.control();
     let began = Instant::now();
     let mut windows = Vec::new();
-    while !is_warm(&windows) && began.elapsed() < request.warm_max {
+    while !is_warm(&windows) && began.elapsed() < request.warm_max && !cancel.is_cancelled() {
         windows.push(window(&control, request.window).await);
     }
     let (was_warm, warm_s) = (is_warm(&windows), began.elapsed().as_secs_f64());
     let before = (ended(&control), database.used().await);
     let mut measured = Vec::new();
-    for _ in 0..request.windows {
+    while measured.len() < request.windows && !cancel.is_cancelled() {
         measured.push(window(&control, request.window).await);
     }
     let behind = (ended(&control), database.used().await);
     control.stop();
     let (report, _): (Report, _) = running.finish().await.map_err(wrong)?;
+    if measured.len() < request.windows {
+        return Ok(None);
+    }
     let failed = report.reads.tally.failed + report.writes.tally.failed;
     if failed > 0 {
         let why = report.failures.first().map_or("", |failure| &failure.message);
@@ -263,7 +268,7 @@ async fn measure<D: Sampled>(
     let mean = measured.iter().sum::<f64>() / measured.len() as f64;
     let most = measured.iter().copied().fold(f64::MIN, f64::max);
     let least = measured.iter().copied().fold(f64::MAX, f64::min);
-    Ok(Sample {
+    Ok(Some(Sample {
         configuration: configuration.to_owned(),
         mix: mix.to_string(),
         round,
@@ -273,7 +278,7 @@ async fn measure<D: Sampled>(
         is_warm: was_warm,
         memory_bytes: None,
         cpu_us: cpu_us.filter(|of| of.is_finite()),
-    })
+    }))
 }
 
 /// Operations a second within a window that begins now.

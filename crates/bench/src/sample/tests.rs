@@ -48,11 +48,14 @@ struct Counting {
     rolled: Vec<usize>,
     prepared: AtomicU64,
     asked: AtomicU64,
+    /// Cancelled when a measurement's windows are about to begin.
+    interrupts: Option<CancellationToken>,
 }
 
 impl Counting {
     fn new(finds: bool) -> Self {
-        Self { finds, rolled: Vec::new(), prepared: AtomicU64::new(0), asked: AtomicU64::new(0) }
+        let (prepared, asked) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { finds, rolled: Vec::new(), prepared, asked, interrupts: None }
     }
 }
 
@@ -76,6 +79,10 @@ impl Sampled for Counting {
 
     async fn used(&self) -> Result<Option<Used>> {
         let cpu_s = self.asked.fetch_add(1, Ordering::Relaxed) as f64;
+        // The first time it is asked behind a roll.
+        if let Some(cancel) = self.interrupts.as_ref().filter(|_| cpu_s > 0.0) {
+            cancel.cancel();
+        }
         Ok(Some(Used { memory_bytes: 1_000 + self.rolled.len() as u64, cpu_s }))
     }
 }
@@ -152,4 +159,16 @@ async fn what_finds_nothing_is_no_measurement() {
     let error = samples.unwrap_err().to_string();
     assert!(error.contains("reads under A found nothing"), "{error}");
     assert!(!request.out.exists());
+}
+
+#[tokio::test]
+async fn an_interrupted_one_ends_within_a_window_and_writes_no_half_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let request = Request { windows: 1_000_000, ..request(&folder) };
+    let cancel = CancellationToken::new();
+    let mut database = Counting { interrupts: Some(cancel.clone()), ..Counting::new(true) };
+    let caller = Caller { process: "test", cancel: &cancel, say: &|_| () };
+    let samples = run(&mut database, &request, &caller).await.unwrap();
+    assert_eq!((samples, request.out.exists()), (Vec::new(), false));
+    assert_eq!(database.rolled, [0]);
 }
