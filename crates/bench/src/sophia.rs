@@ -1,7 +1,7 @@
 //! The workloads of SOPHIA's evaluation (§5, §6), drawn from what the paper tells of them, and lived through by the tuner
 //! and by other ways to choose, on measurements of real nodes.
 //!
-//! The traces themselves were not published: these are synthetic. What each configuration serves of each mix, and what
+//! The traces themselves were not published: these are synthetic, but for how much clients ask for in one of them. What each configuration serves of each mix, and what
 //! a roll takes, was measured; what would have been served over weeks is replayed on that. Parts of it are done on real
 //! nodes: [`buses`], [`rolling`], and [`redis`].
 
@@ -14,10 +14,10 @@ mod traces;
 
 use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::forecast::Queue;
-use imago_plan::tune::replay::{real, replay};
+use imago_plan::tune::replay::{Count, real, replay};
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
-use imago_plan::tune::workload::Mix;
-use imago_tune::advice::{Question, advise};
+use imago_plan::tune::workload::{Interval, Mix};
+use imago_tune::advice::{Question, ReplayReport, advise};
 use imago_tune::basis::{Basis, DAY_S, same_way};
 use imago_tune::measurements::Measurements;
 use imago_tune::trace::Trace;
@@ -79,10 +79,14 @@ pub struct Workload {
     pub look_ahead: usize,
     /// Changes of the configuration.
     pub changes: usize,
+    /// What intervals count by: what could be served, as in the paper, or what is asked for.
+    pub counted_by: &'static str,
     /// What the tuner served, as a ratio to each other way.
     pub ratios: Vec<Ratio>,
     /// How far each forecast was off, one, three and twelve intervals ahead (Table 1's form).
     pub rmse: Vec<Rmse>,
+    /// The same of how much clients ask for, as a share of its mean; empty where intervals count by capacity.
+    pub demand_rmse: Vec<Rmse>,
 }
 
 /// What the tuner served, beside another way.
@@ -117,23 +121,29 @@ pub fn run(size: Size, own: Option<&Measurements>) -> imago_tune::error::Result<
     let shipped = Measurements::read("cassandra-5.csv", MEASUREMENTS.as_bytes())?;
     let measurements = own.unwrap_or(&shipped);
     let mut workloads = vec![
-        by_forecast(traces::metagenomics(size), measurements)?,
-        by_forecast(traces::buses(size), measurements)?,
-        by_forecast(traces::flip_flop(size), measurements)?,
+        by_forecast(traces::metagenomics(size), measurements, Count::Capacity)?,
+        by_forecast(traces::buses(size), measurements, Count::Capacity)?,
+        by_forecast(traces::flip_flop(size), measurements, Count::Capacity)?,
     ];
     for at_once in [1, 5, 10] {
         workloads.push(by_queue(traces::jobs(size, at_once), measurements));
     }
+    workloads.push(by_forecast(traces::buses_at_real_rates(size), measurements, Count::Demand)?);
     Ok(Report { header: Header::of("sophia-traces", size), workloads })
 }
 
 /// A workload whose future is forecast.
-fn by_forecast(drawn: Drawn, measurements: &Measurements) -> imago_tune::error::Result<Workload> {
+fn by_forecast(
+    drawn: Drawn,
+    measurements: &Measurements,
+    count: Count,
+) -> imago_tune::error::Result<Workload> {
     let Drawn { name, interval_s, intervals } = drawn;
     let shifts_per_day = traces::shifts_per_day(&intervals, interval_s);
-    let trace = Trace { interval_s, intervals, missing: 0 };
+    let missing = intervals.iter().filter(|one| one.rate_s.is_none()).count();
+    let trace = Trace { interval_s, intervals, missing };
     let ways = same_way(measurements.names.len(), CostClass::Restart);
-    let basis = basis(measurements, interval_s, &ways);
+    let basis = Basis { count, ..basis(measurements, interval_s, &ways) };
     let advice = advise(&Question { trace: &trace, file: &name, default: 0, basis })?;
     let ratio = |one: &imago_tune::advice::BaselineReport| Ratio {
         to: one.name,
@@ -144,6 +154,16 @@ fn by_forecast(drawn: Drawn, measurements: &Measurements) -> imago_tune::error::
         let at = |distance: usize| one.rmse.get(distance - 1).copied().flatten();
         Rmse { forecast: one.name, one: at(1), three: at(3), twelve: at(12) }
     };
+    let mut ratios: Vec<Ratio> = advice.baselines.iter().map(ratio).collect();
+    let mut demand_rmse = Vec::new();
+    if let Some(demand) = &advice.demand {
+        ratios.push(by_capacity(&trace.intervals, &basis, advice.replay));
+        let share = |error: Option<f64>| error.map(|error| error / demand.mean_s);
+        demand_rmse = demand.forecasts.iter().map(rmse).collect();
+        for Rmse { one, three, twelve, .. } in &mut demand_rmse {
+            (*one, *three, *twelve) = (share(*one), share(*three), share(*twelve));
+        }
+    }
     Ok(Workload {
         name,
         interval_s,
@@ -152,9 +172,28 @@ fn by_forecast(drawn: Drawn, measurements: &Measurements) -> imago_tune::error::
         forecast: advice.forecast,
         look_ahead: advice.look_ahead,
         changes: advice.replay.changes,
-        ratios: advice.baselines.iter().map(ratio).collect(),
+        counted_by: if count == Count::Demand { "demand" } else { "capacity" },
+        ratios,
         rmse: advice.forecasts.iter().map(rmse).collect(),
+        demand_rmse,
     })
+}
+
+/// What was served of what is asked for, beside a tuner whose intervals count by capacity.
+fn by_capacity(intervals: &[Interval], basis: &Basis<'_>, lived: ReplayReport) -> Ratio {
+    let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
+    let other = Basis { count: Count::Capacity, ..*basis };
+    let chosen = other.choose(&intervals[..lived.learned]);
+    let setting = other.setting(chosen.look_ahead, false);
+    let mut forecast = other.forecast(&chosen);
+    let other = replay(intervals, lived.learned, &mut *forecast, &rates, &setting).schedule;
+    let setting = basis.setting(chosen.look_ahead, false);
+    let served = real(&intervals[lived.learned..], &rates, &setting).served(&other.changes);
+    Ratio {
+        to: "planned by capacity",
+        ratio: lived.operations / served.operations.max(f64::MIN_POSITIVE),
+        changes: other.changes.len(),
+    }
 }
 
 /// A queue of jobs, which is known for an hour.
@@ -184,8 +223,10 @@ fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
         forecast: "job queue".into(),
         look_ahead,
         changes: tuned.schedule.changes.len(),
+        counted_by: "capacity",
         ratios: Baseline::ALL.map(ratio).into(),
         rmse: Vec::new(),
+        demand_rmse: Vec::new(),
     }
 }
 
@@ -205,6 +246,7 @@ fn basis<'b>(
         gain_min: 0.0,
         forecast: None,
         look_ahead: None,
+        count: Count::Capacity,
     }
 }
 
@@ -226,12 +268,15 @@ read-tuned,7000,0,0,1
     fn the_tuner_never_falls_far_behind_the_best_fixed_configuration() {
         let two = Measurements::read("two.csv", TWO.as_bytes()).unwrap();
         let report = run(Size { days: 9, jobs: 60, seed: 4 }, Some(&two)).unwrap();
-        assert_eq!(report.workloads.len(), 6);
+        assert_eq!(report.workloads.len(), 7);
         for workload in &report.workloads {
             let ratio = |to: &str| workload.ratios.iter().find(|one| one.to == to).unwrap().ratio;
             assert!(ratio("static optimal") > 0.98, "{workload:?}");
             assert!(ratio("oracle") < 1.0 + 1e-9, "{workload:?}");
         }
+        let real = &report.workloads[6];
+        let by_capacity = real.ratios.iter().find(|one| one.to == "planned by capacity").unwrap();
+        assert!(by_capacity.ratio > 0.99 && real.demand_rmse.len() == 3, "{real:?}");
         let flips = &report.workloads[2];
         let naive = flips.ratios.iter().find(|one| one.to == "naive").unwrap();
         assert!(naive.ratio > 1.0 && naive.changes > flips.changes, "{flips:?}");

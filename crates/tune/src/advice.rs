@@ -6,15 +6,15 @@
 //! from, and the plan from its end on is the advice.
 
 use imago_plan::tune::baselines::{Baseline, Comparison};
-use imago_plan::tune::forecast::backtest;
-use imago_plan::tune::planner::Planner;
+use imago_plan::tune::forecast::{Errors, backtest};
+use imago_plan::tune::planner::{Count, Planner};
 use imago_plan::tune::replay::{Promise, Replayed, real, replay};
 use imago_plan::tune::schedule::{Change, Schedule};
-use imago_plan::tune::workload::Mix;
+use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
-use crate::basis::Basis;
 pub use crate::basis::{Alternative, Expected};
+use crate::basis::{Basis, Chosen};
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 
@@ -57,6 +57,8 @@ pub struct Advice {
     pub forecast: String,
     /// The look-ahead that is used, in intervals.
     pub look_ahead: usize,
+    /// The forecasts of how much clients ask for; null where intervals count by capacity.
+    pub demand: Option<DemandReport>,
     /// The plan from the end of the trace on.
     pub plan: Vec<PlannedChange>,
     /// What is expected within the look-ahead.
@@ -113,6 +115,17 @@ pub struct ForecastReport {
     /// The root of the mean square of the differences between expected and real shares, by the distance in intervals,
     /// from one on; null where it cannot tell.
     pub rmse: Vec<Option<f64>>,
+}
+
+/// How much clients ask for, and how it is forecast.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DemandReport {
+    /// The mean of the trace's last third, in operations a second.
+    pub mean_s: f64,
+    /// The forecasts; the root of the mean square is in operations a second.
+    pub forecasts: Vec<ForecastReport>,
+    /// The forecast that is used.
+    pub forecast: String,
 }
 
 /// A change that is planned.
@@ -183,17 +196,18 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         );
         return Err(too_little(found, needed));
     }
-    let (name, look_ahead) = basis.choose(&intervals[..learned]);
+    let chosen = basis.choose(&intervals[..learned]);
+    let (name, look_ahead) = (chosen.forecast, chosen.look_ahead);
     let asked = ((intervals.len() - learned) / ASKED).max(1);
     let distance_max = look_ahead.max(12);
     let errors = names.iter().map(|name| {
-        let mut forecast = basis.forecast(name);
+        let mut forecast = basis.named(name);
         let errors = backtest(&mut *forecast, intervals, (learned, asked), distance_max);
         ForecastReport { name: errors.name, rmse: errors.by_distance }
     });
     let forecasts = errors.collect();
     let lived = |is_at_once| {
-        let mut forecast = basis.forecast(name);
+        let mut forecast = basis.forecast(&chosen);
         let setting = basis.setting(look_ahead, is_at_once);
         replay(intervals, learned, &mut *forecast, &rates, &setting)
     };
@@ -210,7 +224,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     };
     let baselines = Baseline::ALL.map(|one| report(one.name(), compared.of(one)));
     let aggressive = report("aggressive", lived(true).schedule);
-    let mut forecast = basis.forecast(name);
+    let mut forecast = basis.forecast(&chosen);
     intervals.iter().for_each(|interval| forecast.observe(interval));
     let mut planner = Planner::new(basis.current);
     planner.plan_anew(&*forecast, &rates, &setting);
@@ -236,6 +250,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         forecasts,
         forecast: name.to_owned(),
         look_ahead,
+        demand: (basis.count == Count::Demand).then(|| demand(&basis, intervals, learned, &chosen)),
         plan: followed.map(planned).collect(),
         expected,
         confidence: Confidence::of(expected.gain, &promises).filter(|_| changes),
@@ -250,6 +265,22 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         },
         baselines: baselines.into_iter().chain([aggressive]).collect(),
     })
+}
+
+fn demand(
+    basis: &Basis<'_>,
+    intervals: &[Interval],
+    learned: usize,
+    chosen: &Chosen,
+) -> DemandReport {
+    let rates = || intervals[learned..].iter().filter_map(|one| one.rate_s);
+    let report =
+        |(_, errors): (_, Errors)| ForecastReport { name: errors.name, rmse: errors.by_distance };
+    DemandReport {
+        mean_s: rates().sum::<f64>() / rates().count().max(1) as f64,
+        forecasts: basis.demand_errors(intervals, learned).into_iter().map(report).collect(),
+        forecast: chosen.demand.forecast.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -311,6 +342,7 @@ read-tuned,46000,1,0
             gain_min: 0.0,
             forecast: None,
             look_ahead: None,
+            count: Count::Demand,
         };
         Question { trace, file: "days.csv", default: 0, basis }
     }
@@ -340,6 +372,40 @@ read-tuned,46000,1,0
     }
 
     #[test]
+    fn how_much_clients_ask_for_is_forecast_too_and_a_change_waits_for_a_quiet_time() {
+        // A twentieth is gained.
+        let measured = MEASURED.replace("read-tuned,46000,1,0", "read-tuned,31500,1,0");
+        let measurements = Measurements::read("here.csv", measured.as_bytes()).unwrap();
+        // Reads by day, at their peak from nine to five; a hundredth of that from two to four.
+        let mut text = String::from("start,reads,updates\n");
+        for n in 0..12 * 96_u64 {
+            let all = match n % 96 {
+                8..16 => 90_000,
+                36..68 => 9_000_000,
+                _ => 1_500_000,
+            };
+            // Updates in the first days: since then another configuration is the best one.
+            let (reads, updates) = if n < 3 * 96 { (0, all) } else { (all, 0) };
+            text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 900);
+        }
+        let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
+        let ways = ways();
+        let mut asked = question(&trace, &measurements, &ways);
+        (asked.basis.costs.restart_s, asked.basis.look_ahead) = (900.0, Some(40));
+        let advice = advise(&asked).unwrap();
+        let demand = advice.demand.unwrap();
+        assert_eq!((&*demand.forecast, demand.forecasts.len()), ("time-of-day", 3), "{demand:?}");
+        assert!(demand.forecasts[1].rmse[11].unwrap() < 1e-3 * demand.mean_s, "{demand:?}");
+        // The trace ends at midnight, and three nodes of a quarter of an hour each are changed from two on.
+        let hour = |at_s: u64| (at_s % 86_400) as f64 / 3_600.0;
+        assert_eq!(advice.plan.len(), 1, "{:?}", advice.plan);
+        assert!((1.9..3.3).contains(&hour(advice.plan[0].at_s)), "{:?}", advice.plan);
+        asked.basis.count = Count::Capacity;
+        let advice = advise(&asked).unwrap();
+        assert_eq!((hour(advice.plan[0].at_s), advice.demand), (0.0, None), "{:?}", advice.plan);
+    }
+
+    #[test]
     fn a_workload_that_flips_is_left_alone_and_it_is_said_why() {
         let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
         let mut text = String::from("start,reads,updates\n");
@@ -348,7 +414,10 @@ read-tuned,46000,1,0
             text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 30);
         }
         let trace = Trace::read("flips.csv", text.as_bytes()).unwrap();
-        let advice = advise(&question(&trace, &measurements, &ways())).unwrap();
+        let ways = ways();
+        let mut asked = question(&trace, &measurements, &ways);
+        asked.basis.count = Count::Capacity;
+        let advice = advise(&asked).unwrap();
         let ratio = |name: &str| {
             advice.baselines.iter().find(|one| one.name == name).unwrap().planned_ratio
         };

@@ -1,8 +1,10 @@
 //! What is decided by: what configurations serve, what changes between them take, and the forecast and the look-ahead
 //! that serve most in a replay of the past.
 
-use imago_plan::tune::forecast::{Calendar, Forecast, LastValue, Markov, Seasonal};
-use imago_plan::tune::planner::{Plan, Setting};
+use imago_plan::tune::forecast::{
+    Calendar, Demand, Errors, Forecast, LastValue, Markov, Seasonal, WithDemand,
+};
+use imago_plan::tune::planner::{Count, Plan, Setting};
 use imago_plan::tune::replay::replay;
 use imago_plan::tune::roll::{CostClass, Costs, Rule, Sliced};
 use imago_plan::tune::schedule::Change;
@@ -19,6 +21,15 @@ const DEPARTS: f64 = 0.2;
 const REPLAN_MIN: usize = 2;
 /// What clients' requests repeat by, if nothing else is known, in seconds.
 pub const DAY_S: u64 = 86_400;
+
+/// Distances that forecasts of rates are compared by, in intervals.
+const DEMAND_AHEAD: usize = 12;
+/// Times at which a forecast is asked in a back-test, about.
+const ASKED: usize = 500;
+/// How many times the most that was seen a rate may be until the choice is made anew.
+const HEADROOM: f64 = 2.0;
+/// A bound of rates of which none was seen yet, in operations a second.
+const BOUND_UNSEEN_S: f64 = 1e9;
 
 const LAST_VALUE: &str = "last-value";
 const MARKOV_1: &str = "markov-1";
@@ -84,6 +95,28 @@ pub struct Basis<'b> {
     pub forecast: Option<&'b str>,
     /// The look-ahead to use, in intervals; without it the one that serves most.
     pub look_ahead: Option<usize>,
+    /// What an interval counts by.
+    pub count: Count,
+}
+
+/// The forecasts that are used, and how far they are asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    /// The forecast of mixes, by its name.
+    pub forecast: &'static str,
+    /// Intervals that a plan is made for.
+    pub look_ahead: usize,
+    /// The forecast of rates.
+    pub demand: ChosenDemand,
+}
+
+/// How rates are forecast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChosenDemand {
+    /// The forecast, by its name.
+    pub forecast: &'static str,
+    /// Rates beyond it are taken for it, in operations a second.
+    pub bound_s: f64,
 }
 
 /// A change to one other configuration, at the time at which it brings most.
@@ -145,6 +178,7 @@ impl Basis<'_> {
             departs: DEPARTS,
             replan_min: REPLAN_MIN,
             gain_min: self.gain_min,
+            count: self.count,
         }
     }
 
@@ -179,9 +213,23 @@ impl Basis<'_> {
         Seasonal::of_season(self.season_s, self.interval_s)
     }
 
+    /// The forecast that was chosen, which has seen nothing yet; of rates too, if intervals count by them.
+    #[must_use]
+    pub fn forecast(&self, chosen: &Chosen) -> Box<dyn Forecast + Send + Sync> {
+        let mixes = self.named(chosen.forecast);
+        match self.count {
+            Count::Capacity => mixes,
+            Count::Demand => {
+                let ChosenDemand { forecast, bound_s } = chosen.demand;
+                let demand = Demand::new(bound_s, self.named(forecast));
+                Box::new(WithDemand { mixes, demand })
+            }
+        }
+    }
+
     /// The forecast of this name, which has seen nothing yet.
     #[must_use]
-    pub fn forecast(&self, name: &str) -> Box<dyn Forecast + Send + Sync> {
+    pub fn named(&self, name: &str) -> Box<dyn Forecast + Send + Sync> {
         match name {
             MARKOV_1 => Box::new(Markov::first_order()),
             MARKOV_2 => Box::new(Markov::second_order()),
@@ -192,10 +240,47 @@ impl Basis<'_> {
         }
     }
 
+    /// What is used while there is no past to choose by: this forecast, and the last rate.
+    #[must_use]
+    pub fn without_past(forecast: &'static str, look_ahead: usize) -> Chosen {
+        let demand = ChosenDemand { forecast: LAST_VALUE, bound_s: BOUND_UNSEEN_S };
+        Chosen { forecast, look_ahead, demand }
+    }
+
+    /// How far each forecast of rates was off behind the first intervals, which it only learned from, in operations a
+    /// second, with its name as it is asked for. Chains are of tenths, which is too coarse for a rate.
+    pub fn demand_errors(
+        &self,
+        intervals: &[Interval],
+        learns: usize,
+    ) -> Vec<(&'static str, Errors)> {
+        let every = ((intervals.len() - learns) / ASKED).max(1);
+        let bound_s = bound_s(intervals);
+        let of = |name: &'static str| {
+            let by = &mut *self.named(name);
+            let asked = (learns, every);
+            (name, Demand::errors(by, intervals, bound_s, asked, DEMAND_AHEAD))
+        };
+        let fine = |name: &&str| !matches!(*name, MARKOV_1 | MARKOV_2);
+        self.usable(intervals.len()).into_iter().filter(fine).map(of).collect()
+    }
+
+    /// The forecast of rates that was least off in the second half of some intervals; of equal ones the simplest.
+    #[must_use]
+    pub fn choose_demand(&self, intervals: &[Interval]) -> ChosenDemand {
+        let errors = self.demand_errors(intervals, intervals.len() / 2);
+        let told = errors.iter().filter_map(|(name, errors)| {
+            Some((errors.over(DEMAND_AHEAD.min(intervals.len() / 4))?, *name))
+        });
+        let best = told.reduce(|best, one| if one.0 < best.0 * (1.0 - 1e-9) { one } else { best });
+        let forecast = best.map_or(LAST_VALUE, |(_, name)| name);
+        ChosenDemand { forecast, bound_s: bound_s(intervals) }
+    }
+
     /// The forecast and the look-ahead that serve most in a replay of the second half of some intervals; of equal ones
     /// the simplest forecast and the shortest look-ahead.
     #[must_use]
-    pub fn choose(&self, intervals: &[Interval]) -> (&'static str, usize) {
+    pub fn choose(&self, intervals: &[Interval]) -> Chosen {
         let rates = |mix: Mix| self.measurements.throughputs.of(mix);
         let usable = self.usable(intervals.len());
         let names = usable.iter().filter(|name| self.forecast.is_none_or(|asked| asked == **name));
@@ -203,20 +288,26 @@ impl Basis<'_> {
             Some(asked) => vec![asked],
             None => LOOK_AHEADS.into_iter().filter(|one| *one <= intervals.len() / 4).collect(),
         };
-        let mut best: Option<(f64, &'static str, usize)> = None;
+        let simplest = Self::without_past(LAST_VALUE, self.look_ahead.unwrap_or(1));
+        let demand = match self.count {
+            Count::Capacity => simplest.demand,
+            Count::Demand => self.choose_demand(intervals),
+        };
+        let mut best: Option<(f64, Chosen)> = None;
         for name in names {
             for look_ahead in &look_aheads {
+                let chosen = Chosen { forecast: name, look_ahead: *look_ahead, demand };
                 let setting = self.setting(*look_ahead, false);
-                let mut forecast = self.forecast(name);
+                let mut forecast = self.forecast(&chosen);
                 let learns = intervals.len() / 2;
                 let lived = replay(intervals, learns, &mut *forecast, &rates, &setting);
                 let operations = lived.schedule.operations;
-                if best.is_none_or(|(most, ..)| operations > most * (1.0 + 1e-9)) {
-                    best = Some((operations, name, *look_ahead));
+                if best.is_none_or(|(most, _)| operations > most * (1.0 + 1e-9)) {
+                    best = Some((operations, chosen));
                 }
             }
         }
-        best.map_or((LAST_VALUE, self.look_ahead.unwrap_or(1)), |(_, name, ahead)| (name, ahead))
+        best.map_or(Chosen { demand, ..simplest }, |(_, chosen)| chosen)
     }
 
     /// For each other configuration the best time for one change to it, and why it is or is not made.
@@ -269,4 +360,10 @@ impl Basis<'_> {
         };
         (0..outlook.configurations()).filter(|to| *to != outlook.start).map(of).collect()
     }
+}
+
+/// What rates are taken to be below, in operations a second.
+fn bound_s(intervals: &[Interval]) -> f64 {
+    let most = intervals.iter().filter_map(|one| one.rate_s).fold(0.0, f64::max);
+    if most > 0.0 { most * HEADROOM } else { BOUND_UNSEEN_S }
 }

@@ -144,6 +144,7 @@ pub(crate) async fn run<C: Cluster>(
             ways: ways::<C::Database>(cluster.configurations(), &request.approved)?,
             gain_min: request.gain_min,
             busy_min: request.busy_min,
+            count: request.count,
             forecast: request.forecast.clone(),
             look_ahead: request.look_ahead,
         };
@@ -345,7 +346,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let mix = Mix::of(operations.map(|count| count as f64));
         (self.say)(&Event::Observed { start_s, operations, rate_s, missed: missed.clone() });
         self.summary.intervals += 1;
-        self.tuner.observe(Interval { start_s, mix, rate_s });
+        self.tuner.observe(Interval { start_s, mix, rate_s: Some(rate_s) });
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! As CSV: `start,reads,updates,inserts,scans`, with the columns in any order and of the operations only those that there
 //! are. A start is in seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which
-//! is told from most of them. A gap is filled with intervals in which nothing was asked for, and counted.
+//! is told from most of them. A gap is filled with intervals of which nothing is known, and counted.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -112,10 +112,10 @@ impl Trace {
             }
             while first_s + intervals.len() as u64 * interval_s < start_s {
                 let start_s = first_s + intervals.len() as u64 * interval_s;
-                intervals.push(Interval { start_s, mix: None, rate_s: 0.0 });
+                intervals.push(Interval { start_s, mix: None, rate_s: None });
                 missing += 1;
             }
-            let rate_s = counts.iter().sum::<f64>() / interval_s as f64;
+            let rate_s = Some(counts.iter().sum::<f64>() / interval_s as f64);
             intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
         }
         Ok(Self { interval_s, intervals, missing })
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((seconds.interval_s, seconds.missing), (300, 0));
         let shares = seconds.intervals[0].mix.unwrap().shares();
         assert_eq!(shares, [0.0, 0.9, 0.0, 0.1]);
-        assert!((seconds.intervals[0].rate_s - 100.0 / 300.0).abs() < 1e-12);
+        assert!((seconds.intervals[0].rate_s.unwrap() - 100.0 / 300.0).abs() < 1e-12);
         assert_eq!(seconds.intervals[2].mix, None);
     }
 

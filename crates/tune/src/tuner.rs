@@ -7,14 +7,14 @@
 //! Invariant: while nothing is approved, or clients would not notice, the plan is told and not followed.
 
 use imago_plan::tune::forecast::Forecast;
-use imago_plan::tune::planner::Planner;
+use imago_plan::tune::planner::{Count, Plan, Planner, Rates, expected_rates};
 use imago_plan::tune::roll::{Costs, Rule};
 use imago_plan::tune::schedule::Change;
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
 use crate::advice::PlannedChange;
-use crate::basis::{Alternative, Basis, Expected, Way};
+use crate::basis::{Alternative, Basis, Chosen, Expected, Way};
 use crate::measurements::Measurements;
 
 /// Intervals of the past that a forecast is chosen by, at least and at most.
@@ -38,8 +38,11 @@ pub struct Options {
     pub ways: Vec<Vec<Way>>,
     /// The least gain that a plan is followed for, as a share.
     pub gain_min: f64,
-    /// The least share of what the configuration serves that clients have to ask for: below, no change is noticed.
+    /// The least share of what the configuration serves that clients have to ask for, now or within the look-ahead:
+    /// below, no change is noticed.
     pub busy_min: f64,
+    /// What an interval counts by.
+    pub count: Count,
     /// The forecast to use; without it the one that serves most.
     pub forecast: Option<String>,
     /// The look-ahead to use, in intervals; without it the one that serves most.
@@ -63,6 +66,10 @@ pub struct Decision {
     pub look_ahead: usize,
     /// What clients asked for, as a share of what the configuration serves of it; null if they asked for nothing.
     pub busy: Option<f64>,
+    /// The most of that within the look-ahead, as it is expected; null where intervals count by capacity.
+    pub busy_most: Option<f64>,
+    /// The forecast of rates; null where intervals count by capacity.
+    pub demand_forecast: Option<String>,
     /// What is expected within the look-ahead.
     pub expected: Option<Expected>,
     /// The changes that are planned.
@@ -77,8 +84,7 @@ pub struct Tuner {
     options: Options,
     past: Vec<Interval>,
     forecast: Box<dyn Forecast + Send + Sync>,
-    name: &'static str,
-    look_ahead: usize,
+    chosen: Chosen,
     /// Intervals of the past when the forecast was chosen.
     chosen_by: usize,
     planner: Planner,
@@ -94,15 +100,16 @@ impl Tuner {
         past: Vec<Interval>,
     ) -> Self {
         let basis = basis(&measurements, &options, current);
-        let forecast = basis.forecast("");
         let look_ahead = options.look_ahead.unwrap_or(LOOK_AHEAD_FIRST);
+        // Until the choice below.
+        let chosen = Basis::without_past("", look_ahead);
+        let forecast = basis.forecast(&chosen);
         let mut tuner = Self {
             measurements,
             options,
             past,
             forecast,
-            name: "",
-            look_ahead,
+            chosen,
             chosen_by: 0,
             planner: Planner::new(current),
         };
@@ -145,7 +152,7 @@ impl Tuner {
     /// Learns what was seen in an interval.
     pub fn observe(&mut self, seen: Interval) {
         let basis = basis(&self.measurements, &self.options, self.planner.configuration());
-        let setting = basis.setting(self.look_ahead, false);
+        let setting = basis.setting(self.chosen.look_ahead, false);
         self.forecast.observe(&seen);
         self.planner.observe(&seen, &setting);
         self.past.push(seen);
@@ -156,33 +163,33 @@ impl Tuner {
 
     /// Chooses the forecast and the look-ahead, and has the forecast learn the past.
     fn choose(&mut self) {
-        if self.past.len() < CHOOSES_BY_MIN && !self.name.is_empty() {
+        if self.past.len() < CHOOSES_BY_MIN && !self.chosen.forecast.is_empty() {
             return;
         }
         let current = self.planner.configuration();
         let basis = basis(&self.measurements, &self.options, current);
-        let (name, look_ahead) = if self.past.len() < CHOOSES_BY_MIN {
+        let chosen = if self.past.len() < CHOOSES_BY_MIN {
             let usable = basis.usable(self.past.len());
             let asked = usable.iter().find(|one| Some(**one) == self.options.forecast.as_deref());
-            (*asked.unwrap_or(&usable[0]), self.look_ahead)
+            Basis::without_past(asked.unwrap_or(&usable[0]), self.chosen.look_ahead)
         } else {
             basis.choose(&self.past[self.past.len().saturating_sub(CHOOSES_BY_MAX)..])
         };
         self.chosen_by = self.past.len();
-        let is_same = (name, look_ahead) == (self.name, self.look_ahead);
-        if !is_same {
+        let named = |one: &Chosen| (one.forecast, one.look_ahead, one.demand.forecast);
+        if named(&chosen) != named(&self.chosen) {
             self.planner.forget();
         }
-        let mut forecast = basis.forecast(name);
+        let mut forecast = basis.forecast(&chosen);
         self.past.iter().for_each(|interval| forecast.observe(interval));
-        (self.name, self.look_ahead, self.forecast) = (name, look_ahead, forecast);
+        (self.chosen, self.forecast) = (chosen, forecast);
     }
 
     /// Decides at the end of an interval. None if the plan is still the last one, and nothing of it is due.
     pub fn decide(&mut self) -> Option<Decision> {
         let current = self.planner.configuration();
         let basis = basis(&self.measurements, &self.options, current);
-        let setting = basis.setting(self.look_ahead, false);
+        let setting = basis.setting(self.chosen.look_ahead, false);
         let rates = |mix: Mix| self.measurements.throughputs.of(mix);
         let is_new = self.planner.plan_anew(&*self.forecast, &rates, &setting);
         let due = self.planner.due();
@@ -192,17 +199,20 @@ impl Tuner {
         }
         let last = self.past.last();
         let at_s = last.map_or(0, |last| last.start_s + self.options.interval_s);
-        let busy = last.and_then(|last| Some(last.rate_s / rates(last.mix?)[current].max(1e-9)));
+        let busy = last.and_then(|last| Some(last.rate_s? / rates(last.mix?)[current].max(1e-9)));
         let name = |number: usize| self.measurements.names[number].clone();
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
-        let is_idle = busy.is_none_or(|busy| busy < self.options.busy_min);
+        let busy_most = plan.and_then(|plan| busiest(plan, current, &rates));
+        // A change in a quiet time is for the busy one behind it.
+        let most = busy.unwrap_or(0.0).max(busy_most.unwrap_or(0.0));
+        let is_idle = most < self.options.busy_min;
         let (mut change_to, mut planned, mut alternatives) = (None, Vec::new(), Vec::new());
         let because = match (plan, due) {
             (None, _) => "too little was seen yet to say what clients will ask for".to_owned(),
             (Some(_), Some(to)) if is_idle => format!(
-                "{} would serve more, but clients ask for {} of what {} serves, and would not notice below {}",
+                "{} would serve more, but clients ask for {} of what {} serves at most, and would not notice below {}",
                 name(to),
-                percent(busy.unwrap_or(0.0)),
+                percent(most),
                 name(current),
                 percent(self.options.busy_min)
             ),
@@ -233,9 +243,12 @@ impl Tuner {
             at_s,
             configuration: name(current),
             because,
-            forecast: self.name.to_owned(),
-            look_ahead: self.look_ahead,
+            forecast: self.chosen.forecast.to_owned(),
+            look_ahead: self.chosen.look_ahead,
             busy,
+            busy_most,
+            demand_forecast: (self.options.count == Count::Demand)
+                .then(|| self.chosen.demand.forecast.to_owned()),
             expected: plan.map(Expected::of),
             planned,
             alternatives,
@@ -261,7 +274,17 @@ fn basis<'b>(measurements: &'b Measurements, options: &'b Options, current: usiz
         gain_min: options.gain_min,
         forecast: options.forecast.as_deref(),
         look_ahead: options.look_ahead,
+        count: options.count,
     }
+}
+
+/// The most that clients are expected to ask for in a plan's intervals, as a share of what the configuration serves of it.
+fn busiest(plan: &Plan, current: usize, rates: &Rates<'_>) -> Option<f64> {
+    let asked_s = plan.asked_s.as_ref()?;
+    let shares = plan.expected.iter().zip(asked_s).map(|(chances, asked_s)| {
+        asked_s / expected_rates(chances, rates)[current].max(f64::MIN_POSITIVE)
+    });
+    Some(shares.fold(0.0, f64::max))
 }
 
 #[cfg(test)]
@@ -287,6 +310,7 @@ read-tuned,46000,1,0
             ways: same_way(2, CostClass::Restart),
             gain_min: 0.02,
             busy_min: 0.3,
+            count: Count::Demand,
             forecast: None,
             look_ahead: None,
         };
@@ -295,7 +319,11 @@ read-tuned,46000,1,0
     }
 
     fn seen(n: u64, reads: f64, rate_s: f64) -> Interval {
-        Interval { start_s: 1_795_000_200 + n * 300, mix: Some(Mix::of_reads(reads)), rate_s }
+        Interval {
+            start_s: 1_795_000_200 + n * 300,
+            mix: Some(Mix::of_reads(reads)),
+            rate_s: Some(rate_s),
+        }
     }
 
     #[test]
@@ -344,6 +372,29 @@ read-tuned,46000,1,0
         }
         tuner.observe(seen(8, 0.97, 25_000.0));
         assert_eq!(tuner.decide().unwrap().change_to.as_deref(), Some("read-tuned"));
+    }
+
+    #[test]
+    fn a_change_is_made_in_the_quiet_time_before_the_busy_one_that_gains_by_it() {
+        // Reads from eight to six, when all that is served is asked for; a hundredth of it otherwise.
+        let of = |n: u64| {
+            let is_day = (96..216).contains(&(n % 288));
+            seen(n, 0.97, if is_day { 30_000.0 } else { 300.0 })
+        };
+        // Three days are known, and it is half past three in the morning.
+        let first = 288 - (1_795_000_200 % DAY_S) / 300;
+        let at = |n: u64| Interval { start_s: 1_795_000_200 + (first + n) * 300, ..of(n) };
+        let past: Vec<Interval> = (0..3 * 288 + 42).map(at).collect();
+        let mut options = tuner().options;
+        // An hour for three nodes.
+        (options.look_ahead, options.costs.restart_s) = (Some(80), 1_200.0);
+        let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
+        let mut tuner = Tuner::new(measurements, options, 0, past);
+        let decision = tuner.decide().unwrap();
+        assert!(decision.busy.unwrap() < 0.02, "{decision:?}");
+        assert!(decision.busy_most.unwrap() > 0.9, "{decision:?}");
+        assert_eq!(decision.change_to.as_deref(), Some("read-tuned"), "{decision:?}");
+        assert_eq!(decision.demand_forecast.as_deref(), Some("time-of-day"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod ways;
 
 use std::path::{Path, PathBuf};
 
+use imago_plan::tune::planner::Count;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::throughput::{Measured, Throughputs};
 use imago_tune::basis::{self, Way, same_way};
@@ -169,6 +170,7 @@ impl Basis {
             gain_min: 0.0,
             forecast: None,
             look_ahead: None,
+            count: Count::Capacity,
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The traces, drawn from the statistics that the paper gives (§5).
+//! The traces, drawn from the statistics that the paper gives (§5); one of them with real rates.
 
 use imago_plan::tune::workload::{Interval, Mix};
+use imago_tune::trace::Trace;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -40,7 +41,7 @@ pub(super) fn metagenomics(size: Size) -> Drawn {
         if (minute + 1) * 60 % INTERVAL_S == 0 {
             let start_s = START_S + (minute + 1) * 60 - INTERVAL_S;
             let rate_s = operations / INTERVAL_S as f64;
-            intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
+            intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s: Some(rate_s) });
             (counts, operations) = ([0.0; 4], 0.0);
         }
     }
@@ -81,9 +82,31 @@ pub(super) fn buses(size: Size) -> Drawn {
             [0.2, part(5.0), 0.2, part(94.0)]
         };
         let start_s = START_S + number as u64 * INTERVAL_S;
-        intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s: 900.0 });
+        intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s: Some(900.0) });
     }
     Drawn { name: "bus tracking (Tiramisu-like)".into(), interval_s: INTERVAL_S, intervals }
+}
+
+/// Requests to a load balancer in two weeks, five minutes each; see `data/README.md`.
+const LOAD_BALANCER: &str = include_str!("../../data/load-balancer.csv");
+
+/// Buses as above, of which so much is asked for as of a real load balancer. Three intervals of it are one.
+pub(super) fn buses_at_real_rates(size: Size) -> Drawn {
+    const TOGETHER: usize = 3;
+    let real =
+        Trace::read("load-balancer.csv", LOAD_BALANCER.as_bytes()).expect("the shipped trace");
+    let interval_s = real.interval_s * TOGETHER as u64;
+    let days = (real.intervals.len() as u64 * real.interval_s).div_ceil(DAY_S) as u32;
+    let mixes = buses(Size { days, ..size }).intervals;
+    let of = |(real, drawn): (&[Interval], Interval)| {
+        let seen: Vec<f64> = real.iter().filter_map(|one| one.rate_s).collect();
+        let rate_s = (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64);
+        // The first quarter of an hour of the trace begins four minutes past midnight.
+        let start_s = real[0].start_s;
+        Interval { start_s, mix: rate_s.and(drawn.mix), rate_s }
+    };
+    let intervals = real.intervals.chunks(TOGETHER).zip(mixes).map(of).collect();
+    Drawn { name: "bus tracking at a load balancer's rates".into(), interval_s, intervals }
 }
 
 /// A workload that turns from all writes to all reads and back every two minutes, faster than a roll pays for.
@@ -91,7 +114,7 @@ pub(super) fn flip_flop(size: Size) -> Drawn {
     const INTERVAL_S: u64 = 60;
     let of = |number: u64| {
         let mix = Some(Mix::of_reads(if (number / 2).is_multiple_of(2) { 0.0 } else { 1.0 }));
-        Interval { start_s: START_S + number * INTERVAL_S, mix, rate_s: 3_000.0 }
+        Interval { start_s: START_S + number * INTERVAL_S, mix, rate_s: Some(3_000.0) }
     };
     let intervals = (0..u64::from(size.days.min(3)) * 1_440).map(of).collect();
     Drawn { name: "flip-flop".into(), interval_s: INTERVAL_S, intervals }
@@ -141,7 +164,7 @@ pub(super) fn jobs(size: Size, at_once: usize) -> Drawn {
         running.retain(|job| !job.is_empty());
         let start_s = START_S + intervals.len() as u64 * INTERVAL_S;
         let rate_s = counts.iter().sum::<f64>() / INTERVAL_S as f64;
-        intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
+        intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s: Some(rate_s) });
     }
     Drawn { name: format!("batch queue, {at_once} at once"), interval_s: INTERVAL_S, intervals }
 }
@@ -176,13 +199,31 @@ mod tests {
     }
 
     #[test]
+    fn real_rates_are_those_of_the_file() {
+        let drawn = buses_at_real_rates(SIZE);
+        assert_eq!((drawn.interval_s, drawn.intervals.len()), (900, 1_347));
+        let rates: Vec<f64> = drawn.intervals.iter().filter_map(|one| one.rate_s).collect();
+        let mean_s = rates.iter().sum::<f64>() / rates.len() as f64;
+        // 61.8 requests in five minutes.
+        assert!((mean_s - 61.84 / 300.0).abs() < 0.002, "{mean_s}");
+        // More in the evening than in the morning.
+        let of_hours = |from: u64| {
+            let is_then =
+                |one: &&Interval| (from..from + 4).contains(&(one.start_s % DAY_S / 3_600));
+            let of = drawn.intervals.iter().filter(is_then).filter_map(|one| one.rate_s);
+            of.clone().sum::<f64>() / of.count() as f64
+        };
+        assert!(of_hours(17) > 1.5 * of_hours(6));
+    }
+
+    #[test]
     fn the_more_is_read_the_fewer_operations_there_are() {
         let drawn = metagenomics(SIZE);
         let (mut by_reads, mut by_writes) = ((0.0, 0), (0.0, 0));
         for one in &drawn.intervals {
             let Some(mix) = one.mix else { continue };
             let side = if mix.shares()[0] > 0.5 { &mut by_reads } else { &mut by_writes };
-            *side = (side.0 + one.rate_s, side.1 + 1);
+            *side = (side.0 + one.rate_s.unwrap(), side.1 + 1);
         }
         assert!(by_reads.0 / f64::from(by_reads.1) < 0.8 * by_writes.0 / f64::from(by_writes.1));
     }
@@ -191,7 +232,7 @@ mod tests {
     fn a_queue_does_all_its_jobs() {
         let (one, ten) = (jobs(SIZE, 1), jobs(SIZE, 10));
         let all = |drawn: &Drawn| -> f64 {
-            drawn.intervals.iter().map(|one| one.rate_s * drawn.interval_s as f64).sum()
+            drawn.intervals.iter().map(|one| one.rate_s.unwrap() * drawn.interval_s as f64).sum()
         };
         // Both have the same jobs; only a half-used interval differs.
         assert!((all(&one) / all(&ten) - 1.0).abs() < 1e-9, "{} {}", all(&one), all(&ten));

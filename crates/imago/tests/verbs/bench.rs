@@ -137,7 +137,8 @@ fn changes_of_configuration_are_decided_exactly_and_compared_with_the_genetic_se
 fn the_workloads_of_sophia_are_lived_through_beside_other_ways_to_choose() {
     let report = bench(&["run", "sophia-traces", "--quick"]);
     let workloads = report["workloads"].as_array().unwrap();
-    assert_eq!(workloads.len(), 6, "{report}");
+    assert_eq!(workloads.len(), 7, "{report}");
+    assert_figures(&workloads[6]["demand_rmse"][0], &["one", "twelve"]);
     assert!(workloads[1]["changes"].as_u64() > Some(0), "buses have something to gain: {report}");
     for workload in workloads {
         assert_figures(workload, &["lived", "look_ahead"]);

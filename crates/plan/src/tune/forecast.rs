@@ -5,6 +5,7 @@
 //! interval of the past, and what it said is compared with what came.
 
 mod calendar;
+mod demand;
 mod markov;
 mod queue;
 mod seasonal;
@@ -12,6 +13,7 @@ mod seasonal;
 use super::workload::{Interval, Mix};
 
 pub use calendar::Calendar;
+pub use demand::{Demand, WithDemand};
 pub use markov::Markov;
 pub use queue::Queue;
 pub use seasonal::Seasonal;
@@ -29,6 +31,11 @@ pub trait Forecast {
 
     /// The chances of so many intervals behind the last one that was seen; none if too little was seen.
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>>;
+
+    /// Operations a second in so many intervals; none if it says nothing of them.
+    fn rates_ahead(&self, _intervals: usize) -> Option<Vec<f64>> {
+        None
+    }
 }
 
 /// The last mix stays: what any other forecast has to be better than.
@@ -107,7 +114,7 @@ mod tests {
     const QUARTER_S: u64 = 900;
 
     fn seen(n: u64, mix: Mix) -> Interval {
-        Interval { start_s: 1_490_000_400 + n * QUARTER_S, mix: Some(mix), rate_s: 5_200.0 }
+        Interval { start_s: 1_490_000_400 + n * QUARTER_S, mix: Some(mix), rate_s: Some(5_200.0) }
     }
 
     /// Ten days, in which buses move by day and are looked for by night.
@@ -139,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_forecast_that_says_nothing_has_no_error() {
-        let idle = Interval { start_s: 1_490_000_400, mix: None, rate_s: 0.0 };
+        let idle = Interval { start_s: 1_490_000_400, mix: None, rate_s: Some(0.0) };
         let errors = backtest(&mut LastValue::default(), &[idle; 20], (2, 1), 3);
         assert_eq!(errors.by_distance, [None; 3]);
         assert_eq!(errors.over(3), None);

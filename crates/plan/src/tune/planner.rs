@@ -4,6 +4,12 @@
 //! expected; that as often as a limit allows, so that an unpredictable workload does not lead to one plan after
 //! the other. While a roll is under way nothing is planned.
 //!
+//! **What an interval counts by** ([`Count`]). The paper counts what could be served, each second as much as any other one.
+//! Clients ask for more at one time than at another: counted by what they ask for, a roll goes into a quiet time, and a
+//! configuration that is better by night alone, when few ask, is worth less. An operation that is asked for counts by
+//! what the configuration serves as a share of what the best one does, so that a cluster that is not busy is decided
+//! for by the same rule as one that is.
+//!
 //! The same planner lives through a trace of the past ([`super::replay`]) and beside a cluster, so that what a replay
 //! tells is what a cluster would have had.
 //!
@@ -16,6 +22,15 @@ use super::workload::{Interval, Mix};
 
 /// The operations a second that each configuration serves of a mix.
 pub type Rates<'r> = dyn Fn(Mix) -> Vec<f64> + 'r;
+
+/// What an interval counts by; see the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// What could be served in it (SOPHIA, Eqs. 5–8).
+    Capacity,
+    /// What clients ask for in it.
+    Demand,
+}
 
 /// What a planner decides by.
 #[derive(Clone, Debug)]
@@ -35,6 +50,8 @@ pub struct Setting {
     /// A plan has to gain so much, as a share of what is served without it: what is less is within the noise of
     /// measurements, and not worth a change.
     pub gain_min: f64,
+    /// What an interval counts by. By demand nothing is planned with a forecast that tells no rates.
+    pub count: Count,
 }
 
 /// A plan.
@@ -46,7 +63,9 @@ pub struct Plan {
     pub is_departure: bool,
     /// The mixes that there may be in its intervals.
     pub expected: Vec<Chances>,
-    /// What each configuration would serve of them.
+    /// The operations a second that clients will ask for in them, where they count by demand.
+    pub asked_s: Option<Vec<f64>>,
+    /// What each configuration would serve of them, as intervals count.
     pub outlook: Outlook,
     /// The best changes, by the plan's own intervals.
     pub best: Schedule,
@@ -152,13 +171,30 @@ impl Planner {
         setting: &Setting,
         is_departure: bool,
     ) -> Option<Plan> {
-        let expected = forecast.ahead(setting.look_ahead.max(1))?;
-        let rates_s = expected.iter().map(|chances| expected_rates(chances, rates)).collect();
+        let intervals = setting.look_ahead.max(1);
+        let expected = forecast.ahead(intervals)?;
+        let asked_s = match setting.count {
+            Count::Capacity => None,
+            Count::Demand => Some(forecast.rates_ahead(intervals)?),
+        };
+        let row = |(interval, chances): (usize, &Chances)| match &asked_s {
+            None => expected_rates(chances, rates),
+            Some(asked_s) => expected_rates(chances, &|mix| served(asked_s[interval], &rates(mix))),
+        };
+        let rates_s = expected.iter().enumerate().map(row).collect();
         let outlook = outlook(rates_s, setting, self.configuration);
         let (best, stays) = (outlook.best(), outlook.served(&[]).operations);
         let is_followed = best.operations - stays >= setting.gain_min * stays;
-        Some(Plan { made: self.now, is_departure, expected, outlook, best, stays, is_followed })
+        let made = self.now;
+        Some(Plan { made, is_departure, expected, asked_s, outlook, best, stays, is_followed })
     }
+}
+
+/// What counts as served, by each configuration, of so many operations a second that are asked for, where they serve so
+/// many at most.
+pub(super) fn served(asked_s: f64, rates: &[f64]) -> Vec<f64> {
+    let most = rates.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    rates.iter().map(|rate| asked_s * rate / most).collect()
 }
 
 pub(super) fn outlook(rates_s: Vec<Vec<f64>>, setting: &Setting, start: usize) -> Outlook {

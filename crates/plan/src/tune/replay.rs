@@ -2,8 +2,8 @@
 //! plans anew ([`super::planner`]).
 
 use super::forecast::Forecast;
-use super::planner::{Plan, Planner, outlook};
-pub use super::planner::{Rates, Setting};
+pub use super::planner::{Count, Rates, Setting};
+use super::planner::{Plan, Planner, outlook, served};
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::Interval;
 
@@ -45,12 +45,15 @@ impl Promise {
     }
 }
 
-/// What really comes, as an outlook.
+/// What really comes, as an outlook, as intervals count.
 #[must_use]
 pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook {
     // Without operations any configuration serves them all: none of them counts.
-    let of =
-        |interval: &Interval| interval.mix.map_or_else(|| vec![0.0; setting.rolls.len()], rates);
+    let of = |interval: &Interval| match (interval.mix, setting.count) {
+        (None, _) => vec![0.0; setting.rolls.len()],
+        (Some(mix), Count::Capacity) => rates(mix),
+        (Some(mix), Count::Demand) => served(interval.rate_s.unwrap_or(0.0), &rates(mix)),
+    };
     outlook(trace.iter().map(of).collect(), setting, setting.start)
 }
 
@@ -93,7 +96,7 @@ pub fn replay(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::forecast::{Calendar, LastValue, Queue};
+    use crate::tune::forecast::{Calendar, Demand, LastValue, Queue, WithDemand};
     use crate::tune::roll::Sliced;
     use crate::tune::workload::Mix;
 
@@ -116,13 +119,14 @@ mod tests {
             departs: 0.2,
             replan_min: 4,
             gain_min: 0.0,
+            count: Count::Capacity,
         }
     }
 
     fn trace(reads: impl IntoIterator<Item = f64>) -> Vec<Interval> {
         let of = |(n, share): (u64, f64)| {
             let mix = Some(Mix::of_reads(share));
-            Interval { start_s: 1_499_990_400 + n * QUARTER_S, mix, rate_s: 40_000.0 }
+            Interval { start_s: 1_499_990_400 + n * QUARTER_S, mix, rate_s: Some(40_000.0) }
         };
         (0..).zip(reads).map(of).collect()
     }
@@ -160,6 +164,70 @@ mod tests {
         assert!(lived.promises.len() > 10, "{lived:?}");
         let is_broken = |one: &Promise| one.kept < one.expected - 0.05;
         assert!(lived.promises.iter().all(is_broken), "{:?}", lived.promises);
+    }
+
+    /// Reads by night alone, when a twentieth is asked for; from five to six nothing is, almost.
+    fn busy_days(days: u64) -> Vec<Interval> {
+        let mut trace = self::days(days);
+        for interval in &mut trace {
+            interval.rate_s = Some(match interval.start_s / QUARTER_S % 96 {
+                20..24 => 20.0,
+                24..80 => 40_000.0,
+                _ => 2_000.0,
+            });
+        }
+        trace
+    }
+
+    fn by_demand(mixes: impl Forecast + Send + Sync + 'static) -> WithDemand {
+        let by = Box::new(Calendar::of_day(QUARTER_S));
+        WithDemand { mixes: Box::new(mixes), demand: Demand::new(50_000.0, by) }
+    }
+
+    #[test]
+    fn by_demand_a_change_waits_for_a_quiet_time_and_serves_more_of_what_is_asked_for() {
+        let trace = busy_days(6);
+        // Rolls take long, so that they matter; the cluster begins with what nights are better with.
+        let roll = Sliced { capacity_s: vec![(300.0, 450.0), (300.0, 450.0), (300.0, 450.0)] };
+        let setting = Setting { rolls: vec![vec![roll; 2]; 2], start: 1, ..setting() };
+        let demand = Setting { count: Count::Demand, ..setting.clone() };
+        // In the middle of the night.
+        let learns = 3 * 96 + 8;
+        let lived = |setting: &Setting| {
+            let mut forecast = by_demand(Calendar::of_day(QUARTER_S));
+            replay(&trace, learns, &mut forecast, &rates, setting).schedule.changes
+        };
+        let (by_capacity, by_demand) = (lived(&setting), lived(&demand));
+        let real = real(&trace[learns..], &rates, &demand);
+        let operations = |changes: &[Change]| real.served(changes).operations;
+        let ratio = operations(&by_demand) / operations(&by_capacity);
+        assert!(ratio > 1.005, "{ratio} {by_demand:?} {by_capacity:?}");
+        // The first change is over before the day begins.
+        let first = by_demand[0];
+        let at = trace[learns + first.interval].start_s / QUARTER_S % 96;
+        assert!(first.to == 0 && (20..22).contains(&at), "{by_demand:?}");
+        assert!(by_demand.len() <= by_capacity.len(), "nights are left alone: {by_demand:?}");
+    }
+
+    #[test]
+    fn by_demand_it_makes_no_difference_how_many_ask_where_it_is_always_as_many() {
+        for rate_s in [3.0, 40_000.0, 700_000.0] {
+            let mut trace = days(6);
+            trace.iter_mut().for_each(|interval| interval.rate_s = Some(rate_s));
+            let setting = Setting { count: Count::Demand, ..setting() };
+            let demand = Demand::new(1_000_000.0, Box::<LastValue>::default());
+            let mixes = Box::new(Calendar::of_day(QUARTER_S));
+            let mut forecast = WithDemand { mixes, demand };
+            let lived = replay(&trace, 3 * 96, &mut forecast, &rates, &setting);
+            assert_eq!(lived.schedule.changes.len(), 7, "{rate_s}: {:?}", lived.schedule);
+        }
+    }
+
+    #[test]
+    fn by_demand_nothing_is_planned_with_a_forecast_that_tells_no_rates() {
+        let setting = Setting { count: Count::Demand, ..setting() };
+        let lived = replay(&days(6), 96, &mut LastValue::default(), &rates, &setting);
+        assert_eq!((lived.plans, lived.schedule.changes), (0, vec![]));
     }
 
     #[test]

@@ -91,8 +91,8 @@ pub struct Interval {
     pub start_s: u64,
     /// The mix of operations; none if there was none.
     pub mix: Option<Mix>,
-    /// Operations a second.
-    pub rate_s: f64,
+    /// Operations a second; none if nobody looked: then nothing is known of the mix either.
+    pub rate_s: Option<f64>,
 }
 
 #[cfg(test)]

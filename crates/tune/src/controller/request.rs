@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_plan::tune::judge::Bounds;
+use imago_plan::tune::planner::Count;
 use imago_plan::tune::roll::{CostClass, Costs};
 
 use crate::basis::DAY_S;
@@ -29,8 +30,10 @@ pub struct Request {
     pub changes_max: usize,
     /// The least gain that a plan is followed for, as a share.
     pub gain_min: f64,
-    /// The least share of what the configuration serves that clients have to ask for.
+    /// The least share of what the configuration serves that clients have to ask for, now or within the look-ahead.
     pub busy_min: f64,
+    /// What an interval counts by.
+    pub count: Count,
     /// The forecast to use; without it the one that serves most.
     pub forecast: Option<String>,
     /// The look-ahead to use, in intervals; without it the one that serves most.
@@ -64,6 +67,7 @@ impl Request {
             changes_max: 12,
             gain_min: 0.02,
             busy_min: 0.3,
+            count: Count::Demand,
             forecast: None,
             look_ahead: None,
             judged_by: 12,

@@ -112,7 +112,7 @@ impl Days {
             }
             let start_s = START_S + self.intervals.len() as u64 * INTERVAL_S;
             let rate_s = counts.iter().sum::<f64>() / INTERVAL_S as f64;
-            self.intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
+            self.intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s: Some(rate_s) });
         }
         self.shifts.push(shifts);
     }
@@ -172,12 +172,13 @@ fn of_basis(basis: &Basis, days: &Days, choosing_days: usize) -> Vec<Row> {
     let deciding = basis.deciding(INTERVAL_S, &ways);
     // By the last days, which are enough, and are lived through by each forecast and look-ahead.
     let chosen_by = &all[learned.saturating_sub(choosing_days.max(1)) * A_DAY..behind];
-    let (forecast, look_ahead) = deciding.choose(chosen_by);
+    let chosen = deciding.choose(chosen_by);
+    let look_ahead = chosen.look_ahead;
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
     let (setting, at_once) =
         (deciding.setting(look_ahead, false), deciding.setting(look_ahead, true));
     let planned = |setting: &_| {
-        let mut forecast = deciding.forecast(forecast);
+        let mut forecast = deciding.forecast(&chosen);
         replay(all, behind, &mut *forecast, &rates, setting).schedule.changes
     };
     let lived = lived(
@@ -200,7 +201,7 @@ fn of_basis(basis: &Basis, days: &Days, choosing_days: usize) -> Vec<Row> {
             days: numbers.len(),
             shifts_per_day: mean(numbers.iter().map(|day| f64::from(days.shifts[*day])).sum()),
             reads: mean(numbers.iter().map(|day| reads(days.of(*day))).sum()),
-            forecast,
+            forecast: chosen.forecast,
             look_ahead,
             ratios: lived.ratios(|at| f64::from(u8::from(is_in(at)))),
             tuned_reads: of_kind(|reads| reads),

@@ -119,7 +119,7 @@ mod tests {
         ) {
             prop_assume!(counts.iter().sum::<f64>() > 0.0);
             let mix = Mix::of(counts);
-            let one = Interval { start_s: 1_500_000_000, mix, rate_s: 2_900.0 };
+            let one = Interval { start_s: 1_500_000_000, mix, rate_s: Some(2_900.0) };
             let idle = Interval { mix: None, ..one };
             let said = predicted(&[one, idle], most, &mut StdRng::seed_from_u64(seed));
             prop_assert_eq!(said[1], idle);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use imago_plan::tune::planner::Count;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_tune::advice::{Advice, Question, advise};
 use imago_tune::basis::{Basis, DAY_S, FORECASTS, same_way};
@@ -87,6 +88,9 @@ pub struct Args {
     /// Rule by which a roll is counted: phase by phase, or by SOPHIA's Eq. 8 as it is printed.
     #[arg(long, value_enum, default_value = "phases", value_name = "HOW")]
     rule: By,
+    /// What an interval counts by.
+    #[arg(long, value_enum, default_value = "demand", value_name = "WHAT")]
+    count: CountBy,
     /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     season: Option<Duration>,
@@ -121,6 +125,24 @@ enum By {
     Phases,
     /// Eq. 8 as it is printed.
     Printed,
+}
+
+/// What an interval counts by.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum CountBy {
+    /// What clients ask for in it: a change goes into a quiet time.
+    Demand,
+    /// What could be served in it, as in SOPHIA.
+    Capacity,
+}
+
+impl CountBy {
+    pub(super) fn count(self) -> Count {
+        match self {
+            Self::Demand => Count::Demand,
+            Self::Capacity => Count::Capacity,
+        }
+    }
 }
 
 pub(super) fn share(text: &str) -> Result<f64, String> {
@@ -188,6 +210,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         gain_min: args.gain_min,
         forecast: args.forecast.as_deref(),
         look_ahead: args.look_ahead.map(usize::from),
+        count: args.count.count(),
     };
     let default = number(&args.default)?;
     let advice = advise(&Question { trace: &trace, file: &file, default, basis });
@@ -291,6 +314,21 @@ fn text(advice: &Advice) -> String {
         [one.name.to_owned(), at(1), at(3), at(12)]
     });
     text.push_str(&table(&["FORECAST", "RMSE 1", "3", "12 INTERVALS"], rows, &[1, 2, 3]));
+    if let Some(demand) = &advice.demand {
+        let share =
+            |rmse: Option<f64>| rmse.map(|rmse| rmse / demand.mean_s.max(f64::MIN_POSITIVE));
+        let rows = demand.forecasts.iter().map(|one| {
+            let at =
+                |distance: usize| error(one.rmse.get(distance - 1).map(|of| share(*of)).as_ref());
+            [one.name.to_owned(), at(1), at(3), at(12)]
+        });
+        _ = writeln!(
+            text,
+            "\nClients ask for {:.1} operations a second in the mean; how many comes next is told by {}.",
+            demand.mean_s, demand.forecast
+        );
+        text.push_str(&table(&["DEMAND", "RMSE 1", "3", "12 INTERVALS"], rows, &[1, 2, 3]));
+    }
     text
 }
 

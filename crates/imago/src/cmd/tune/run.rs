@@ -14,7 +14,7 @@ use imago_tune::configurations::{self, Configuration, in_order};
 use imago_tune::controller::{Event, Request, Summary};
 use imago_tune::redis::{self, Redis};
 
-use super::plan::{measurements, season_s, share};
+use super::plan::{CountBy, measurements, season_s, share};
 use super::roll::level;
 use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
@@ -76,9 +76,13 @@ pub(super) struct Args {
     /// Gain that a plan needs to be followed, as a share of what is served without it.
     #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = share)]
     gain_min: f64,
-    /// Share of what the configuration serves that clients have to ask for; below it no change is noticed.
+    /// Share of what the configuration serves that clients have to ask for, now or within the look-ahead; below it no
+    /// change is noticed.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
     busy_min: f64,
+    /// What an interval counts by.
+    #[arg(long, value_enum, default_value = "demand", value_name = "WHAT")]
+    count: CountBy,
     /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     season: Option<Duration>,
@@ -240,6 +244,7 @@ impl Args {
             changes_max: self.changes_max,
             gain_min: self.gain_min,
             busy_min: self.busy_min,
+            count: self.count.count(),
             forecast: self.forecast.clone(),
             look_ahead: self.look_ahead.map(usize::from),
             judged_by: self.judged_by.into(),

@@ -100,7 +100,7 @@ mod tests {
         let interval = |n: u64| Interval {
             start_s: 1_489_968_000 + n * 300,
             mix: Some(Mix::of_reads(reads(n))),
-            rate_s: 900.0,
+            rate_s: Some(900.0),
         };
         let (mut shift, mut day) = (Calendar::of_season(SHIFT_S, 300), Calendar::of_day(300));
         for n in 0..200 {
@@ -118,7 +118,7 @@ mod tests {
         let interval = |n: u64| {
             let is_weekend = n / 24 % 7 >= 5;
             let mix = Some(Mix::of_reads(if is_weekend { 0.95 } else { 0.2 }));
-            Interval { start_s: 1_489_968_000 + n * 3_600, mix, rate_s: 900.0 }
+            Interval { start_s: 1_489_968_000 + n * 3_600, mix, rate_s: Some(900.0) }
         };
         let (mut day, mut week) = (Calendar::of_day(3_600), Calendar::of_week(3_600));
         assert_eq!(week.ahead(1), None);

@@ -122,7 +122,7 @@ mod tests {
     fn observe(chain: &mut Markov, reads: impl IntoIterator<Item = f64>) {
         for (n, share) in (0..).zip(reads) {
             let (start_s, mix) = (1_492_560_000 + n * 300, Some(Mix::of_reads(share)));
-            chain.observe(&Interval { start_s, mix, rate_s: 2_400.0 });
+            chain.observe(&Interval { start_s, mix, rate_s: Some(2_400.0) });
         }
     }
 

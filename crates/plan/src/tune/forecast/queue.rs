@@ -52,7 +52,7 @@ mod tests {
         let interval = |n: u64, reads: Option<f64>| Interval {
             start_s: 1_600_000_000 + n * 20,
             mix: reads.map(Mix::of_reads),
-            rate_s: 3_000.0,
+            rate_s: Some(3_000.0),
         };
         let scheduled = [Some(0.0), Some(0.9), None, Some(0.05)];
         let scheduled: Vec<Interval> =

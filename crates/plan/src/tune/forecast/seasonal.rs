@@ -166,7 +166,7 @@ mod tests {
 
     fn interval(n: u64, reads: f64) -> Interval {
         let mix = Some(Mix::of_reads(reads.clamp(0.0, 1.0)));
-        Interval { start_s: 1_489_968_000 + n * HALF_HOUR_S, mix, rate_s: 900.0 }
+        Interval { start_s: 1_489_968_000 + n * HALF_HOUR_S, mix, rate_s: Some(900.0) }
     }
 
     fn of_day(n: u64) -> f64 {

@@ -1,0 +1,163 @@
+//! How much clients will ask for, beside of which mix.
+//!
+//! A rate is taken as a share of a bound, and with what is left to one that is a mix of two: so any forecast of mixes
+//! forecasts rates too, and a back-test of it tells how far it was off.
+
+use super::{Chances, Errors, Forecast, backtest};
+use crate::tune::workload::{Interval, KINDS, Mix};
+
+/// A forecast of rates by a forecast of mixes, which is shown nothing else.
+pub struct Demand {
+    bound_s: f64,
+    by: Box<dyn Forecast + Send + Sync>,
+}
+
+impl Demand {
+    /// Of rates up to a bound, in operations a second: what is beyond it counts as the bound.
+    ///
+    /// # Panics
+    /// If the bound is not positive.
+    #[must_use]
+    pub fn new(bound_s: f64, by: Box<dyn Forecast + Send + Sync>) -> Self {
+        assert!(bound_s > 0.0, "a bound of {bound_s} operations a second");
+        Self { bound_s, by }
+    }
+
+    /// Learns what was seen in the next interval. One in which nobody looked tells nothing.
+    pub fn observe(&mut self, seen: &Interval) {
+        self.by.observe(&as_share(seen, self.bound_s));
+    }
+
+    /// Operations a second in so many intervals behind the last one that was seen; none if too little was seen.
+    #[must_use]
+    pub fn ahead(&self, intervals: usize) -> Option<Vec<f64>> {
+        let of = |chances: Chances| Some(Mix::mean(chances)?.shares()[0] * self.bound_s);
+        self.by.ahead(intervals)?.into_iter().map(of).collect()
+    }
+
+    /// How far such a forecast was off, by [`backtest`]: the root of the mean square, in operations a second, by the
+    /// distance.
+    pub fn errors(
+        by: &mut dyn Forecast,
+        past: &[Interval],
+        bound_s: f64,
+        asked: (usize, usize),
+        distance_max: usize,
+    ) -> Errors {
+        let shares: Vec<Interval> = past.iter().map(|seen| as_share(seen, bound_s)).collect();
+        let Errors { name, by_distance } = backtest(by, &shares, asked, distance_max);
+        // The distance of two mixes spreads over all kinds what two of them differ by.
+        let to_rate = bound_s * (KINDS as f64 / 2.0).sqrt();
+        let of = |error: Option<f64>| error.map(|error| error * to_rate);
+        Errors { name, by_distance: by_distance.into_iter().map(of).collect() }
+    }
+}
+
+fn as_share(seen: &Interval, bound_s: f64) -> Interval {
+    let share = |rate_s: f64| Mix::of_reads((rate_s / bound_s).clamp(0.0, 1.0));
+    Interval { mix: seen.rate_s.map(share), ..*seen }
+}
+
+/// A forecast of mixes and one of rates beside it.
+pub struct WithDemand {
+    /// The mixes.
+    pub mixes: Box<dyn Forecast + Send + Sync>,
+    /// The rates.
+    pub demand: Demand,
+}
+
+impl Forecast for WithDemand {
+    fn name(&self) -> &'static str {
+        self.mixes.name()
+    }
+
+    fn observe(&mut self, seen: &Interval) {
+        self.mixes.observe(seen);
+        self.demand.observe(seen);
+    }
+
+    fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
+        self.mixes.ahead(intervals)
+    }
+
+    fn rates_ahead(&self, intervals: usize) -> Option<Vec<f64>> {
+        self.demand.ahead(intervals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::forecast::{Calendar, LastValue};
+
+    const QUARTER_S: u64 = 900;
+
+    /// Four times as busy by day as by night, and nothing in the last hour.
+    fn rate_s(n: u64) -> f64 {
+        match n % 96 {
+            32..=75 => 18_400.0,
+            92..=95 => 0.0,
+            _ => 4_600.0,
+        }
+    }
+
+    fn seen(n: u64) -> Interval {
+        let rate_s = rate_s(n);
+        let mix = (rate_s > 0.0).then(|| Mix::of_reads(0.3));
+        Interval { start_s: 1_490_054_400 + n * QUARTER_S, mix, rate_s: Some(rate_s) }
+    }
+
+    #[test]
+    fn a_day_that_repeats_is_forecast_in_operations_a_second() {
+        let mut demand = Demand::new(20_000.0, Box::new(Calendar::of_day(QUARTER_S)));
+        assert_eq!(demand.ahead(1), None, "nothing was seen");
+        (0..3 * 96).for_each(|n| demand.observe(&seen(n)));
+        let ahead = demand.ahead(96).unwrap();
+        for (n, rate) in (3 * 96..).zip(ahead) {
+            assert!((rate - rate_s(n)).abs() < 1e-6, "{n}: {rate}");
+        }
+    }
+
+    #[test]
+    fn errors_are_in_operations_a_second() {
+        let past: Vec<Interval> = (0..5 * 96).map(seen).collect();
+        let mut by_day = Calendar::of_day(QUARTER_S);
+        let errors = Demand::errors(&mut by_day, &past, 20_000.0, (96, 1), 12);
+        assert!(errors.over(12).unwrap() < 1e-6, "{errors:?}");
+        // A day of 96 quarters has two steps of 13,800 and two of 4,600.
+        let errors = Demand::errors(&mut LastValue::default(), &past, 20_000.0, (96, 1), 1);
+        let expected = ((2.0 * 13_800.0_f64.powi(2) + 2.0 * 4_600.0_f64.powi(2)) / 96.0).sqrt();
+        let error = errors.by_distance[0].unwrap();
+        assert!((error / expected - 1.0).abs() < 0.01, "{error} {expected}");
+    }
+
+    #[test]
+    fn an_interval_in_which_nobody_looked_is_not_one_of_no_operations() {
+        let mut demand = Demand::new(20_000.0, Box::new(Calendar::of_day(QUARTER_S)));
+        (0..96).for_each(|n| demand.observe(&seen(n)));
+        for n in 96..2 * 96 {
+            demand.observe(&Interval { mix: None, rate_s: None, ..seen(n) });
+        }
+        let noon = demand.ahead(96).unwrap()[48];
+        assert!((noon - 18_400.0).abs() < 1e-6, "{noon}");
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_counts_as_the_bound() {
+        let mut demand = Demand::new(10_000.0, Box::<LastValue>::default());
+        demand.observe(&seen(40));
+        assert_eq!(demand.ahead(2), Some(vec![10_000.0; 2]));
+    }
+
+    #[test]
+    fn mixes_are_those_of_the_forecast_beside_it() {
+        let mixes = Box::<LastValue>::default();
+        let demand = Demand::new(20_000.0, Box::<LastValue>::default());
+        let mut both = WithDemand { mixes, demand };
+        assert_eq!(both.rates_ahead(1), None);
+        (90..93).for_each(|n| both.observe(&seen(n)));
+        // In the last interval nothing was asked for, which tells nothing of the mix.
+        assert_eq!(both.ahead(1), Some(vec![vec![(1.0, Mix::of_reads(0.3))]]));
+        assert_eq!(both.rates_ahead(1), Some(vec![0.0]));
+    }
+}
