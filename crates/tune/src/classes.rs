@@ -8,7 +8,7 @@ use crate::basis::Way;
 use crate::cluster::{Result, Settings};
 use crate::configurations::{Configuration, differences};
 
-/// For each configuration, the way to each other one: by knobs of the dearest class that differs, if that is approved.
+/// For each configuration, the way to each other one: by what the dearest differences take, if that is approved.
 ///
 /// # Errors
 /// There is no such setting.
@@ -18,11 +18,16 @@ pub fn ways<D: Settings>(
 ) -> Result<Vec<Vec<Way>>> {
     let way = |from: &Configuration, to: &Configuration| {
         let class = class::<D>(from, to)?;
-        Ok(if approved.contains(&class) {
-            Way::By(class)
-        } else {
-            let name = name(class);
-            Way::Barred(format!("it takes a change of the class {name}, which is not approved"))
+        let parts = match class {
+            CostClass::RestartAndRewrite => vec![CostClass::Restart, CostClass::Rewrite],
+            one => vec![one],
+        };
+        Ok(match parts.into_iter().find(|part| !approved.contains(part)) {
+            None => Way::By(class),
+            Some(part) => {
+                let name = name(part);
+                Way::Barred(format!("it takes a change of the class {name}, which is not approved"))
+            }
         })
     };
     let row = |from: &Configuration| all.iter().map(|to| way(from, to)).collect::<Result<_>>();
@@ -31,14 +36,20 @@ pub fn ways<D: Settings>(
 
 /// The dearest class of what differs between two configurations.
 fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostClass> {
-    let mut dearest = CostClass::Live;
-    if from.compaction != to.compaction {
-        dearest = CostClass::Alter;
-    }
+    let table = match (&from.compaction, &to.compaction) {
+        (from, to) if from == to => CostClass::Live,
+        // Files of one strategy are none of another.
+        (Some(from), Some(to)) if from.class() != to.class() => CostClass::Rewrite,
+        _ => CostClass::Alter,
+    };
+    let mut knobs = CostClass::Live;
     for name in differences::<D>(from, to)? {
-        dearest = dearest.max(D::find(&name)?.class);
+        knobs = knobs.max(D::find(&name)?.class);
     }
-    Ok(dearest)
+    Ok(match (table, knobs) {
+        (CostClass::Rewrite, CostClass::Restart) => CostClass::RestartAndRewrite,
+        (table, knobs) => table.max(knobs),
+    })
 }
 
 /// The name of a class, as it is approved.
@@ -49,6 +60,7 @@ pub fn name(class: CostClass) -> &'static str {
         CostClass::Alter => "alter",
         CostClass::Restart => "restart",
         CostClass::Rewrite => "rewrite",
+        CostClass::RestartAndRewrite => "restart and rewrite",
     }
 }
 
@@ -87,5 +99,30 @@ mod tests {
         assert_eq!(ways[1][2], Way::By(CostClass::Alter));
         let Way::Barred(why) = &ways[0][3] else { panic!("{ways:?}") };
         assert!(why.contains("class restart"), "{why}");
+    }
+
+    #[test]
+    fn another_strategy_rewrites_all_data() {
+        let of = |class: &str, memtables: &str| {
+            let compaction = Compaction::parse(&format!(r#"{{"class": "{class}"}}"#)).unwrap();
+            let settings = [("memtable_heap_space".into(), memtables.into())].into();
+            Configuration { name: class.into(), settings, compaction: Some(compaction) }
+        };
+        let all = [
+            of("SizeTieredCompactionStrategy", "64MiB"),
+            of("LeveledCompactionStrategy", "64MiB"),
+            of("LeveledCompactionStrategy", "32MiB"),
+        ];
+        let cheap = BTreeSet::from([CostClass::Live, CostClass::Alter, CostClass::Restart]);
+        let barred = ways::<Cassandra>(&all, &cheap).unwrap();
+        for (from, to) in [(0, 1), (0, 2)] {
+            let Way::Barred(why) = &barred[from][to] else { panic!("{barred:?}") };
+            assert!(why.contains("class rewrite"), "{why}");
+        }
+        assert_eq!(barred[1][2], Way::By(CostClass::Restart));
+        let every: BTreeSet<CostClass> = cheap.into_iter().chain([CostClass::Rewrite]).collect();
+        let ways = ways::<Cassandra>(&all, &every).unwrap();
+        assert_eq!(ways[0][1], Way::By(CostClass::Rewrite));
+        assert_eq!(ways[0][2], Way::By(CostClass::RestartAndRewrite));
     }
 }

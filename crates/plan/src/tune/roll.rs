@@ -19,8 +19,10 @@ pub enum CostClass {
     Alter,
     /// Each node restarts.
     Restart,
-    /// All data is rewritten.
+    /// Changed for all nodes at once by a statement, behind which all data is rewritten.
     Rewrite,
+    /// Each node restarts, and all data is rewritten.
+    RestartAndRewrite,
 }
 
 /// What changes take in a cluster.
@@ -92,14 +94,21 @@ impl Costs {
         assert!(self.nodes > 0, "a cluster of no node");
         match class {
             CostClass::Live => self.live(),
-            CostClass::Alter => vec![Phase { seconds: self.alter_s, old: 1.0, new: 0.0 }],
+            CostClass::Alter => vec![self.alter()],
             CostClass::Restart => self.restarts(),
-            CostClass::Rewrite => {
-                let taken = 1.0 - self.rewrite_takes;
-                let rewrite = Phase { seconds: self.rewrite_s, old: 0.0, new: taken };
-                self.restarts().into_iter().chain([rewrite]).collect()
+            CostClass::Rewrite => vec![self.alter(), self.rewrite()],
+            CostClass::RestartAndRewrite => {
+                self.restarts().into_iter().chain([self.rewrite()]).collect()
             }
         }
+    }
+
+    fn alter(&self) -> Phase {
+        Phase { seconds: self.alter_s, old: 1.0, new: 0.0 }
+    }
+
+    fn rewrite(&self) -> Phase {
+        Phase { seconds: self.rewrite_s, old: 0.0, new: 1.0 - self.rewrite_takes }
     }
 
     fn live(&self) -> Vec<Phase> {
@@ -256,7 +265,9 @@ mod tests {
         };
         assert!(lost(CostClass::Live).abs() < 1e-9 && lost(CostClass::Alter).abs() < 1e-9);
         assert!((lost(CostClass::Restart) - 21.0).abs() < 1e-9, "{}", lost(CostClass::Restart));
-        assert!((lost(CostClass::Rewrite) - 43.5).abs() < 1e-9, "{}", lost(CostClass::Rewrite));
+        assert!((lost(CostClass::Rewrite) - 22.5).abs() < 1e-9, "{}", lost(CostClass::Rewrite));
+        let both = lost(CostClass::RestartAndRewrite);
+        assert!((both - 43.5).abs() < 1e-9, "{both}");
     }
 
     #[test]

@@ -55,6 +55,14 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for Compaction {
     }
 }
 
+impl Compaction {
+    /// The strategy's name.
+    #[must_use]
+    pub fn class(&self) -> &str {
+        &self.0["class"]
+    }
+}
+
 impl From<Compaction> for BTreeMap<String, String> {
     fn from(compaction: Compaction) -> Self {
         compaction.0
