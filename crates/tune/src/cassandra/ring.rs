@@ -69,10 +69,14 @@ pub struct View {
     pub schema: Uuid,
     /// The nodes that it keeps writes for, because they were away.
     pub hints: BTreeSet<Uuid>,
+    /// The version of its program.
+    pub version: String,
     /// How far its clock is ahead of this machine's, in milliseconds; the time of its answer is part of it.
     pub ahead_ms: i64,
 }
 
+/// The version of Cassandra whose settings are known.
+const KNOWN: &str = "5.0";
 /// Clocks that are further apart are an obstacle: the later one of two writes wins by them, and a job whose process died
 /// is told from a living one by them.
 const APART_MS_MAX: i64 = 5_000;
@@ -237,6 +241,7 @@ impl Cluster {
                 Ok(view) => {
                     schemas.entry(view.schema).or_default().push(name);
                     clocks.push((view.ahead_ms, name));
+                    obstacles.extend(unknown_version(name, &view.version));
                     obstacles.extend(self.objections(name, &view, away));
                 }
             }
@@ -289,14 +294,21 @@ fn apart(clocks: &[(i64, &str)]) -> Option<String> {
     })
 }
 
+/// Names and defaults of settings differ from one version to the next.
+fn unknown_version(name: &str, version: &str) -> Option<String> {
+    let is_known = version.strip_prefix(KNOWN).is_some_and(|rest| rest.starts_with(['.', '-']));
+    (!is_known)
+        .then(|| format!("{name} runs Cassandra {version}, and settings are known of {KNOWN}"))
+}
+
 /// What a node tells of itself and of the others.
 async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
     let session = connect_to(node.address, uri).await?;
     let asked = clock::now_ms();
-    let local = rows::<(Uuid, CqlTimestamp)>(
+    let local = rows::<(Uuid, CqlTimestamp, String)>(
         &session,
-        "reading the schema's version and the clock",
-        "SELECT schema_version, toTimestamp(now()) FROM system.local",
+        "reading its versions and the clock",
+        "SELECT schema_version, toTimestamp(now()), release_version FROM system.local",
         (),
     )
     .await?;
@@ -311,10 +323,11 @@ async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
         if stops { nodetool(node, "status", LOOK_BOUND).await.map(Some) } else { Ok(None) }
     };
     let (hints, status) = tokio::try_join!(hints, status)?;
-    let (schema, CqlTimestamp(at_ms)) =
-        local.first().copied().unwrap_or((Uuid::nil(), CqlTimestamp(between_ms)));
+    let nothing = || (Uuid::nil(), CqlTimestamp(between_ms), String::new());
+    let (schema, CqlTimestamp(at_ms), version) = local.into_iter().next().unwrap_or_else(nothing);
     let hints = hints.into_iter().map(|(id,)| id).collect();
-    Ok(View { sees: status.as_deref().map(seen), schema, hints, ahead_ms: at_ms - between_ms })
+    let (sees, ahead_ms) = (status.as_deref().map(seen), at_ms - between_ms);
+    Ok(View { sees, schema, hints, version, ahead_ms })
 }
 
 /// The settings that a node runs with.
@@ -366,6 +379,16 @@ Note: Non-system keyspaces don't have the same replication settings
 
     fn id(text: &str) -> Uuid {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn settings_are_known_of_one_version() {
+        assert_eq!(unknown_version("cas-1", "5.0.2"), None);
+        assert_eq!(unknown_version("cas-1", "5.0-rc1"), None);
+        for other in ["4.1.3", "5.1.0", "5.01", ""] {
+            let said = unknown_version("cas-1", other).unwrap();
+            assert!(said.contains("cas-1 runs Cassandra") && said.contains("5.0"), "{said}");
+        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::cluster::{NodeAccess, Result};
 /// For a node to answer one question.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
+/// The oldest version of Redis whose settings are known.
+const OLDEST: u32 = 7;
+
 /// What a node says.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
@@ -173,6 +176,11 @@ impl<'a> Look<'a> {
 async fn facts(node: &NodeAccess, uri: &Uri, settings: &[&str]) -> Result<Facts> {
     let at = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await?;
     let info: String = at.ask(&["INFO"]).await?;
+    let version = line(&info, "redis_version").unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < OLDEST) {
+        return Err(not_understood(node, &format!("it runs version \"{version}\"")));
+    }
     let is_cluster = line(&info, "cluster_enabled") == Some("1");
     let (mut is_well, mut topology) = (true, Topology::default());
     if is_cluster {
@@ -208,6 +216,6 @@ async fn replication(node: &NodeAccess, uri: &Uri) -> Result<Replication> {
 fn not_understood(node: &NodeAccess, why: &str) -> crate::cluster::Error {
     crate::cluster::Error::failed(
         format!("{} cannot be understood: {why}", node.name),
-        "is it a server of Redis 7?",
+        "settings are known of Redis 7 and later",
     )
 }

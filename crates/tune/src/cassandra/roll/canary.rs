@@ -247,7 +247,10 @@ impl Work<'_> {
                 self.checkpoint.canary = Some(Canary::Passed);
                 self.run.save(self.checkpoint.value()).await?;
                 let what = format!("{name}: does better than before, and the roll goes on");
-                let why = told(&comparison);
+                let why = format!(
+                    "{}; what only a whole cluster gains or loses was not seen",
+                    told(&comparison)
+                );
                 self.journal.note(&self.run.record().id, &what, &why).await?;
                 self.run.reporter().decision(what, why);
                 return Ok(());
