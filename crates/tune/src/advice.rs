@@ -6,15 +6,15 @@
 //! from, and the plan from its end on is the advice.
 
 use imago_plan::tune::baselines::{Baseline, Comparison};
-use imago_plan::tune::forecast::{Errors, backtest};
-use imago_plan::tune::planner::{Count, Planner};
+use imago_plan::tune::forecast::{Errors, Forecast, Queue, backtest};
+use imago_plan::tune::planner::{Planner, Weight};
 use imago_plan::tune::replay::{Promise, Replayed, real, replay};
 use imago_plan::tune::schedule::{Change, Schedule};
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
 pub use crate::basis::{Alternative, Expected};
-use crate::basis::{Basis, Chosen};
+use crate::basis::{Basis, Chosen, ChosenDemand, bound_s};
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 
@@ -34,6 +34,8 @@ pub struct Question<'q> {
     pub file: &'q str,
     /// The default configuration.
     pub default: usize,
+    /// What is known to come behind its end, with its name: a queue of jobs, for example. The plan is made for that then.
+    pub queue: Option<(&'q Trace, &'q str)>,
     /// What is decided by.
     pub basis: Basis<'q>,
 }
@@ -53,16 +55,19 @@ pub struct Advice {
     pub current: String,
     /// The forecasts, with their errors.
     pub forecasts: Vec<ForecastReport>,
-    /// The forecast that is used.
+    /// The forecast that the plan is made by.
     pub forecast: String,
-    /// The look-ahead that is used, in intervals.
+    /// The intervals that it is made for.
     pub look_ahead: usize,
-    /// The forecasts of how much clients ask for; null where intervals count by capacity.
+    /// The forecasts of how much clients ask for; null where intervals weigh by capacity.
     pub demand: Option<DemandReport>,
     /// The plan from the end of the trace on.
     pub plan: Vec<PlannedChange>,
     /// What is expected within the look-ahead.
     pub expected: Expected,
+    /// The most that clients are expected to ask for until the first change, as a share of what the present configuration
+    /// serves of it; null where intervals weigh by capacity.
+    pub busy_peak: Option<f64>,
     /// How far that can be trusted; null if nothing is to be changed, or too few plans of the past can be looked at.
     pub confidence: Option<Confidence>,
     /// Each other configuration: what a change to it would bring.
@@ -144,8 +149,12 @@ pub struct ReplayReport {
     pub learned: usize,
     /// Those that were lived through.
     pub lived: usize,
-    /// Operations.
-    pub operations: f64,
+    /// The forecast and the look-ahead that this was done with, in intervals.
+    pub forecast: &'static str,
+    /// See [`Self::forecast`].
+    pub look_ahead: usize,
+    /// What was served: operations; where intervals weigh by demand, seconds in which the best configuration would be busy.
+    pub served: f64,
     /// Changes.
     pub changes: usize,
     /// Plans that were made, and those of them that a departure from the forecast called for.
@@ -159,8 +168,8 @@ pub struct ReplayReport {
 pub struct BaselineReport {
     /// Its name.
     pub name: &'static str,
-    /// Operations.
-    pub operations: f64,
+    /// What was served, in the unit of [`ReplayReport::served`].
+    pub served: f64,
     /// What the planned way serves, as a ratio to it.
     pub planned_ratio: f64,
     /// Changes.
@@ -218,21 +227,31 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     let compared = Comparison { real: &really, at_once: &at_once, default: question.default };
     let report = |name, other: Schedule| BaselineReport {
         name,
-        operations: other.operations,
-        planned_ratio: schedule.operations / other.operations.max(1.0),
+        served: other.operations,
+        planned_ratio: schedule.operations / other.operations.max(f64::MIN_POSITIVE),
         changes: other.changes.len(),
     };
     let baselines = Baseline::ALL.map(|one| report(one.name(), compared.of(one)));
     let aggressive = report("aggressive", lived(true).schedule);
-    let mut forecast = basis.forecast(&chosen);
+    let end_s = intervals.last().map_or(0, |last| last.start_s) + trace.interval_s;
+    let (mut forecast, ahead): (Box<dyn Forecast + Send + Sync>, usize) = match question.queue {
+        Some((queue, file)) => {
+            require_behind(queue, file, trace.interval_s, end_s)?;
+            (Box::new(Queue::new(queue.intervals.clone())), queue.intervals.len())
+        }
+        None => {
+            // The whole trace is learned from, with rates that the learned part may not have had.
+            let demand = ChosenDemand { bound_s: bound_s(intervals), ..chosen.demand };
+            (basis.forecast(&Chosen { demand, ..chosen }), look_ahead)
+        }
+    };
     intervals.iter().for_each(|interval| forecast.observe(interval));
     let mut planner = Planner::new(basis.current);
-    planner.plan_anew(&*forecast, &rates, &setting);
+    planner.plan_anew(&*forecast, &rates, &basis.setting(ahead, false));
     let Some(plan) = planner.plan() else {
         let found = "nothing is known of what comes behind its end".to_owned();
         return Err(too_little(found, "some operations at least are needed".into()));
     };
-    let end_s = intervals.last().map_or(0, |last| last.start_s) + trace.interval_s;
     let at_s = |interval: usize| end_s + interval as u64 * trace.interval_s;
     let planned = |change: &Change| PlannedChange {
         at_s: at_s(change.interval),
@@ -248,22 +267,41 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         roll_s: basis.roll_s(),
         current: measurements.names[basis.current].clone(),
         forecasts,
-        forecast: name.to_owned(),
-        look_ahead,
-        demand: (basis.count == Count::Demand).then(|| demand(&basis, intervals, learned, &chosen)),
+        forecast: question.queue.map_or(name, |_| forecast.name()).to_owned(),
+        look_ahead: ahead,
+        demand: (basis.weight == Weight::Demand)
+            .then(|| demand(&basis, intervals, learned, &chosen)),
         plan: followed.map(planned).collect(),
         expected,
+        busy_peak: planner.busy_peak(&rates),
         confidence: Confidence::of(expected.gain, &promises).filter(|_| changes),
         alternatives: basis.alternatives(plan, at_s),
         replay: ReplayReport {
             learned,
             lived: intervals.len() - learned,
-            operations: schedule.operations,
+            forecast: name,
+            look_ahead,
+            served: schedule.operations,
             changes: schedule.changes.len(),
             plans,
             departures,
         },
         baselines: baselines.into_iter().chain([aggressive]).collect(),
+    })
+}
+
+/// Makes sure that a queue goes on where the trace ends.
+fn require_behind(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Result<()> {
+    let begins_s = queue.intervals.first().map_or(0, |first| first.start_s);
+    if (queue.interval_s, begins_s) == (interval_s, end_s) {
+        return Ok(());
+    }
+    Err(Error::TooLittle {
+        file: file.to_owned(),
+        found: format!("it begins at {begins_s} with intervals of {} s", queue.interval_s),
+        needed: format!(
+            "it has to go on where the trace ends, at {end_s} with intervals of {interval_s} s"
+        ),
     })
 }
 
@@ -284,192 +322,4 @@ fn demand(
 }
 
 #[cfg(test)]
-mod tests {
-    use imago_plan::tune::roll::{CostClass, Costs, Rule};
-
-    use super::*;
-    use crate::basis::{DAY_S, Way, same_way};
-    use crate::measurements::Measurements;
-
-    const MEASURED: &str = "\
-configuration,operations_s,reads,updates
-write-tuned,52000,0,1
-write-tuned,30000,1,0
-read-tuned,37000,0,1
-read-tuned,46000,1,0
-";
-
-    const COSTS: Costs = Costs {
-        nodes: 3,
-        at_once: 1,
-        restart_s: 60.0,
-        catch_up: 0.65,
-        catch_up_capacity: 0.5,
-        live_s: 0.5,
-        alter_s: 1.0,
-        rewrite_s: 600.0,
-        rewrite_takes: 0.25,
-    };
-
-    /// Days of quarters of an hour, written to by day and read by night.
-    fn days(days: u64) -> Trace {
-        let mut text = String::from("start,reads,updates\n");
-        for n in 0..days * 96 {
-            let (reads, updates) =
-                if (28..76).contains(&(n % 96)) { (900, 9_100) } else { (9_500, 500) };
-            text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 900);
-        }
-        Trace::read("days.csv", text.as_bytes()).unwrap()
-    }
-
-    fn ways() -> Vec<Vec<Way>> {
-        same_way(2, CostClass::Restart)
-    }
-
-    fn question<'q>(
-        trace: &'q Trace,
-        measurements: &'q Measurements,
-        ways: &'q [Vec<Way>],
-    ) -> Question<'q> {
-        let basis = Basis {
-            measurements,
-            interval_s: trace.interval_s,
-            season_s: DAY_S,
-            current: 0,
-            costs: COSTS,
-            ways,
-            rule: Rule::Phases,
-            gain_min: 0.0,
-            forecast: None,
-            look_ahead: None,
-            count: Count::Demand,
-        };
-        Question { trace, file: "days.csv", default: 0, basis }
-    }
-
-    #[test]
-    fn a_workload_of_days_and_nights_is_followed_and_serves_more_than_any_fixed_configuration() {
-        let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
-        let trace = days(9);
-        let advice = advise(&question(&trace, &measurements, &ways())).unwrap();
-        assert!((advice.roll_s - 180.0).abs() < 1e-9);
-        assert_eq!(advice.replay.lived, 3 * 96);
-        // It begins at night, with the configuration for the day.
-        assert_eq!(advice.replay.changes, 7, "{advice:?}");
-        let ratio = |name: &str| {
-            advice.baselines.iter().find(|one| one.name == name).unwrap().planned_ratio
-        };
-        assert!(ratio("default") > 1.1 && ratio("static optimal") > 1.05, "{:?}", advice.baselines);
-        assert!(ratio("oracle") > 0.99 && ratio("theoretical best") < 1.0);
-        // It ends at midnight, by which time the nights' configuration pays for six hours.
-        assert_eq!(advice.plan[0].to, "read-tuned", "{advice:?}");
-        assert!(advice.expected.gain > 0.0);
-        let confidence = advice.confidence.unwrap();
-        assert!(confidence.plans >= 5 && confidence.gained > 0.99, "{confidence:?}");
-        assert!((confidence.gain_low - advice.expected.gain).abs() < 0.01, "{confidence:?}");
-        let of = |name: &str| advice.forecasts.iter().find(|one| one.name == name).unwrap();
-        assert!(of("time of day").rmse[11].unwrap() < of("last value").rmse[11].unwrap());
-    }
-
-    #[test]
-    fn how_much_clients_ask_for_is_forecast_too_and_a_change_waits_for_a_quiet_time() {
-        // A twentieth is gained.
-        let measured = MEASURED.replace("read-tuned,46000,1,0", "read-tuned,31500,1,0");
-        let measurements = Measurements::read("here.csv", measured.as_bytes()).unwrap();
-        // Reads by day, at their peak from nine to five; a hundredth of that from two to four.
-        let mut text = String::from("start,reads,updates\n");
-        for n in 0..12 * 96_u64 {
-            let all = match n % 96 {
-                8..16 => 90_000,
-                36..68 => 9_000_000,
-                _ => 1_500_000,
-            };
-            // Updates in the first days: since then another configuration is the best one.
-            let (reads, updates) = if n < 3 * 96 { (0, all) } else { (all, 0) };
-            text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 900);
-        }
-        let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
-        let ways = ways();
-        let mut asked = question(&trace, &measurements, &ways);
-        (asked.basis.costs.restart_s, asked.basis.look_ahead) = (900.0, Some(40));
-        let advice = advise(&asked).unwrap();
-        let demand = advice.demand.unwrap();
-        assert_eq!((&*demand.forecast, demand.forecasts.len()), ("time-of-day", 3), "{demand:?}");
-        assert!(demand.forecasts[1].rmse[11].unwrap() < 1e-3 * demand.mean_s, "{demand:?}");
-        // The trace ends at midnight, and three nodes of a quarter of an hour each are changed from two on.
-        let hour = |at_s: u64| (at_s % 86_400) as f64 / 3_600.0;
-        assert_eq!(advice.plan.len(), 1, "{:?}", advice.plan);
-        assert!((1.9..3.3).contains(&hour(advice.plan[0].at_s)), "{:?}", advice.plan);
-        asked.basis.count = Count::Capacity;
-        let advice = advise(&asked).unwrap();
-        assert_eq!((hour(advice.plan[0].at_s), advice.demand), (0.0, None), "{:?}", advice.plan);
-    }
-
-    #[test]
-    fn a_workload_that_flips_is_left_alone_and_it_is_said_why() {
-        let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
-        let mut text = String::from("start,reads,updates\n");
-        for n in 0..400 {
-            let (reads, updates) = if n / 2 % 2 == 0 { (10_000, 0) } else { (0, 10_000) };
-            text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 30);
-        }
-        let trace = Trace::read("flips.csv", text.as_bytes()).unwrap();
-        let ways = ways();
-        let mut asked = question(&trace, &measurements, &ways);
-        asked.basis.count = Count::Capacity;
-        let advice = advise(&asked).unwrap();
-        let ratio = |name: &str| {
-            advice.baselines.iter().find(|one| one.name == name).unwrap().planned_ratio
-        };
-        assert!(ratio("static optimal") > 0.98, "{advice:?}");
-        assert!(ratio("naive") > 1.3, "{advice:?}");
-        assert_eq!((&*advice.plan, advice.confidence), (&[][..], None));
-        assert_eq!(advice.alternatives.len(), 1);
-        let because = &advice.alternatives[0].because;
-        assert!(
-            because.contains("the change costs") || because.contains("serves no more"),
-            "{because}"
-        );
-    }
-
-    #[test]
-    fn confidence_follows_what_plans_of_the_past_have_kept() {
-        let promise = |missed: f64| Promise { expected: 0.2, kept: 0.2 + missed };
-        let missed = [-0.3, -0.04, -0.02, -0.01, 0.0, 0.0, 0.0, 0.01, 0.01, 0.02, 0.2];
-        let promises = missed.map(promise);
-        let told = Confidence::of(0.1, &promises).unwrap();
-        assert_eq!((told.plans, told.gained), (11, 10.0 / 11.0));
-        assert!((told.gain_low - 0.06).abs() < 1e-9 && (told.gain_high - 0.12).abs() < 1e-9);
-        assert_eq!(Confidence::of(0.1, &promises[..4]), None);
-    }
-
-    #[test]
-    fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
-        let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
-        let trace = days(9);
-        let mut ways = ways();
-        ways[0][1] = Way::Barred("restarts are not approved".into());
-        let advice = advise(&question(&trace, &measurements, &ways)).unwrap();
-        assert_eq!((advice.replay.changes, advice.plan.len()), (0, 0), "{advice:?}");
-        let because = &advice.alternatives[0].because;
-        assert_eq!(because, "read-tuned is not changed to: restarts are not approved");
-        assert!(advice.alternatives[0].benefit > 0.1, "{advice:?}");
-    }
-
-    #[test]
-    fn what_cannot_be_told_is_said() {
-        let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
-        let short = Trace::read("short.csv", "start,reads\n0,1\n60,1\n120,1\n".as_bytes()).unwrap();
-        let error = advise(&question(&short, &measurements, &ways())).unwrap_err().to_string();
-        assert!(error.contains("3 intervals, and 30 at least"), "{error}");
-        let day = days(2);
-        let ways = ways();
-        let mut asked = question(&day, &measurements, &ways);
-        asked.basis.forecast = Some("time-of-week");
-        let error = advise(&asked).unwrap_err().to_string();
-        assert!(
-            error.contains("no forecast time-of-week") && error.contains("markov-2"),
-            "{error}"
-        );
-    }
-}
+mod tests;

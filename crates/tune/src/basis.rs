@@ -4,7 +4,7 @@
 use imago_plan::tune::forecast::{
     Calendar, Demand, Errors, Forecast, LastValue, Markov, Seasonal, WithDemand,
 };
-use imago_plan::tune::planner::{Count, Plan, Setting};
+use imago_plan::tune::planner::{Plan, Setting, Weight};
 use imago_plan::tune::replay::replay;
 use imago_plan::tune::roll::{CostClass, Costs, Rule, Sliced};
 use imago_plan::tune::schedule::Change;
@@ -23,7 +23,7 @@ const REPLAN_MIN: usize = 2;
 pub const DAY_S: u64 = 86_400;
 
 /// Distances that forecasts of rates are compared by, in intervals.
-const DEMAND_AHEAD: usize = 12;
+const DEMAND_AHEAD: usize = LOOK_AHEADS[LOOK_AHEADS.len() - 1];
 /// Times at which a forecast is asked in a back-test, about.
 const ASKED: usize = 500;
 /// How many times the most that was seen a rate may be until the choice is made anew.
@@ -95,8 +95,10 @@ pub struct Basis<'b> {
     pub forecast: Option<&'b str>,
     /// The look-ahead to use, in intervals; without it the one that serves most.
     pub look_ahead: Option<usize>,
-    /// What an interval counts by.
-    pub count: Count,
+    /// The most changes of a plan; without it as many as pay.
+    pub changes_max: Option<usize>,
+    /// What an interval weighs.
+    pub weight: Weight,
 }
 
 /// The forecasts that are used, and how far they are asked.
@@ -134,7 +136,8 @@ pub struct Alternative {
     pub because: String,
 }
 
-/// Operations within the look-ahead.
+/// What is served within the look-ahead: operations; where intervals weigh by demand, seconds in which the best configuration
+/// would be busy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Expected {
     /// If the configuration stays.
@@ -150,7 +153,11 @@ impl Expected {
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let planned = if plan.is_followed { plan.best.operations } else { plan.stays };
-        Self { stays: plan.stays, planned, gain: (planned - plan.stays) / plan.stays.max(1.0) }
+        Self {
+            stays: plan.stays,
+            planned,
+            gain: (planned - plan.stays) / plan.stays.max(f64::MIN_POSITIVE),
+        }
     }
 }
 
@@ -170,6 +177,9 @@ impl Basis<'_> {
             // A change in which nothing is served for as long as the plan reaches is never taken.
             Way::Barred(_) => Sliced { capacity_s: vec![(0.0, 0.0); look_ahead.max(1)] },
         };
+        let ways = self.ways[self.current].iter().enumerate();
+        let allowed =
+            ways.map(|(to, way)| to == self.current || matches!(way, Way::By(_))).collect();
         Setting {
             interval_s,
             rolls: self.ways.iter().map(|to| to.iter().map(sliced).collect()).collect(),
@@ -178,7 +188,9 @@ impl Basis<'_> {
             departs: DEPARTS,
             replan_min: REPLAN_MIN,
             gain_min: self.gain_min,
-            count: self.count,
+            changes_max: self.changes_max,
+            weight: self.weight,
+            allowed,
         }
     }
 
@@ -213,13 +225,13 @@ impl Basis<'_> {
         Seasonal::of_season(self.season_s, self.interval_s)
     }
 
-    /// The forecast that was chosen, which has seen nothing yet; of rates too, if intervals count by them.
+    /// The forecast that was chosen, which has seen nothing yet; of rates too, if intervals weigh by them.
     #[must_use]
     pub fn forecast(&self, chosen: &Chosen) -> Box<dyn Forecast + Send + Sync> {
         let mixes = self.named(chosen.forecast);
-        match self.count {
-            Count::Capacity => mixes,
-            Count::Demand => {
+        match self.weight {
+            Weight::Capacity => mixes,
+            Weight::Demand => {
                 let ChosenDemand { forecast, bound_s } = chosen.demand;
                 let demand = Demand::new(bound_s, self.named(forecast));
                 Box::new(WithDemand { mixes, demand })
@@ -289,9 +301,9 @@ impl Basis<'_> {
             None => LOOK_AHEADS.into_iter().filter(|one| *one <= intervals.len() / 4).collect(),
         };
         let simplest = Self::without_past(LAST_VALUE, self.look_ahead.unwrap_or(1));
-        let demand = match self.count {
-            Count::Capacity => simplest.demand,
-            Count::Demand => self.choose_demand(intervals),
+        let demand = match self.weight {
+            Weight::Capacity => simplest.demand,
+            Weight::Demand => self.choose_demand(intervals),
         };
         let mut best: Option<(f64, Chosen)> = None;
         for name in names {
@@ -313,7 +325,7 @@ impl Basis<'_> {
     /// For each other configuration the best time for one change to it, and why it is or is not made.
     pub fn alternatives(&self, plan: &Plan, at_s: impl Fn(usize) -> u64) -> Vec<Alternative> {
         let outlook = &plan.outlook;
-        let stays = plan.stays.max(1.0);
+        let stays = plan.stays.max(f64::MIN_POSITIVE);
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let of = |to: usize| {
             let tried = (0..outlook.intervals())
@@ -363,7 +375,7 @@ impl Basis<'_> {
 }
 
 /// What rates are taken to be below, in operations a second.
-fn bound_s(intervals: &[Interval]) -> f64 {
+pub(crate) fn bound_s(intervals: &[Interval]) -> f64 {
     let most = intervals.iter().filter_map(|one| one.rate_s).fold(0.0, f64::max);
     if most > 0.0 { most * HEADROOM } else { BOUND_UNSEEN_S }
 }

@@ -144,7 +144,7 @@ pub(crate) async fn run<C: Cluster>(
             ways: ways::<C::Database>(cluster.configurations(), &request.approved)?,
             gain_min: request.gain_min,
             busy_min: request.busy_min,
-            count: request.count,
+            weight: request.weight,
             forecast: request.forecast.clone(),
             look_ahead: request.look_ahead,
         };
@@ -285,14 +285,17 @@ impl<'a, C: Cluster> Controller<'a, C> {
         for (sum, count) in self.counted.iter_mut().zip(observation.operations) {
             *sum += count;
         }
-        if let Some(window) = observation.window() {
+        // What is seen while clients would notice nothing says nothing of a change, before it or behind it.
+        let window = observation.window();
+        let busy = window.filter(|window| self.tuner.busy(window) >= self.request.busy_min);
+        if let Some(window) = busy {
             self.looks.push(window);
             if self.looks.len() > BEFORE {
                 self.looks.remove(0);
             }
         }
         if let Phase::Judging(trial) = &mut self.phase {
-            trial.add(observation.window());
+            trial.add(busy, window.is_some() && busy.is_none());
             self.judge().await?;
         }
         let now_s = self.interval_of(now_s());

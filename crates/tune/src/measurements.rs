@@ -15,6 +15,30 @@ use crate::table::Table;
 /// Columns that tell how a measurement was made, and what it took. Of these only the round is ever looked at.
 pub const SAMPLED: [&str; 5] = ["round", "warm_s", "spread", "memory_bytes", "cpu_us"];
 
+/// What comes with Imago, with a name and where it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shipped {
+    /// The file's name.
+    pub file: &'static str,
+    /// Its text.
+    pub text: &'static str,
+    /// What was measured, and on what.
+    pub origin: &'static str,
+}
+
+/// Two configurations of Cassandra.
+pub const CASSANDRA: Shipped = Shipped {
+    file: "cassandra-5.csv",
+    text: include_str!("../data/cassandra-5.csv"),
+    origin: "three Cassandra 5 nodes on one machine with two cores, RF 3, QUORUM, 40,000 rows of 1 KB",
+};
+/// Thirteen configurations of Redis.
+pub const REDIS: Shipped = Shipped {
+    file: "redis-7.csv",
+    text: include_str!("../data/redis-7.csv"),
+    origin: "one Redis 7 server on a machine with two cores, 20,000 records of 1 KB",
+};
+
 /// By what configurations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
@@ -105,6 +129,15 @@ impl Measurements {
         Ok(Self { names, throughputs, samples })
     }
 
+    /// What comes with Imago.
+    ///
+    /// # Panics
+    /// Never: it is read in a test.
+    #[must_use]
+    pub fn shipped(shipped: Shipped) -> Self {
+        Self::read(shipped.file, shipped.text.as_bytes()).expect("what is shipped can be read")
+    }
+
     /// The number of a configuration.
     ///
     /// # Errors
@@ -118,6 +151,12 @@ impl Measurements {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shipped_can_be_read() {
+        assert_eq!(Measurements::shipped(CASSANDRA).names, ["uploads", "analysis"]);
+        assert_eq!(Measurements::shipped(REDIS).names.len(), 13);
+    }
 
     const FILE: &str = "\
 configuration,operations_s,reads,updates

@@ -7,7 +7,8 @@
 //! Invariant: while nothing is approved, or clients would not notice, the plan is told and not followed.
 
 use imago_plan::tune::forecast::Forecast;
-use imago_plan::tune::planner::{Count, Plan, Planner, Rates, expected_rates};
+use imago_plan::tune::judge::Window;
+use imago_plan::tune::planner::{Planner, Weight};
 use imago_plan::tune::roll::{Costs, Rule};
 use imago_plan::tune::schedule::Change;
 use imago_plan::tune::workload::{Interval, Mix};
@@ -22,6 +23,8 @@ const CHOOSES_BY_MIN: usize = 30;
 const CHOOSES_BY_MAX: usize = 5_000;
 /// The choice is made anew when the past has grown by this share.
 const GROWTH: f64 = 0.1;
+/// Intervals of a pause that are filled at most.
+const GAP_MAX: u64 = 100_000;
 /// The look-ahead until there is a past to choose by.
 const LOOK_AHEAD_FIRST: usize = 5;
 
@@ -41,8 +44,8 @@ pub struct Options {
     /// The least share of what the configuration serves that clients have to ask for, now or within the look-ahead:
     /// below, no change is noticed.
     pub busy_min: f64,
-    /// What an interval counts by.
-    pub count: Count,
+    /// What an interval weighs.
+    pub weight: Weight,
     /// The forecast to use; without it the one that serves most.
     pub forecast: Option<String>,
     /// The look-ahead to use, in intervals; without it the one that serves most.
@@ -66,9 +69,9 @@ pub struct Decision {
     pub look_ahead: usize,
     /// What clients asked for, as a share of what the configuration serves of it; null if they asked for nothing.
     pub busy: Option<f64>,
-    /// The most of that within the look-ahead, as it is expected; null where intervals count by capacity.
-    pub busy_most: Option<f64>,
-    /// The forecast of rates; null where intervals count by capacity.
+    /// The most of that until the plan's next change, as it is expected; null where intervals weigh by capacity.
+    pub busy_peak: Option<f64>,
+    /// The forecast of rates; null where intervals weigh by capacity.
     pub demand_forecast: Option<String>,
     /// What is expected within the look-ahead.
     pub expected: Option<Expected>,
@@ -149,16 +152,36 @@ impl Tuner {
         self.measurements.throughputs.of(mix)
     }
 
-    /// Learns what was seen in an interval.
+    /// What clients asked for in a window, as a share of what the present configuration serves of it.
+    #[must_use]
+    pub fn busy(&self, window: &Window) -> f64 {
+        let rates = self.rates(window.mix);
+        window.rate_s / rates[self.planner.configuration()].max(f64::MIN_POSITIVE)
+    }
+
+    /// Learns what was seen in an interval. Of those between the last one and this one nothing is known.
     pub fn observe(&mut self, seen: Interval) {
+        let interval_s = self.options.interval_s;
+        let mut next_s = self.past.last().map_or(seen.start_s, |last| last.start_s + interval_s);
+        // Behind a longer pause seasons begin anew: what was before it is as old.
+        next_s = next_s.max(seen.start_s.saturating_sub(GAP_MAX * interval_s));
+        while next_s < seen.start_s {
+            self.learn(Interval { start_s: next_s, mix: None, rate_s: None });
+            next_s += interval_s;
+        }
+        self.learn(seen);
+        let is_beyond = seen.rate_s.is_some_and(|rate_s| rate_s > self.chosen.demand.bound_s);
+        if is_beyond || self.past.len() as f64 >= self.chosen_by as f64 * (1.0 + GROWTH) {
+            self.choose();
+        }
+    }
+
+    fn learn(&mut self, seen: Interval) {
         let basis = basis(&self.measurements, &self.options, self.planner.configuration());
         let setting = basis.setting(self.chosen.look_ahead, false);
         self.forecast.observe(&seen);
         self.planner.observe(&seen, &setting);
         self.past.push(seen);
-        if self.past.len() as f64 >= self.chosen_by as f64 * (1.0 + GROWTH) {
-            self.choose();
-        }
     }
 
     /// Chooses the forecast and the look-ahead, and has the forecast learn the past.
@@ -202,9 +225,9 @@ impl Tuner {
         let busy = last.and_then(|last| Some(last.rate_s? / rates(last.mix?)[current].max(1e-9)));
         let name = |number: usize| self.measurements.names[number].clone();
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
-        let busy_most = plan.and_then(|plan| busiest(plan, current, &rates));
+        let busy_peak = self.planner.busy_peak(&rates);
         // A change in a quiet time is for the busy one behind it.
-        let most = busy.unwrap_or(0.0).max(busy_most.unwrap_or(0.0));
+        let most = busy.unwrap_or(0.0).max(busy_peak.unwrap_or(0.0));
         let is_idle = most < self.options.busy_min;
         let (mut change_to, mut planned, mut alternatives) = (None, Vec::new(), Vec::new());
         let because = match (plan, due) {
@@ -246,8 +269,8 @@ impl Tuner {
             forecast: self.chosen.forecast.to_owned(),
             look_ahead: self.chosen.look_ahead,
             busy,
-            busy_most,
-            demand_forecast: (self.options.count == Count::Demand)
+            busy_peak,
+            demand_forecast: (self.options.weight == Weight::Demand)
                 .then(|| self.chosen.demand.forecast.to_owned()),
             expected: plan.map(Expected::of),
             planned,
@@ -274,17 +297,9 @@ fn basis<'b>(measurements: &'b Measurements, options: &'b Options, current: usiz
         gain_min: options.gain_min,
         forecast: options.forecast.as_deref(),
         look_ahead: options.look_ahead,
-        count: options.count,
+        changes_max: None,
+        weight: options.weight,
     }
-}
-
-/// The most that clients are expected to ask for in a plan's intervals, as a share of what the configuration serves of it.
-fn busiest(plan: &Plan, current: usize, rates: &Rates<'_>) -> Option<f64> {
-    let asked_s = plan.asked_s.as_ref()?;
-    let shares = plan.expected.iter().zip(asked_s).map(|(chances, asked_s)| {
-        asked_s / expected_rates(chances, rates)[current].max(f64::MIN_POSITIVE)
-    });
-    Some(shares.fold(0.0, f64::max))
 }
 
 #[cfg(test)]
@@ -310,7 +325,7 @@ read-tuned,46000,1,0
             ways: same_way(2, CostClass::Restart),
             gain_min: 0.02,
             busy_min: 0.3,
-            count: Count::Demand,
+            weight: Weight::Demand,
             forecast: None,
             look_ahead: None,
         };
@@ -392,7 +407,7 @@ read-tuned,46000,1,0
         let mut tuner = Tuner::new(measurements, options, 0, past);
         let decision = tuner.decide().unwrap();
         assert!(decision.busy.unwrap() < 0.02, "{decision:?}");
-        assert!(decision.busy_most.unwrap() > 0.9, "{decision:?}");
+        assert!(decision.busy_peak.unwrap() > 0.9, "{decision:?}");
         assert_eq!(decision.change_to.as_deref(), Some("read-tuned"), "{decision:?}");
         assert_eq!(decision.demand_forecast.as_deref(), Some("time-of-day"));
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use imago_job::clock;
 use imago_job::reporter::Events;
 use imago_plan::tune::judge::Bounds;
-use imago_plan::tune::planner::Count;
+use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::Costs;
 use imago_plan::tune::sampling::order;
 use imago_plan::tune::throughput::{Measured, Throughputs};
@@ -371,7 +371,7 @@ fn request(setup: &Setup<'_>, measurements: Measurements, trace: PathBuf, day_s:
         season: Duration::from_secs(day_s),
         changes_max: 1_000,
         busy_min: 0.0,
-        count: Count::Capacity,
+        weight: Weight::Capacity,
         look_ahead: Some(LOOK_AHEAD),
         // Processors are shared by nodes and clients: the slowest answers say nothing here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },

@@ -18,14 +18,14 @@ pub mod ways;
 
 use std::path::{Path, PathBuf};
 
-use imago_plan::tune::planner::Count;
+use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::throughput::{Measured, Throughputs};
 use imago_tune::basis::{self, Way, same_way};
-use imago_tune::measurements::{Measurements, Sample};
+use imago_tune::measurements::{CASSANDRA, Measurements, Sample};
 use serde::Serialize;
 
-use super::{COSTS, MEASUREMENTS};
+use super::COSTS;
 use crate::Header;
 use crate::error::Result;
 
@@ -40,7 +40,7 @@ leveled,1900,100,0
 ";
 /// What a change takes by the paper: two nodes dip 70 s apart, and what was lost is regained 190 s after the start (Fig.
 /// 2), for which a node that catches up has to serve 0.86 of its own; 60 to 70 % of a restart is catching up (§4.5).
-const PUBLISHED_COSTS: Costs = Costs {
+pub(super) const PUBLISHED_COSTS: Costs = Costs {
     nodes: 4,
     at_once: 2,
     restart_s: 70.0,
@@ -48,6 +48,11 @@ const PUBLISHED_COSTS: Costs = Costs {
     catch_up_capacity: 0.86,
     ..COSTS
 };
+
+/// What the paper prints, as measurements.
+pub(super) fn published() -> Measurements {
+    Measurements::read("", PUBLISHED.as_bytes()).expect("they are in this file")
+}
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -115,15 +120,13 @@ pub struct BasisRow {
 impl Basis {
     /// Measurements of nodes here, or of one's own; and what is published.
     fn all(own: Option<&Measurements>) -> Vec<Self> {
-        let read =
-            |text: &str| Measurements::read("", text.as_bytes()).expect("shipped measurements");
-        let published =
-            Self { name: "published", measurements: read(PUBLISHED), costs: PUBLISHED_COSTS };
+        let measurements = published();
+        let published = Self { name: "published", measurements, costs: PUBLISHED_COSTS };
         let costs = Costs { nodes: 4, at_once: 2, ..COSTS };
         if let Some(own) = own {
             return vec![Self { name: "yours", measurements: own.clone(), costs }, published];
         }
-        let both = read(MEASUREMENTS);
+        let both = Measurements::shipped(CASSANDRA);
         let warm = last_round(&both);
         let measured = [("both rounds", Some(both)), ("second round", warm)];
         let measured = measured.into_iter().filter_map(|(name, measurements)| {
@@ -170,7 +173,8 @@ impl Basis {
             gain_min: 0.0,
             forecast: None,
             look_ahead: None,
-            count: Count::Capacity,
+            changes_max: None,
+            weight: Weight::Capacity,
         }
     }
 }

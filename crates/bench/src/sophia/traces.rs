@@ -19,22 +19,25 @@ pub(super) struct Drawn {
 }
 
 /// A portal of metagenomics: the share of reads jumps some 443 times a day, four times of five between none and all; no
-/// pattern by day; the more is read, the fewer operations there are.
+/// pattern by day; the more is read, the fewer operations there are (their correlation is −0.72, as published).
 pub(super) fn metagenomics(size: Size) -> Drawn {
     const SHIFTS_A_DAY: f64 = 443.0;
     const INTERVAL_S: u64 = 300;
     let mut dice = StdRng::seed_from_u64(size.seed);
-    let mut reads: f64 = 0.0;
+    let (mut reads, mut level): (f64, f64) = (0.0, 1.0);
     let minutes = u64::from(size.days) * 1_440;
     let mut intervals = Vec::new();
     let (mut counts, mut operations) = ([0.0; 4], 0.0);
     for minute in 0..minutes {
+        if minute * 60 % INTERVAL_S == 0 {
+            level = dice.random_range(0.62..1.38);
+        }
         if dice.random_bool(SHIFTS_A_DAY / 1_440.0) {
             let jumps = dice.random_bool(0.8);
             reads = if jumps { 1.0 - reads.round() } else { dice.random_range(0.0..1.0) };
         }
         // Writes come in batches.
-        let rate = (2.0 - 1.4 * reads) * dice.random_range(500.0..1_500.0);
+        let rate = (2.0 - 1.4 * reads) * dice.random_range(500.0..1_500.0) * level;
         counts[0] += rate * reads;
         counts[1] += rate * (1.0 - reads);
         operations += rate * 60.0;
@@ -219,13 +222,19 @@ mod tests {
     #[test]
     fn the_more_is_read_the_fewer_operations_there_are() {
         let drawn = metagenomics(SIZE);
-        let (mut by_reads, mut by_writes) = ((0.0, 0), (0.0, 0));
-        for one in &drawn.intervals {
-            let Some(mix) = one.mix else { continue };
-            let side = if mix.shares()[0] > 0.5 { &mut by_reads } else { &mut by_writes };
-            *side = (side.0 + one.rate_s.unwrap(), side.1 + 1);
-        }
-        assert!(by_reads.0 / f64::from(by_reads.1) < 0.8 * by_writes.0 / f64::from(by_writes.1));
+        let pairs: Vec<(f64, f64)> = drawn
+            .intervals
+            .iter()
+            .filter_map(|one| Some((one.mix?.shares()[0], one.rate_s?)))
+            .collect();
+        let mean = |of: &dyn Fn(&(f64, f64)) -> f64| {
+            pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
+        };
+        let (reads, rate) = (mean(&|pair| pair.0), mean(&|pair| pair.1));
+        let together = mean(&|pair| (pair.0 - reads) * (pair.1 - rate));
+        let spread = mean(&|pair| (pair.0 - reads).powi(2)) * mean(&|pair| (pair.1 - rate).powi(2));
+        let correlation = together / spread.sqrt();
+        assert!((correlation + 0.72).abs() < 0.03, "{correlation}");
     }
 
     #[test]

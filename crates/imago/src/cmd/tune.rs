@@ -54,7 +54,7 @@ enum Action {
     /// Have `run` change nothing until `go-on`.
     Hold(jobs::Kept),
     /// Say what a roll did, step by step, and why.
-    Explain(jobs::One),
+    Explain(jobs::OneOrLast),
     /// Have a roll wait before its next step.
     Pause(jobs::One),
     /// Have a roll that waits go on; without a job, have `run` make changes again.
@@ -78,7 +78,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Roll(args) => roll::run(args, context).await,
         Action::Knobs(args) => knobs::run(&args, context),
         Action::Jobs(kept) => jobs::list(&kept, context).await,
-        Action::Explain(one) => jobs::explain(&one, context).await,
+        Action::Explain(which) => jobs::explain(which, context).await,
         Action::Pause(one) => jobs::ask(&one, Requested::Pause, context).await,
         Action::GoOn(which) => jobs::go_on(which, context).await,
         Action::Cancel(one) => jobs::cancel(&one, context).await,

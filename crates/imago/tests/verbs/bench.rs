@@ -137,7 +137,7 @@ fn changes_of_configuration_are_decided_exactly_and_compared_with_the_genetic_se
 fn the_workloads_of_sophia_are_lived_through_beside_other_ways_to_choose() {
     let report = bench(&["run", "sophia-traces", "--quick"]);
     let workloads = report["workloads"].as_array().unwrap();
-    assert_eq!(workloads.len(), 7, "{report}");
+    assert_eq!(workloads.len(), 11, "{report}");
     assert_figures(&workloads[6]["demand_rmse"][0], &["one", "twelve"]);
     assert!(workloads[1]["changes"].as_u64() > Some(0), "buses have something to gain: {report}");
     for workload in workloads {
@@ -211,6 +211,21 @@ fn jobs_that_fit_compact_only_fail_by_default_and_are_served_by_the_tuner() {
         }
     }
     assert_eq!((&report["unserved"], &report["failed"]["tuned"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn buses_and_rolls_of_sophia_are_measured_on_real_nodes() {
+    if !is_long() {
+        return eprintln!("skipped: nodes of Java are started by make test-long");
+    }
+    let report = drawn(&["run", "sophia-roll"], &["sophia-roll.svg"]);
+    let ways = report["ways"].as_array().unwrap();
+    assert_eq!(ways.len(), 2, "{report}");
+    assert_eq!((&ways[0]["failed"], &ways[0]["lost"]), (&0.into(), &0.into()), "{report}");
+    assert_figures(&ways[0], &["roll_s", "operations", "acknowledged"]);
+    let report = drawn(&["run", "sophia-buses"], &["sophia-buses.svg"]);
+    assert_eq!(report["ways"].as_array().unwrap().len(), 4, "{report}");
+    assert_figures(&report, &["ratio_to_default", "ratio_to_static_optimal"]);
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use std::process::Command;
 
-use imago_testbed::pool;
+use imago_testbed::{find_cassandra, pool};
 use serde_json::Value;
+
+use crate::reshard::dice::is_long;
 
 /// The output of `imago demo` with these words; it ends well, and counts none of what would be
 /// `wrong`.
@@ -20,6 +22,22 @@ fn shown(words: &[&str], wrong: &[&str]) -> Value {
         assert_eq!(summary[wrong], 0, "{wrong}: {summary}");
     }
     summary
+}
+
+#[test]
+fn a_cluster_is_tuned_under_load_and_loses_nothing() {
+    if !is_long() {
+        return eprintln!("skipped: three nodes of Java are started by make test-long");
+    }
+    if let Err(missing) = find_cassandra() {
+        return eprintln!("skipped: {missing}");
+    }
+    let summary = shown(&["tune"], &["failed_for_availability", "lost", "stale", "undone"]);
+    assert_eq!(summary["changes"], 1, "{summary}");
+    assert!(summary["acknowledged"].as_u64() > Some(1_000), "{summary}");
+    for measured in ["predicted", "realised", "noise", "roll_s"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
 }
 
 const WRONG: [&str; 5] = ["lost", "resurrected", "duplicated", "stale", "different"];

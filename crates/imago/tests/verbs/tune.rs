@@ -92,6 +92,70 @@ fn days_and_nights_are_worth_two_changes_a_day_and_it_is_said_what_else_there_is
     assert!(text.contains("the change costs") || text.contains("serves no more"), "{text}");
 }
 
+/// `imago tune plan trace.csv` with these words alone.
+fn plan_alone(folder: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.current_dir(folder).env_clear().args(["tune", "plan", "trace.csv"]);
+    command.args(more).output().unwrap()
+}
+
+#[test]
+fn a_trace_alone_is_planned_for_by_what_comes_with_imago() {
+    let folder = folder(&days());
+    for (database, file, first) in
+        [("cassandra", "cassandra-5.csv", "uploads"), ("redis", "redis-7.csv", "default")]
+    {
+        let told = plan_alone(folder.path(), &["--database", database, "--json"]);
+        assert_eq!(told.status.code(), Some(0), "{told:?}");
+        let advice = json(&told.stdout);
+        assert!(advice["measurements"].as_str().unwrap().starts_with(file), "{advice}");
+        assert_eq!(advice["current"], first, "{advice}");
+        assert!(advice["busy_peak"].as_f64() > Some(0.0), "{advice}");
+        assert_eq!(advice["demand"]["forecasts"][1]["name"], "time of day", "{advice}");
+    }
+    let told = plan_alone(folder.path(), &["--weigh-by", "capacity"]);
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(text.contains("Measure your own: imago tune sample."), "{text}");
+    assert!(!text.contains("DEMAND"), "{text}");
+}
+
+#[test]
+fn a_queue_is_planned_for_and_changes_take_what_differs_and_are_bounded() {
+    let folder = folder(&days());
+    let of = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let mut text = String::from("start,reads,updates\n");
+    for n in 9 * 96..11 * 96 {
+        let (reads, updates) = if n % 96 < 48 { (9_500, 500) } else { (0, 10_000) };
+        _ = writeln!(text, "{},{reads},{updates}", 1_490_054_400 + n * 900);
+    }
+    std::fs::write(of("queue.csv"), text).unwrap();
+    let compaction = |class: &str, name: &str| {
+        format!("[[configuration]]\nname = \"{name}\"\ncompaction = {{ class = \"{class}\" }}\n")
+    };
+    let two = compaction("SizeTieredCompactionStrategy", "size-tiered")
+        + &compaction("LeveledCompactionStrategy", "leveled");
+    std::fs::write(of("two.toml"), two).unwrap();
+    let queue = ["--json", "--queue", "queue.csv", "--weigh-by", "capacity"];
+    let told = |more: &[&str]| {
+        let told = plan(folder.path(), &[&queue[..], more].concat());
+        assert_eq!(told.status.code(), Some(0), "{told:?}");
+        json(&told.stdout)
+    };
+    let advice = told(&[]);
+    assert_eq!((&advice["forecast"], &advice["look_ahead"]), (&"job queue".into(), &192.into()));
+    // To leveled at midnight, back at noon, and both again.
+    assert_eq!(advice["plan"].as_array().unwrap().len(), 4, "{advice}");
+    let advice = told(&["--changes-max", "1"]);
+    assert_eq!(advice["plan"].as_array().unwrap().len(), 1, "{advice}");
+    // Another strategy rewrites all data, which takes ten minutes if nothing else is said, and no node restarts.
+    let advice = told(&["--configurations", "two.toml"]);
+    assert!((600.0..610.0).contains(&advice["roll_s"].as_f64().unwrap()), "{advice}");
+    let late = plan(folder.path(), &["--json", "--queue", "trace.csv"]);
+    let said = String::from_utf8(late.stderr).unwrap();
+    assert_eq!(late.status.code(), Some(2), "{said}");
+    assert!(said.contains("go on where the trace ends"), "{said}");
+}
+
 #[test]
 fn what_is_wrong_with_a_file_is_said_with_its_line() {
     let good = days();

@@ -4,11 +4,12 @@
 //! expected; that as often as a limit allows, so that an unpredictable workload does not lead to one plan after
 //! the other. While a roll is under way nothing is planned.
 //!
-//! **What an interval counts by** ([`Count`]). The paper counts what could be served, each second as much as any other one.
-//! Clients ask for more at one time than at another: counted by what they ask for, a roll goes into a quiet time, and a
-//! configuration that is better by night alone, when few ask, is worth less. An operation that is asked for counts by
-//! what the configuration serves as a share of what the best one does, so that a cluster that is not busy is decided
-//! for by the same rule as one that is.
+//! **What an interval weighs** ([`Weight`]). The paper counts what could be served, each second as much as any other one.
+//! Clients ask for more at one time than at another: weighed by demand, a roll goes into a quiet time, and a configuration
+//! that is better by night alone, when few ask, is worth less. An interval weighs as much as the share of the time in
+//! which the best configuration would be busy with what is asked for; in it a configuration serves as the share of the
+//! best one's throughput that it has. So an hour of scans that keeps a cluster busy weighs more than an hour of
+//! lookups that does not, and only ratios of rates matter: measurements may be of smaller nodes than the trace.
 //!
 //! The same planner lives through a trace of the past ([`super::replay`]) and beside a cluster, so that what a replay
 //! tells is what a cluster would have had.
@@ -23,14 +24,20 @@ use super::workload::{Interval, Mix};
 /// The operations a second that each configuration serves of a mix.
 pub type Rates<'r> = dyn Fn(Mix) -> Vec<f64> + 'r;
 
-/// What an interval counts by; see the module's documentation.
+/// What an interval weighs; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    /// What could be served in it (SOPHIA, Eqs. 5–8).
+pub enum Weight {
+    /// As much as any other one: what could be served in it counts (SOPHIA, Eqs. 5–8).
     Capacity,
-    /// What clients ask for in it.
+    /// As much as clients ask for in it.
     Demand,
 }
+
+/// The least weight of an interval in a plan, as a share of the busiest one's: among quiet ones the earlier is the better one
+/// to change in.
+const WEIGHT_MIN: f64 = 0.01;
+/// A rate that differs from the expected one by so much of the plan's highest calls for a new plan.
+const RATE_DEPARTS: f64 = 0.5;
 
 /// What a planner decides by.
 #[derive(Clone, Debug)]
@@ -50,8 +57,12 @@ pub struct Setting {
     /// A plan has to gain so much, as a share of what is served without it: what is less is within the noise of
     /// measurements, and not worth a change.
     pub gain_min: f64,
-    /// What an interval counts by. By demand nothing is planned with a forecast that tells no rates.
-    pub count: Count,
+    /// The most changes of a plan: M. Without it as many as there is time for.
+    pub changes_max: Option<usize>,
+    /// What an interval weighs. By demand nothing is planned with a forecast that tells no rates.
+    pub weight: Weight,
+    /// Configurations that may be changed to, and the present one: with the best of these the others are compared.
+    pub allowed: Vec<bool>,
 }
 
 /// A plan.
@@ -63,9 +74,9 @@ pub struct Plan {
     pub is_departure: bool,
     /// The mixes that there may be in its intervals.
     pub expected: Vec<Chances>,
-    /// The operations a second that clients will ask for in them, where they count by demand.
+    /// The operations a second that clients will ask for in them, where they weigh by demand.
     pub asked_s: Option<Vec<f64>>,
-    /// What each configuration would serve of them, as intervals count.
+    /// What each configuration would serve of them, as they weigh.
     pub outlook: Outlook,
     /// The best changes, by the plan's own intervals.
     pub best: Schedule,
@@ -79,7 +90,7 @@ impl Plan {
     /// The gain of the best changes, as a share of what is served without any.
     #[must_use]
     pub fn gain(&self) -> f64 {
-        (self.best.operations - self.stays) / self.stays.max(1.0)
+        (self.best.operations - self.stays) / self.stays.max(f64::MIN_POSITIVE)
     }
 
     /// The change that begins with an interval, counted from the planner's first one.
@@ -96,14 +107,17 @@ pub struct Planner {
     /// Intervals that were observed.
     now: usize,
     plan: Option<Plan>,
+    /// True if clients asked for another mix than was expected.
     is_off: bool,
+    /// True if they asked for much more or much less than was expected.
+    is_rate_off: bool,
 }
 
 impl Planner {
     /// A planner of a cluster that has this configuration.
     #[must_use]
     pub fn new(configuration: usize) -> Self {
-        Self { configuration, now: 0, plan: None, is_off: false }
+        Self { configuration, now: 0, plan: None, is_off: false, is_rate_off: false }
     }
 
     /// The configuration that the cluster has.
@@ -128,18 +142,38 @@ impl Planner {
         let now = self.now;
         let is_over =
             self.plan.as_ref().is_none_or(|plan| now >= plan.made + setting.look_ahead.max(1));
-        let calls = |plan: &Plan| self.is_off && now >= plan.made + setting.replan_min.max(1);
+        let is_off = self.is_off || self.is_rate_off;
+        let calls = |plan: &Plan| is_off && now >= plan.made + setting.replan_min.max(1);
         if !is_over && !self.plan.as_ref().is_some_and(calls) {
             return false;
         }
         self.plan = self.made(forecast, rates, setting, !is_over);
+        self.is_rate_off = false;
         self.plan.is_some()
     }
 
-    /// The configuration to change to before the next interval.
+    /// The most that clients are expected to ask for from now on until the plan's next change, as a share of what the present
+    /// configuration serves of it. None without a plan, and where intervals do not weigh by demand.
+    #[must_use]
+    pub fn busy_peak(&self, rates: &Rates<'_>) -> Option<f64> {
+        let plan = self.plan.as_ref()?;
+        let asked_s = plan.asked_s.as_ref()?;
+        let from = self.now - plan.made;
+        let next = plan.best.changes.iter().map(|change| change.interval).find(|at| *at > from);
+        let until = next.unwrap_or(asked_s.len());
+        let shares =
+            plan.expected.iter().zip(asked_s).take(until).skip(from).map(|(chances, asked_s)| {
+                asked_s / expected_rates(chances, rates)[self.configuration].max(f64::MIN_POSITIVE)
+            });
+        shares.reduce(f64::max)
+    }
+
+    /// The configuration to change to before the next interval. None while clients ask for much more or less than was
+    /// expected: what was to be a quiet time may be none.
     #[must_use]
     pub fn due(&self) -> Option<usize> {
-        let due = self.plan.as_ref().and_then(|plan| plan.due(self.now));
+        let plan = self.plan.as_ref().filter(|_| !self.is_rate_off);
+        let due = plan.and_then(|plan| plan.due(self.now));
         due.map(|change| change.to).filter(|to| *to != self.configuration)
     }
 
@@ -160,6 +194,13 @@ impl Planner {
         if let (Some(expected), Some(mix)) = (expected, seen.mix) {
             self.is_off = expected.distance(mix) > setting.departs;
         }
+        let asked_s = self.plan.as_ref().and_then(|plan| {
+            let asked_s = plan.asked_s.as_ref()?;
+            Some((*asked_s.get(self.now - plan.made)?, asked_s.iter().copied().fold(0.0, f64::max)))
+        });
+        if let (Some((expected, most)), Some(rate_s)) = (asked_s, seen.rate_s) {
+            self.is_rate_off = (rate_s - expected).abs() > RATE_DEPARTS * most;
+        }
         self.now += 1;
     }
 
@@ -173,13 +214,17 @@ impl Planner {
     ) -> Option<Plan> {
         let intervals = setting.look_ahead.max(1);
         let expected = forecast.ahead(intervals)?;
-        let asked_s = match setting.count {
-            Count::Capacity => None,
-            Count::Demand => Some(forecast.rates_ahead(intervals)?),
+        let asked_s = match setting.weight {
+            Weight::Capacity => None,
+            Weight::Demand => Some(forecast.rates_ahead(intervals)?),
         };
+        let most = asked_s.iter().flatten().copied().fold(0.0, f64::max);
         let row = |(interval, chances): (usize, &Chances)| match &asked_s {
             None => expected_rates(chances, rates),
-            Some(asked_s) => expected_rates(chances, &|mix| served(asked_s[interval], &rates(mix))),
+            Some(asked_s) => {
+                let asked_s = asked_s[interval].max(WEIGHT_MIN * most);
+                expected_rates(chances, &|mix| served(asked_s, &rates(mix), setting))
+            }
         };
         let rates_s = expected.iter().enumerate().map(row).collect();
         let outlook = outlook(rates_s, setting, self.configuration);
@@ -190,16 +235,17 @@ impl Planner {
     }
 }
 
-/// What counts as served, by each configuration, of so many operations a second that are asked for, where they serve so
-/// many at most.
-pub(super) fn served(asked_s: f64, rates: &[f64]) -> Vec<f64> {
-    let most = rates.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    rates.iter().map(|rate| asked_s * rate / most).collect()
+/// What each configuration serves of so many operations a second that are asked for, as an interval of them weighs.
+pub(super) fn served(asked_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64> {
+    let allowed = rates.iter().zip(&setting.allowed).filter(|(_, is_allowed)| **is_allowed);
+    let best = allowed.map(|(rate, _)| *rate).fold(f64::MIN_POSITIVE, f64::max);
+    let busy = asked_s / best;
+    rates.iter().map(|rate| busy * rate / best).collect()
 }
 
 pub(super) fn outlook(rates_s: Vec<Vec<f64>>, setting: &Setting, start: usize) -> Outlook {
     let (interval_s, rolls) = (setting.interval_s, setting.rolls.clone());
-    Outlook { rates_s, interval_s, rolls, start, changes_max: None }
+    Outlook { rates_s, interval_s, rolls, start, changes_max: setting.changes_max }
 }
 
 /// What each configuration is expected to serve: the mean over what there may be, not that of the mean mix.

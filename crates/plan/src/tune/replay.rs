@@ -2,8 +2,8 @@
 //! plans anew ([`super::planner`]).
 
 use super::forecast::Forecast;
-pub use super::planner::{Count, Rates, Setting};
 use super::planner::{Plan, Planner, outlook, served};
+pub use super::planner::{Rates, Setting, Weight};
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::Interval;
 
@@ -41,20 +41,21 @@ impl Promise {
         real.start = plan.outlook.start;
         let stays = real.served(&[]).operations;
         let gain = real.served(&plan.best.changes).operations - stays;
-        Some(Self { expected: plan.gain(), kept: gain / stays.max(1.0) })
+        Some(Self { expected: plan.gain(), kept: gain / stays.max(f64::MIN_POSITIVE) })
     }
 }
 
-/// What really comes, as an outlook, as intervals count.
+/// What really comes, as an outlook, as intervals weigh.
 #[must_use]
 pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook {
     // Without operations any configuration serves them all: none of them counts.
-    let of = |interval: &Interval| match (interval.mix, setting.count) {
+    let of = |interval: &Interval| match (interval.mix, setting.weight) {
         (None, _) => vec![0.0; setting.rolls.len()],
-        (Some(mix), Count::Capacity) => rates(mix),
-        (Some(mix), Count::Demand) => served(interval.rate_s.unwrap_or(0.0), &rates(mix)),
+        (Some(mix), Weight::Capacity) => rates(mix),
+        (Some(mix), Weight::Demand) => served(interval.rate_s.unwrap_or(0.0), &rates(mix), setting),
     };
-    outlook(trace.iter().map(of).collect(), setting, setting.start)
+    // What bounds a plan does not bound what is compared with it.
+    Outlook { changes_max: None, ..outlook(trace.iter().map(of).collect(), setting, setting.start) }
 }
 
 /// Lives through a trace; its first intervals are only learned from.
@@ -119,7 +120,9 @@ mod tests {
             departs: 0.2,
             replan_min: 4,
             gain_min: 0.0,
-            count: Count::Capacity,
+            changes_max: None,
+            weight: Weight::Capacity,
+            allowed: vec![true; 2],
         }
     }
 
@@ -190,7 +193,7 @@ mod tests {
         // Rolls take long, so that they matter; the cluster begins with what nights are better with.
         let roll = Sliced { capacity_s: vec![(300.0, 450.0), (300.0, 450.0), (300.0, 450.0)] };
         let setting = Setting { rolls: vec![vec![roll; 2]; 2], start: 1, ..setting() };
-        let demand = Setting { count: Count::Demand, ..setting.clone() };
+        let demand = Setting { weight: Weight::Demand, ..setting.clone() };
         // In the middle of the night.
         let learns = 3 * 96 + 8;
         let lived = |setting: &Setting| {
@@ -214,7 +217,7 @@ mod tests {
         for rate_s in [3.0, 40_000.0, 700_000.0] {
             let mut trace = days(6);
             trace.iter_mut().for_each(|interval| interval.rate_s = Some(rate_s));
-            let setting = Setting { count: Count::Demand, ..setting() };
+            let setting = Setting { weight: Weight::Demand, ..setting() };
             let demand = Demand::new(1_000_000.0, Box::<LastValue>::default());
             let mixes = Box::new(Calendar::of_day(QUARTER_S));
             let mut forecast = WithDemand { mixes, demand };
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn by_demand_nothing_is_planned_with_a_forecast_that_tells_no_rates() {
-        let setting = Setting { count: Count::Demand, ..setting() };
+        let setting = Setting { weight: Weight::Demand, ..setting() };
         let lived = replay(&days(6), 96, &mut LastValue::default(), &rates, &setting);
         assert_eq!((lived.plans, lived.schedule.changes), (0, vec![]));
     }

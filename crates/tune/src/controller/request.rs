@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_plan::tune::judge::Bounds;
-use imago_plan::tune::planner::Count;
+use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs};
 
 use crate::basis::DAY_S;
@@ -32,8 +32,8 @@ pub struct Request {
     pub gain_min: f64,
     /// The least share of what the configuration serves that clients have to ask for, now or within the look-ahead.
     pub busy_min: f64,
-    /// What an interval counts by.
-    pub count: Count,
+    /// What an interval weighs.
+    pub weight: Weight,
     /// The forecast to use; without it the one that serves most.
     pub forecast: Option<String>,
     /// The look-ahead to use, in intervals; without it the one that serves most.
@@ -67,7 +67,7 @@ impl Request {
             changes_max: 12,
             gain_min: 0.02,
             busy_min: 0.3,
-            count: Count::Demand,
+            weight: Weight::Demand,
             forecast: None,
             look_ahead: None,
             judged_by: 12,

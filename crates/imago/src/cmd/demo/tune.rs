@@ -18,7 +18,7 @@ use imago_tune::cassandra::tuned::{self, TunedCluster};
 use imago_tune::cassandra::{Cassandra, ClusterFile, Consistency};
 use imago_tune::configurations::{self, in_order};
 use imago_tune::controller::{self, Event, Judged, Request};
-use imago_tune::measurements::Measurements;
+use imago_tune::measurements::{CASSANDRA, Measurements};
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Arrival, Options, Report, Running};
 use imago_workload::history::{Header, History, IdForm, Model, Recorder};
@@ -64,7 +64,6 @@ pub struct Args {
 
 /// What is known of the two configurations.
 const CONFIGURATIONS: &str = include_str!("../../../../tune/data/cassandra-5.toml");
-const MEASUREMENTS: &str = include_str!("../../../../tune/data/cassandra-5.csv");
 const NODES: u8 = 3;
 const HEAP_MB: u32 = 256;
 const TABLE: (&str, &str) = ("shop", "reviews");
@@ -187,8 +186,7 @@ fn tuned_cluster(file: ClusterFile, measurements: &Measurements) -> Result<Tuned
 }
 
 fn request(args: &Args, trace: PathBuf) -> Request {
-    let measured = Measurements::read("cassandra-5.csv", MEASUREMENTS.as_bytes());
-    let mut measurements = measured.expect("what is shipped can be read");
+    let mut measurements = Measurements::shipped(CASSANDRA);
     measurements.throughputs = measurements.throughputs.map(Shares::with_inserts_as_updates);
     let costs = Costs { catch_up: 0.4, ..Costs::guessed(NODES.into()) };
     Request {

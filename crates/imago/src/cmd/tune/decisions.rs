@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use imago_job::clock;
 use imago_tune::cluster::Error;
-use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry};
+use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry, Kind};
 use serde::Serialize;
 
 use super::jobs::{Jobs, Kept};
@@ -49,6 +49,56 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
         }
         text
     })
+}
+
+/// Explains the last decision: each other configuration, why it is or is not changed to, and what came of the last change.
+pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failure> {
+    let read = async {
+        match kept.jobs().await? {
+            Jobs::Cassandra { journal, .. } => decided(&journal, DAYS_MAX).await,
+            Jobs::Redis { decisions, .. } => decided(&decisions, DAYS_MAX).await,
+        }
+    };
+    let Decided { held_by, entries } =
+        read.await.map_err(|error: Error| cluster_failure(&error))?;
+    let last = |kind: Kind| entries.iter().rev().find(|entry| entry.kind == kind).cloned();
+    let explained = Explained { held_by, decided: last(Kind::Decided), judged: last(Kind::Judged) };
+    context.output.result(&explained, |explained| {
+        let mut text = String::new();
+        let at =
+            |entry: &Entry| super::plan::moment(u64::try_from(entry.at_ms / 1_000).unwrap_or(0));
+        match &explained.decided {
+            None => text.push_str("nothing was decided\n"),
+            Some(entry) => {
+                _ = writeln!(text, "{}  {}", at(entry), entry.what);
+                let others = entry.detail["alternatives"].as_array().into_iter().flatten();
+                for because in others.filter_map(|other| other["because"].as_str()) {
+                    _ = writeln!(text, "  {because}");
+                }
+            }
+        }
+        if let Some(entry) = &explained.judged {
+            _ = writeln!(text, "the last change, {}  {}", at(entry), entry.what);
+        }
+        if let Some(process) = &explained.held_by {
+            _ = writeln!(
+                text,
+                "{process} holds changes back: `imago tune go-on` lets them be made"
+            );
+        }
+        text
+    })
+}
+
+/// The last decision, and what is known beside it.
+#[derive(Serialize)]
+struct Explained {
+    /// The process that has nothing changed; null: none.
+    held_by: Option<String>,
+    /// Null: nothing was decided.
+    decided: Option<Entry>,
+    /// What came of the last change; null: none was judged.
+    judged: Option<Entry>,
 }
 
 async fn decided(log: &impl DecisionLog, days: u16) -> Result<Decided, Error> {

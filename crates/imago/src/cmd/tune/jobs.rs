@@ -130,8 +130,26 @@ pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> 
     })
 }
 
-/// Prints what a job did, and why.
-pub(super) async fn explain(one: &One, context: &Context) -> Result<(), Failure> {
+/// A job, or the last decision.
+#[derive(Debug, clap::Args)]
+pub(super) struct OneOrLast {
+    /// The roll's id; without it the last decision of `imago tune run` is explained.
+    #[arg(value_name = "JOB")]
+    job: Option<JobId>,
+    #[command(flatten)]
+    kept: Kept,
+}
+
+/// Prints what a job did, and why; or what was decided last, and why nothing else.
+pub(super) async fn explain(which: OneOrLast, context: &Context) -> Result<(), Failure> {
+    let OneOrLast { job, kept } = which;
+    match job {
+        Some(job) => explain_job(&One { job, kept }, context).await,
+        None => super::decisions::explain(&kept, context).await,
+    }
+}
+
+async fn explain_job(one: &One, context: &Context) -> Result<(), Failure> {
     let read = async {
         let jobs = one.kept.jobs().await?;
         let record = jobs.journal().load(&one.job).await?;

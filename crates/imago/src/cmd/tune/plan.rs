@@ -5,18 +5,22 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use imago_plan::tune::planner::Count;
+use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_tune::advice::{Advice, Question, advise};
-use imago_tune::basis::{Basis, DAY_S, FORECASTS, same_way};
-use imago_tune::cassandra::ClusterFile;
+use imago_tune::basis::{Basis, DAY_S, FORECASTS, Way, same_way};
 use imago_tune::cassandra::costs;
-use imago_tune::cluster::{self, Database as _};
+use imago_tune::cassandra::{Cassandra, ClusterFile};
+use imago_tune::classes;
+use imago_tune::cluster::{self, Database as _, Settings};
+use imago_tune::configurations::{self, in_order};
 use imago_tune::error::Error;
-use imago_tune::measurements::Measurements;
-use imago_tune::redis;
+use imago_tune::measurements::{CASSANDRA, Measurements, REDIS};
+use imago_tune::redis::{self, Redis};
 use imago_tune::trace::Trace;
+use serde::Serialize;
 
+use super::database::Database;
 use super::roll::level;
 use crate::cmd::load::{cluster_failure, duration};
 use crate::context::Context;
@@ -31,20 +35,30 @@ Starts are seconds since 1970, or as 2014-04-10T00:04:00Z. The measurements are 
 configuration served of a mix: configuration,operations_s,reads,updates,inserts,scans. Columns of \
 operations that there are not may be left out.
 
-The first two thirds of the trace are learned from, the last third is lived through by the plans \
+Intervals weigh as much as clients ask for in them (--weigh-by). The first two thirds of the trace are learned from, the last third is lived through by the plans \
 that would have been made, beside other ways to choose; then the whole trace is learned from, and \
 the plan from its end on is the advice.
 
 Examples:
+  imago tune plan buses.csv
   imago tune plan buses.csv --measurements here.csv --current size-tiered --nodes 6 --at-once 2 --restart 60s
   imago tune plan seen.csv --measurements here.csv --current uploads --cluster cluster.toml")]
 pub struct Args {
     /// What clients asked for.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// What each configuration served of each mix.
+    /// What each configuration served of each mix; without it what comes with Imago, of a small cluster of --database.
     #[arg(long, value_name = "FILE")]
-    measurements: PathBuf,
+    measurements: Option<PathBuf>,
+    /// The database whose measurements are taken, without --measurements, and whose settings --configurations has.
+    #[arg(long, value_enum, default_value = "cassandra", value_name = "DATABASE")]
+    database: Database,
+    /// The file with the configurations: it tells what each change takes, in place of --class.
+    #[arg(long, value_name = "FILE", conflicts_with = "class", requires = "measurements")]
+    configurations: Option<PathBuf>,
+    /// What is known to come behind the trace, likewise as a CSV: a queue of jobs, for example. The plan is made for that.
+    #[arg(long, value_name = "FILE", conflicts_with = "look_ahead")]
+    queue: Option<PathBuf>,
     /// The configuration at present; without it the first one in the measurements.
     #[arg(long, value_name = "NAME")]
     current: Option<String>,
@@ -88,9 +102,9 @@ pub struct Args {
     /// Rule by which a roll is counted: phase by phase, or by SOPHIA's Eq. 8 as it is printed.
     #[arg(long, value_enum, default_value = "phases", value_name = "HOW")]
     rule: By,
-    /// What an interval counts by.
+    /// What an interval weighs by.
     #[arg(long, value_enum, default_value = "demand", value_name = "WHAT")]
-    count: CountBy,
+    weigh_by: WeighBy,
     /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     season: Option<Duration>,
@@ -100,6 +114,9 @@ pub struct Args {
     /// Intervals to plan for; without it as many as would have served most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     look_ahead: Option<u16>,
+    /// Changes of a plan, at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    changes_max: Option<u16>,
     /// Gain that a plan needs to be followed, as a share of what is served without it.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     gain_min: f64,
@@ -114,7 +131,7 @@ enum Class {
     Alter,
     /// By a restart of each node.
     Restart,
-    /// By a restart of each node, behind which all data is rewritten.
+    /// By a statement, behind which all data is rewritten.
     Rewrite,
 }
 
@@ -127,20 +144,20 @@ enum By {
     Printed,
 }
 
-/// What an interval counts by.
+/// What an interval weighs by.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum CountBy {
+pub(super) enum WeighBy {
     /// What clients ask for in it: a change goes into a quiet time.
     Demand,
     /// What could be served in it, as in SOPHIA.
     Capacity,
 }
 
-impl CountBy {
-    pub(super) fn count(self) -> Count {
+impl WeighBy {
+    pub(super) fn weight(self) -> Weight {
         match self {
-            Self::Demand => Count::Demand,
-            Self::Capacity => Count::Capacity,
+            Self::Demand => Weight::Demand,
+            Self::Capacity => Weight::Capacity,
         }
     }
 }
@@ -155,7 +172,7 @@ impl Args {
         let costs = match &self.cluster {
             Some(path) => {
                 let told = async {
-                    if cluster::file::database(path)? == redis::Redis::NAME {
+                    if cluster::file::database(path)? == Redis::NAME {
                         let file = redis::ClusterFile::read(path)?;
                         return redis::tuned::costs(&file, path).await;
                     }
@@ -180,11 +197,35 @@ impl Args {
     }
 }
 
+/// The advice, with what it is by.
+#[derive(Serialize)]
+struct Planned<'p> {
+    /// The file of measurements; of what comes with Imago what was measured.
+    measurements: &'p str,
+    #[serde(flatten)]
+    advice: Advice,
+}
+
 /// Prints the advice.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let file = args.trace.display().to_string();
-    let trace = Trace::read(&file, opened(&args.trace)?).map_err(failure)?;
-    let measurements = measurements(&args.measurements)?;
+    let read = |path: &Path| -> Result<(String, Trace), Failure> {
+        let file = path.display().to_string();
+        let trace = Trace::read(&file, opened(path)?).map_err(failure)?;
+        Ok((file, trace))
+    };
+    let (file, trace) = read(&args.trace)?;
+    let queue = args.queue.as_deref().map(read).transpose()?;
+    let shipped = match args.database {
+        Database::Cassandra => CASSANDRA,
+        Database::Redis => REDIS,
+    };
+    let (measured_by, measurements) = match &args.measurements {
+        Some(path) => (path.display().to_string(), measurements(path)?),
+        None => (
+            format!("{}, which comes with Imago: {}", shipped.file, shipped.origin),
+            Measurements::shipped(shipped),
+        ),
+    };
     let number = |name: &Option<String>| match name {
         Some(name) => measurements.number(name).map_err(failure),
         None => Ok(0),
@@ -195,7 +236,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Class::Restart => CostClass::Restart,
         Class::Rewrite => CostClass::Rewrite,
     };
-    let ways = same_way(measurements.names.len(), class);
+    let ways = match &args.configurations {
+        None => same_way(measurements.names.len(), class),
+        Some(path) => match args.database {
+            Database::Cassandra => ways::<Cassandra>(path, &measurements)?,
+            Database::Redis => ways::<Redis>(path, &measurements)?,
+        },
+    };
     let basis = Basis {
         measurements: &measurements,
         interval_s: trace.interval_s,
@@ -210,11 +257,29 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         gain_min: args.gain_min,
         forecast: args.forecast.as_deref(),
         look_ahead: args.look_ahead.map(usize::from),
-        count: args.count.count(),
+        changes_max: args.changes_max.map(usize::from),
+        weight: args.weigh_by.weight(),
     };
     let default = number(&args.default)?;
-    let advice = advise(&Question { trace: &trace, file: &file, default, basis });
-    context.output.result(&advice.map_err(failure)?, text)
+    let queue = queue.as_ref().map(|(file, queue)| (queue, &**file));
+    let advice = advise(&Question { trace: &trace, file: &file, default, queue, basis });
+    let planned = Planned { measurements: &measured_by, advice: advice.map_err(failure)? };
+    context.output.result(&planned, |planned| {
+        let mut told = text(&planned.advice);
+        if args.measurements.is_none() {
+            _ = writeln!(told, "\nBy {measured_by}. Measure your own: imago tune sample.");
+        }
+        told
+    })
+}
+
+/// What it takes to change each configuration to each other one; every class is approved.
+fn ways<D: Settings>(path: &Path, measurements: &Measurements) -> Result<Vec<Vec<Way>>, Failure> {
+    let every = [CostClass::Live, CostClass::Alter, CostClass::Restart, CostClass::Rewrite].into();
+    let told = configurations::read::<D>(path)
+        .and_then(|all| in_order(all, measurements))
+        .and_then(|all| classes::ways::<D>(&all, &every));
+    told.map_err(|error| cluster_failure(&error))
 }
 
 /// The length of a season, in seconds: one that is asked for has a whole number of intervals.
@@ -270,6 +335,14 @@ fn text(advice: &Advice) -> String {
         minutes(advice.look_ahead),
         advice.roll_s
     );
+    if let Some(peak) = advice.busy_peak {
+        _ = writeln!(
+            text,
+            "  until then clients ask for {:.1} % of what {} serves, at their peak",
+            peak * 100.0,
+            advice.current
+        );
+    }
     if let Some(sure) = &advice.confidence {
         let (low, high) = (percent(sure.gain_low), percent(sure.gain_high));
         _ = writeln!(
@@ -300,9 +373,9 @@ fn text(advice: &Advice) -> String {
     );
     let rows = advice.baselines.iter().map(|one| {
         let against = percent(one.planned_ratio - 1.0);
-        [one.name.to_owned(), format!("{:.0}", one.operations), one.changes.to_string(), against]
+        [one.name.to_owned(), format!("{:.0}", one.served), one.changes.to_string(), against]
     });
-    text.push_str(&table(&["BESIDE", "OPERATIONS", "CHANGES", "PLANNED"], rows, &[1, 2, 3]));
+    text.push_str(&table(&["BESIDE", "SERVED", "CHANGES", "PLANNED"], rows, &[1, 2, 3]));
     text.push('\n');
     let error = |rmse: Option<&Option<f64>>| {
         rmse.copied()
@@ -315,8 +388,9 @@ fn text(advice: &Advice) -> String {
     });
     text.push_str(&table(&["FORECAST", "RMSE 1", "3", "12 INTERVALS"], rows, &[1, 2, 3]));
     if let Some(demand) = &advice.demand {
-        let share =
-            |rmse: Option<f64>| rmse.map(|rmse| rmse / demand.mean_s.max(f64::MIN_POSITIVE));
+        let share = |rmse: Option<f64>| {
+            rmse.filter(|_| demand.mean_s > 0.0).map(|rmse| rmse / demand.mean_s)
+        };
         let rows = demand.forecasts.iter().map(|one| {
             let at =
                 |distance: usize| error(one.rmse.get(distance - 1).map(|of| share(*of)).as_ref());

@@ -14,7 +14,7 @@ use imago_tune::configurations::{self, Configuration, in_order};
 use imago_tune::controller::{Event, Request, Summary};
 use imago_tune::redis::{self, Redis};
 
-use super::plan::{CountBy, measurements, season_s, share};
+use super::plan::{WeighBy, measurements, season_s, share};
 use super::roll::level;
 use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
@@ -33,8 +33,8 @@ beyond its noise is undone, and not made again for a day.
 `imago tune decisions` lists what was decided, and why; `imago tune hold` has the loop change nothing until \
 `imago tune go-on`. Ctrl-C lets a node that is under way come back first.
 
-Classes of changes: live (in running nodes), alter (a table's compaction), restart (each node restarts). Without \
---approve only the first two are made.
+Classes of changes: live (in running nodes), alter (a table's compaction), restart (each node restarts), rewrite (another \
+compaction strategy, by which all data is rewritten). Without --approve only the first two are made.
 
 Of Redis all keys count, and decisions are kept beside the cluster file.
 
@@ -80,9 +80,9 @@ pub(super) struct Args {
     /// change is noticed.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
     busy_min: f64,
-    /// What an interval counts by.
+    /// What an interval weighs by.
     #[arg(long, value_enum, default_value = "demand", value_name = "WHAT")]
-    count: CountBy,
+    weigh_by: WeighBy,
     /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     season: Option<Duration>,
@@ -128,6 +128,8 @@ enum Class {
     Alter,
     /// By a restart of each node.
     Restart,
+    /// By a statement, behind which all data is rewritten: another compaction strategy.
+    Rewrite,
 }
 
 /// The restart of a node of Cassandra, until a roll has shown it.
@@ -232,6 +234,7 @@ impl Args {
             Class::Live => CostClass::Live,
             Class::Alter => CostClass::Alter,
             Class::Restart => CostClass::Restart,
+            Class::Rewrite => CostClass::Rewrite,
         };
         let restart_s = self.restart.map_or(guessed.restart_s, |restart| restart.as_secs_f64());
         Ok(Request {
@@ -244,7 +247,7 @@ impl Args {
             changes_max: self.changes_max,
             gain_min: self.gain_min,
             busy_min: self.busy_min,
-            count: self.count.count(),
+            weight: self.weigh_by.weight(),
             forecast: self.forecast.clone(),
             look_ahead: self.look_ahead.map(usize::from),
             judged_by: self.judged_by.into(),

@@ -232,6 +232,21 @@ fn a_server_that_stands_alone_is_changed_live_and_restarted_only_if_that_is_aske
     );
     assert_ne!(alone.pids(), pids);
 
+    // Without the password that it asks for, nothing is done, and it is said.
+    ask(&node, "CONFIG SET requirepass an0ther-one");
+    let said = alone.refused(&alone.roll(&["--set", "maxmemory-samples=5"]), 4);
+    assert!(said.contains("NOAUTH"), "{said}");
+    let wrong = std::fs::read_to_string(&alone.cluster).unwrap();
+    let wrong = wrong.replacen("redis://", "redis://:no-such-word@", 1);
+    let file = alone.path("wrong.toml");
+    std::fs::write(&file, wrong).unwrap();
+    let roll =
+        ["tune", "roll", "--cluster", file.to_str().unwrap(), "--set", "maxmemory-samples=5"];
+    let said = alone.refused(&roll, 4);
+    assert!(said.contains("WRONGPASS"), "{said}");
+    ask(&node, "AUTH an0ther-one\r\nCONFIG SET requirepass \"\"");
+    assert_eq!(value(&node, "maxmemory-samples"), "10");
+
     // The table says what the server has.
     let knobs = alone.json(&["tune", "knobs", "--database", "redis"]);
     for knob in knobs.as_array().unwrap() {

@@ -18,7 +18,9 @@ pub struct Calendar {
     interval_s: u64,
     /// The mixes of the last intervals, by their number within the period.
     seen: BTreeMap<u64, VecDeque<Mix>>,
+    first_s: Option<u64>,
     last_s: Option<u64>,
+    last: Option<Mix>,
 }
 
 impl Calendar {
@@ -52,7 +54,14 @@ impl Calendar {
 
     fn new(period_s: u64, interval_s: u64) -> Self {
         assert!(interval_s > 0, "an interval of no length");
-        Self { period_s, interval_s, seen: BTreeMap::new(), last_s: None }
+        Self {
+            period_s,
+            interval_s,
+            seen: BTreeMap::new(),
+            first_s: None,
+            last_s: None,
+            last: None,
+        }
     }
 
     fn number(&self, start_s: u64) -> u64 {
@@ -70,8 +79,10 @@ impl Forecast for Calendar {
     }
 
     fn observe(&mut self, seen: &Interval) {
+        self.first_s.get_or_insert(seen.start_s);
         self.last_s = Some(seen.start_s);
         let Some(mix) = seen.mix else { return };
+        self.last = Some(mix);
         let of = self.seen.entry(self.number(seen.start_s)).or_default();
         of.push_back(mix);
         if of.len() > REMEMBERED {
@@ -80,10 +91,13 @@ impl Forecast for Calendar {
     }
 
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
-        let last_s = self.last_s?;
+        let (first_s, last_s) = (self.first_s?, self.last_s?);
+        // At a time at which nothing was ever asked for, or nobody ever looked, any mix serves: the last one.
+        let unseen = self.last.filter(|_| last_s + self.interval_s >= first_s + self.period_s);
         let of = |n: usize| {
-            let seen = self.seen.get(&self.number(last_s + n as u64 * self.interval_s))?;
-            Mix::mean(seen.iter().map(|mix| (1.0, *mix))).map(|mean| vec![(1.0, mean)])
+            let seen = self.seen.get(&self.number(last_s + n as u64 * self.interval_s));
+            let mean = seen.and_then(|seen| Mix::mean(seen.iter().map(|mix| (1.0, *mix))));
+            mean.or(unseen).map(|mix| vec![(1.0, mix)])
         };
         (1..=intervals).map(of).collect()
     }
@@ -92,6 +106,24 @@ impl Forecast for Calendar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_hours_in_which_nothing_is_ever_asked_for_the_last_mix_is_told() {
+        const HOUR_S: u64 = 3_600;
+        let mut calendar = Calendar::of_day(HOUR_S);
+        let mix = |n: u64| (n % 24 < 22).then(|| Mix::of_reads((n % 24) as f64 / 24.0));
+        let interval = |n: u64| {
+            let rate_s = Some(mix(n).map_or(0.0, |_| 700.0));
+            Interval { start_s: 1_489_968_000 + n * HOUR_S, mix: mix(n), rate_s }
+        };
+        (0..20).for_each(|n| calendar.observe(&interval(n)));
+        assert_eq!(calendar.ahead(6), None, "no whole day was seen");
+        (20..44).for_each(|n| calendar.observe(&interval(n)));
+        let ahead = calendar.ahead(6).unwrap();
+        assert_eq!(ahead[1], [(1.0, mix(21).unwrap())]);
+        assert_eq!(ahead[2], [(1.0, mix(19).unwrap())], "ten in the evening");
+        assert_eq!(ahead[5], [(1.0, mix(1).unwrap())]);
+    }
 
     #[test]
     fn a_shift_of_eight_hours_is_known_from_the_last_ones() {

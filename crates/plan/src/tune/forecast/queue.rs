@@ -18,6 +18,14 @@ impl Queue {
         scheduled.sort_by_key(|interval| interval.start_s);
         Self { scheduled, last_s: None }
     }
+
+    /// What is past by now, and so many intervals behind that.
+    fn coming(&self, intervals: usize) -> Option<(&[Interval], &[Interval])> {
+        let last_s = self.last_s?;
+        let from = self.scheduled.partition_point(|interval| interval.start_s <= last_s);
+        let (past, coming) = self.scheduled.split_at(from);
+        Some((past, coming.get(..intervals)?))
+    }
 }
 
 impl Forecast for Queue {
@@ -30,16 +38,19 @@ impl Forecast for Queue {
     }
 
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
-        let last_s = self.last_s?;
-        let from = self.scheduled.partition_point(|interval| interval.start_s <= last_s);
-        let coming = self.scheduled.get(from..from + intervals)?;
+        let (past, coming) = self.coming(intervals)?;
         // In an interval without jobs nothing is asked for, and any mix serves: that of the one before.
-        let mut mix = self.scheduled[..from].iter().rev().find_map(|interval| interval.mix);
+        let mut mix = past.iter().rev().find_map(|interval| interval.mix);
         let of = |interval: &Interval| -> Option<Chances> {
             mix = interval.mix.or(mix);
             mix.map(|mix: Mix| vec![(1.0, mix)])
         };
         coming.iter().map(of).collect()
+    }
+
+    fn rates_ahead(&self, intervals: usize) -> Option<Vec<f64>> {
+        let (_, coming) = self.coming(intervals)?;
+        Some(coming.iter().map(|interval| interval.rate_s.unwrap_or(0.0)).collect())
     }
 }
 
@@ -63,6 +74,7 @@ mod tests {
         let said = queue.ahead(3).unwrap();
         let reads: Vec<f64> = said.iter().map(|chances| chances[0].1.shares()[0]).collect();
         assert_eq!(reads, [0.9, 0.9, 0.05]);
+        assert_eq!(queue.rates_ahead(2), Some(vec![3_000.0; 2]));
         assert_eq!(queue.ahead(4), None, "nothing is known of what comes behind");
     }
 }

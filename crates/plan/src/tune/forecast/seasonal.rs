@@ -123,9 +123,11 @@ impl Forecast for Seasonal {
         "season and level"
     }
 
-    /// An interval without operations counts as one of the last mix: seasons need every interval.
+    /// An interval without operations counts as the one a season before, or as the last one: seasons need every interval.
     fn observe(&mut self, seen: &Interval) {
-        let Some(mix) = seen.mix.or_else(|| self.seen.back().copied()) else { return };
+        let season_before = self.seen.len().checked_sub(self.period).map(|at| self.seen[at]);
+        let last = || season_before.or_else(|| self.seen.back().copied());
+        let Some(mix) = seen.mix.or_else(last) else { return };
         if self.seen.len() == PERIODS * self.period {
             self.seen.pop_front();
         }
