@@ -20,6 +20,8 @@ use crate::trace::Trace;
 
 /// Times at which a forecast is asked in a back-test, about.
 const ASKED: usize = 500;
+/// Intervals that a queue may have: a plan is made for all of them.
+const QUEUE_MAX: usize = 2_000;
 /// Plans of the past that confidence is told from.
 const PROMISES_MIN: usize = 5;
 /// Intervals that a trace needs: fewer leave nothing to choose by.
@@ -59,13 +61,13 @@ pub struct Advice {
     pub forecast: String,
     /// The intervals that it is made for.
     pub look_ahead: usize,
-    /// The forecasts of how much clients ask for; null where intervals weigh by capacity.
+    /// The forecasts of how much clients ask for; null where intervals weigh by capacity, and with a queue.
     pub demand: Option<DemandReport>,
     /// The plan from the end of the trace on.
     pub plan: Vec<PlannedChange>,
     /// What is expected within the look-ahead.
     pub expected: Expected,
-    /// The most that clients are expected to ask for until the first change, as a share of what the present configuration
+    /// The most that clients are expected to ask for until the plan's next change behind its first interval, as a share of what the present configuration
     /// serves of it; null where intervals weigh by capacity.
     pub busy_peak: Option<f64>,
     /// How far that can be trusted; null if nothing is to be changed, or too few plans of the past can be looked at.
@@ -269,12 +271,13 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         forecasts,
         forecast: question.queue.map_or(name, |_| forecast.name()).to_owned(),
         look_ahead: ahead,
-        demand: (basis.weight == Weight::Demand)
+        demand: (basis.weight == Weight::Demand && question.queue.is_none())
             .then(|| demand(&basis, intervals, learned, &chosen)),
         plan: followed.map(planned).collect(),
         expected,
         busy_peak: planner.busy_peak(&rates),
-        confidence: Confidence::of(expected.gain, &promises).filter(|_| changes),
+        confidence: Confidence::of(expected.gain, &promises)
+            .filter(|_| changes && question.queue.is_none()),
         alternatives: basis.alternatives(plan, at_s),
         replay: ReplayReport {
             learned,
@@ -293,6 +296,13 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
 /// Makes sure that a queue goes on where the trace ends.
 fn require_behind(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Result<()> {
     let begins_s = queue.intervals.first().map_or(0, |first| first.start_s);
+    if queue.intervals.len() > QUEUE_MAX {
+        return Err(Error::TooLittle {
+            file: file.to_owned(),
+            found: format!("{} intervals", queue.intervals.len()),
+            needed: format!("a queue may have {QUEUE_MAX} at most"),
+        });
+    }
     if (queue.interval_s, begins_s) == (interval_s, end_s) {
         return Ok(());
     }

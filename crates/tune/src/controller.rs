@@ -19,13 +19,13 @@ mod outcome;
 mod request;
 mod trial;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use imago_job::clock;
 use imago_job::reporter::Events;
-use imago_plan::tune::judge::Window;
+use imago_plan::tune::judge::{WINDOWS_MIN, Window};
 use imago_plan::tune::roll::Costs;
 use imago_plan::tune::workload::{Interval, KINDS, Mix};
 use tokio::time::Instant;
@@ -49,8 +49,11 @@ use trial::Trial;
 const LOOKS: u32 = 6;
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(20);
-/// Looks that are kept from before a change.
+/// Looks that are kept from before a change; and of intervals since the change before.
 const BEFORE: usize = 24;
+const HISTORY: usize = 2_000;
+/// A change in a quiet time is judged within a day.
+const QUIET_MAX_S: f64 = 86_400.0;
 /// A change that was undone, or failed, is not made again for so long; one that could not be begun, for so long.
 const BARRED_S: u64 = 86_400;
 const PASSING_S: u64 = 900;
@@ -72,6 +75,8 @@ struct Rolling<'a> {
     /// True if it undoes another one.
     is_undoing: bool,
     before: Vec<Window>,
+    /// True if clients ask for little.
+    is_quiet: bool,
     rolled: LocalBoxFuture<'a, Result<Rolled>>,
 }
 
@@ -88,6 +93,8 @@ struct Controller<'a, C: Cluster> {
     phase: Phase<'a>,
     /// The last looks.
     looks: Vec<Window>,
+    /// One look of each interval since the last change.
+    history: VecDeque<Window>,
     /// What was counted in the interval so far.
     counted: [u64; KINDS],
     /// The start of the interval, in seconds since 1970.
@@ -166,6 +173,7 @@ pub(crate) async fn run<C: Cluster>(
             tuner: Tuner::new(measurements, options, current, past),
             phase: worse.map_or(Phase::Watching, Phase::Undoing),
             looks: Vec::new(),
+            history: VecDeque::new(),
             counted: [0; KINDS],
             start_s: 0,
             is_whole: false,
@@ -214,6 +222,11 @@ async fn while_leading<T>(
     }
 }
 
+/// The time between two looks.
+fn look_every(interval: Duration) -> Duration {
+    (interval / LOOKS).clamp(LOOK_MIN, LOOK_MAX)
+}
+
 fn now_s() -> u64 {
     clock::now_ms() / 1_000
 }
@@ -222,7 +235,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
     async fn run(&mut self) -> Result<()> {
         let mut observer = self.cluster.observer().await?;
         let ends = self.request.duration.map(|duration| Instant::now() + duration);
-        let every = (self.request.interval / LOOKS).clamp(LOOK_MIN, LOOK_MAX);
+        let every = look_every(self.request.interval);
         let mut next = Instant::now() + every;
         self.start_s = self.interval_of(now_s());
         loop {
@@ -285,23 +298,31 @@ impl<'a, C: Cluster> Controller<'a, C> {
         for (sum, count) in self.counted.iter_mut().zip(observation.operations) {
             *sum += count;
         }
-        // What is seen while clients would notice nothing says nothing of a change, before it or behind it.
         let window = observation.window();
-        let busy = window.filter(|window| self.tuner.busy(window) >= self.request.busy_min);
-        if let Some(window) = busy {
+        if let Some(window) = window {
             self.looks.push(window);
             if self.looks.len() > BEFORE {
                 self.looks.remove(0);
             }
         }
         if let Phase::Judging(trial) = &mut self.phase {
-            trial.add(busy, window.is_some() && busy.is_none());
+            let from = self.request.measurements.number(&trial.change.from).expect("measured");
+            let is_quiet = match window {
+                Some(window) => self.tuner.busy(&window, from) < self.request.busy_min,
+                None => observation.missed.is_empty() && !observation.is_late,
+            };
+            trial.add(window, is_quiet);
             self.judge().await?;
         }
         let now_s = self.interval_of(now_s());
         // A clock that is set back is waited for: intervals have to be in their order.
         if now_s <= self.start_s {
             return Ok(());
+        }
+        // One look of each interval is kept for longer: a change in a quiet time is judged beside busy ones.
+        self.history.extend(window);
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
         }
         let (first_s, counted) = (self.start_s, std::mem::take(&mut self.counted));
         self.start_s = now_s;
@@ -360,7 +381,14 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let Some(to) = decision.change_to.clone() else {
             return self.tell(decision, None).await;
         };
-        if let Some(obstacle) = self.obstacle().await {
+        let is_quiet = decision.busy.is_none_or(|busy| busy < self.request.busy_min);
+        let obstacle = match self.obstacle().await {
+            None if is_quiet && !self.knows_busy_times() => Some(
+                "clients ask for little now, and nothing was seen since the last change that it could be judged by".into(),
+            ),
+            obstacle => obstacle,
+        };
+        if let Some(obstacle) = obstacle {
             // It is looked at again with the next interval.
             self.tuner.forget_plan();
             return self.tell(decision, Some(obstacle)).await;
@@ -368,7 +396,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let predicted = decision.expected.map_or(0.0, |expected| expected.gain);
         let change = Change { from: decision.configuration.clone(), to, predicted };
         self.tell(decision, None).await?;
-        self.begin(change, false).await
+        self.begin(change, false, is_quiet).await
     }
 
     /// Says and keeps a decision, unless it is the same as the last one.
@@ -402,8 +430,19 @@ impl<'a, C: Cluster> Controller<'a, C> {
         found.expect("the configuration was measured")
     }
 
+    /// Looks since the last change at which clients asked for as much as they notice.
+    fn busy_times(&self) -> Vec<Window> {
+        let present = self.tuner.configuration();
+        let is_busy = |one: &&Window| self.tuner.busy(one, present) >= self.request.busy_min;
+        self.history.iter().filter(is_busy).copied().collect()
+    }
+
+    fn knows_busy_times(&self) -> bool {
+        self.busy_times().len() >= WINDOWS_MIN
+    }
+
     /// Begins a change, behind keeping that it does.
-    async fn begin(&mut self, change: Change, is_undoing: bool) -> Result<()> {
+    async fn begin(&mut self, change: Change, is_undoing: bool, is_quiet: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
         let detail = serde_json::to_value(&event).expect("texts and numbers");
@@ -417,8 +456,8 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let (process, events, cancel) = (self.process, self.events, self.rolls.clone());
         let rolled = self.cluster.change(numbers, is_undoing, process, events, cancel);
         let rolled: LocalBoxFuture<'a, Result<Rolled>> = Box::pin(rolled);
-        let before = self.looks.clone();
-        self.phase = Phase::Rolling(Rolling { change, is_undoing, before, rolled });
+        let before = if is_quiet { self.busy_times() } else { self.looks.clone() };
+        self.phase = Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, rolled });
         Ok(())
     }
 }

@@ -9,7 +9,7 @@
 use imago_plan::tune::forecast::Forecast;
 use imago_plan::tune::judge::Window;
 use imago_plan::tune::planner::{Planner, Weight};
-use imago_plan::tune::roll::{Costs, Rule};
+use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::schedule::Change;
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
@@ -41,8 +41,8 @@ pub struct Options {
     pub ways: Vec<Vec<Way>>,
     /// The least gain that a plan is followed for, as a share.
     pub gain_min: f64,
-    /// The least share of what the configuration serves that clients have to ask for, now or within the look-ahead:
-    /// below, no change is noticed.
+    /// The least share of what the configuration serves that clients have to ask for, now or until the plan's next
+    /// change: below, no change is noticed.
     pub busy_min: f64,
     /// What an interval weighs.
     pub weight: Weight,
@@ -152,19 +152,27 @@ impl Tuner {
         self.measurements.throughputs.of(mix)
     }
 
-    /// What clients asked for in a window, as a share of what the present configuration serves of it.
+    /// True if a change rewrites all data.
     #[must_use]
-    pub fn busy(&self, window: &Window) -> f64 {
-        let rates = self.rates(window.mix);
-        window.rate_s / rates[self.planner.configuration()].max(f64::MIN_POSITIVE)
+    pub fn rewrites(&self, from: usize, to: usize) -> bool {
+        let way = &self.options.ways[from][to];
+        matches!(way, Way::By(CostClass::Rewrite | CostClass::RestartAndRewrite))
+    }
+
+    /// What clients asked for in a window, as a share of what a configuration is known to serve of it.
+    #[must_use]
+    pub fn busy(&self, window: &Window, configuration: usize) -> f64 {
+        window.rate_s / self.rates(window.mix)[configuration].max(f64::MIN_POSITIVE)
     }
 
     /// Learns what was seen in an interval. Of those between the last one and this one nothing is known.
     pub fn observe(&mut self, seen: Interval) {
         let interval_s = self.options.interval_s;
         let mut next_s = self.past.last().map_or(seen.start_s, |last| last.start_s + interval_s);
-        // Behind a longer pause seasons begin anew: what was before it is as old.
-        next_s = next_s.max(seen.start_s.saturating_sub(GAP_MAX * interval_s));
+        // Of a longer pause whole seasons are left out.
+        let season_s = self.options.season_s;
+        let beyond_s = seen.start_s.saturating_sub(next_s).saturating_sub(GAP_MAX * interval_s);
+        next_s += beyond_s / season_s * season_s;
         while next_s < seen.start_s {
             self.learn(Interval { start_s: next_s, mix: None, rate_s: None });
             next_s += interval_s;
@@ -304,8 +312,6 @@ fn basis<'b>(measurements: &'b Measurements, options: &'b Options, current: usiz
 
 #[cfg(test)]
 mod tests {
-    use imago_plan::tune::roll::CostClass;
-
     use super::*;
     use crate::basis::{DAY_S, same_way};
 

@@ -160,7 +160,7 @@ pub fn judge(
         let rates = rates(window.mix);
         rates[to] / rates[from].max(f64::MIN_POSITIVE) - 1.0
     });
-    let median = multiple(before, after, |window| &window.median);
+    let median = waits(before, after);
     let slowest = multiple(before, after, |window| &window.slowest);
     let most = |windows: &[Window]| windows.iter().filter_map(|one| one.memory).reduce(f64::max);
     let memory = most(after);
@@ -184,6 +184,12 @@ pub fn judge(
         memory,
         worse,
     })
+}
+
+/// The median time of an answer behind a change, as a multiple of that before; none if it is not known.
+#[must_use]
+pub fn waits(before: &[Window], after: &[Window]) -> Option<f64> {
+    multiple(before, after, |window| &window.median)
 }
 
 /// The windows before a change in which clients asked for much the same as behind it: where there are enough, nothing has

@@ -36,6 +36,8 @@ pub enum Weight {
 /// The least weight of an interval in a plan, as a share of the busiest one's: among quiet ones the earlier is the better one
 /// to change in.
 const WEIGHT_MIN: f64 = 0.01;
+/// What clients ask for beyond what they usually do is so much less in each next interval, as a share.
+const PASSES_BY: f64 = 0.7;
 /// A rate that differs from the expected one by so much of the plan's highest calls for a new plan.
 const RATE_DEPARTS: f64 = 0.5;
 
@@ -111,13 +113,22 @@ pub struct Planner {
     is_off: bool,
     /// True if they asked for much more or much less than was expected.
     is_rate_off: bool,
+    /// The rate that was seen last.
+    last_rate_s: Option<f64>,
 }
 
 impl Planner {
     /// A planner of a cluster that has this configuration.
     #[must_use]
     pub fn new(configuration: usize) -> Self {
-        Self { configuration, now: 0, plan: None, is_off: false, is_rate_off: false }
+        Self {
+            configuration,
+            now: 0,
+            plan: None,
+            is_off: false,
+            is_rate_off: false,
+            last_rate_s: None,
+        }
     }
 
     /// The configuration that the cluster has.
@@ -140,15 +151,16 @@ impl Planner {
         setting: &Setting,
     ) -> bool {
         let now = self.now;
-        let is_over =
-            self.plan.as_ref().is_none_or(|plan| now >= plan.made + setting.look_ahead.max(1));
+        let is_over = self.plan.as_ref().is_none_or(|plan| {
+            now >= plan.made + setting.look_ahead.max(1) || self.has_missed_a_change(plan)
+        });
         let is_off = self.is_off || self.is_rate_off;
         let calls = |plan: &Plan| is_off && now >= plan.made + setting.replan_min.max(1);
         if !is_over && !self.plan.as_ref().is_some_and(calls) {
             return false;
         }
         self.plan = self.made(forecast, rates, setting, !is_over);
-        self.is_rate_off = false;
+        (self.is_off, self.is_rate_off) = (false, false);
         self.plan.is_some()
     }
 
@@ -168,11 +180,19 @@ impl Planner {
         shares.reduce(f64::max)
     }
 
-    /// The configuration to change to before the next interval. None while clients ask for much more or less than was
-    /// expected: what was to be a quiet time may be none.
+    /// True if the plan counts with another configuration by now: a change was due, and was not made.
+    fn has_missed_a_change(&self, plan: &Plan) -> bool {
+        let past = |change: &&Change| plan.made + change.interval < self.now;
+        let last = plan.best.changes.iter().rev().find(past).filter(|_| plan.is_followed);
+        last.is_some_and(|change| change.to != self.configuration)
+    }
+
+    /// The configuration to change to before the next interval. Where intervals weigh by demand, none while clients ask for
+    /// something else, or for much more or less, than was expected: what was to be a quiet time may be none.
     #[must_use]
     pub fn due(&self) -> Option<usize> {
-        let plan = self.plan.as_ref().filter(|_| !self.is_rate_off);
+        let is_off = self.is_off || self.is_rate_off;
+        let plan = self.plan.as_ref().filter(|plan| plan.asked_s.is_none() || !is_off);
         let due = plan.and_then(|plan| plan.due(self.now));
         due.map(|change| change.to).filter(|to| *to != self.configuration)
     }
@@ -201,7 +221,19 @@ impl Planner {
         if let (Some((expected, most)), Some(rate_s)) = (asked_s, seen.rate_s) {
             self.is_rate_off = (rate_s - expected).abs() > RATE_DEPARTS * most;
         }
+        self.last_rate_s = seen.rate_s.or(self.last_rate_s);
         self.now += 1;
+    }
+
+    /// Rates that are expected, where clients ask for more now than they usually would: that passes by and by.
+    fn above(&self, mut asked_s: Vec<f64>) -> Vec<f64> {
+        let usual = asked_s.first().copied().unwrap_or(0.0);
+        let mut more = (self.last_rate_s.unwrap_or(0.0) - usual).max(0.0);
+        for asked in &mut asked_s {
+            *asked += more;
+            more *= PASSES_BY;
+        }
+        asked_s
     }
 
     /// A plan from the next interval on; none while too little was seen.
@@ -216,7 +248,7 @@ impl Planner {
         let expected = forecast.ahead(intervals)?;
         let asked_s = match setting.weight {
             Weight::Capacity => None,
-            Weight::Demand => Some(forecast.rates_ahead(intervals)?),
+            Weight::Demand => Some(self.above(forecast.rates_ahead(intervals)?)),
         };
         let most = asked_s.iter().flatten().copied().fold(0.0, f64::max);
         let row = |(interval, chances): (usize, &Chances)| match &asked_s {
@@ -238,7 +270,10 @@ impl Planner {
 /// What each configuration serves of so many operations a second that are asked for, as an interval of them weighs.
 pub(super) fn served(asked_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64> {
     let allowed = rates.iter().zip(&setting.allowed).filter(|(_, is_allowed)| **is_allowed);
-    let best = allowed.map(|(rate, _)| *rate).fold(f64::MIN_POSITIVE, f64::max);
+    let best = allowed.map(|(rate, _)| *rate).fold(0.0, f64::max);
+    if best <= 0.0 {
+        return vec![0.0; rates.len()];
+    }
     let busy = asked_s / best;
     rates.iter().map(|rate| busy * rate / best).collect()
 }

@@ -48,6 +48,16 @@ async fn a_killed_server_comes_back_on_its_port_with_what_it_acknowledged() {
     redis.restart().await.unwrap();
     assert_eq!(redis.port(), port);
     assert_eq!(ask(port, "GET kept").await, "$3\r\nyes\r\n");
+    if let Some(why) = redis.unshared() {
+        return eprintln!("without a share of the processors: {why}");
+    }
+    let node = redis.node();
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", node.process.unwrap().pid));
+    let groups = groups.unwrap();
+    let own = groups
+        .lines()
+        .any(|line| line.contains("/imago-testbed-") && line.ends_with(&format!("-{}", node.name)));
+    assert!(own, "{groups}");
 }
 
 #[tokio::test]

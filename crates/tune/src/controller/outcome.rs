@@ -6,7 +6,7 @@ use imago_plan::tune::workload::Mix;
 use super::cluster::{Cluster, Rolled};
 use super::event::{Change, Event, Judged};
 use super::trial::Trial;
-use super::{BARRED_S, Controller, PASSING_S, Phase, Rolling, now_s};
+use super::{BARRED_S, Controller, PASSING_S, Phase, QUIET_MAX_S, Rolling, look_every, now_s};
 use crate::cluster::costs::learned;
 use crate::cluster::error::chain;
 use crate::cluster::{Error, Result};
@@ -15,12 +15,13 @@ use crate::decisions::Kind;
 impl<C: Cluster> Controller<'_, C> {
     /// A roll has ended.
     pub(super) async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
-        let Phase::Rolling(Rolling { change, is_undoing, before, .. }) =
+        let Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, .. }) =
             std::mem::replace(&mut self.phase, Phase::Watching)
         else {
             unreachable!("a roll ended");
         };
         self.looks.clear();
+        self.history.clear();
         self.tuner.forget_plan();
         self.said.clear();
         let (from, to) = (self.number(&change.from), self.number(&change.to));
@@ -40,7 +41,13 @@ impl<C: Cluster> Controller<'_, C> {
             self.barred.insert((to, from), now_s() + BARRED_S);
         } else {
             let judged_by = self.request.judged_by;
-            self.phase = Phase::Judging(Trial::new(change.clone(), before, judged_by));
+            let looks_in =
+                |seconds: f64| (seconds / look_every(self.request.interval).as_secs_f64()) as usize;
+            let quiet_max = is_quiet.then(|| looks_in(QUIET_MAX_S));
+            let rewrites =
+                if self.tuner.rewrites(from, to) { looks_in(self.costs.rewrite_s) } else { 0 };
+            let trial = Trial::new(change.clone(), before, judged_by, quiet_max, rewrites);
+            self.phase = Phase::Judging(trial);
         }
         let Rolled { elapsed_s, job, .. } = outcome;
         let event = Event::Changed { change, is_undoing, elapsed_s, job };
@@ -151,6 +158,6 @@ impl<C: Cluster> Controller<'_, C> {
             self.phase = Phase::Undoing(back);
             return Ok(());
         }
-        self.begin(back, true).await
+        self.begin(back, true, false).await
     }
 }

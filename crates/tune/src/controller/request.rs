@@ -30,7 +30,7 @@ pub struct Request {
     pub changes_max: usize,
     /// The least gain that a plan is followed for, as a share.
     pub gain_min: f64,
-    /// The least share of what the configuration serves that clients have to ask for, now or within the look-ahead.
+    /// The least share of what the configuration serves that clients have to ask for, now or until the plan's next change.
     pub busy_min: f64,
     /// What an interval weighs.
     pub weight: Weight,

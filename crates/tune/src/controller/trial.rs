@@ -1,6 +1,6 @@
 //! A change that is being judged: the looks before it and behind it.
 
-use imago_plan::tune::judge::{Bounds, Judgement, WINDOWS_MIN, Window, judge};
+use imago_plan::tune::judge::{Bounds, Judgement, WINDOWS_MIN, Window, judge, waits};
 use imago_plan::tune::planner::Rates;
 use imago_plan::tune::sampling::is_warm;
 
@@ -10,8 +10,10 @@ use super::event::Change;
 const WARM_MAX: usize = 12;
 /// Looks behind a change that are waited for at most, as a multiple of those that it is judged by.
 const LOOKS_MAX: usize = 10;
-/// Quiet looks behind a change that are waited for at most: a day of looks of twenty seconds.
-const QUIET_MAX: usize = 4_320;
+/// Answers that take so many times as long as before are looked at, however little clients ask for.
+const WAITS_MAX: f64 = 2.0;
+/// Loads that differ by less, as a share, are like each other.
+const LIKE: f64 = 0.3;
 
 /// See the module's documentation.
 pub(super) struct Trial {
@@ -25,21 +27,46 @@ pub(super) struct Trial {
     judged_by: usize,
     /// Looks since the change, also those of which nothing is told, but for quiet ones.
     looks: usize,
-    /// Looks in which clients asked for too little to tell anything.
+    /// Of a change that was made while clients asked for little: the looks at which they still do are passed over, so many
+    /// at most. None for another one.
+    quiet_max: Option<usize>,
+    /// Those that were passed over.
     quiet: usize,
+    /// Looks at which the change still goes on, as data are rewritten.
+    rewrites: usize,
 }
 
 impl Trial {
-    pub(super) fn new(change: Change, before: Vec<Window>, judged_by: usize) -> Self {
-        let judged_by = judged_by.max(WINDOWS_MIN);
-        let (rising, after) = (Vec::new(), Vec::new());
-        Self { change, before, rising, is_warm: false, after, judged_by, looks: 0, quiet: 0 }
+    pub(super) fn new(
+        change: Change,
+        before: Vec<Window>,
+        judged_by: usize,
+        quiet_max: Option<usize>,
+        rewrites: usize,
+    ) -> Self {
+        Self {
+            change,
+            before,
+            rising: Vec::new(),
+            is_warm: false,
+            after: Vec::new(),
+            judged_by: judged_by.max(WINDOWS_MIN),
+            looks: 0,
+            quiet_max,
+            quiet: 0,
+            rewrites,
+        }
     }
 
-    /// Adds a look behind the change; nothing where clients asked for nothing, or too little (then it is quiet), or a node was
-    /// missed.
+    /// Adds a look behind the change: nothing where clients asked for nothing, or a node was missed. One at which clients
+    /// ask for little (`is_quiet`) tells nothing of a change that was made in a quiet time, unless they wait for it.
     pub(super) fn add(&mut self, window: Option<Window>, is_quiet: bool) {
-        if is_quiet {
+        if self.rewrites > 0 {
+            self.rewrites -= 1;
+            return;
+        }
+        let waits = window.and_then(|window| waits(&self.before, &[window]));
+        if self.quiet_max.is_some() && is_quiet && waits.is_none_or(|waits| waits < WAITS_MAX) {
             self.quiet += 1;
             return;
         }
@@ -61,12 +88,22 @@ impl Trial {
         numbers: (usize, usize),
         bounds: &Bounds,
     ) -> Option<Option<Judgement>> {
-        let is_waited_for =
-            self.looks < WARM_MAX + LOOKS_MAX * self.judged_by && self.quiet < QUIET_MAX;
+        let is_waited_for = self.looks < WARM_MAX + LOOKS_MAX * self.judged_by
+            && self.quiet_max.is_none_or(|most| self.quiet < most);
         if self.after.len() < self.judged_by && is_waited_for {
             return None;
         }
-        Some(judge(&self.before, &self.after, rates, numbers, bounds))
+        let like = self.like();
+        Some(judge(like.as_deref().unwrap_or(&self.before), &self.after, rates, numbers, bounds))
+    }
+
+    /// Of a change that was made in a quiet time the looks before it at which as much was asked for as behind it: hours lie
+    /// between both. None for another one.
+    fn like(&self) -> Option<Vec<Window>> {
+        self.quiet_max?;
+        let mean = self.after.iter().map(|one| one.rate_s).sum::<f64>() / self.after.len() as f64;
+        let is_like = |one: &&Window| (one.rate_s - mean).abs() <= LIKE * mean;
+        Some(self.before.iter().filter(is_like).copied().collect())
     }
 }
 
@@ -89,7 +126,7 @@ mod tests {
     fn trial(before: usize) -> Trial {
         let (from, to) = ("unified T8".to_owned(), "unified L10".to_owned());
         let change = Change { from, to, predicted: 0.1 };
-        Trial::new(change, vec![window(9_000.0); before], 4)
+        Trial::new(change, vec![window(9_000.0); before], 4, None, 0)
     }
 
     #[test]
@@ -133,15 +170,45 @@ mod tests {
     }
 
     #[test]
-    fn a_change_in_a_quiet_time_is_judged_when_clients_ask_for_more_within_a_day() {
+    fn a_change_in_a_quiet_time_is_judged_when_clients_ask_for_more() {
         let judged = |trial: &Trial| trial.judged(&rates, (0, 1), &Bounds::default());
-        let mut trial = trial(6);
-        (0..3_000).for_each(|_| trial.add(None, true));
+        // An evening before it, and the noon before that.
+        let before = [vec![window(3_000.0); 6], vec![window(9_000.0); 6]].concat();
+        let begun = || Trial { before: before.clone(), quiet_max: Some(200), ..trial(0) };
+        let mut trial = begun();
+        (0..150).for_each(|_| trial.add(None, true));
         assert_eq!(judged(&trial), None);
         (0..8).for_each(|_| trial.add(Some(window(9_900.0)), false));
-        assert!(judged(&trial).is_some_and(|judgement| judgement.is_some()));
-        let mut trial = self::trial(6);
-        (0..4_320).for_each(|_| trial.add(None, true));
+        let judgement = judged(&trial).expect("enough was seen").expect("and before");
+        // Beside the noon alone.
+        assert!((judgement.realised.mean - 0.1).abs() < 1e-9, "{judgement:?}");
+        let mut trial = begun();
+        (0..200).for_each(|_| trial.add(Some(window(500.0)), true));
         assert_eq!(judged(&trial), Some(None), "it is not waited for without end");
+        let mut trial = begun();
+        (0..8).for_each(|_| trial.add(Some(window(6_000.0)), false));
+        assert_eq!(judged(&trial), Some(None), "nothing before it was like that");
+    }
+
+    #[test]
+    fn a_change_that_rewrites_all_data_is_judged_behind_that() {
+        let mut trial = Trial { rewrites: 30, ..trial(6) };
+        (0..30).for_each(|_| trial.add(Some(window(4_000.0)), false));
+        (0..8).for_each(|_| trial.add(Some(window(9_900.0)), false));
+        let judged = trial.judged(&rates, (0, 1), &Bounds::default()).unwrap().unwrap();
+        assert!((judged.realised.mean - 0.1).abs() < 1e-9, "{judged:?}");
+    }
+
+    #[test]
+    fn clients_who_are_served_little_because_they_wait_are_not_quiet() {
+        let mut trial = Trial { quiet_max: Some(200), ..trial(6) };
+        let times = [Some(40.0), None, None, None];
+        let slow = Window { median: times, slowest: times, ..window(900.0) };
+        (0..160).for_each(|_| trial.add(Some(slow), true));
+        assert_eq!(trial.quiet, 0);
+        // Another change is judged by all looks.
+        let mut busy = self::trial(6);
+        busy.add(Some(window(500.0)), true);
+        assert_eq!((busy.quiet, busy.looks), (0, 1));
     }
 }

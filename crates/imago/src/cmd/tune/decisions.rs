@@ -62,7 +62,8 @@ pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failur
     let Decided { held_by, entries } =
         read.await.map_err(|error: Error| cluster_failure(&error))?;
     let last = |kind: Kind| entries.iter().rev().find(|entry| entry.kind == kind).cloned();
-    let explained = Explained { held_by, decided: last(Kind::Decided), judged: last(Kind::Judged) };
+    let changed = entries.iter().rev().find(|entry| entry.kind != Kind::Decided).cloned();
+    let explained = Explained { held_by, decided: last(Kind::Decided), changed };
     context.output.result(&explained, |explained| {
         let mut text = String::new();
         let at =
@@ -77,7 +78,7 @@ pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failur
                 }
             }
         }
-        if let Some(entry) = &explained.judged {
+        if let Some(entry) = &explained.changed {
             _ = writeln!(text, "the last change, {}  {}", at(entry), entry.what);
         }
         if let Some(process) = &explained.held_by {
@@ -97,8 +98,8 @@ struct Explained {
     held_by: Option<String>,
     /// Null: nothing was decided.
     decided: Option<Entry>,
-    /// What came of the last change; null: none was judged.
-    judged: Option<Entry>,
+    /// The last change: that it began, ended, or what came of it; null: none was made.
+    changed: Option<Entry>,
 }
 
 async fn decided(log: &impl DecisionLog, days: u16) -> Result<Decided, Error> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_plan::tune::workload::Mix;
 use imago_tune::advice::{Advice, Question, advise};
 use imago_tune::basis::{Basis, DAY_S, FORECASTS, Way, same_way};
 use imago_tune::cassandra::costs;
@@ -50,7 +51,8 @@ pub struct Args {
     /// What each configuration served of each mix; without it what comes with Imago, of a small cluster of --database.
     #[arg(long, value_name = "FILE")]
     measurements: Option<PathBuf>,
-    /// The database whose measurements are taken, without --measurements, and whose settings --configurations has.
+    /// The database whose measurements are taken, without --measurements, and whose settings --configurations has; with
+    /// --cluster that of the cluster.
     #[arg(long, value_enum, default_value = "cassandra", value_name = "DATABASE")]
     database: Database,
     /// The file with the configurations: it tells what each change takes, in place of --class.
@@ -213,9 +215,17 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let trace = Trace::read(&file, opened(path)?).map_err(failure)?;
         Ok((file, trace))
     };
-    let (file, trace) = read(&args.trace)?;
-    let queue = args.queue.as_deref().map(read).transpose()?;
-    let shipped = match args.database {
+    let (file, mut trace) = read(&args.trace)?;
+    let mut queue = args.queue.as_deref().map(read).transpose()?;
+    let database = match &args.cluster {
+        None => args.database,
+        Some(path) => match cluster::file::database(path) {
+            Ok(name) if name == Redis::NAME => Database::Redis,
+            Ok(_) => Database::Cassandra,
+            Err(error) => return Err(cluster_failure(&error)),
+        },
+    };
+    let shipped = match database {
         Database::Cassandra => CASSANDRA,
         Database::Redis => REDIS,
     };
@@ -226,6 +236,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Measurements::shipped(shipped),
         ),
     };
+    if measurements.samples.iter().all(|one| one.measured.mix.shares()[2] == 0.0) {
+        // Inserts are what was measured as updates, then.
+        let queued = queue.iter_mut().flat_map(|(_, queue)| &mut queue.intervals);
+        for interval in trace.intervals.iter_mut().chain(queued) {
+            interval.mix = interval.mix.map(Mix::with_inserts_as_updates);
+        }
+    }
     let number = |name: &Option<String>| match name {
         Some(name) => measurements.number(name).map_err(failure),
         None => Ok(0),
@@ -238,7 +255,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     };
     let ways = match &args.configurations {
         None => same_way(measurements.names.len(), class),
-        Some(path) => match args.database {
+        Some(path) => match database {
             Database::Cassandra => ways::<Cassandra>(path, &measurements)?,
             Database::Redis => ways::<Redis>(path, &measurements)?,
         },
@@ -338,7 +355,7 @@ fn text(advice: &Advice) -> String {
     if let Some(peak) = advice.busy_peak {
         _ = writeln!(
             text,
-            "  until then clients ask for {:.1} % of what {} serves, at their peak",
+            "  until the plan's next change clients ask for {:.1} % of what {} serves, at their peak",
             peak * 100.0,
             advice.current
         );

@@ -76,8 +76,8 @@ pub(super) struct Args {
     /// Gain that a plan needs to be followed, as a share of what is served without it.
     #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = share)]
     gain_min: f64,
-    /// Share of what the configuration serves that clients have to ask for, now or within the look-ahead; below it no
-    /// change is noticed.
+    /// Share of what the configuration serves that clients have to ask for, now or until the plan's next change; below
+    /// it no change is noticed.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
     busy_min: f64,
     /// What an interval weighs by.

@@ -9,6 +9,7 @@ pub struct Queue {
     /// By their starts, in order.
     scheduled: Vec<Interval>,
     last_s: Option<u64>,
+    last: Option<Mix>,
 }
 
 impl Queue {
@@ -16,7 +17,7 @@ impl Queue {
     #[must_use]
     pub fn new(mut scheduled: Vec<Interval>) -> Self {
         scheduled.sort_by_key(|interval| interval.start_s);
-        Self { scheduled, last_s: None }
+        Self { scheduled, last_s: None, last: None }
     }
 
     /// What is past by now, and so many intervals behind that.
@@ -35,12 +36,13 @@ impl Forecast for Queue {
 
     fn observe(&mut self, seen: &Interval) {
         self.last_s = Some(seen.start_s);
+        self.last = seen.mix.or(self.last);
     }
 
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
         let (past, coming) = self.coming(intervals)?;
         // In an interval without jobs nothing is asked for, and any mix serves: that of the one before.
-        let mut mix = past.iter().rev().find_map(|interval| interval.mix);
+        let mut mix = past.iter().rev().find_map(|interval| interval.mix).or(self.last);
         let of = |interval: &Interval| -> Option<Chances> {
             mix = interval.mix.or(mix);
             mix.map(|mix: Mix| vec![(1.0, mix)])
@@ -57,6 +59,17 @@ impl Forecast for Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_that_begins_idle_has_the_mix_that_was_seen_before() {
+        let of = |n: u64, mix, rate_s| Interval { start_s: 1_600_000_000 + n * 20, mix, rate_s };
+        let jobs = Some(Mix::of_reads(0.9));
+        let mut queue = Queue::new(vec![of(1, None, Some(0.0)), of(2, jobs, Some(3_000.0))]);
+        queue.observe(&of(0, Some(Mix::of_reads(0.2)), Some(700.0)));
+        let ahead = queue.ahead(2).unwrap();
+        assert_eq!(ahead[0], [(1.0, Mix::of_reads(0.2))]);
+        assert_eq!(queue.rates_ahead(2), Some(vec![0.0, 3_000.0]));
+    }
 
     #[test]
     fn what_is_scheduled_is_known_as_far_as_it_reaches() {

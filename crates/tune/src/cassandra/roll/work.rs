@@ -301,10 +301,9 @@ impl Work<'_> {
             let refreshed = self.roller.session.refresh_metadata().await;
             refreshed.map_err(failed("looking at the ring"))?;
             let cluster = self.roller.cluster()?;
-            if !self.roller.restarts() {
-                return Ok(cluster);
-            }
-            if !self.roller.spec.is_at_once
+            let stops = self.roller.restarts();
+            if stops
+                && !self.roller.spec.is_at_once
                 && let Some(demand) = cluster.ring.broken_by(step)
             {
                 return Err(Error::failed(
@@ -312,7 +311,7 @@ impl Work<'_> {
                     "begin another roll, which plans its steps anew",
                 ));
             }
-            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), true).await;
+            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), stops).await;
             if obstacles.is_empty() {
                 return Ok(cluster);
             }
