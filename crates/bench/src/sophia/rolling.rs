@@ -1,9 +1,10 @@
 //! A change of configuration on real nodes under load, one node after the other and all at once: Fig. 2 of SOPHIA in form,
 //! and what its aggressive way costs (§6.2).
 //!
-//! Clients ask at a fixed rate, whether or not they are answered, so that what is not served is seen. The setting that is
-//! changed needs a restart and changes next to nothing by itself: what is seen is what restarts cost. All that clients
-//! were told is checked against the table afterwards.
+//! Twice clients ask at a fixed rate, whether or not they are answered, so that what is not served is seen. The setting that
+//! is changed then needs a restart and changes next to nothing by itself: what is seen is what restarts cost. Once clients
+//! scan as fast as they are answered, and get a configuration that is better for that, node by node: what restarts cost is
+//! regained, and the crossing point is when (Fig. 2). All that clients were told is checked against the table afterwards.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,10 @@ use imago_job::clock;
 use imago_job::reporter::Events;
 use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::roll::{Roller, Spec};
-use imago_tune::cassandra::{Consistency, Error, Result};
+use imago_tune::cassandra::{Cassandra, Consistency, Error, Result};
+use imago_tune::configurations;
 use imago_workload::check::{Checker, Verdict};
-use imago_workload::driver::{self, Control, Options, Report as LoadReport};
+use imago_workload::driver::{self, Arrival, Control, Options, Report as LoadReport};
 use imago_workload::history::{Header as HistoryHeader, IdForm, Model, Recorder};
 use imago_workload::review::Reviews;
 use imago_workload::timeline::Slot;
@@ -28,10 +30,20 @@ use crate::Header;
 use crate::load::cassandra::{CassandraTarget, Schema, preload, show_content};
 use crate::statistics::percentile;
 
+/// Two configurations, of which the second is better for scans.
+const CONFIGURATIONS: &str = include_str!("../../../tune/data/cassandra-5.toml");
 const TABLE: (&str, &str) = ("rolled", "reviews");
 const MIX: &str = "read=50,update=40,insert=10";
 /// The setting that is changed, with the values that it gets in turn.
 const SETTING: (&str, [&str; 2]) = ("native_transport_max_threads", ["96", "112"]);
+/// Scans, for which the second of the configurations that come with the tuner is better than the first.
+const SCANS: &str = "read=8,update=2,scan=90";
+/// Operations at once while clients are as fast as they are answered.
+const IN_FLIGHT: u32 = 8;
+/// Seconds behind a change with a gain, as a multiple of those beside the others: what was lost has to be regained.
+const REGAINS: u32 = 6;
+/// Seconds before a change by which the crossing point is told, at most.
+const BEFORE_MAX: usize = 30;
 /// Entries of a history in memory.
 const HISTORY_MAX: usize = 8_000_000;
 
@@ -56,7 +68,7 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// One node after the other, and all at once.
+    /// With a gain, one node after the other; and without one, one after the other and all at once.
     pub ways: Vec<Way>,
     /// The files of the picture.
     pub pictures: Vec<PathBuf>,
@@ -77,6 +89,13 @@ pub struct Way {
     pub failed_for_availability: u64,
     /// Operations that failed otherwise.
     pub failed: u64,
+    /// Operations a second before the change and behind it, in the mean of as many seconds.
+    pub rate_before: f64,
+    /// See [`Self::rate_before`].
+    pub rate_behind: f64,
+    /// The crossing point: seconds from the begin of the change until as much was served since as would have been without
+    /// it. Null: that was not seen.
+    pub crossing_s: Option<f64>,
     /// Seconds in which no operation succeeded.
     pub unserved_s: u64,
     /// The time that one answer of a hundred exceeds, in milliseconds: the median of the seconds before the change. Seconds
@@ -115,13 +134,15 @@ pub async fn run(
     cancel: &CancellationToken,
     say: &(dyn Fn(String) + Sync),
 ) -> Result<Report> {
-    let ways = [("node by node", false), ("all at once", true)];
     let (mut told, mut drawn) = (Vec::new(), Vec::new());
-    for ((name, is_at_once), value) in ways.into_iter().zip(SETTING.1) {
-        let (way, seconds, rolled) =
-            one(size, file, process, (name, is_at_once, value), cancel).await?;
+    for kind in [Kind::with_gain(), Kind::plain("node by node"), Kind::plain("all at once")] {
+        let name = kind.name;
+        let (way, seconds, rolled) = one(size, file, process, kind, cancel).await?;
+        let crossing = way
+            .crossing_s
+            .map_or_else(String::new, |at_s| format!(", regained {at_s:.0} s behind its begin"));
         say(format!(
-            "{name}: {:.0} s, {} operations failed for want of replicas, {} s unserved",
+            "{name}: {:.0} s, {} operations failed for want of replicas, {} s unserved{crossing}",
             way.roll_s, way.failed_for_availability, way.unserved_s
         ));
         told.push(way);
@@ -140,12 +161,57 @@ pub async fn run(
     })
 }
 
+/// What is changed, and what clients ask for meanwhile.
+struct Kind {
+    name: &'static str,
+    spec: Spec,
+    mix: &'static str,
+    arrival: Arrival,
+    in_flight_max: u32,
+    /// Seconds behind the change, as a multiple of those before it.
+    behind: u32,
+}
+
+impl Kind {
+    /// A setting that gains nothing, under a fixed rate.
+    fn plain(name: &'static str) -> Self {
+        let is_at_once = name == "all at once";
+        let value = SETTING.1[usize::from(is_at_once)];
+        let spec = Spec {
+            changes: BTreeMap::from([(SETTING.0.to_owned(), Some(value.to_owned()))]),
+            compaction: BTreeMap::new(),
+            consistency: "quorum".into(),
+            tolerate: 0,
+            is_at_once,
+            canary_s: 0,
+            is_of_controller: false,
+        };
+        let Options { arrival, in_flight_max, .. } = Options::default();
+        Self { name, spec, mix: MIX, arrival, in_flight_max, behind: 1 }
+    }
+
+    /// From the first of the configurations that come with the tuner to the second, under scans.
+    fn with_gain() -> Self {
+        let all = configurations::parse::<Cassandra>(CONFIGURATIONS).expect("they are shipped");
+        let (table, arrival) = (format!("{}.{}", TABLE.0, TABLE.1), Arrival::Closed);
+        let spec = Spec { is_at_once: false, ..Spec::of(&all, 1, &table) };
+        Self {
+            name: "with a gain",
+            spec,
+            mix: SCANS,
+            arrival,
+            in_flight_max: IN_FLIGHT,
+            behind: REGAINS,
+        }
+    }
+}
+
 /// One way: its figures, its seconds, and when the change began and ended.
 async fn one(
     size: Size,
     file: &ClusterFile,
     process: &str,
-    (name, is_at_once, value): (&'static str, bool, &str),
+    kind: Kind,
     cancel: &CancellationToken,
 ) -> Result<(Way, Vec<Second>, (f64, f64))> {
     let reviews = Reviews { size_bytes: 1_000, ..Reviews::default() };
@@ -165,7 +231,9 @@ async fn one(
         started_unix_ms: clock::now_ms(),
     };
     let options = Options {
-        mix: MIX.parse().expect("a mix"),
+        mix: kind.mix.parse().expect("a mix"),
+        arrival: kind.arrival,
+        in_flight_max: kind.in_flight_max,
         rate_per_s: size.rate_per_s.into(),
         duration: None,
         preloaded: size.rows,
@@ -182,23 +250,14 @@ async fn one(
     let beside = Duration::from_secs(size.beside_s.into());
     tokio::time::sleep(beside).await;
     let from_s = elapsed_s(&control);
-    let spec = Spec {
-        changes: BTreeMap::from([(SETTING.0.to_owned(), Some(value.to_owned()))]),
-        compaction: BTreeMap::new(),
-        consistency: "quorum".into(),
-        tolerate: 0,
-        is_at_once,
-        canary_s: 0,
-        is_of_controller: false,
-    };
     let rolled = async {
-        let roller = Roller::connect(file.clone(), spec).await?;
+        let roller = Roller::connect(file.clone(), kind.spec).await?;
         roller.begin(process, &Events::default(), cancel.clone()).await
     };
     let outcome = Box::pin(rolled).await;
     let to_s = elapsed_s(&control);
     if outcome.is_ok() {
-        tokio::time::sleep(beside).await;
+        tokio::time::sleep(beside * kind.behind).await;
     }
     control.stop();
     let (report, history) = running.finish().await.map_err(wrong)?;
@@ -210,7 +269,7 @@ async fn one(
     let way = Way {
         roll_s: outcome.elapsed_s,
         node_s: nodes_s.iter().sum::<f64>() / nodes_s.len().max(1) as f64,
-        ..told(name, &report, &seconds, (from_s, to_s), &checker.finish())
+        ..told(kind.name, &report, &seconds, (from_s, to_s), &checker.finish())
     };
     Ok((way, seconds, (from_s, to_s)))
 }
@@ -237,6 +296,30 @@ fn seconds(slots: &[Slot]) -> Vec<Second> {
     seconds
 }
 
+/// When as much was served since the change began as by the rate before it, in seconds behind its begin; none if that was not
+/// seen. Before it has lost anything, it has regained nothing.
+fn crossing_s(seconds: &[Second], from: usize) -> Option<f64> {
+    let rate = mean(&seconds[from.saturating_sub(BEFORE_MAX)..from.min(seconds.len())])?;
+    let mut gained = 0.0;
+    let sums: Vec<f64> = seconds
+        .get(from..)?
+        .iter()
+        .map(|second| {
+            gained += second.answered as f64 - rate;
+            gained
+        })
+        .collect();
+    let least = (0..sums.len()).min_by(|one, two| sums[*one].total_cmp(&sums[*two]))?;
+    let regained = sums[least..].iter().position(|sum| *sum >= 0.0)?;
+    (sums[least] < 0.0).then_some((least + regained + 1) as f64)
+}
+
+/// Operations a second; none of no second.
+fn mean(seconds: &[Second]) -> Option<f64> {
+    let answered: u64 = seconds.iter().map(|second| second.answered).sum();
+    (!seconds.is_empty()).then(|| answered as f64 / seconds.len() as f64)
+}
+
 fn told(
     name: &'static str,
     report: &LoadReport,
@@ -254,6 +337,9 @@ fn told(
     let before = percentile(within(0.0, from_s), 50).unwrap_or(0.0);
     let during = percentile(within(from_s, to_s), 50).unwrap_or(0.0);
     let failed = report.reads.tally.failed + report.writes.tally.failed;
+    let from = from_s as usize;
+    let before_it = &seconds[from.saturating_sub(BEFORE_MAX)..from.min(seconds.len())];
+    let behind_it = &seconds[seconds.len().saturating_sub(before_it.len())..];
     Way {
         name,
         roll_s: 0.0,
@@ -261,6 +347,9 @@ fn told(
         operations: report.started,
         failed_for_availability: report.unavailable,
         failed: failed.saturating_sub(report.unavailable),
+        rate_before: mean(before_it).unwrap_or(0.0),
+        rate_behind: mean(behind_it).unwrap_or(0.0),
+        crossing_s: crossing_s(seconds, from),
         unserved_s: seconds.iter().filter(|second| second.answered == 0).count() as u64,
         p99_ms_before: before,
         p99_ms_during: during,
@@ -277,6 +366,20 @@ mod tests {
     use imago_workload::timeline::{Part, Tally};
 
     use super::*;
+
+    #[test]
+    fn a_change_has_crossed_when_what_it_lost_is_regained() {
+        let of = |answered: u64| Second { answered, p99_ms: 4.0 };
+        let all = |parts: &[(usize, u64)]| -> Vec<Second> {
+            parts.iter().flat_map(|(count, answered)| vec![of(*answered); *count]).collect()
+        };
+        // 20 s at 60 % lose 8 s of what was served; at 120 % that takes 40 s.
+        let crosses = all(&[(15, 1_000), (20, 600), (60, 1_200)]);
+        assert_eq!(crossing_s(&crosses, 15), Some(60.0));
+        assert_eq!(crossing_s(&crosses[..70], 15), None, "not yet");
+        assert_eq!(crossing_s(&all(&[(15, 1_000), (40, 1_000)]), 15), None, "nothing was lost");
+        assert_eq!(crossing_s(&[], 15), None);
+    }
 
     #[test]
     fn seconds_have_what_was_answered_and_the_slowest_of_their_tenths() {

@@ -1,5 +1,5 @@
-//! Figs. 3, 6, 7 and 9 of SOPHIA (§6) in form, replayed: a portal's days by how often they turn, clusters of more nodes,
-//! more and fewer replicas, and noise in what is predicted.
+//! Figs. 3 and 5 to 9 of SOPHIA (§6) in form, replayed: a portal's days by how often they turn, clusters of more nodes,
+//! more and fewer replicas, more data, and noise in what is predicted.
 //!
 //! A replay needs three things: what clients ask for, what each configuration serves of it, and what a change takes. The
 //! first is drawn ([`days`], [`super::traces`]). The other two are a [`Basis`]: measured on nodes here, or printed in the
@@ -14,6 +14,7 @@ mod drawing;
 pub mod noise;
 pub mod queue;
 pub mod ranges;
+pub mod volume;
 pub mod ways;
 
 use std::path::{Path, PathBuf};
@@ -81,11 +82,15 @@ pub struct Report {
     pub scenarios: Vec<days::Row>,
     /// How many nodes may be away together, by a cluster's ranges (§4.5).
     pub ranges: Vec<ranges::Row>,
+    /// Fig. 5: more and fewer jobs at a time.
+    pub concurrent: Vec<queue::JobsRow>,
     /// Fig. 6: clusters of more and more nodes.
     pub scale: Vec<queue::ScaleRow>,
     /// Fig. 7: replicas, and how many of them have to answer.
     pub replicas: Vec<queue::ReplicasRow>,
-    /// In place of Fig. 8: longer and shorter restarts.
+    /// Fig. 8: more data, by what was measured of each volume here.
+    pub volumes: Vec<volume::Row>,
+    /// Longer and shorter restarts.
     pub restarts: Vec<queue::RestartRow>,
     /// Fig. 9: noise in what is predicted.
     pub noise: Vec<noise::Row>,
@@ -200,8 +205,10 @@ pub fn run(size: Size, own: Option<&Measurements>, folder: Option<&Path>) -> Res
         bases: bases.iter().map(Basis::row).collect(),
         scenarios: days::rows(&bases, size),
         ranges: ranges::rows(size.seed),
+        concurrent: queue::concurrent(&bases, size),
         scale: queue::scale(&bases, size),
         replicas: queue::replicas(&bases, size),
+        volumes: volume::rows(size),
         restarts: queue::restarts(&bases, size),
         noise: noise::rows(&bases, size),
         pictures: Vec::new(),

@@ -137,7 +137,7 @@ fn changes_of_configuration_are_decided_exactly_and_compared_with_the_genetic_se
 fn the_workloads_of_sophia_are_lived_through_beside_other_ways_to_choose() {
     let report = bench(&["run", "sophia-traces", "--quick"]);
     let workloads = report["workloads"].as_array().unwrap();
-    assert_eq!(workloads.len(), 11, "{report}");
+    assert_eq!(workloads.len(), 8, "{report}");
     assert_figures(&workloads[6]["demand_rmse"][0], &["one", "twelve"]);
     assert!(workloads[1]["changes"].as_u64() > Some(0), "buses have something to gain: {report}");
     for workload in workloads {
@@ -150,7 +150,8 @@ fn the_workloads_of_sophia_are_lived_through_beside_other_ways_to_choose() {
 
 #[test]
 fn the_figures_of_sophia_are_replayed_by_what_was_measured_and_by_what_is_published() {
-    let files = ["fig3", "fig6", "fig7", "restarts", "fig9"].map(|of| format!("sophia-{of}.svg"));
+    let files = ["fig3", "fig5", "fig6", "fig7", "fig8", "restarts", "fig9"]
+        .map(|of| format!("sophia-{of}.svg"));
     let files = files.each_ref().map(String::as_str);
     let report = drawn(&["run", "sophia-fig6"], &files);
     assert_eq!(report["benchmark"], "sophia-scenarios", "its figures are of one replay");
@@ -160,7 +161,10 @@ fn the_figures_of_sophia_are_replayed_by_what_was_measured_and_by_what_is_publis
     assert_eq!(rows("scenarios").len(), bases * 5);
     assert_eq!((rows("ranges").len(), rows("scale").len()), (24, bases * 8));
     assert_eq!((rows("replicas").len(), rows("noise").len()), (bases * 5, bases * 6));
-    for row in rows("scenarios").iter().chain(rows("scale")).chain(rows("restarts")) {
+    assert_eq!(rows("volumes").len(), 3);
+    for row in
+        rows("scenarios").iter().chain(rows("scale")).chain(rows("restarts")).chain(rows("volumes"))
+    {
         let ratios = &row["ratios"];
         assert_figures(ratios, &["default", "naive", "aggressive", "tuned", "oracle"]);
         let best = ratios["theoretical_best"].as_f64().unwrap();
@@ -220,9 +224,11 @@ fn buses_and_rolls_of_sophia_are_measured_on_real_nodes() {
     }
     let report = drawn(&["run", "sophia-roll"], &["sophia-roll.svg"]);
     let ways = report["ways"].as_array().unwrap();
-    assert_eq!(ways.len(), 2, "{report}");
-    assert_eq!((&ways[0]["failed"], &ways[0]["lost"]), (&0.into(), &0.into()), "{report}");
-    assert_figures(&ways[0], &["roll_s", "operations", "acknowledged"]);
+    assert_eq!(ways.len(), 3, "{report}");
+    for (way, failed) in [(&ways[0], "failed_for_availability"), (&ways[1], "failed")] {
+        assert_eq!((&way[failed], &way["lost"]), (&0.into(), &0.into()), "{report}");
+        assert_figures(way, &["roll_s", "operations", "rate_before", "rate_behind"]);
+    }
     let report = drawn(&["run", "sophia-buses"], &["sophia-buses.svg"]);
     assert_eq!(report["ways"].as_array().unwrap().len(), 4, "{report}");
     assert_figures(&report, &["ratio_to_default", "ratio_to_static_optimal"]);

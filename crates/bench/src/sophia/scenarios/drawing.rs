@@ -22,8 +22,10 @@ pub(super) fn draw(report: &Report, folder: Option<&Path>) -> Result<Vec<PathBuf
     };
     let pictures = [
         picture("sophia-fig3", &|basis| scenarios(report, basis)),
+        picture("sophia-fig5", &|basis| concurrent(report, basis)),
         picture("sophia-fig6", &|basis| scale(report, basis)),
         picture("sophia-fig7", &|basis| replicas(report, basis)),
+        Picture { name: "sophia-fig8", columns: 1, charts: vec![volumes(report)] },
         picture("sophia-restarts", &|basis| restarts(report, basis)),
         picture("sophia-fig9", &|basis| noise(report, basis)),
     ];
@@ -34,6 +36,15 @@ fn scenarios(report: &Report, basis: &str) -> Chart {
     let rows = report.scenarios.iter().filter(|row| row.basis == basis);
     let groups = rows.map(|row| (row.scenario, all(&row.ratios))).collect();
     chart(format!("Days of the portal: {basis}"), MORE, &ALL, groups)
+}
+
+fn concurrent(report: &Report, basis: &str) -> Chart {
+    let words = ["1 job at a time", "5 jobs", "10 jobs"];
+    let rows = report.concurrent.iter().filter(|row| row.basis == basis);
+    let group =
+        |(word, row): (&'static str, &super::queue::JobsRow)| (word, all(&row.rolled.ratios));
+    let groups = words.into_iter().zip(rows).map(group).collect();
+    chart(format!("Batch jobs: {basis}"), MORE, &ALL, groups)
 }
 
 fn scale(report: &Report, basis: &str) -> Chart {
@@ -72,6 +83,13 @@ fn replicas(report: &Report, basis: &str) -> Chart {
     let names = ["default", "static optimal", "naive", "reactive", "tuned"];
     let y = "% of the theoretical best";
     chart(format!("Replicas: {basis}"), y, &names, rows.map(group).collect())
+}
+
+fn volumes(report: &Report) -> Chart {
+    let words = ["10 MB a node", "40 MB", "160 MB"];
+    let group = |(word, row): (&'static str, &super::volume::Row)| (word, all(&row.ratios));
+    let groups = words.into_iter().zip(&report.volumes).map(group).collect();
+    chart("More data: what nodes here served of buses".into(), MORE, &ALL, groups)
 }
 
 fn restarts(report: &Report, basis: &str) -> Chart {

@@ -1,5 +1,5 @@
-//! Figs. 6 and 7: the batch queue with five jobs at a time, on clusters of more nodes and with other replicas; and how long
-//! a restart may take before a change does not pay (SOPHIA, §6.3 and §6.4).
+//! Figs. 5, 6 and 7: the batch queue with one, five and ten jobs at a time; with five on clusters of more nodes and with other
+//! replicas; and how long a restart may take before a change does not pay (SOPHIA, §6.3 and §6.4).
 //!
 //! Data and requests of each node stay the same (weak scaling): a larger cluster serves as many times more as it has more
 //! nodes, so that only its rolls differ, by the steps that its ranges allow. What a configuration serves with other
@@ -16,8 +16,10 @@ use super::ways::{Lived, Ways, lived};
 use super::{Basis, Size};
 use crate::sophia::{self, traces};
 
-/// Jobs at a time.
+/// Jobs at a time, where nothing else is said.
 const JOBS_AT_ONCE: usize = 5;
+/// Jobs at a time of Fig. 5.
+const CONCURRENT: [usize; 3] = [1, 5, 10];
 /// The paper's RF and CL, for eight nodes: one of each, one of several, and a majority.
 const REPLICAS: [(usize, usize); 5] = [(1, 1), (3, 1), (3, 2), (5, 1), (5, 3)];
 /// How many times as long as it was measured a restart may take.
@@ -34,8 +36,12 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     pub(crate) fn drawn(size: Size) -> Self {
+        Self::at_once(size, JOBS_AT_ONCE)
+    }
+
+    fn at_once(size: Size, at_once: usize) -> Self {
         let Size { days, jobs, seed, .. } = size;
-        let drawn = traces::jobs(sophia::Size { days, jobs, seed }, JOBS_AT_ONCE);
+        let drawn = traces::jobs(sophia::Size { days, jobs, seed }, at_once);
         let (interval_s, intervals) = (drawn.interval_s, drawn.intervals);
         let look_ahead = ((3_600 / interval_s) as usize).min(intervals.len() / 2).max(1);
         Self { intervals, interval_s, look_ahead }
@@ -104,6 +110,28 @@ impl Rolled {
             changes: lived.changes(|_| true),
         }
     }
+}
+
+/// Fig. 5: so many jobs at a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobsRow {
+    /// See [`super::BasisRow`].
+    pub basis: &'static str,
+    /// Jobs at a time.
+    pub at_once: usize,
+    /// The roll of four nodes.
+    pub rolled: Rolled,
+}
+
+/// Fig. 5: four nodes, two of which restart at a time.
+pub(super) fn concurrent(bases: &[Basis], size: Size) -> Vec<JobsRow> {
+    let row = |basis: &Basis, at_once: usize| {
+        let jobs = Jobs::at_once(size, at_once);
+        let lived = jobs.lived(basis, &basis.costs, &TWO_STEPS, &jobs.intervals);
+        let rolled = Rolled::of(&TWO_STEPS, &basis.costs, &lived);
+        JobsRow { basis: basis.name, at_once, rolled }
+    };
+    bases.iter().flat_map(|basis| CONCURRENT.map(|at_once| row(basis, at_once))).collect()
 }
 
 /// Fig. 6: a cluster.
@@ -187,8 +215,7 @@ pub struct RestartRow {
     pub rolled: Rolled,
 }
 
-/// In place of Fig. 8, four nodes: what a restart of another length brings or costs. How a restart, and what is served,
-/// depend on the volume of data was not measured.
+/// Four nodes: what a restart of another length brings or costs.
 pub(super) fn restarts(bases: &[Basis], size: Size) -> Vec<RestartRow> {
     let jobs = Jobs::drawn(size);
     let row = |basis: &Basis, factor: f64| {
@@ -218,6 +245,15 @@ pub(crate) mod tests {
             assert!(ratios.tuned > 1.0 && lived.changes(|_| true).tuned > 4, "{ratios:?}");
             assert!(ratios.tuned > ratios.naive, "{ratios:?}");
         }
+    }
+
+    #[test]
+    fn the_fewer_jobs_at_a_time_the_longer_each_of_their_phases_is_one_of_all() {
+        let rows = concurrent(&[telling()], SIZE);
+        assert_eq!(rows.iter().map(|row| row.at_once).collect::<Vec<_>>(), [1, 5, 10]);
+        // Ten jobs mix what they ask for, so that hardly anything is left to gain.
+        let best = |at: usize| rows[at].rolled.ratios.theoretical_best;
+        assert!(best(0) > best(1) && best(1) > best(2), "{rows:?}");
     }
 
     #[test]

@@ -56,9 +56,9 @@ pub enum Benchmark {
     /// The workloads of SOPHIA, lived through by the tuner on measurements of real nodes; starts no cluster.
     #[command(after_help = QUICK)]
     SophiaTraces(super::tuning::Traces),
-    /// Figs. 3, 6, 7 and 9 of SOPHIA: kinds of days, numbers of nodes, replicas, and noise, replayed on measurements of real
-    /// nodes and on what the paper prints; starts no cluster.
-    #[command(visible_aliases = ["sophia-fig3", "sophia-fig6", "sophia-fig7", "sophia-fig9"])]
+    /// Figs. 3 and 5 to 9 of SOPHIA: kinds of days, jobs at a time, numbers of nodes, replicas, data, and noise, replayed on
+    /// measurements of real nodes and on what the paper prints; starts no cluster.
+    #[command(visible_aliases = ["sophia-fig3", "sophia-fig5", "sophia-fig6", "sophia-fig7", "sophia-fig8", "sophia-fig9"])]
     #[command(after_help = super::tuning::SCENARIOS)]
     SophiaScenarios(super::tuning::Scenarios),
     /// Buses of SOPHIA on real Cassandra nodes: each configuration left alone, and the tuner, in turns.

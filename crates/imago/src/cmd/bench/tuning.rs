@@ -55,8 +55,8 @@ pub struct Traces {
 
 /// What `--help` says of [`Scenarios`].
 pub const SCENARIOS: &str = "\
-Each figure is computed several times: by what was measured here (or by --measurements), and by what the paper prints of \
-its own configurations and restarts. `bases` says what each of these has.
+Each figure but that of more data is computed several times: by what was measured here (or by --measurements), and by what \
+the paper prints of its own configurations and restarts. `bases` says what each of these has.
 
 Example: imago bench run sophia-scenarios --pictures figures --json";
 
