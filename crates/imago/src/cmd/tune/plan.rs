@@ -328,7 +328,9 @@ fn failure(error: Error) -> Failure {
 }
 
 fn text(advice: &Advice) -> String {
-    let percent = |share: f64| format!("{:+.1} %", share * 100.0);
+    // Without a sign that means nothing.
+    let rounded = |share: f64| (share * 1_000.0).round() / 10.0 + 0.0;
+    let percent = |share: f64| format!("{:+.1} %", rounded(share));
     let minutes = |intervals: usize| intervals as f64 * advice.interval_s as f64 / 60.0;
     let mut text = match advice.plan.first() {
         None => format!("Stay with {}: no change pays.\n", advice.current),
