@@ -36,8 +36,8 @@ pub enum Weight {
 /// The least weight of an interval in a plan, as a share of the busiest one's: among quiet ones the earlier is the better one
 /// to change in.
 const WEIGHT_MIN: f64 = 0.01;
-/// What clients ask for beyond what they usually do is so much less in each next interval, as a share.
-const PASSES_BY: f64 = 0.7;
+/// Factor by which a rate above the forecast decays from one interval to the next.
+const EXCESS_DECAY: f64 = 0.7;
 /// A rate that differs from the expected one by so much of the plan's highest calls for a new plan.
 const RATE_DEPARTS: f64 = 0.5;
 
@@ -225,13 +225,13 @@ impl Planner {
         self.now += 1;
     }
 
-    /// Rates that are expected, where clients ask for more now than they usually would: that passes by and by.
+    /// The forecast rates, raised by what the last rate exceeds them by; that excess decays.
     fn above(&self, mut asked_s: Vec<f64>) -> Vec<f64> {
         let usual = asked_s.first().copied().unwrap_or(0.0);
         let mut more = (self.last_rate_s.unwrap_or(0.0) - usual).max(0.0);
         for asked in &mut asked_s {
             *asked += more;
-            more *= PASSES_BY;
+            more *= EXCESS_DECAY;
         }
         asked_s
     }

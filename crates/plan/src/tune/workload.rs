@@ -91,7 +91,7 @@ pub struct Interval {
     pub start_s: u64,
     /// The mix of operations; none if there was none.
     pub mix: Option<Mix>,
-    /// Operations a second; none if nobody looked: then nothing is known of the mix either.
+    /// Operations a second; none for a gap in the trace, whose mix is unknown too.
     pub rate_s: Option<f64>,
 }
 

@@ -92,7 +92,7 @@ impl Forecast for Calendar {
 
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
         let (first_s, last_s) = (self.first_s?, self.last_s?);
-        // At a time at which nothing was ever asked for, or nobody ever looked, any mix serves: the last one.
+        // A time of day at which no operation was ever seen gets the last mix.
         let unseen = self.last.filter(|_| last_s + self.interval_s >= first_s + self.period_s);
         let of = |n: usize| {
             let seen = self.seen.get(&self.number(last_s + n as u64 * self.interval_s));

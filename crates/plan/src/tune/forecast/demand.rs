@@ -1,4 +1,4 @@
-//! How much clients will ask for, beside of which mix.
+//! The forecast of the rate of operations, beside that of their mix.
 //!
 //! A rate is taken as a share of a bound, and with what is left to one that is a mix of two: so any forecast of mixes
 //! forecasts rates too, and a back-test of it tells how far it was off.
@@ -23,7 +23,7 @@ impl Demand {
         Self { bound_s, by }
     }
 
-    /// Learns what was seen in the next interval. One in which nobody looked tells nothing.
+    /// Learns the rate of the next interval. A gap in the trace has none.
     pub fn observe(&mut self, seen: &Interval) {
         self.by.observe(&as_share(seen, self.bound_s));
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_in_which_nobody_looked_is_not_one_of_no_operations() {
+    fn a_gap_in_the_trace_is_not_an_interval_without_operations() {
         let mut demand = Demand::new(20_000.0, Box::new(Calendar::of_day(QUARTER_S)));
         (0..96).for_each(|n| demand.observe(&seen(n)));
         for n in 96..2 * 96 {
