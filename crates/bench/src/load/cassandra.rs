@@ -22,7 +22,7 @@ use scylla::statement::Consistency;
 use scylla::statement::prepared::PreparedStatement;
 
 pub use content::show_content;
-pub use preload::{count_rows, preload, require_rows};
+pub use preload::{count_rows, preload, require_rows, rewrite};
 
 /// The columns of a row, in the order of [`Row`].
 const COLUMNS: &str = "id, product_id, title, price, user_id, profile_name, helpfulness, score, time, summary, \

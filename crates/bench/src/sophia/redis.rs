@@ -253,6 +253,11 @@ impl Scene<'_> {
     /// Measures both values by a sample, as `imago tune fit` does; and what a change takes, forth and back.
     async fn probe(&self, database: &Database) -> Result<Known> {
         let begin = Instant::now();
+        // First of all, as a change leaves something in a server's memory, such as the latencies of its commands.
+        let mut change_s = 0.0;
+        for value in [VALUES[1], VALUES[0]] {
+            change_s += self.roll(database, value).await? / 2.0;
+        }
         let masters = self.size.masters;
         let load = requests::load(&database.names, SAMPLED * u64::from(masters));
         let mut clients = database.clients()?;
@@ -262,6 +267,7 @@ impl Scene<'_> {
         drop(clients);
         let sample = Sample::take(&database.masters[0], SAMPLED as usize).await?;
         database.flush().await?;
+        let base_bytes = self.base_bytes(database).await?;
         let server = Server::look(&database.masters[0]).await?;
         let place =
             Single::start(SingleSpec::redis(&format!("probe-{}", std::process::id()))).await?;
@@ -273,14 +279,10 @@ impl Scene<'_> {
             settings
         });
         let measured = scratch.measure(&settings).await?;
-        let mut change_s = 0.0;
-        for value in [VALUES[1], VALUES[0]] {
-            change_s += self.roll(database, value).await? / 2.0;
-        }
         // Masters have equally many hashes, and work at the same time.
         let of_all = f64::from(masters);
         let costs = measured.iter().map(|measured| {
-            let one = costs(server.base_bytes as f64 * of_all, measured);
+            let one = costs(base_bytes, measured);
             Costs {
                 load_s: one.load_s / of_all,
                 operation_s: one.operation_s.map(|s| s / of_all),
@@ -290,6 +292,16 @@ impl Scene<'_> {
         });
         let costs = costs.collect();
         Ok(Known { costs, measured, probe_s: begin.elapsed().as_secs_f64() })
+    }
+
+    /// Memory of all masters without any data, in bytes.
+    async fn base_bytes(&self, database: &Database) -> Result<f64> {
+        let mut most = 0;
+        for master in &database.masters {
+            most = most.max(Server::look(master).await?.base_bytes);
+        }
+        // The fullest of them refuses first.
+        Ok(most as f64 * f64::from(self.size.masters))
     }
 
     /// Does a job by these ways, one after the other. Returns the outcomes of each way.
@@ -347,8 +359,11 @@ impl Scene<'_> {
         database: &Database,
         tuner: &mut Tuner<'_>,
     ) -> Result<Option<f64>> {
-        let planned = self.planned(job);
-        let decision = choose(&tuner.known.costs, tuner.current, &planned, &tuner.limits);
+        let (planned, mut costs) = (self.planned(job), tuner.known.costs.clone());
+        // What a server needs without any data grows with the time that it runs.
+        let base_bytes = self.base_bytes(database).await?;
+        costs.iter_mut().for_each(|costs| costs.base_bytes = base_bytes);
+        let decision = choose(&costs, tuner.current, &planned, &tuner.limits);
         let Some(choice) = decision.choice else { return Ok(None) };
         if choice == tuner.current {
             return Ok(Some(0.0));

@@ -14,9 +14,9 @@ use std::time::Duration;
 use imago_job::clock;
 use imago_job::reporter::Events;
 use imago_tune::cassandra::ClusterFile;
+use imago_tune::cassandra::compaction::{self, Compaction};
 use imago_tune::cassandra::roll::{Roller, Spec};
-use imago_tune::cassandra::{Cassandra, Consistency, Error, Result};
-use imago_tune::configurations;
+use imago_tune::cassandra::{Consistency, Error, Result};
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Arrival, Control, Options, Report as LoadReport};
 use imago_workload::history::{Header as HistoryHeader, IdForm, Model, Recorder};
@@ -27,16 +27,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::drawing;
 use crate::Header;
-use crate::load::cassandra::{CassandraTarget, Schema, preload, show_content};
+use crate::load::cassandra::{CassandraTarget, Schema, preload, rewrite, show_content};
 use crate::statistics::percentile;
 
-/// Two configurations, of which the second is better for scans.
-const CONFIGURATIONS: &str = include_str!("../../../tune/data/cassandra-5.toml");
 const TABLE: (&str, &str) = ("rolled", "reviews");
 const MIX: &str = "read=50,update=40,insert=10";
 /// The setting that is changed, with the values that it gets in turn.
 const SETTING: (&str, [&str; 2]) = ("native_transport_max_threads", ["96", "112"]);
-/// Scans, for which the second of the configurations that come with the tuner is better than the first.
+/// Scans, which early merging serves better than late merging, with the setting that goes with it.
+const MERGED: [&str; 2] = ["T32", "L10"];
+const MEMTABLES: (&str, &str) = ("memtable_heap_space", "48MiB");
+/// Files in each node that late merging leaves as they are, and the share of rows that each of them has.
+const FILES: u64 = 28;
+const EVERY: u64 = 4;
 const SCANS: &str = "read=8,update=2,scan=90";
 /// Operations at once while clients are as fast as they are answered.
 const IN_FLIGHT: u32 = 8;
@@ -170,6 +173,8 @@ struct Kind {
     in_flight_max: u32,
     /// Seconds behind the change, as a multiple of those before it.
     behind: u32,
+    /// True if the rows lie in many files before it.
+    is_in_files: bool,
 }
 
 impl Kind {
@@ -187,23 +192,57 @@ impl Kind {
             is_of_controller: false,
         };
         let Options { arrival, in_flight_max, .. } = Options::default();
-        Self { name, spec, mix: MIX, arrival, in_flight_max, behind: 1 }
+        Self { name, spec, mix: MIX, arrival, in_flight_max, behind: 1, is_in_files: false }
     }
 
-    /// From the first of the configurations that come with the tuner to the second, under scans.
+    /// From late merging to early merging, and another setting that needs a restart, under scans.
     fn with_gain() -> Self {
-        let all = configurations::parse::<Cassandra>(CONFIGURATIONS).expect("they are shipped");
-        let (table, arrival) = (format!("{}.{}", TABLE.0, TABLE.1), Arrival::Closed);
-        let spec = Spec { is_at_once: false, ..Spec::of(&all, 1, &table) };
+        let plain = Self::plain("with a gain");
+        let changes = BTreeMap::from([(MEMTABLES.0.to_owned(), Some(MEMTABLES.1.to_owned()))]);
+        let spec = Spec { changes, compaction: merged(MERGED[1]), ..plain.spec };
         Self {
-            name: "with a gain",
             spec,
             mix: SCANS,
-            arrival,
+            arrival: Arrival::Closed,
             in_flight_max: IN_FLIGHT,
             behind: REGAINS,
+            is_in_files: true,
+            ..plain
         }
     }
+}
+
+/// The table's compaction, unified with this scaling parameter.
+fn merged(scaling: &str) -> BTreeMap<String, Compaction> {
+    let options = [("class", "UnifiedCompactionStrategy"), ("scaling_parameters", scaling)];
+    let options = options.map(|(name, value)| (name.to_owned(), value.into()));
+    let compaction = Compaction::try_from(BTreeMap::from(options)).expect("it is known");
+    BTreeMap::from([(table_name(), compaction)])
+}
+
+fn table_name() -> String {
+    format!("{}.{}", TABLE.0, TABLE.1)
+}
+
+/// Has the rows lie in many files, as under late merging after a time of writes: each file has some of the rows.
+async fn put_in_files(
+    target: &CassandraTarget,
+    size: Size,
+    file: &ClusterFile,
+    process: &str,
+    cancel: &CancellationToken,
+) -> Result<()> {
+    let plain = Kind::plain("late merging");
+    let spec = Spec { changes: BTreeMap::new(), compaction: merged(MERGED[0]), ..plain.spec };
+    let roller = Roller::connect(file.clone(), spec).await?;
+    Box::pin(roller.begin(process, &Events::default(), cancel.clone())).await?;
+    for number in 0..FILES {
+        rewrite(target, (0..size.rows).filter(|key| key % EVERY == number % EVERY)).await?;
+        for node in &file.nodes {
+            compaction::flush(node, &table_name()).await?;
+        }
+    }
+    Ok(())
 }
 
 /// One way: its figures, its seconds, and when the change began and ended.
@@ -220,6 +259,9 @@ async fn one(
     let target = connect().await?;
     target.truncate().await?;
     preload(&target, size.rows, |_| {}).await?;
+    if kind.is_in_files {
+        put_in_files(&target, size, file, process, cancel).await?;
+    }
     let header = HistoryHeader {
         imago_history: HistoryHeader::VERSION,
         preloaded: size.rows,
@@ -227,7 +269,7 @@ async fn one(
         id_form: IdForm::Text,
         model: Model::Registers,
         reads_are_current: true,
-        namespace: format!("{}.{}", TABLE.0, TABLE.1),
+        namespace: table_name(),
         started_unix_ms: clock::now_ms(),
     };
     let options = Options {

@@ -1,5 +1,6 @@
 //! A testbed in the background, as a user has it, and commands beside it; it ends with the test.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -18,11 +19,20 @@ pub(crate) struct Standing {
 impl Standing {
     /// Starts a testbed of this name: `imago testbed up` with these arguments.
     pub(crate) fn start(name: &str, up: &[&str]) -> Self {
+        Self::start_with(name, up, &[])
+    }
+
+    /// The same, with these variables in its environment, and so in that of its nodes.
+    pub(crate) fn start_with(name: &str, up: &[&str], variables: &[(&str, &OsStr)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (name, none) = (name.to_owned(), String::new());
         let mut standing = Self { folder, name, uri: none.clone(), cluster: none };
         let name = standing.name.clone();
-        let up = standing.json(&[&["testbed", "up"], up, &["--name", &name]].concat());
+        let mut up =
+            standing.command(&[&["testbed", "up"], up, &["--name", &name, "--json"]].concat());
+        let output = up.envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let up: Value = serde_json::from_slice(&output.stdout).unwrap();
         standing.uri = up["uri"].as_str().unwrap().to_owned();
         standing.cluster = up["cluster_file"].as_str().unwrap().to_owned();
         standing

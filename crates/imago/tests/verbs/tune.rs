@@ -1,9 +1,12 @@
 //! `imago tune` as a user meets it: advice from files, and what is said of wrong ones; and rolls of real clusters.
 
 mod canary;
+mod clocks;
 mod death;
 mod disturbed;
+mod files;
 mod fit;
+mod moments;
 pub(crate) mod redis;
 mod redis_run;
 mod ring;

@@ -62,6 +62,15 @@ pub(super) async fn set_in_node(node: &NodeAccess, table: &str, to: &Compaction)
     nodetool(node, &command_for_node(table, to)?, LOOK_BOUND).await.map(drop)
 }
 
+/// Has a node write what it has of a table in memory only into a file.
+///
+/// # Errors
+/// What the node said.
+pub async fn flush(node: &NodeAccess, table: &str) -> Result<()> {
+    let (keyspace, name) = split(table)?;
+    nodetool(node, &format!("flush {keyspace} {name}"), LOOK_BOUND).await.map(drop)
+}
+
 fn command_for_node(table: &str, to: &Compaction) -> Result<String> {
     let (keyspace, name) = split(table)?;
     let json = serde_json::to_string(to).expect("texts");

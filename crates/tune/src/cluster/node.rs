@@ -78,16 +78,19 @@ impl NodeAccess {
         Ok(text)
     }
 
-    /// Writes a new file beside the present one, with its owner and mode. The present one stays as it is.
+    /// Writes a new file beside the present one, with its owner and mode, and a copy of the present one, which stays as it is:
+    /// what follows writes no file any more, so that a disk that is full is found now.
     pub(crate) async fn stage_file(&self, path: &str, job: &JobId, text: &str) -> Result<()> {
         let script = format!(
             "set -e\n\
              f={}\n\
              n=\"$f.imago-new-{job}\"\n\
-             trap 'rm -f -- \"$n\"' EXIT\n\
+             c=\"$f.imago-copy-{job}\"\n\
+             trap 'rm -f -- \"$n\" \"$c\"' EXIT\n\
+             cp -p -- \"$f\" \"$c\"\n\
              cp -p -- \"$f\" \"$n\"\n\
              cat > \"$n\" <<'{END}'\n{}{END}\n\
-             sync -- \"$n\"\n\
+             sync -- \"$n\" \"$c\"\n\
              trap - EXIT\n",
             quoted(path),
             with_end(text),
@@ -99,21 +102,17 @@ impl NodeAccess {
     /// more.
     pub(crate) async fn install_file(&self, path: &str, job: &JobId, expected: &str) -> Result<()> {
         // The shell ends the last line, where the file may have left it open.
-        let cut = if expected.ends_with('\n') || expected.is_empty() {
-            ""
-        } else {
-            "truncate -s -1 -- \"$o\"\n"
-        };
+        let is_open = !expected.ends_with('\n') && !expected.is_empty();
+        let cut = if is_open { "head -c -1 | " } else { "" };
         let script = format!(
             "set -e\n\
              f={}\n\
              n=\"$f.imago-new-{job}\"\n\
-             o=\"$f.imago-old-{job}\"\n\
-             cat > \"$o\" <<'{END}'\n{}{END}\n{cut}\
-             cmp -s -- \"$f\" \"$o\" || {{ rm -f -- \"$o\" \"$n\"; echo \"$f has been changed meanwhile\" >&2; \
-             exit 1; }}\n\
-             rm -f -- \"$o\"\n\
-             cp -p -- \"$f\" \"$f.imago-before-{job}\"\n\
+             c=\"$f.imago-copy-{job}\"\n\
+             cat <<'{END}' | {cut}cmp -s -- \"$f\" - && cmp -s -- \"$f\" \"$c\" || {{ rm -f -- \"$c\" \"$n\"; \
+             echo \"$f has been changed meanwhile\" >&2; exit 1; }}\n\
+             {}{END}\n\
+             mv -f -- \"$c\" \"$f.imago-before-{job}\"\n\
              mv -f -- \"$n\" \"$f\"\n\
              sync\n",
             quoted(path),
@@ -124,13 +123,16 @@ impl NodeAccess {
 
     /// Puts the file back that was there before the job. False if the job has not changed it.
     pub(crate) async fn restore_file(&self, path: &str, job: &JobId) -> Result<bool> {
+        // A disk without room for a copy has room for another name of the file.
         let script = format!(
             "set -e\n\
              f={}\n\
              b=\"$f.imago-before-{job}\"\n\
+             r=\"$f.imago-back-{job}\"\n\
              [ -e \"$b\" ] || {{ echo none; exit 0; }}\n\
-             cp -p -- \"$b\" \"$f.imago-back-{job}\"\n\
-             mv -f -- \"$f.imago-back-{job}\" \"$f\"\n\
+             cp -p -- \"$b\" \"$r\" || {{ rm -f -- \"$r\"; ln -- \"$b\" \"$r\"; }}\n\
+             mv -f -- \"$r\" \"$f\"\n\
+             rm -f -- \"$r\"\n\
              sync\n",
             quoted(path)
         );
@@ -265,6 +267,23 @@ mod tests {
             node(&file).stage_file(&path(&file), &job(), "num_tokens: 8\n").await.unwrap_err();
         assert!(error.to_string().contains("cas-1"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_does_not_keep_the_old_configuration_from_coming_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cassandra.yaml");
+        std::fs::write(&file, OLD).unwrap();
+        let node = node(&file);
+        node.stage_file(&path(&file), &job(), "num_tokens: 8\n").await.unwrap();
+        node.install_file(&path(&file), &job(), OLD).await.unwrap();
+        for _ in 0..2 {
+            let back = folder.path().join(format!("cassandra.yaml.imago-back-{}", job()));
+            std::os::unix::fs::symlink("/dev/full", &back).unwrap();
+            assert!(node.restore_file(&path(&file), &job()).await.unwrap());
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
+            assert!(!back.is_symlink());
+        }
     }
 
     #[tokio::test]

@@ -28,19 +28,36 @@ pub async fn preload(
 ) -> Result<()> {
     require_rows(target, 0).await?;
     let inserted = AtomicU64::new(0);
-    iter(0..rows)
-        .map(|key| {
-            let (inserted, progress) = (&inserted, &progress);
-            async move {
-                let row = target.schema.row(key, key);
-                let written = target.session.execute_unpaged(&target.write, row).await;
-                written.map_err(failed(format!("filling {}", target.table)))?;
-                let so_far = inserted.fetch_add(1, Ordering::Relaxed) + 1;
-                if so_far % TOLD_ROWS == 0 {
-                    progress(so_far);
-                }
-                Ok(())
-            }
+    let written = || {
+        let so_far = inserted.fetch_add(1, Ordering::Relaxed) + 1;
+        if so_far % TOLD_ROWS == 0 {
+            progress(so_far);
+        }
+    };
+    write(target, 0..rows, written).await
+}
+
+/// Writes rows that are there once more, each with the content that it was filled with.
+///
+/// # Errors
+/// What the server said.
+pub async fn rewrite(target: &CassandraTarget, keys: impl Iterator<Item = u64>) -> Result<()> {
+    write(target, keys, || {}).await
+}
+
+async fn write(
+    target: &CassandraTarget,
+    keys: impl Iterator<Item = u64>,
+    written: impl Fn() + Sync,
+) -> Result<()> {
+    let written = &written;
+    iter(keys)
+        .map(|key| async move {
+            let row = target.schema.row(key, key);
+            let answer = target.session.execute_unpaged(&target.write, row).await;
+            answer.map_err(failed(format!("filling {}", target.table)))?;
+            written();
+            Ok(())
         })
         .buffer_unordered(WRITERS)
         .try_collect::<()>()

@@ -3,7 +3,7 @@
 use imago_testbed::wait;
 use serde_json::Value;
 
-use super::ring::ring;
+use super::ring::{Clients, NODES, has_line, ring, settle};
 
 const MEASURED: &str = "\
 configuration,operations_s,reads,updates
@@ -22,8 +22,6 @@ name = \"many threads\"
 settings = { native_transport_max_threads = 48 }
 ";
 
-const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
-
 #[test]
 fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses_is_put_back() {
     let Some(ring) = ring() else { return };
@@ -33,23 +31,7 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
     };
     let (two, measured) = (write("two.toml", CONFIGURATIONS), write("here.csv", MEASURED));
     let seen = ring.path("seen.csv").to_str().unwrap().to_owned();
-    let history = ring.path("history").to_str().unwrap().to_owned();
-    let socket = ring.path("load.sock").to_str().unwrap().to_owned();
-    let load = ["load", "--uri", &*ring.uri, "--ns", "shop.reviews", "--documents", "500"];
-    let asked = [
-        "--mix",
-        "read=90,update=10",
-        "--rate",
-        "60",
-        "--until-stopped",
-        "--record",
-        &*history,
-        "--control",
-        &*socket,
-        "--no-timeline",
-    ];
-    let mut load = ring.start_process(&[&load[..], &asked].concat(), "load");
-    load.until("the load runs", |said| said["started"].as_u64() > Some(60));
+    let clients = Clients::start(&ring, &["--mix", "read=90,update=10"]);
 
     let tune = [
         "tune",
@@ -73,11 +55,7 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
         "--approve",
         "restart",
     ];
-    let has_new = |node: &str| {
-        std::fs::read_to_string(ring.configuration(node, "cassandra.yaml"))
-            .unwrap()
-            .contains("native_transport_max_threads: 48")
-    };
+    let has_new = |node: &str| has_line(&ring, node, "native_transport_max_threads: 48");
     let mut first = ring.start_process(&tune, "first");
     wait::until_blocking("the first node has its new file", || {
         assert!(first.is_running(), "{}", first.errors());
@@ -120,12 +98,7 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
     // Threads that nothing waits for make no node quicker: no other one gets fewer.
     let before = std::fs::read_to_string(ring.configuration("ring-1", "cassandra.yaml")).unwrap();
     let no_gain = ["--set", "native_transport_max_threads=40", "--canary", "24s"];
-    // A machine that is busy with other things leaves hints behind.
-    wait::until_blocking("the cluster has settled", || {
-        let preview =
-            ring.json(&ring.roll(&["--set", "native_transport_max_threads=40", "--dry-run"]));
-        preview["obstacles"] == Value::Array(vec![])
-    });
+    settle(&ring, &ring.roll(&["--set", "native_transport_max_threads=40"]));
     let said = ring.refused(&ring.roll(&no_gain), 1);
     assert!(said.contains("ring-1"), "{said}");
     assert_eq!(
@@ -136,12 +109,5 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
 
-    ring.json(&["load", "stop", "--control", &socket]);
-    let (exit, report) = load.ended();
-    assert_eq!((exit, &report["unavailable"]), (0, &0.into()), "{report}");
-    let verdict = ring.json(&["load", "check", "--uri", &ring.uri, "--history", &history]);
-    assert!(verdict["writes_acknowledged"].as_u64() > Some(500), "{verdict}");
-    for fault in ["lost", "resurrected", "stale", "unknown", "stale_reads"] {
-        assert_eq!(verdict[fault], 0, "{verdict}");
-    }
+    clients.end(500);
 }

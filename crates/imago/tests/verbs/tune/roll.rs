@@ -4,15 +4,11 @@ use imago_job::id::JobId;
 use imago_job::journal::{Journal as _, Update};
 use imago_job::record::Record;
 use imago_job::state::State;
-use imago_testbed::wait;
 use imago_tune::cassandra::journal::CassandraJournal;
 use serde_json::Value;
 
-use super::ring::ring;
-use crate::process::Process;
+use super::ring::{Clients, NODES, has_line, resumed, ring};
 use crate::standing::Standing;
-
-const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
 
 /// The journal in the cluster does what every journal does.
 fn keeps_its_contract(uri: &str) {
@@ -154,11 +150,7 @@ fn a_node_that_does_not_start_gets_its_old_configuration_back() {
     assert!(said.contains("ring-2 does not start") && said.contains("out of memory"), "{said}");
     assert!(said.contains("runs with the old one again"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
-    let has_new = |node: &str| {
-        std::fs::read_to_string(ring.configuration(node, "cassandra.yaml"))
-            .unwrap()
-            .contains("native_transport_max_threads: 48")
-    };
+    let has_new = |node: &str| has_line(&ring, node, "native_transport_max_threads: 48");
     assert_eq!(NODES.map(has_new), [true, false, false], "the roll ended there");
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
@@ -179,33 +171,8 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     let file = ring.configuration("ring-2", "cassandra.yaml");
     let written = format!("# by hand: \"$HOME\"\n{}", std::fs::read_to_string(&file).unwrap());
     std::fs::write(&file, written).unwrap();
-    let (history, socket) = (ring.path("history"), ring.path("load.sock"));
-    let (history, socket) = (history.to_str().unwrap(), socket.to_str().unwrap());
-    let mut load = ring.start_process(
-        &[
-            "load",
-            "--uri",
-            &ring.uri,
-            "--ns",
-            "shop.reviews",
-            "--documents",
-            "500",
-            "--rate",
-            "60",
-            "--mix",
-            "read=45,update=30,insert=15,delete=5,scan=5",
-            "--reinsert",
-            "0.3",
-            "--until-stopped",
-            "--record",
-            history,
-            "--control",
-            socket,
-            "--no-timeline",
-        ],
-        "load",
-    );
-    load.until("the load runs", |said| said["started"].as_u64() > Some(60));
+    let mix = ["--mix", "read=45,update=30,insert=15,delete=5,scan=5", "--reinsert", "0.3"];
+    let clients = Clients::start(&ring, &mix);
 
     // What must not be done is said before anything is touched.
     let before = std::fs::read_to_string(&file).unwrap();
@@ -263,18 +230,7 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     assert!(said.contains(&job) || said.contains("not settled"), "{said}");
     roll.kill();
 
-    // Its successor waits until it must be dead.
-    let mut successor = None;
-    wait::until_blocking("the job can be taken over", || {
-        let mut process = ring.start_process(&ring.roll(&["--resume", &job]), "resumed");
-        let begins = |process: &Process| process.said().iter().any(|said| said["event"] == "phase");
-        wait::until_blocking("it begins or ends", || begins(&process) || !process.is_running());
-        let has_begun = begins(&process);
-        assert!(has_begun || process.errors().contains("sign of life"), "{}", process.errors());
-        successor = has_begun.then_some(process);
-        has_begun
-    });
-    let (exit, mut resumed) = successor.unwrap().ended();
+    let (exit, mut resumed) = resumed(&ring, &job).ended();
     assert_eq!(exit, 0, "{resumed}");
     assert_eq!(resumed["nodes"].as_array_mut().unwrap().len(), 3, "{resumed}");
     let after = ring.pids();
@@ -297,14 +253,5 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     assert!(says("ring-2: stops") >= 1, "its process died there: {explained}");
     assert_eq!(says("ring-3: is back"), 1, "{explained}");
 
-    ring.json(&["load", "stop", "--control", socket]);
-    let (exit, report) = load.ended();
-    assert_eq!((exit, &report["unavailable"]), (0, &0.into()), "{report}");
-    assert_eq!(report["reads"]["failed"], 0, "{report}");
-    assert_eq!(report["writes"]["failed"], 0, "{report}");
-    let verdict = ring.json(&["load", "check", "--uri", &ring.uri, "--history", history]);
-    assert!(verdict["writes_acknowledged"].as_u64() > Some(2_000), "{verdict}");
-    for fault in ["lost", "resurrected", "stale", "unknown", "stale_reads"] {
-        assert_eq!(verdict[fault], 0, "{verdict}");
-    }
+    clients.end(2_000);
 }

@@ -31,7 +31,8 @@ pub struct Server {
     pub keys: u64,
     /// What counts towards `maxmemory`, in bytes.
     pub used_bytes: u64,
-    /// What of it is not for keys: the program itself, clients, what replicas may miss; in bytes.
+    /// What of it is not for keys: the program itself, clients, what replicas may miss, and without keys all the rest; in
+    /// bytes.
     pub base_bytes: u64,
     /// `maxmemory`, in bytes; zero is no limit.
     pub limit_bytes: u64,
@@ -74,8 +75,15 @@ impl Server {
         // It fills up sooner or later.
         let is_replicated = line(&info, "repl_backlog_active") == Some("1");
         let backlog = number("repl_backlog_size").filter(|_| is_replicated).unwrap_or(0);
-        let backlog = backlog.max(number("mem_replication_backlog").unwrap_or(0));
+        let backlog_now = number("mem_replication_backlog").unwrap_or(0);
+        let backlog = backlog.max(backlog_now);
         let clients = number("mem_clients_normal").unwrap_or(0);
+        let (used_bytes, keys) = (needed("used_memory")?, node.ask(&["DBSIZE"]).await?);
+        // What else it needs, such as for the latencies of each command, is told by a server without keys alone.
+        let base_bytes = match keys {
+            0 => used_bytes.saturating_sub(backlog_now) + backlog,
+            _ => needed("used_memory_startup")? + clients + backlog,
+        };
         let mut settings = BTreeMap::new();
         for name in FITTED {
             let told: BTreeMap<String, String> = node.ask(&["CONFIG", "GET", name]).await?;
@@ -89,9 +97,9 @@ impl Server {
         }
         Ok(Self {
             version: line(&info, "redis_version").unwrap_or_default().to_owned(),
-            keys: node.ask(&["DBSIZE"]).await?,
-            used_bytes: needed("used_memory")?,
-            base_bytes: needed("used_memory_startup")? + clients + backlog,
+            keys,
+            used_bytes,
+            base_bytes,
             limit_bytes: needed("maxmemory")?,
             policy: line(&info, "maxmemory_policy").unwrap_or_default().to_owned(),
             settings,

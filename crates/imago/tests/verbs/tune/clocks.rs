@@ -1,0 +1,75 @@
+//! Rolls of three real nodes of which one, or Imago itself, has a wrong clock.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::ring::{Clients, NODES, has_line, ring_of, settle};
+use crate::process::Process;
+
+/// What gives a process another clock; none without a C compiler.
+fn another_clock(folder: &Path) -> Option<PathBuf> {
+    let (source, library) = (folder.join("clock.c"), folder.join("clock.so"));
+    std::fs::write(&source, include_str!("clock.c")).unwrap();
+    let mut built = Command::new("cc");
+    built.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
+    match built.output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some(library)
+        }
+        Err(missing) => {
+            eprintln!("skipped: no C compiler: {missing}");
+            None
+        }
+    }
+}
+
+#[test]
+fn clocks_that_are_apart_are_no_time_for_a_roll_and_a_wrong_one_of_its_own_is_outlived() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = another_clock(folder.path()) else { return };
+    let ahead = folder.path().join("ahead");
+    let set_clock = |seconds: &str| std::fs::write(&ahead, seconds).unwrap();
+    set_clock("0");
+    let preload = ("LD_PRELOAD", library.as_os_str());
+    let of = |what: &'static str| ("CLOCK_OF", OsStr::new(what));
+    let wrong = [preload, of("ring-3.conf/"), ("CLOCK_AHEAD", ahead.as_os_str())];
+    let Some(ring) = ring_of(3, &wrong) else { return };
+    let filled = ["load", "--uri", &*ring.uri, "--ns", "shop.orders", "--documents", "50"];
+    let filled = ring.run(&[&filled[..], &["--duration", "0s"]].concat());
+    assert!(filled.status.success(), "{filled:?}");
+
+    // Of two writes the later one wins, by clocks that are apart.
+    let restart = |ahead: &str| {
+        set_clock(ahead);
+        ring.inject("kill", "ring-3");
+        ring.inject("restart", "ring-3");
+    };
+    restart("90");
+    let (pids, change) = (ring.pids(), ["--set", "native_transport_max_threads=48"]);
+    let said = ring.refused(&ring.roll(&change), 4);
+    assert!(
+        said.contains("the clock of ring-3 is ") && said.contains(" s ahead of that of"),
+        "{said}"
+    );
+    let seconds = said.split("the clock of ring-3 is ").nth(1).unwrap();
+    let seconds: f64 = seconds.split(' ').next().unwrap().parse().unwrap();
+    assert!((85.0..95.0).contains(&seconds), "{said}");
+    assert_eq!(ring.pids(), pids, "nothing was stopped");
+
+    // A little is borne; and a roll goes by the clocks of the nodes, not by its own, which is an hour behind.
+    restart("3");
+    settle(&ring, &ring.roll(&change));
+    let clients = Clients::start(&ring, &["--mix", "read=45,update=45,delete=5,insert=5"]);
+    let behind = folder.path().join("behind");
+    std::fs::write(&behind, "-3600").unwrap();
+    let arguments = [&ring.roll(&change)[..], &["--json", "--progress", "json"]].concat();
+    let mut roll = ring.command(&arguments);
+    roll.envs([preload, of(change[1]), ("CLOCK_AHEAD", behind.as_os_str())]);
+    let mut roll = Process::start(roll, ring.path("roll"));
+    let (exit, outcome) = roll.ended();
+    assert_eq!(exit, 0, "{outcome}");
+    assert!(NODES.iter().all(|node| has_line(&ring, node, "native_transport_max_threads: 48")));
+    clients.end(1_000);
+}
