@@ -98,6 +98,13 @@ impl NodeAccess {
         self.run("writing the new configuration", &script, FILE_BOUND).await.map(drop)
     }
 
+    /// Removes what was staged.
+    pub(crate) async fn unstage_file(&self, path: &str, job: &JobId) -> Result<()> {
+        let path = quoted(path);
+        let script = format!("f={path}\nrm -f -- \"$f.imago-new-{job}\" \"$f.imago-copy-{job}\"\n");
+        self.run("removing the new configuration", &script, FILE_BOUND).await.map(drop)
+    }
+
     /// Puts the staged file in the place of the present one, which is kept beside it, unless that is not `expected` any
     /// more.
     pub(crate) async fn install_file(&self, path: &str, job: &JobId, expected: &str) -> Result<()> {
@@ -121,7 +128,8 @@ impl NodeAccess {
         self.run("putting the new configuration in place", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Puts the file back that was there before the job. False if the job has not changed it.
+    /// Puts the file back that was there before the job. False if the job has not changed it. Where the disk has no room for
+    /// a copy, it is the same file as the one that is kept.
     pub(crate) async fn restore_file(&self, path: &str, job: &JobId) -> Result<bool> {
         // A disk without room for a copy has room for another name of the file.
         let script = format!(
@@ -130,6 +138,7 @@ impl NodeAccess {
              b=\"$f.imago-before-{job}\"\n\
              r=\"$f.imago-back-{job}\"\n\
              [ -e \"$b\" ] || {{ echo none; exit 0; }}\n\
+             cmp -s -- \"$b\" \"$f\" && exit\n\
              cp -p -- \"$b\" \"$r\" || {{ rm -f -- \"$r\"; ln -- \"$b\" \"$r\"; }}\n\
              mv -f -- \"$r\" \"$f\"\n\
              rm -f -- \"$r\"\n\
@@ -277,9 +286,9 @@ mod tests {
         let node = node(&file);
         node.stage_file(&path(&file), &job(), "num_tokens: 8\n").await.unwrap();
         node.install_file(&path(&file), &job(), OLD).await.unwrap();
+        let back = folder.path().join(format!("cassandra.yaml.imago-back-{}", job()));
+        std::os::unix::fs::symlink("/dev/full", &back).unwrap();
         for _ in 0..2 {
-            let back = folder.path().join(format!("cassandra.yaml.imago-back-{}", job()));
-            std::os::unix::fs::symlink("/dev/full", &back).unwrap();
             assert!(node.restore_file(&path(&file), &job()).await.unwrap());
             assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
             assert!(!back.is_symlink());

@@ -70,9 +70,22 @@ impl<'a> Files<'a> {
     /// Writes the new files beside the present ones.
     pub(super) async fn stage(&self, job: &JobId, contents: &[Contents<'_>]) -> Result<()> {
         for one in contents.iter().filter(|one| one.changes()) {
-            self.node.stage_file(one.path, job, &one.new).await?;
+            let staged = self.node.stage_file(one.path, job, &one.new).await;
+            if staged.is_err() {
+                self.unstage(job, contents).await;
+                return staged;
+            }
         }
         Ok(())
+    }
+
+    /// Removes what was written beside the present files, if the node lets it.
+    pub(super) async fn unstage(&self, job: &JobId, contents: &[Contents<'_>]) {
+        for one in contents.iter().filter(|one| one.changes()) {
+            if let Err(error) = self.node.unstage_file(one.path, job).await {
+                tracing::debug!(%error, "a file is left");
+            }
+        }
     }
 
     /// Puts the new files in the places of the present ones: all of them, or none.
@@ -80,6 +93,7 @@ impl<'a> Files<'a> {
         for one in contents.iter().filter(|one| one.changes()) {
             let installed = self.node.install_file(one.path, job, &one.old).await;
             if let Err(error) = installed {
+                self.unstage(job, contents).await;
                 self.restore(job).await?;
                 return Err(error);
             }

@@ -179,8 +179,9 @@ impl Step<'_> {
             // A disk that is full is found while the node still serves.
             self.files().stage(self.job(), contents).await?;
         }
-        if answers {
-            self.leave().await?;
+        if answers && let Err(error) = self.leave().await {
+            self.files().unstage(self.job(), contents).await;
+            return Err(error);
         }
         // A node that has stopped is started again, unless another process has taken the job over and does that.
         self.stop().await?;
