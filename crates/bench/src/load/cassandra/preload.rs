@@ -30,7 +30,7 @@ pub async fn preload(
     let inserted = AtomicU64::new(0);
     let written = || {
         let so_far = inserted.fetch_add(1, Ordering::Relaxed) + 1;
-        if so_far % TOLD_ROWS == 0 {
+        if so_far.is_multiple_of(TOLD_ROWS) {
             progress(so_far);
         }
     };

@@ -112,6 +112,8 @@ Example: imago bench run sophia-buses --pictures figures --json";
 /// Two configurations of which one serves writes better and the other one scans.
 const LIVE: &str = include_str!("../../../../tune/data/cassandra-5-live.toml");
 const HEAP_MB: u32 = 256;
+/// The same where a node has many files to merge.
+const ROLLED_HEAP_MB: u32 = 512;
 
 /// Size of the benchmark of buses.
 #[derive(Debug, clap::Args)]
@@ -183,7 +185,7 @@ impl Buses {
         let folder = tempfile::tempdir().map_err(|cause| {
             Failure::new(Exit::Failed, "folder", "cannot make a temporary folder").because(&cause)
         })?;
-        let spec = nodes("buses", size.nodes, size.cpu_percent);
+        let spec = nodes("buses", size.nodes, size.cpu_percent, HEAP_MB);
         let measured = with_nodes(spec, context, async |file| {
             let setup = buses::Setup {
                 file: ClusterFile::read(file).map_err(|error| cluster_failure(&error))?,
@@ -201,11 +203,11 @@ impl Buses {
 }
 
 /// Nodes with a rack of their own each.
-fn nodes(name: &str, nodes: u8, cpu_percent: u16) -> CassandraSpec {
+fn nodes(name: &str, nodes: u8, cpu_percent: u16, heap_mb: u32) -> CassandraSpec {
     eprintln!("starting {nodes} Cassandra nodes, one after the other");
     CassandraSpec {
         racks: nodes,
-        heap_mb: HEAP_MB,
+        heap_mb,
         cpu_percent: Some(cpu_percent).filter(|percent| *percent > 0),
         ..CassandraSpec::new(&format!("{name}-{}", std::process::id()), nodes)
     }
@@ -243,13 +245,14 @@ impl Rolls {
         let (beside_s, rows) = if quick { (5, 1_000) } else { (beside, rows) };
         let size = rolling::Size { nodes: of, cpu_percent, rate_per_s: rate, beside_s, rows };
         let pictures = self.drawn.pictures.as_deref();
-        let measured = with_nodes(nodes("roll", of, cpu_percent), context, async |file| {
-            let file = ClusterFile::read(file).map_err(|error| cluster_failure(&error))?;
-            let say = |what: String| eprintln!("{what}");
-            let process = process();
-            let measured = rolling::run(size, &file, &process, pictures, &context.cancel, &say);
-            Box::pin(measured).await.map_err(|error| cluster_failure(&error))
-        });
+        let measured =
+            with_nodes(nodes("roll", of, cpu_percent, ROLLED_HEAP_MB), context, async |file| {
+                let file = ClusterFile::read(file).map_err(|error| cluster_failure(&error))?;
+                let say = |what: String| eprintln!("{what}");
+                let process = process();
+                let measured = rolling::run(size, &file, &process, pictures, &context.cancel, &say);
+                Box::pin(measured).await.map_err(|error| cluster_failure(&error))
+            });
         Box::pin(measured).await
     }
 }
