@@ -125,6 +125,8 @@ pub struct Sample {
     pub warm_s: f64,
     /// False if throughput still rose when the bound was reached.
     pub is_warm: bool,
+    /// Size of a record.
+    pub record_bytes: u32,
     /// Memory in use when the configuration had been rolled out and the records were there, before any load.
     pub memory_bytes: Option<u64>,
     /// Processor time of the database per operation, in microseconds, in the windows that were measured. Unlike throughput it
@@ -159,7 +161,7 @@ pub async fn run<D: Sampled>(
     request: &Request,
     caller: &Caller<'_>,
 ) -> Result<Vec<Sample>> {
-    let missing = request.missing(&file::read(&request.out, D::TELLS_USE)?);
+    let missing = request.missing(&file::read(&request.out, D::TELLS_USE, request.size_bytes)?);
     let mut samples = Vec::new();
     if missing.is_empty() {
         return Ok(samples);
@@ -276,6 +278,7 @@ async fn measure<D: Sampled>(
         spread: if mean > 0.0 { (most - least) / mean } else { 0.0 },
         warm_s,
         is_warm: was_warm,
+        record_bytes: request.size_bytes,
         memory_bytes: None,
         cpu_us: cpu_us.filter(|of| of.is_finite()),
     }))

@@ -19,6 +19,7 @@ pub mod forecast;
 pub mod genetic;
 pub mod judge;
 pub mod planner;
+pub mod records;
 pub mod replay;
 pub mod roll;
 pub mod sampling;

@@ -8,6 +8,7 @@
 use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::forecast::{Errors, Forecast, Queue, backtest};
 use imago_plan::tune::planner::{Planner, Weight};
+use imago_plan::tune::records::{Records, is_another};
 use imago_plan::tune::replay::{Promise, Replayed, real, replay};
 use imago_plan::tune::schedule::{Change, Schedule};
 use imago_plan::tune::workload::{Interval, Mix};
@@ -70,6 +71,8 @@ pub struct Advice {
     /// The most that clients are expected to ask for until the plan's next change behind its first interval, as a share of what the present configuration
     /// serves of it; null where intervals weigh by capacity.
     pub busy_peak: Option<f64>,
+    /// The records of clients, and those that configurations were measured with.
+    pub records: RecordsReport,
     /// How far that can be trusted; null if nothing is to be changed, or too few plans of the past can be looked at.
     pub confidence: Option<Confidence>,
     /// Each other configuration: what a change to it would bring.
@@ -111,6 +114,52 @@ impl Confidence {
             gain_low: expected + at(0.1),
             gain_high: expected + at(0.9),
         })
+    }
+}
+
+/// The records that clients ask for, beside those of the measurements.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecordsReport {
+    /// The median of the trace's mean sizes, in bytes; null if it does not tell.
+    pub bytes: Option<f64>,
+    /// The same of the measurements.
+    pub measured_bytes: Option<f64>,
+    /// The median of the trace's reuse distances, in records; null if it does not tell.
+    pub reuse_distance: Option<f64>,
+    /// The same of the measurements.
+    pub measured_reuse_distance: Option<f64>,
+    /// Why the measurements may not hold for these records: the one is more than twice the other.
+    pub doubts: Vec<String>,
+}
+
+impl RecordsReport {
+    /// Those of a trace beside those of the measurements.
+    #[must_use]
+    pub fn of(seen: Records, measured: Records) -> Self {
+        let ratio = seen.ratio_to(measured);
+        let doubt = |what: &str, ratio: Option<f64>, seen: Option<f64>, measured: Option<f64>| {
+            let (seen, measured) = seen.zip(measured).filter(|_| is_another(ratio))?;
+            Some(format!(
+                "configurations were measured with {what} {measured:.0}, and clients ask for {seen:.0}: measure them anew"
+            ))
+        };
+        let reuse = "reuse distances of";
+        let doubts = [
+            doubt(
+                "records (of Cassandra: partitions) of so many bytes:",
+                ratio.bytes,
+                seen.bytes,
+                measured.bytes,
+            ),
+            doubt(reuse, ratio.reuse_distance, seen.reuse_distance, measured.reuse_distance),
+        ];
+        Self {
+            bytes: seen.bytes,
+            measured_bytes: measured.bytes,
+            reuse_distance: seen.reuse_distance,
+            measured_reuse_distance: measured.reuse_distance,
+            doubts: doubts.into_iter().flatten().collect(),
+        }
     }
 }
 
@@ -276,6 +325,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         plan: followed.map(planned).collect(),
         expected,
         busy_peak: planner.busy_peak(&rates),
+        records: RecordsReport::of(Records::median(&trace.records), measurements.records),
         confidence: Confidence::of(expected.gain, &promises)
             .filter(|_| changes && question.queue.is_none()),
         alternatives: basis.alternatives(plan, at_s),

@@ -111,6 +111,8 @@ struct Controller<'a, C: Cluster> {
     leads_since: Instant,
     /// Ends a roll that is under way.
     rolls: CancellationToken,
+    /// True once it was said that what was measured may not hold.
+    has_doubted: bool,
     /// What ends the controller when the roll that is under way has ended.
     fault: Option<Error>,
     /// The reason why nothing was done, as it was said last.
@@ -136,11 +138,11 @@ pub(crate) async fn run<C: Cluster>(
     let controlled = async {
         let barred_by = begin::held(request, &log).await?;
         let finished = finish_rolls(cluster, barred_by.as_deref(), process, events, &cancel);
-        while_leading(&log, process, Box::pin(finished)).await?;
+        let has_finished = while_leading(&log, process, Box::pin(finished)).await?;
         lead(&log, process).await?;
         let Present { configuration: current, at_once } = cluster.present().await?;
         let took: Vec<Took> = cluster.rolls().await?.iter().flat_map(C::took).collect();
-        let Remembered { barred, changes, worse } = remembered(request, &log).await?;
+        let Remembered { barred, changes, worse, unjudged } = remembered(request, &log).await?;
         let current_name = request.measurements.names[current].clone();
         let worse = worse.filter(|back| back.from == current_name && !request.is_advising);
         let costs = Costs { at_once, ..request.costs };
@@ -182,10 +184,17 @@ pub(crate) async fn run<C: Cluster>(
             took,
             leads_since: Instant::now(),
             rolls: cancel.child_token(),
+            has_doubted: false,
             fault: None,
             said: String::new(),
             summary: Summary::default(),
         };
+        if let Some(mut unjudged) = unjudged {
+            if has_finished {
+                unjudged.at_s = now_s();
+            }
+            controller.go_on_judging(unjudged);
+        }
         let ended = controller.run().await;
         ended.map(|()| controller.summary)
     };
@@ -335,7 +344,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let several = (now_s - first_s) / length;
         let each = counted.map(|count| count / several);
         for start_s in (0..several).map(|number| first_s + number * length) {
-            self.observed(start_s, each, &observation.missed)?;
+            self.observed(start_s, each, &observation)?;
         }
         if matches!(self.phase, Phase::Unknown(_)) {
             self.find_out().await;
@@ -351,24 +360,21 @@ impl<'a, C: Cluster> Controller<'a, C> {
     }
 
     /// Keeps an interval that was seen, and learns from it.
-    fn observed(
-        &mut self,
-        start_s: u64,
-        counted: [u64; KINDS],
-        missed: &BTreeMap<String, String>,
-    ) -> Result<()> {
+    fn observed(&mut self, start_s: u64, counted: [u64; KINDS], last: &Observation) -> Result<()> {
         let is_quiet = is_quiet(counted, self.request.interval.as_secs_f64());
         let operations = if is_quiet { [0; KINDS] } else { counted };
-        trace::add(&self.request.trace, start_s, operations).map_err(|cause| {
+        let record_bytes = last.record_bytes;
+        trace::add(&self.request.trace, start_s, operations, record_bytes).map_err(|cause| {
             Error::failed(
                 format!("cannot write {}: {cause}", self.request.trace.display()),
                 "the controller goes on from its trace: make room, and start it again",
             )
         })?;
+        self.doubt_measurements(record_bytes);
         let sum = operations.iter().sum::<u64>() as f64;
         let rate_s = sum / self.request.interval.as_secs() as f64;
         let mix = Mix::of(operations.map(|count| count as f64));
-        (self.say)(&Event::Observed { start_s, operations, rate_s, missed: missed.clone() });
+        (self.say)(&Event::Observed { start_s, operations, rate_s, missed: last.missed.clone() });
         self.summary.intervals += 1;
         self.tuner.observe(Interval { start_s, mix, rate_s: Some(rate_s) });
         Ok(())
@@ -445,7 +451,11 @@ impl<'a, C: Cluster> Controller<'a, C> {
     async fn begin(&mut self, change: Change, is_undoing: bool, is_quiet: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
-        let detail = serde_json::to_value(&event).expect("texts and numbers");
+        let before = if is_quiet { self.busy_times() } else { self.looks.clone() };
+        let detail = match is_undoing {
+            false => begin::kept(&event, &before, is_quiet),
+            true => serde_json::to_value(&event).expect("texts and numbers"),
+        };
         self.log.keep(now_s(), kind, &event.to_string(), &detail).await?;
         (self.say)(&event);
         if !is_undoing {
@@ -456,7 +466,6 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let (process, events, cancel) = (self.process, self.events, self.rolls.clone());
         let rolled = self.cluster.change(numbers, is_undoing, process, events, cancel);
         let rolled: LocalBoxFuture<'a, Result<Rolled>> = Box::pin(rolled);
-        let before = if is_quiet { self.busy_times() } else { self.looks.clone() };
         self.phase = Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, rolled });
         Ok(())
     }

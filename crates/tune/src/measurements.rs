@@ -1,19 +1,22 @@
 //! Measurements: what each configuration served of a mix, in operations a second.
 //!
 //! As CSV: `configuration,operations_s,reads,updates,inserts,scans`, with the columns in any order; the operations in any
-//! unit, as they are only compared with each other. Configurations are numbered as they first come. Several measurements
+//! unit, as they are only compared with each other. `record_bytes` and `reuse_distance` may tell what records they were made
+//! with. Configurations are numbered as they first come. Several measurements
 //! of one mix count by their mean.
 
 use std::io::Read;
 
+use imago_plan::tune::records::Records;
 use imago_plan::tune::throughput::{Measured, Throughputs};
 use imago_plan::tune::workload::Mix;
 
 use crate::error::{Error, Result};
-use crate::table::Table;
+use crate::table::{RECORDS, Table};
 
-/// Columns that tell how a measurement was made, and what it took. Of these only the round is ever looked at.
-pub const SAMPLED: [&str; 5] = ["round", "warm_s", "spread", "memory_bytes", "cpu_us"];
+/// Columns that tell how a measurement was made, and what it took.
+pub const SAMPLED: [&str; 7] =
+    ["round", "warm_s", "spread", "memory_bytes", "cpu_us", RECORDS[0], RECORDS[1]];
 
 /// What comes with Imago, with a name and where it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct Measurements {
     pub throughputs: Throughputs,
     /// Each of them.
     pub samples: Vec<Sample>,
+    /// What is known of the records that they were made with: the median of each.
+    pub records: Records,
 }
 
 /// One measurement, with its round.
@@ -84,11 +89,13 @@ impl Measurements {
     pub fn read_by(file: &str, from: impl Read, by: By) -> Result<Self> {
         let table = Table::read(file, from, &["configuration", "operations_s"], &SAMPLED)?;
         let (mut names, mut samples) = (Vec::<String>::new(), Vec::new());
+        let mut records = Vec::new();
         for row in table.rows() {
             let name = row.text("configuration").unwrap_or_default().to_owned();
             if name.is_empty() {
                 return Err(row.wrong("configuration", "a name"));
             }
+            records.push(row.records()?);
             let mix = Mix::of(row.operations()?);
             let mix = mix.ok_or_else(|| {
                 row.wrong("configuration", "measured with operations of some kind")
@@ -126,7 +133,7 @@ impl Measurements {
         }
         let all: Vec<Measured> = samples.iter().map(|one| one.measured).collect();
         let throughputs = Throughputs::new(names.len(), &all).expect("each name has a measurement");
-        Ok(Self { names, throughputs, samples })
+        Ok(Self { names, throughputs, samples, records: Records::median(&records) })
     }
 
     /// What comes with Imago.

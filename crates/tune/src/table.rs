@@ -3,10 +3,15 @@
 use std::io::Read;
 use std::str::FromStr;
 
+use imago_plan::tune::records::Records;
+
 use crate::error::{Error, Result};
 
 /// The operations of a mix, as columns; one that is not there is zero throughout.
 pub(crate) const OPERATIONS: [&str; 4] = ["reads", "updates", "inserts", "scans"];
+
+/// What is known of the records, as columns; each may be missing, or empty.
+pub(crate) const RECORDS: [&str; 2] = ["record_bytes", "reuse_distance"];
 
 /// A row, with what is needed to say where something is wrong.
 pub(crate) struct Row<'t> {
@@ -94,6 +99,15 @@ impl Row<'_> {
         let Some(text) = self.text(column) else { return Ok(0.0) };
         let number = f64::from_str(text).ok().filter(|number| number.is_finite() && *number >= 0.0);
         number.ok_or_else(|| self.wrong(column, "a number, not below zero"))
+    }
+
+    /// What is known of the records.
+    pub(crate) fn records(&self) -> Result<Records> {
+        let known = |column: &str| match self.text(column) {
+            None | Some("") => Ok(None),
+            Some(_) => self.number(column).map(Some),
+        };
+        Ok(Records { bytes: known(RECORDS[0])?, reuse_distance: known(RECORDS[1])? })
     }
 
     /// The counts of operations.

@@ -1,20 +1,21 @@
 //! A trace: how many operations of each kind clients asked for, interval by interval.
 //!
-//! As CSV: `start,reads,updates,inserts,scans`, with the columns in any order and of the operations only those that there
-//! are. A start is in seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which
+//! As CSV: `start,reads,updates,inserts,scans,record_bytes,reuse_distance`, with the columns in any order and of the
+//! operations only those that there are; the last two may be missing, or empty where they are not known. A start is in seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which
 //! is told from most of them. A gap is filled with intervals of which nothing is known, and counted.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write as _};
 use std::path::Path;
 
+use imago_plan::tune::records::Records;
 use imago_plan::tune::workload::{Interval, Mix};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::error::{Error, Result};
-use crate::table::Table;
+use crate::table::{OPERATIONS, RECORDS, Table};
 
 /// Intervals that a trace may have, gaps included: ten years of five minutes.
 const INTERVALS_MAX: u64 = 1_100_000;
@@ -31,6 +32,8 @@ pub struct Trace {
     pub intervals: Vec<Interval>,
     /// Those among them that were missing.
     pub missing: usize,
+    /// What is known of the records, of each interval that was not missing.
+    pub records: Vec<Records>,
 }
 
 impl Trace {
@@ -51,13 +54,15 @@ impl Trace {
     }
 
     fn read_of(file: &str, from: impl Read, asked_s: Option<u64>) -> Result<Self> {
-        let table = Table::read(file, from, &["start"], &[])?;
+        let table = Table::read(file, from, &["start"], &RECORDS)?;
         let mut rows: Vec<(u64, u64, [f64; 4])> = Vec::new();
+        let mut records = Vec::new();
         for row in table.rows() {
             let text = row.text("start").unwrap_or_default();
             let wanted = "seconds since 1970, or as 2014-04-10T00:04:00Z";
             let start_s = seconds(text).ok_or_else(|| row.wrong("start", wanted))?;
             rows.push((row.line, start_s, row.operations()?));
+            records.push(row.records()?);
         }
         if rows.len() < 2 && asked_s.is_none() {
             return Err(Error::TooLittle {
@@ -118,7 +123,7 @@ impl Trace {
             let rate_s = Some(counts.iter().sum::<f64>() / interval_s as f64);
             intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
         }
-        Ok(Self { interval_s, intervals, missing })
+        Ok(Self { interval_s, intervals, missing, records })
     }
 }
 
@@ -138,8 +143,8 @@ fn seconds(text: &str) -> Option<u64> {
     })
 }
 
-/// The columns that are written.
-const COLUMNS: &str = "start,reads,updates,inserts,scans";
+/// The columns that a new file gets.
+const COLUMNS: &str = "start,reads,updates,inserts,scans,record_bytes";
 
 /// Writes a file of intervals, in place of one that is there.
 ///
@@ -147,25 +152,90 @@ const COLUMNS: &str = "start,reads,updates,inserts,scans";
 /// The file cannot be written.
 pub fn write(path: &Path, intervals: impl Iterator<Item = (u64, [u64; 4])>) -> std::io::Result<()> {
     let mut text = format!("{COLUMNS}\n");
+    let columns: Vec<String> = COLUMNS.split(',').map(str::to_owned).collect();
     for (start_s, operations) in intervals {
-        text.push_str(&line(start_s, operations));
+        text.push_str(&line(&columns, start_s, operations, None)?);
     }
     std::fs::write(path, text)
 }
 
-fn line(start_s: u64, [reads, updates, inserts, scans]: [u64; 4]) -> String {
-    format!("{start_s},{reads},{updates},{inserts},{scans}\n")
+/// A line of a file with these columns.
+fn line(
+    columns: &[String],
+    start_s: u64,
+    operations: [u64; 4],
+    record_bytes: Option<f64>,
+) -> std::io::Result<String> {
+    let has = |name: &str| columns.iter().any(|column| column == name);
+    for (name, count) in OPERATIONS.iter().zip(operations) {
+        if count > 0 && !has(name) {
+            let what = format!("its first line has no column {name}, and there were {count}");
+            return Err(std::io::Error::other(what));
+        }
+    }
+    let value = |column: &String| match column.as_str() {
+        "start" => start_s.to_string(),
+        "record_bytes" => record_bytes.map_or_else(String::new, |bytes| format!("{bytes:.0}")),
+        name => {
+            let kind = OPERATIONS.iter().position(|one| *one == name);
+            kind.map_or_else(String::new, |kind| operations[kind].to_string())
+        }
+    };
+    let values: Vec<String> = columns.iter().map(value).collect();
+    Ok(values.join(",") + "\n")
 }
 
-/// Adds an interval to a file, which is on disk when this returns; an empty one, or one that is not there, gets its first
-/// line.
+/// The columns of a file, or those of a new one if it is empty.
+fn columns_of(file: &File) -> std::io::Result<Vec<String>> {
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
+    let headers = reader.headers().map_err(std::io::Error::other)?;
+    if headers.is_empty() {
+        return Ok(COLUMNS.split(',').map(str::to_owned).collect());
+    }
+    Ok(headers.iter().map(str::to_ascii_lowercase).collect())
+}
+
+/// Makes sure that a file has a column for all that a database counts, so that it can be added to; one that is not there can.
 ///
 /// # Errors
-/// The file cannot be written.
-pub fn add(path: &Path, start_s: u64, operations: [u64; 4]) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+/// It has not, or cannot be read.
+pub fn require_columns(path: &Path) -> Result<()> {
+    let shown = path.display().to_string();
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(Error::Table { file: shown, reason: cause.to_string() }),
+    };
+    let columns = columns_of(&file)
+        .map_err(|cause| Error::Table { file: shown.clone(), reason: cause.to_string() })?;
+    // No database tells inserts from updates.
+    let needed = ["start", "reads", "updates", "scans"];
+    match needed.into_iter().find(|name| !columns.iter().any(|column| column == name)) {
+        None => Ok(()),
+        Some(missing) => Err(Error::Columns {
+            file: shown,
+            problem: format!("the column {missing} is missing, and intervals are to be added"),
+            columns: needed.join(","),
+        }),
+    }
+}
+
+/// Adds an interval to a file, which is on disk when this returns, in the columns that it has; an empty one, or one that is
+/// not there, gets its first line.
+///
+/// # Errors
+/// The file cannot be written, or has no column for what there was ([`require_columns`]).
+pub fn add(
+    path: &Path,
+    start_s: u64,
+    operations: [u64; 4],
+    record_bytes: Option<f64>,
+) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+    let columns = columns_of(&file)?;
     let head = if file.metadata()?.len() == 0 { format!("{COLUMNS}\n") } else { String::new() };
-    file.write_all((head + &line(start_s, operations)).as_bytes())?;
+    let line = line(&columns, start_s, operations, record_bytes)?;
+    file.write_all((head + &line).as_bytes())?;
     file.sync_data()
 }
 
@@ -210,21 +280,49 @@ mod tests {
             Trace::read_to_add("seen.csv", file, interval_s)
         };
         std::fs::write(&path, "").unwrap();
-        add(&path, 1_795_737_600, [920, 4_410, 0, 3]).unwrap();
+        add(&path, 1_795_737_600, [920, 4_410, 0, 3], Some(1_018.4)).unwrap();
         assert_eq!(read(300).unwrap().intervals.len(), 1, "one is enough to add to");
-        add(&path, 1_795_737_900, [800, 4_000, 0, 0]).unwrap();
-        add(&path, 1_795_738_500, [0, 0, 0, 0]).unwrap();
+        add(&path, 1_795_737_900, [800, 4_000, 0, 0], None).unwrap();
+        add(&path, 1_795_738_500, [0, 0, 0, 0], None).unwrap();
         let trace = read(300).unwrap();
         assert_eq!((trace.intervals.len(), trace.missing), (4, 1));
+        let told: Vec<Option<f64>> = trace.records.iter().map(|one| one.bytes).collect();
+        assert_eq!(told, [Some(1_018.0), None, None]);
         assert_eq!(trace.intervals[0].mix, Mix::of([920.0, 4_410.0, 0.0, 3.0]));
         // So few may have been added by controllers that were started again and again.
         assert_eq!(read(150).unwrap().missing, 4);
         for number in 0..10 {
-            add(&path, 1_795_738_800 + number * 300, [920, 4_410, 0, 3]).unwrap();
+            add(&path, 1_795_738_800 + number * 300, [920, 4_410, 0, 3], None).unwrap();
         }
         let error = read(150).unwrap_err().to_string();
         assert!(error.contains("its intervals are 300 s long"), "{error}");
         assert_eq!(read(300).unwrap().missing, 1);
+    }
+
+    #[test]
+    fn a_file_is_added_to_in_the_columns_that_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seen.csv");
+        std::fs::write(&path, "Updates, start,reads,reuse_distance\n7,1795737600,9,120\n").unwrap();
+        add(&path, 1_795_737_900, [800, 4_000, 0, 0], Some(1_018.4)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.ends_with("\n4000,1795737900,800,\n"), "{text}");
+        let trace = Trace::read("seen.csv", text.as_bytes()).unwrap();
+        assert_eq!(trace.intervals[1].mix, Mix::of([800.0, 4_000.0, 0.0, 0.0]));
+        assert_eq!(trace.records[0].reuse_distance, Some(120.0));
+        let error = require_columns(&path).unwrap_err().to_string();
+        assert!(error.contains("the column scans is missing"), "{error}");
+        let error = add(&path, 1_795_738_200, [0, 0, 0, 5], None).unwrap_err().to_string();
+        assert!(error.contains("no column scans, and there were 5"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+
+        let quoted = "\"start\",\"reads\",\"updates\",\"scans\"\n1795737600,9,7,0\n";
+        std::fs::write(&path, quoted).unwrap();
+        require_columns(&path).unwrap();
+        add(&path, 1_795_737_900, [8, 6, 0, 1], Some(1_018.4)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, format!("{quoted}1795737900,8,6,1\n"));
+        require_columns(&folder.path().join("none.csv")).unwrap();
     }
 
     #[test]
@@ -251,6 +349,7 @@ mod tests {
             ("start,reads\n1000,5\nyesterday,5\n", "buses.csv, line 3: start is \"yesterday\""),
             ("start,reads\n1000,5\n1060,-5\n", "line 3: reads is \"-5\", and it must be a number"),
             ("start,reads\n1000,5\n1060,NaN\n", "line 3: reads is \"NaN\""),
+            ("start,reads,record_bytes\n1000,5,\n1060,5,big\n", "line 3: record_bytes is \"big\""),
             (
                 "start,reads\n1000,5\n1060,5\n1030,5\n",
                 "line 4: it begins 30 s before the one before it",

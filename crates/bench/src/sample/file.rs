@@ -14,7 +14,8 @@ use imago_workload::mix::Mix;
 use super::Sample;
 
 /// The columns of the file.
-const COLUMNS: &str = "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread";
+const COLUMNS: &str =
+    "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread,record_bytes";
 /// The columns behind them of a database that tells what it uses.
 const USED: &str = ",memory_bytes,cpu_us";
 
@@ -36,8 +37,8 @@ fn columns(tells_use: bool) -> String {
 /// The measurements that the file has; none if it is not there.
 ///
 /// # Errors
-/// It cannot be read, or is no such file.
-pub(super) fn read(path: &Path, tells_use: bool) -> Result<Vec<Key>> {
+/// It cannot be read, or is no such file, or was made with records of another size.
+pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Vec<Key>> {
     lines::mend(path, |first| first == columns(tells_use))
         .map_err(|cause| Error::Usage(format!("cannot mend {}: {cause}", path.display())))?;
     let text = match std::fs::read_to_string(path) {
@@ -53,16 +54,30 @@ pub(super) fn read(path: &Path, tells_use: bool) -> Result<Vec<Key>> {
     };
     let columns = columns(tells_use);
     let mut lines = text.lines();
-    if lines.next().is_some_and(|first| first != columns) {
-        return Err(other(1));
+    match lines.next() {
+        Some(first) if first == columns.replace(",record_bytes", "") => {
+            return Err(Error::Usage(format!(
+                "{}: an earlier version made it, and it does not say how large its records are (record_bytes): name another --out",
+                path.display()
+            )));
+        }
+        Some(first) if first != columns => return Err(other(1)),
+        _ => {}
     }
     let mut found = Vec::new();
     for (number, line) in (2..).zip(lines) {
         let fields: Vec<&str> = line.split(',').collect();
         let is_whole = fields.len() == columns.split(',').count();
-        let [name, _, reads, updates, inserts, scans, round, ..] = fields[..] else {
+        let [name, _, reads, updates, inserts, scans, round, _, _, bytes, ..] = fields[..] else {
             return Err(other(number));
         };
+        if bytes != record_bytes.to_string() {
+            let shown = path.display();
+            return Err(Error::Usage(format!(
+                "{shown}, line {number}: measured with records of {bytes} bytes, and --size-bytes is {record_bytes}: name \
+                 another --out"
+            )));
+        }
         let round = round.parse().ok().filter(|_| is_whole).ok_or_else(|| other(number))?;
         found.push((name.to_owned(), format!("{reads},{updates},{inserts},{scans}"), round));
     }
@@ -78,13 +93,14 @@ pub(super) fn write(path: &Path, sample: &Sample, mix: &Mix, tells_use: bool) ->
         let mut file = OpenOptions::new().create(true).append(true).open(path)?;
         let is_new = file.metadata()?.len() == 0;
         let head = if is_new { columns(tells_use) + "\n" } else { String::new() };
-        let Sample { configuration, operations_s, round, warm_s, spread, .. } = sample;
+        let Sample { configuration, operations_s, round, warm_s, spread, record_bytes, .. } =
+            sample;
         let counts = counts(mix);
         let memory = sample.memory_bytes.map_or_else(String::new, |bytes| bytes.to_string());
         let cpu = sample.cpu_us.map_or_else(String::new, |of| format!("{of:.2}"));
         let used = if tells_use { format!(",{memory},{cpu}") } else { String::new() };
         let line = format!(
-            "{head}{configuration},{operations_s:.1},{counts},{round},{warm_s:.1},{spread:.3}{used}\n"
+            "{head}{configuration},{operations_s:.1},{counts},{round},{warm_s:.1},{spread:.3},{record_bytes}{used}\n"
         );
         file.write_all(line.as_bytes())?;
         file.sync_all()
@@ -110,6 +126,7 @@ mod tests {
             spread: 0.043,
             warm_s: 35.0,
             is_warm: true,
+            record_bytes: 1_000,
             memory_bytes: used.map(|used| used.0),
             cpu_us: used.map(|used| used.1),
         }
@@ -121,13 +138,15 @@ mod tests {
         let mix: Mix = "read=90,update=5,scan=5".parse().unwrap();
         for (tells_use, used) in [(false, None), (true, Some((48 << 20, 7.126)))] {
             let path = folder.path().join(format!("{tells_use}.csv"));
-            assert_eq!(read(&path, tells_use).unwrap(), []);
+            assert_eq!(read(&path, tells_use, 1_000).unwrap(), []);
             let names = ["unified T8", "unified L10"];
             for name in names {
                 write(&path, &sample(name, used), &mix, tells_use).unwrap();
             }
             let expected = names.map(|name| key(name, &mix, 1));
-            assert_eq!(read(&path, tells_use).unwrap(), expected);
+            assert_eq!(read(&path, tells_use, 1_000).unwrap(), expected);
+            let error = read(&path, tells_use, 8_000).unwrap_err().to_string();
+            assert!(error.contains("line 2: measured with records of 1000 bytes"), "{error}");
             let file = std::fs::File::open(&path).unwrap();
             let measured = Measurements::read("here.csv", file).unwrap();
             assert_eq!(
@@ -143,9 +162,9 @@ mod tests {
     fn a_line_that_was_cut_off_is_measured_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("here.csv");
-        let whole = format!("{COLUMNS}\nT8,1702.2,1,93,6,0,0,24.0,0.335\n");
+        let whole = format!("{COLUMNS}\nT8,1702.2,1,93,6,0,0,24.0,0.335,1000\n");
         std::fs::write(&path, format!("{whole}T8,573.9,1,63")).unwrap();
-        assert_eq!(read(&path, false).unwrap().len(), 1);
+        assert_eq!(read(&path, false, 1_000).unwrap().len(), 1);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
     }
 
@@ -155,13 +174,14 @@ mod tests {
         let path = folder.path().join("trace.csv");
         for (text, tells_use) in [
             ("start,reads\n1490054400,9\n".to_owned(), false),
+            (COLUMNS.replace(",record_bytes", "") + "\nT8,9.0,1,0,0,0,0,3.0,0.1\n", false),
             (format!("{COLUMNS}\nhalf a line\n"), false),
             (format!("{COLUMNS}\na,9.0,1,0,0,0,0,3.0\n"), false),
             (format!("{COLUMNS}\n"), true),
             (format!("{COLUMNS}{USED}\n"), false),
         ] {
             std::fs::write(&path, &text).unwrap();
-            let error = read(&path, tells_use).unwrap_err().to_string();
+            let error = read(&path, tells_use, 1_000).unwrap_err().to_string();
             assert!(error.contains("name another --out"), "{text}: {error}");
         }
     }

@@ -17,6 +17,7 @@ use imago_job::clock;
 use imago_job::reporter::Events;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::planner::Weight;
+use imago_plan::tune::records::Records;
 use imago_plan::tune::roll::Costs;
 use imago_plan::tune::sampling::order;
 use imago_plan::tune::throughput::{Measured, Throughputs};
@@ -425,7 +426,7 @@ fn measurements(
     let throughputs = Throughputs::new(alone.len(), &all).ok()?;
     let names = setup.configurations.iter().map(|one| one.name.clone()).collect();
     let samples = all.into_iter().map(|measured| Sample { measured, round: None }).collect();
-    Some(Measurements { names, throughputs, samples })
+    Some(Measurements { names, throughputs, samples, records: Records::default() })
 }
 
 fn judged(runs: &[Run], rounds: &[usize]) -> Vec<Change> {

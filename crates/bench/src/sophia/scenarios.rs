@@ -191,7 +191,7 @@ fn last_round(all: &Measurements) -> Option<Measurements> {
         all.samples.iter().copied().filter(|one| one.round == Some(last)).collect();
     let measured: Vec<Measured> = samples.iter().map(|one| one.measured).collect();
     let throughputs = Throughputs::new(all.names.len(), &measured).ok()?;
-    Some(Measurements { names: all.names.clone(), throughputs, samples })
+    Some(Measurements { names: all.names.clone(), throughputs, samples, records: all.records })
 }
 
 /// Computes all figures, and draws them into a folder.

@@ -7,6 +7,7 @@ mod disturbed;
 mod files;
 mod fit;
 mod moments;
+mod pair;
 pub(crate) mod redis;
 mod redis_run;
 mod ring;

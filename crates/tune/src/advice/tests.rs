@@ -121,6 +121,29 @@ fn how_much_clients_ask_for_is_forecast_too_and_a_change_waits_for_a_quiet_time(
 }
 
 #[test]
+fn records_unlike_those_that_were_measured_are_said() {
+    let told = |measured_bytes: u32, bytes: &str| {
+        let (first, rest) = MEASURED.split_once('\n').unwrap();
+        let rest: Vec<String> =
+            rest.lines().map(|line| format!("{line},{measured_bytes}\n")).collect();
+        let text = format!("{first},record_bytes\n{}", rest.concat());
+        let measurements = Measurements::read("here.csv", text.as_bytes()).unwrap();
+        let mut text = String::from("start,reads,updates,record_bytes\n");
+        for n in 0..96_u64 {
+            text += &format!("{},9500,500,{bytes}\n", 1_490_054_400 + n * 900);
+        }
+        let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
+        advise(&question(&trace, &measurements, &ways())).unwrap().records
+    };
+    let far = told(1_000, "8200");
+    assert_eq!((far.bytes, far.measured_bytes), (Some(8_200.0), Some(1_000.0)));
+    assert_eq!(far.doubts.len(), 1, "{far:?}");
+    assert!(far.doubts[0].contains("bytes: 1000, and clients ask for 8200"), "{far:?}");
+    assert_eq!(told(1_000, "1024").doubts, Vec::<String>::new());
+    assert_eq!(told(1_000, "").bytes, None);
+}
+
+#[test]
 fn a_queue_is_planned_for_as_it_is_known_and_has_to_go_on_where_the_trace_ends() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let (trace, ways) = (days(9), ways());

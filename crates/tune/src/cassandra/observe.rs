@@ -26,6 +26,13 @@ const NODE_BOUND: Duration = Duration::from_secs(10);
 /// The least time between two questions for a node's memory, each of which starts a command on the node.
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
 
+/// The least time between two questions for how large records are, which a node estimates anew every five minutes.
+const DATA_EVERY: Duration = Duration::from_secs(60);
+/// For a node to tell that.
+const DATA_BOUND: Duration = Duration::from_secs(3);
+/// Ranges whose estimates are looked at, of each node: of those of many tables some are enough.
+const ESTIMATES_MAX: usize = 5_000;
+
 /// The views of operations that a node coordinates, and the kind that each counts: each operation is counted by one node.
 const VIEWS: [(&str, usize); 3] = [
     ("coordinator_read_latency", READS),
@@ -60,6 +67,9 @@ struct Node {
     was_missed: bool,
     /// When it was asked for its memory last.
     asked_memory: Option<Instant>,
+    /// When it was asked how much data it has last, and what it told: bytes, and partitions.
+    asked_data: Option<Instant>,
+    data: (f64, f64),
 }
 
 /// Looks at the counters of a cluster's nodes.
@@ -83,6 +93,8 @@ impl Observer {
             last: None,
             was_missed: false,
             asked_memory: None,
+            asked_data: None,
+            data: (0.0, 0.0),
         };
         let nodes = file.nodes.iter().map(node).collect();
         let looked = Instant::now();
@@ -137,10 +149,12 @@ impl Observer {
             median: [None; KINDS],
             slowest: [None; KINDS],
             memory: None,
+            record_bytes: None,
             nodes: BTreeMap::new(),
             missed: BTreeMap::new(),
             is_late: false,
         };
+        let (mut bytes, mut partitions) = (0.0, 0.0);
         let (mut medians, mut slowest) = ([0.0; KINDS], [0.0; KINDS]);
         for (node, told) in self.nodes.iter_mut().zip(all) {
             let name = node.access.name.clone();
@@ -160,8 +174,11 @@ impl Observer {
                 medians[kind] += count * counter.median;
                 slowest[kind] += count * counter.slowest;
             }
+            bytes += node.data.0;
+            partitions += node.data.1;
             observation.memory = observation.memory.into_iter().chain(told.memory).reduce(f64::max);
         }
+        observation.record_bytes = (partitions > 0.0).then(|| bytes / partitions);
         let mean = |sums: [f64; KINDS]| {
             std::array::from_fn(|kind| {
                 let count = observation.operations[kind] as f64;
@@ -202,6 +219,12 @@ async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> R
         }
         told.counters[kind] = counter;
     }
+    if node.asked_data.is_none_or(|asked| asked.elapsed() >= DATA_EVERY) {
+        node.asked_data = Some(Instant::now());
+        // A node that tells none, or late, counts operations all the same.
+        let estimated = tokio::time::timeout(DATA_BOUND, data(session, table)).await;
+        node.data = estimated.ok().and_then(Result::ok).unwrap_or_default();
+    }
     if node.asked_memory.is_some_and(|asked| asked.elapsed() < MEMORY_EVERY) {
         return Ok(told);
     }
@@ -210,4 +233,25 @@ async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> R
     let memory = node.access.run("reading how much memory is in use", MEMORY, NODE_BOUND).await;
     told.memory = memory.ok().and_then(|text| text.trim().parse().ok());
     Ok(told)
+}
+
+/// The bytes of the data that a node has files of, and its partitions, as it estimates them range by range.
+async fn data(session: &Session, table: Option<&(String, String)>) -> Result<(f64, f64)> {
+    let of_table = if table.is_some() { "WHERE keyspace_name = ? AND table_name = ?" } else { "" };
+    let statement = format!(
+        "SELECT keyspace_name, table_name, mean_partition_size, partitions_count FROM system.size_estimates {of_table} \
+         LIMIT {ESTIMATES_MAX}"
+    );
+    let doing = "reading how large records are";
+    type Row = (String, String, i64, i64);
+    let all = match table {
+        None => rows::<Row>(session, doing, &statement, ()).await?,
+        Some(of) => rows::<Row>(session, doing, &statement, of).await?,
+    };
+    let of_clients =
+        |row: &&Row| !OWN.contains(&&*row.0) && row.0 != journal::KEYSPACE && row.3 > 0;
+    let sums = all.iter().filter(of_clients).fold((0.0, 0.0), |(bytes, partitions), row| {
+        (bytes + row.2 as f64 * row.3 as f64, partitions + row.3 as f64)
+    });
+    Ok(sums)
 }

@@ -24,6 +24,8 @@ pub struct Observation {
     pub slowest: [Option<f64>; KINDS],
     /// The share of the memory in use on the machine that has least left.
     pub memory: Option<f64>,
+    /// The mean size of a record, in bytes, as the nodes estimate it: of Cassandra that of a partition. Redis tells none.
+    pub record_bytes: Option<f64>,
     /// By node: the operations that it coordinated.
     pub nodes: BTreeMap<String, u64>,
     /// Nodes that were missed, and why.
@@ -90,6 +92,7 @@ mod tests {
             median: [Some(1.2), Some(0.6), None, None],
             slowest: [Some(9.0), Some(4.0), None, None],
             memory: Some(0.41),
+            record_bytes: Some(1_018.4),
             nodes: BTreeMap::from([("cas-1".into(), 5_000)]),
             missed: BTreeMap::new(),
             is_late: false,

@@ -4,25 +4,34 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use imago_job::reporter::Events;
+use imago_plan::tune::judge::Window;
 use imago_plan::tune::workload::{Interval, Mix};
+use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::Cluster;
-use super::event::{Change, Judged};
-use super::{BARRED_S, Request, now_s};
+use super::event::{Change, Event, Judged};
+use super::trial::KeptLook;
+use super::{BARRED_S, QUIET_MAX_S, Request, now_s};
 use crate::cluster::job::holds_on;
 use crate::cluster::{Error, Result};
 use crate::decisions::{DecisionLog, Entry, Kind};
 use crate::lines;
-use crate::trace::Trace;
+use crate::trace::{self, Trace};
+
+/// Behind a change what is seen is compared with what was seen before it for so long.
+const UNJUDGED_MAX_S: u64 = 3_600;
 
 /// The intervals that the trace has.
 pub(super) fn past(request: &Request) -> Result<Vec<Interval>> {
     let path = &request.trace;
     let shown = path.display().to_string();
-    let has_start = |first: &str| first.split(',').any(|column| column.trim() == "start");
+    let has_start = |first: &str| {
+        first.split(',').any(|column| column.trim().trim_matches('"').eq_ignore_ascii_case("start"))
+    };
     lines::mend(path, has_start)
         .map_err(|cause| Error::Usage(format!("cannot mend {shown}: {cause}")))?;
+    trace::require_columns(path).map_err(|error| Error::Usage(error.to_string()))?;
     let file = match File::open(path) {
         Ok(file) if file.metadata().is_ok_and(|of| of.len() > 0) => file,
         Ok(_) => return Ok(Vec::new()),
@@ -45,14 +54,15 @@ pub(super) async fn held(request: &Request, log: &impl DecisionLog) -> Result<Op
 }
 
 /// Goes on with rolls that a dead controller left. One that was begun by hand, or any if nothing may be changed for a reason,
-/// is refused with its job's name: it would be changed against an operator's will.
+/// is refused with its job's name: it would be changed against an operator's will. True if there was one.
 pub(super) async fn finish_rolls<C: Cluster>(
     cluster: &C,
     held: Option<&str>,
     process: &str,
     events: &Events,
     cancel: &CancellationToken,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut has_finished = false;
     for roll in cluster.rolls().await?.iter().filter(|roll| holds_on(roll)) {
         let is_of_controller = roll.spec["is_of_controller"] == true;
         let by_hand = (!is_of_controller).then_some("no controller began it");
@@ -68,8 +78,9 @@ pub(super) async fn finish_rolls<C: Cluster>(
             ));
         }
         Box::pin(cluster.resume(&roll.id, process, events, cancel.clone())).await?;
+        has_finished = true;
     }
-    Ok(())
+    Ok(has_finished)
 }
 
 /// What the last day's decisions tell.
@@ -81,6 +92,38 @@ pub(super) struct Remembered {
     pub(super) changes: Vec<u64>,
     /// What undoes a change that was worse, if that has not been done.
     pub(super) worse: Option<Change>,
+    /// The last change, if nothing tells what came of it.
+    pub(super) unjudged: Option<Unjudged>,
+}
+
+/// A change that was begun, and not judged: its controller died, or was ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Unjudged {
+    pub(super) change: Change,
+    /// When it was begun, or had ended, in seconds since 1970.
+    pub(super) at_s: u64,
+    /// The looks before it.
+    pub(super) before: Vec<Window>,
+    /// True if clients asked for little then.
+    pub(super) is_quiet: bool,
+}
+
+impl Unjudged {
+    fn of(at_s: u64, detail: &Json) -> Option<Self> {
+        let kept = serde_json::from_value::<Vec<KeptLook>>(detail["before"].clone()).ok()?;
+        Some(Self {
+            change: serde_json::from_value(detail["change"].clone()).ok()?,
+            at_s,
+            before: kept.into_iter().filter_map(KeptLook::window).collect(),
+            is_quiet: detail["is_quiet"] == true,
+        })
+    }
+
+    /// True if what is seen from now on can be compared with what was seen before it.
+    pub(super) fn is_recent(&self, now_s: u64) -> bool {
+        let within_s = if self.is_quiet { QUIET_MAX_S as u64 } else { UNJUDGED_MAX_S };
+        now_s.saturating_sub(self.at_s) <= within_s
+    }
 }
 
 /// What was decided within the last day.
@@ -100,8 +143,12 @@ fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
         let change = || serde_json::from_value::<Change>(detail["change"].clone()).ok();
         let is_undoing = detail["is_undoing"] == true;
         match kind {
-            Kind::Changing => told.changes.push(at_s),
+            Kind::Changing => {
+                told.changes.push(at_s);
+                told.unjudged = Unjudged::of(at_s, &detail);
+            }
             Kind::Judged => {
+                told.unjudged = None;
                 let Ok(judged) = serde_json::from_value::<Judged>(detail) else { continue };
                 if judged.worse.is_some() {
                     let Change { from, to, .. } = judged.change.clone();
@@ -111,21 +158,42 @@ fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
                 }
             }
             Kind::Changed if detail["event"] == "failed" => {
+                told.unjudged = None;
                 let numbers = change().as_ref().and_then(numbers);
                 told.barred.extend(numbers.map(|numbers| (numbers, at_s + BARRED_S)));
             }
-            Kind::Changed if is_undoing => told.worse = None,
-            Kind::Decided | Kind::Changed => {}
+            Kind::Changed if is_undoing => {
+                told.worse = None;
+                told.unjudged = None;
+            }
+            Kind::Changed => {
+                if let Some(unjudged) = &mut told.unjudged {
+                    unjudged.at_s = at_s;
+                }
+            }
+            Kind::Decided => {}
         }
     }
     told
 }
 
+/// Of more looks than this each second, third, and so on is kept.
+const KEPT_LOOKS_MAX: usize = 100;
+
+/// What is kept of a change that begins: with the looks before it.
+pub(super) fn kept(event: &Event, before: &[Window], is_quiet: bool) -> Json {
+    let every = before.len().div_ceil(KEPT_LOOKS_MAX).max(1);
+    let looks: Vec<KeptLook> = before.iter().step_by(every).copied().map(KeptLook::from).collect();
+    let mut detail = serde_json::to_value(event).expect("texts and numbers");
+    detail["before"] = serde_json::to_value(looks).expect("numbers");
+    detail["is_quiet"] = is_quiet.into();
+    detail
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value as Json, json};
+    use serde_json::json;
 
-    use super::super::event::Event;
     use super::*;
 
     fn entry(at_s: u64, kind: Kind, detail: Json) -> Entry {
@@ -168,6 +236,8 @@ mod tests {
         let back = Change { predicted: 0.0, ..change("leveled", "size-tiered") };
         assert_eq!(known.worse.as_ref(), Some(&back));
 
+        assert_eq!(known.unjudged, None, "it was judged");
+
         let failed =
             Event::Failed { change: change("size-tiered", "unified"), why: "no disk".into() };
         entries.push(entry(1_795_738_100, Kind::Changed, changed(back, true)));
@@ -177,5 +247,60 @@ mod tests {
         assert_eq!(known.worse, None);
         assert_eq!(known.barred.get(&(0, 2)), Some(&(1_795_738_200 + BARRED_S)));
         assert_eq!(known.barred.len(), 2);
+    }
+    #[test]
+    fn a_change_of_a_dead_controller_is_known_with_what_was_seen_before_it() {
+        let names = ["size-tiered".to_owned(), "leveled".to_owned()];
+        let window = |rate_s: f64| Window {
+            mix: Mix::of_reads(0.9),
+            rate_s,
+            median: [Some(1.25), Some(0.5), None, None],
+            slowest: [Some(9.5), Some(4.0), None, None],
+            memory: Some(0.42),
+        };
+        let before: Vec<Window> = (0..6).map(|n| window(9_000.0 + f64::from(n))).collect();
+        let to = change("size-tiered", "leveled");
+        let event = Event::Changing { change: to.clone(), is_undoing: false };
+        let detail = kept(&event, &before, false);
+        let begun = [entry(1_795_737_600, Kind::Changing, detail)];
+        let known = told(begun.to_vec(), &names).unjudged.unwrap();
+        let expected =
+            Unjudged { change: to.clone(), at_s: 1_795_737_600, before, is_quiet: false };
+        assert_eq!(known, expected);
+        assert!(known.is_recent(1_795_737_600 + 3_600) && !known.is_recent(1_795_737_600 + 3_601));
+        let quiet = Unjudged { is_quiet: true, ..known };
+        assert!(quiet.is_recent(1_795_737_600 + 80_000));
+
+        let ended = entry(1_795_737_700, Kind::Changed, changed(to.clone(), false));
+        let judged = entry(1_795_738_000, Kind::Judged, worse());
+        let failed = Event::Failed { change: to, why: "no disk".into() };
+        let failed = entry(1_795_737_700, Kind::Changed, serde_json::to_value(failed).unwrap());
+        let at_s = |entries: &[Entry]| {
+            told(entries.to_vec(), &names).unjudged.map(|unjudged| unjudged.at_s)
+        };
+        assert_eq!(at_s(&[begun[0].clone(), ended.clone()]), Some(1_795_737_700));
+        assert_eq!(at_s(&[begun[0].clone(), failed]), None);
+        assert_eq!(at_s(&[begun[0].clone(), ended, judged]), None);
+        // As earlier versions kept it.
+        let event = Event::Changing { change: change("size-tiered", "leveled"), is_undoing: false };
+        let detail = serde_json::to_value(&event).unwrap();
+        assert_eq!(at_s(&[entry(1_795_737_600, Kind::Changing, detail)]), None);
+    }
+
+    #[test]
+    fn of_many_looks_before_a_change_some_are_kept() {
+        let window = Window {
+            mix: Mix::of_reads(0.9),
+            rate_s: 9_000.0,
+            median: [None; 4],
+            slowest: [None; 4],
+            memory: None,
+        };
+        let event = Event::Changing { change: change("a", "b"), is_undoing: false };
+        let kept = |looks: usize| {
+            let detail = kept(&event, &vec![window; looks], true);
+            detail["before"].as_array().unwrap().len()
+        };
+        assert_eq!([24, 100, 101, 2_000].map(kept), [24, 100, 51, 100]);
     }
 }

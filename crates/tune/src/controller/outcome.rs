@@ -1,12 +1,15 @@
 //! What follows a roll: its judgement, and that a change that was worse is undone.
 
-use imago_plan::tune::judge::Bounds;
+use imago_plan::tune::judge::{Bounds, Window};
+use imago_plan::tune::records::Records;
 use imago_plan::tune::workload::Mix;
 
+use super::begin::Unjudged;
 use super::cluster::{Cluster, Rolled};
 use super::event::{Change, Event, Judged};
 use super::trial::Trial;
 use super::{BARRED_S, Controller, PASSING_S, Phase, QUIET_MAX_S, Rolling, look_every, now_s};
+use crate::advice::RecordsReport;
 use crate::cluster::costs::learned;
 use crate::cluster::error::chain;
 use crate::cluster::{Error, Result};
@@ -40,13 +43,7 @@ impl<C: Cluster> Controller<'_, C> {
             self.summary.undone += 1;
             self.barred.insert((to, from), now_s() + BARRED_S);
         } else {
-            let judged_by = self.request.judged_by;
-            let looks_in =
-                |seconds: f64| (seconds / look_every(self.request.interval).as_secs_f64()) as usize;
-            let quiet_max = is_quiet.then(|| looks_in(QUIET_MAX_S));
-            let rewrites =
-                if self.tuner.rewrites(from, to) { looks_in(self.costs.rewrite_s) } else { 0 };
-            let trial = Trial::new(change.clone(), before, judged_by, quiet_max, rewrites);
+            let trial = self.trial(change.clone(), before, is_quiet, 0.0);
             self.phase = Phase::Judging(trial);
         }
         let Rolled { elapsed_s, job, .. } = outcome;
@@ -54,6 +51,39 @@ impl<C: Cluster> Controller<'_, C> {
         (self.say)(&event);
         self.keep(Kind::Changed, &event.to_string(), &event).await;
         Ok(())
+    }
+
+    /// What judges a change that ended so many seconds ago.
+    fn trial(&self, change: Change, before: Vec<Window>, is_quiet: bool, ago_s: f64) -> Trial {
+        let looks_in =
+            |seconds: f64| (seconds / look_every(self.request.interval).as_secs_f64()) as usize;
+        let quiet_max = is_quiet.then(|| looks_in((QUIET_MAX_S - ago_s).max(0.0)));
+        let (from, to) = (self.number(&change.from), self.number(&change.to));
+        let rewrites = if self.tuner.rewrites(from, to) {
+            looks_in((self.costs.rewrite_s - ago_s).max(0.0))
+        } else {
+            0
+        };
+        Trial::new(change, before, self.request.judged_by, quiet_max, rewrites)
+    }
+
+    /// Judges what a controller before this one has changed, if the cluster still has that.
+    pub(super) fn go_on_judging(&mut self, unjudged: Unjudged) {
+        let names = &self.request.measurements.names;
+        let is_present = names[self.tuner.configuration()] == unjudged.change.to;
+        if !is_present || !matches!(self.phase, Phase::Watching) || self.request.is_advising {
+            return;
+        }
+        let (now, to) = (now_s(), unjudged.change.to.clone());
+        let known = names.contains(&unjudged.change.from);
+        if !known || !unjudged.is_recent(now) {
+            let what = format!("what the change to {to} brought was not judged");
+            self.warn("unjudged", what, "it stays as it is: compare what is served yourself");
+            return;
+        }
+        let ago_s = now.saturating_sub(unjudged.at_s) as f64;
+        let Unjudged { change, before, is_quiet, .. } = unjudged;
+        self.phase = Phase::Judging(self.trial(change, before, is_quiet, ago_s).late());
     }
 
     /// A roll has failed, or could not be begun: what the cluster has is told from it again.
@@ -113,11 +143,25 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
+    /// Says once that records are unlike those that configurations were measured with, if they are.
+    pub(super) fn doubt_measurements(&mut self, record_bytes: Option<f64>) {
+        let seen = Records { bytes: record_bytes, reuse_distance: None };
+        let doubts = RecordsReport::of(seen, self.request.measurements.records).doubts;
+        if let Some(doubt) = doubts.into_iter().next().filter(|_| !self.has_doubted) {
+            self.has_doubted = true;
+            self.warn(
+                "records",
+                doubt,
+                "until then a change may bring something else than it says",
+            );
+        }
+    }
+
     /// Says that a change was not judged, if that is so.
     pub(super) fn say_unjudged(&self) {
         if let Phase::Judging(trial) = &self.phase {
             let what = format!("what the change to {} brought is not judged", trial.change.to);
-            self.warn("unjudged", what, "it stays as it is: compare what is served yourself");
+            self.warn("unjudged", what, "a controller that begins within the hour judges it");
         }
     }
 

@@ -3,6 +3,8 @@
 use imago_plan::tune::judge::{Bounds, Judgement, WINDOWS_MIN, Window, judge, waits};
 use imago_plan::tune::planner::Rates;
 use imago_plan::tune::sampling::is_warm;
+use imago_plan::tune::workload::{KINDS, Mix};
+use serde::{Deserialize, Serialize};
 
 use super::event::Change;
 
@@ -14,6 +16,34 @@ const LOOKS_MAX: usize = 10;
 const WAITS_MAX: f64 = 2.0;
 /// Loads that differ by less, as a share, are like each other.
 const LIKE: f64 = 0.3;
+
+/// A look before a change, as it is kept: a controller that begins behind a change judges by it what a dead one has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct KeptLook {
+    /// Shares of reads, updates, inserts and scans.
+    shares: [f64; KINDS],
+    rate_s: f64,
+    median: [Option<f64>; KINDS],
+    slowest: [Option<f64>; KINDS],
+    memory: Option<f64>,
+}
+
+impl From<Window> for KeptLook {
+    fn from(window: Window) -> Self {
+        let Window { mix, rate_s, median, slowest, memory } = window;
+        Self { shares: mix.shares(), rate_s, median, slowest, memory }
+    }
+}
+
+impl KeptLook {
+    /// None of a look that was kept wrongly.
+    pub(super) fn window(self) -> Option<Window> {
+        let Self { shares, rate_s, median, slowest, memory } = self;
+        let is_share = |share: &f64| share.is_finite() && *share >= 0.0;
+        let mix = Mix::of(Some(shares).filter(|all| all.iter().all(is_share))?)?;
+        Some(Window { mix, rate_s, median, slowest, memory })
+    }
+}
 
 /// See the module's documentation.
 pub(super) struct Trial {
@@ -34,6 +64,8 @@ pub(super) struct Trial {
     quiet: usize,
     /// Looks at which the change still goes on, as data are rewritten.
     rewrites: usize,
+    /// True if there was a time between the looks before it and those behind it.
+    is_late: bool,
 }
 
 impl Trial {
@@ -55,7 +87,13 @@ impl Trial {
             quiet_max,
             quiet: 0,
             rewrites,
+            is_late: false,
         }
+    }
+
+    /// One that is judged later than it would have been: clients may ask for more or less by now.
+    pub(super) fn late(self) -> Self {
+        Self { is_late: true, ..self }
     }
 
     /// Adds a look behind the change: nothing where clients asked for nothing, or a node was missed. One at which clients
@@ -97,10 +135,12 @@ impl Trial {
         Some(judge(like.as_deref().unwrap_or(&self.before), &self.after, rates, numbers, bounds))
     }
 
-    /// Of a change that was made in a quiet time the looks before it at which as much was asked for as behind it: hours lie
-    /// between both. None for another one.
+    /// Of a change that was made in a quiet time, or is judged late, the looks before it at which as much was asked for as
+    /// behind it: hours lie between both. None for another one.
     fn like(&self) -> Option<Vec<Window>> {
-        self.quiet_max?;
+        if self.quiet_max.is_none() && !self.is_late {
+            return None;
+        }
         let mean = self.after.iter().map(|one| one.rate_s).sum::<f64>() / self.after.len() as f64;
         let is_like = |one: &&Window| (one.rate_s - mean).abs() <= LIKE * mean;
         Some(self.before.iter().filter(is_like).copied().collect())
@@ -188,6 +228,21 @@ mod tests {
         let mut trial = begun();
         (0..8).for_each(|_| trial.add(Some(window(6_000.0)), false));
         assert_eq!(judged(&trial), Some(None), "nothing before it was like that");
+    }
+
+    #[test]
+    fn one_that_is_judged_late_is_judged_beside_looks_of_like_load() {
+        let judged = |mut trial: Trial, rate_s: f64| {
+            (0..8).for_each(|_| trial.add(Some(window(rate_s)), false));
+            trial.judged(&rates, (0, 1), &Bounds::default()).expect("enough was seen")
+        };
+        assert!(judged(trial(6).late(), 9_900.0).is_some());
+        assert_eq!(
+            judged(trial(6).late(), 20_000.0),
+            None,
+            "an hour later twice as much is asked for"
+        );
+        assert!(judged(trial(6), 20_000.0).is_some());
     }
 
     #[test]

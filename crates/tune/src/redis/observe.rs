@@ -111,6 +111,8 @@ impl Observer {
             median: [None; KINDS],
             slowest: [None; KINDS],
             memory: None,
+            // Its memory tells how keys are kept, too.
+            record_bytes: None,
             nodes: BTreeMap::new(),
             missed: BTreeMap::new(),
             is_late: false,

@@ -90,6 +90,10 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if length_s == 0 {
         return Err(Failure::new(Exit::Usage, "usage", "--interval must be 1s at least"));
     }
+    if let Some(path) = &args.trace {
+        trace::require_columns(path)
+            .map_err(|error| Failure::from_error(Exit::Usage, "trace", &error))?;
+    }
     let mut observer = Observer::begin(&args).await?;
     // Intervals begin where they do in every trace of this length; the first one had begun before.
     let mut start_s = 0;
@@ -108,10 +112,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             continue;
         }
         if let Some(path) = &args.trace {
-            trace::add(path, began_s, observation.operations).map_err(|cause| {
-                let what = format!("cannot write {}", path.display());
-                Failure::new(Exit::Failed, "file", what).because(&cause)
-            })?;
+            trace::add(path, began_s, observation.operations, observation.record_bytes).map_err(
+                |cause| {
+                    let what = format!("cannot write {}", path.display());
+                    Failure::new(Exit::Failed, "file", what).because(&cause)
+                },
+            )?;
         }
         seen += 1;
         let rate_s = observation.rate_s();

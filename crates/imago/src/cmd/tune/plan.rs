@@ -32,7 +32,9 @@ use crate::table::table;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 TRACE is a CSV of what clients asked for, interval by interval: start,reads,updates,inserts,scans. \
-Starts are seconds since 1970, or as 2014-04-10T00:04:00Z. The measurements are a CSV of what each \
+Starts are seconds since 1970, or as 2014-04-10T00:04:00Z. It may tell what records they asked for: record_bytes, the mean size; \
+reuse_distance, the other records between two requests of one. If the measurements tell that, too, and differ by more than a \
+factor of two, the advice says so. The measurements are a CSV of what each \
 configuration served of a mix: configuration,operations_s,reads,updates,inserts,scans. Columns of \
 operations that there are not may be left out.
 
@@ -370,6 +372,9 @@ fn text(advice: &Advice) -> String {
             sure.plans,
             sure.gained * 100.0
         );
+    }
+    for doubt in &advice.records.doubts {
+        _ = writeln!(text, "  {doubt}");
     }
     for other in &advice.alternatives {
         _ = writeln!(text, "  {}", other.because);

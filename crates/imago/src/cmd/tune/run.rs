@@ -117,6 +117,9 @@ pub(super) struct Args {
     /// Time that the restart of a node takes, until a roll has shown it; without it 60 s, for Redis 5 s.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     restart: Option<Duration>,
+    /// Time for all data to be rewritten for another compaction strategy, behind which such a change is judged.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    rewrite: Duration,
 }
 
 /// Classes of changes.
@@ -256,7 +259,7 @@ impl Args {
                 slowest: self.slowest_max,
                 memory: self.memory_max,
             },
-            costs: Costs { restart_s, ..guessed },
+            costs: Costs { restart_s, rewrite_s: self.rewrite.as_secs_f64(), ..guessed },
             duration: self.duration,
         })
     }

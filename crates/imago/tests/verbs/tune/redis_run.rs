@@ -156,6 +156,18 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let advice: Value = server.json(&[&plan[..], &of_cluster].concat());
     assert!(advice["roll_s"].as_f64().unwrap() < 60.0, "{advice}");
 
+    // What the dead one changed and did not judge, the next one judges by what was seen before the change.
+    let mut judging = start("judging", &["--slowest-max", "0.0001", "--duration", "120s"]);
+    until_said(&judging, &["\"changed\"", "\"is_undoing\":true"]);
+    let said = events(judging.printed().as_bytes());
+    let now = of(&said, "judged");
+    assert_eq!(now[0]["change"]["to"], "middle", "{said:?}");
+    assert_eq!(now[0]["worse"], "the slowest answers take too long", "{said:?}");
+    assert!(now[0]["realised"].is_number(), "{said:?}");
+    assert_eq!(value(&node, "hash-max-listpack-entries"), "512");
+    judging.kill();
+    pass_the_time();
+
     // A roll that was begun by hand, and whose process died: it is not a controller's to finish, nor is another one begun.
     let spec = serde_json::json!({
         "changes": { "hz": "20" },

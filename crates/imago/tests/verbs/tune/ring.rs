@@ -23,13 +23,22 @@ pub(super) fn ring_of(nodes: u8, variables: &[(&str, &OsStr)]) -> Option<Standin
         eprintln!("skipped: {nodes} nodes of Java are started by make test-long");
         return None;
     }
+    nodes_of("ring", nodes, variables)
+}
+
+/// The same in every run of the tests, so that there is one test of it alone.
+pub(super) fn pair() -> Option<Standing> {
+    nodes_of("pair", 2, &[])
+}
+
+fn nodes_of(name: &str, nodes: u8, variables: &[(&str, &OsStr)]) -> Option<Standing> {
     if let Err(missing) = find_cassandra() {
         eprintln!("skipped: {missing}");
         return None;
     }
     let nodes = nodes.to_string();
     let up = ["cassandra", "--nodes", &nodes, "--racks", &nodes, "--heap-mb", "256"];
-    Some(Standing::start_with("ring", &up, variables))
+    Some(Standing::start_with(name, &up, variables))
 }
 
 /// True if the file of a node has this line.

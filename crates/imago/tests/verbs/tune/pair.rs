@@ -1,0 +1,81 @@
+//! `imago tune roll` on two real nodes of Cassandra whose clients need one answer: what every run of the tests shows of it. The
+//! rest takes three nodes or more, and is of `make test-long`.
+
+use serde_json::Value;
+
+use super::ring::{has_line, pair, settle};
+
+const NODES: [&str; 2] = ["pair-1", "pair-2"];
+
+#[test]
+fn two_nodes_are_rolled_under_load_and_one_that_a_range_needs_is_not_stopped() {
+    let Some(pair) = pair() else { return };
+    let path = |name: &str| pair.path(name).to_str().unwrap().to_owned();
+    let (history, socket) = (path("history"), path("load.sock"));
+    let mut load = pair.start_process(
+        &[
+            "load",
+            "--uri",
+            &pair.uri,
+            "--ns",
+            "shop.reviews",
+            "--documents",
+            "200",
+            "--consistency",
+            "one",
+            "--mix",
+            "read=45,update=35,insert=10,delete=5,scan=5",
+            "--rate",
+            "20",
+            "--until-stopped",
+            "--record",
+            &history,
+            "--control",
+            &socket,
+            "--no-timeline",
+        ],
+        "load",
+    );
+    load.until("the load runs", |said| said["started"].as_u64() > Some(20));
+
+    // Both replicas of every range are a quorum of two.
+    let restarts = ["--set", "native_transport_max_threads=48"];
+    let pids = pair.pids();
+    let said = pair.refused(&pair.roll(&restarts), 4);
+    assert!(said.contains("keyspace shop, the range that ends at token"), "{said}");
+    assert!(said.contains("cannot be stopped"), "{said}");
+    // A live setting stops none, and clients' writes go on meanwhile.
+    let live = pair.json(&pair.roll(&["--set", "compaction_throughput=32MiB/s"]));
+    assert_eq!(live["nodes"].as_array().unwrap().len(), 2, "{live}");
+    assert_eq!(pair.pids(), pids, "nothing was stopped");
+
+    let roll = [&pair.roll(&restarts)[..], &["--consistency", "one"]].concat();
+    settle(&pair, &roll);
+    let done = pair.json(&roll);
+    assert_eq!(done["nodes"].as_array().unwrap().len(), 2, "{done}");
+    let after = pair.pids();
+    assert!(pids.iter().zip(&after).all(|(before, after)| before != after), "{pids:?} {after:?}");
+    for line in ["native_transport_max_threads: 48", "compaction_throughput: 32MiB/s"] {
+        assert!(NODES.iter().all(|node| has_line(&pair, node, line)), "{line}");
+    }
+    let explained =
+        pair.json(&["tune", "explain", done["job"].as_str().unwrap(), "--uri", &pair.uri]);
+    let whats: Vec<&Value> =
+        explained["actions"].as_array().unwrap().iter().map(|one| &one["what"]).collect();
+    let at = |what: &str| whats.iter().position(|one| **one == what);
+    let order =
+        [at("pair-1: stops"), at("pair-1: is back"), at("pair-2: stops"), at("pair-2: is back")];
+    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{explained}");
+
+    pair.json(&["load", "stop", "--control", &socket]);
+    let (exit, report) = load.ended();
+    assert_eq!((exit, &report["unavailable"]), (0, &0.into()), "{report}");
+    // A machine that is busy with other tests may let an answer or two come too late.
+    let failed = ["reads", "writes"].map(|of| report[of]["failed"].as_u64().unwrap());
+    assert!(failed[0] + failed[1] <= report["started"].as_u64().unwrap() / 100, "{report}");
+    let verdict = pair.json(&["load", "check", "--uri", &pair.uri, "--history", &history]);
+    assert!(verdict["writes_acknowledged"].as_u64() > Some(100), "{verdict}");
+    for fault in ["lost", "resurrected", "unknown"] {
+        assert_eq!(verdict[fault], 0, "{verdict}");
+    }
+}
