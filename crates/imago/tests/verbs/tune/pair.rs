@@ -62,9 +62,10 @@ fn two_nodes_are_rolled_under_load_and_one_that_a_range_needs_is_not_stopped() {
         pair.json(&["tune", "explain", done["job"].as_str().unwrap(), "--uri", &pair.uri]);
     let whats: Vec<&Value> =
         explained["actions"].as_array().unwrap().iter().map(|one| &one["what"]).collect();
+    // While one of two is away the journal has no quorum, and what is done is not kept.
     let at = |what: &str| whats.iter().position(|one| **one == what);
     let order =
-        [at("pair-1: stops"), at("pair-1: is back"), at("pair-2: stops"), at("pair-2: is back")];
+        [at("pair-1: drains"), at("pair-1: is back"), at("pair-2: drains"), at("pair-2: is back")];
     assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{explained}");
 
     pair.json(&["load", "stop", "--control", &socket]);
