@@ -1,8 +1,9 @@
 //! A trace: how many operations of each kind clients asked for, interval by interval.
 //!
 //! As CSV: `start,reads,updates,inserts,scans,record_bytes,reuse_distance`, with the columns in any order and of the
-//! operations only those that there are; the last two may be missing, or empty where they are not known. A start is in seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which
-//! is told from most of them. A gap is filled with intervals of which nothing is known, and counted.
+//! operations only those that there are; the last two may be missing, or empty where they are not known. A start is in
+//! seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which is told from most
+//! of them. A gap is filled with intervals of which nothing is known, and counted.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

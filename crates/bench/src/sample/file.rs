@@ -57,7 +57,7 @@ pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Ve
     match lines.next() {
         Some(first) if first == columns.replace(",record_bytes", "") => {
             return Err(Error::Usage(format!(
-                "{}: an earlier version made it, and it does not say how large its records are (record_bytes): name another --out",
+                "{}: an earlier version made it, and it does not tell the size of records (record_bytes): name another --out",
                 path.display()
             )));
         }

@@ -44,7 +44,8 @@ fn clocks_that_are_apart_are_no_time_for_a_roll_and_a_wrong_one_of_its_own_is_ou
         ring.inject("restart", "ring-3");
     };
 
-    // A little is borne (of more than two seconds a node takes others' writes for too old, and drops them); and a roll goes by the clocks of the nodes, not by its own, which is an hour behind.
+    // A little is borne: of more than two seconds a node takes others' writes for too old, and drops them. And a roll goes by
+    // the clocks of the nodes, not by its own, which is an hour behind.
     restart("1");
     settle(&ring, &ring.roll(&change));
     let clients = Clients::start(&ring, &["--mix", "read=45,update=45,delete=5,insert=5"]);
