@@ -75,6 +75,9 @@ impl CassandraSpec {
     }
 }
 
+/// Times that a node is started that ends while it joins: now and then one that joins right behind another one does.
+const JOIN_TRIES: u32 = 3;
+
 /// A running Cassandra cluster; dropping it kills its nodes and removes their data.
 #[derive(Debug)]
 pub struct CassandraCluster {
@@ -95,20 +98,32 @@ impl CassandraCluster {
         let (mut nodes, mut unshared) = (Vec::new(), None);
         for number in 1..=spec.nodes {
             let name = format!("{}-{number}", spec.name);
-            let share = CpuShare::asked(&name, spec.cpu_percent, &mut unshared);
-            let node = Cassandra {
-                installed: installed.clone(),
-                cluster: spec.name.clone(),
-                ports: Arc::clone(&ports),
-                host: ports.host(number),
-                seed: ports.host(1),
-                rack: format!("rack{}", (number - 1) % spec.racks + 1),
-                heap_mb: spec.heap_mb,
-                share,
-                management: Port::reserve()?,
-            };
-            let launch = Launch { name, program: Program::Cassandra(node) };
-            nodes.push(Server::start(launch, scratch.path()).await?);
+            let mut tries = 1;
+            nodes.push(loop {
+                let node = Cassandra {
+                    installed: installed.clone(),
+                    cluster: spec.name.clone(),
+                    ports: Arc::clone(&ports),
+                    host: ports.host(number),
+                    seed: ports.host(1),
+                    rack: format!("rack{}", (number - 1) % spec.racks + 1),
+                    heap_mb: spec.heap_mb,
+                    share: CpuShare::asked(&name, spec.cpu_percent, &mut unshared),
+                    management: Port::reserve()?,
+                };
+                let launch = Launch { name: name.clone(), program: Program::Cassandra(node) };
+                match Server::start(launch, scratch.path()).await {
+                    Err(Error::ServerEnded { status, tail, .. }) if number > 1 && tries < JOIN_TRIES => {
+                        tracing::warn!("{name} ended with {status} while it joined, and is started anew: {tail}");
+                        tries += 1;
+                        // It has no data yet that others have not.
+                        let data = scratch.path().join(&name);
+                        let doing = format!("remove the data folder {}", data.display());
+                        std::fs::remove_dir_all(&data).map_err(Error::io(doing))?;
+                    }
+                    started => break started?,
+                }
+            });
         }
         let nodes = Servers::new(&spec.name, nodes);
         Ok(Self { nodes, spec, scratch, unshared })

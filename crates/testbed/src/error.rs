@@ -169,13 +169,25 @@ pub enum Error {
     },
 }
 
+/// The last lines of a log; a server that says much while it ends has said why before these.
+fn told_at_the_end(log: &str) -> String {
+    const LINES: usize = 12;
+    let lines: Vec<&str> = log.lines().collect();
+    let (before, end) = lines.split_at(lines.len().saturating_sub(LINES));
+    let is_why = |line: &&str| line.contains("ERROR") || line.contains("Exception");
+    let why = before.iter().rposition(is_why).map_or(&[][..], |last| {
+        // A trace of calls says first what happened.
+        let first = before[..=last].iter().rposition(|line| line.contains("ERROR")).unwrap_or(last);
+        &before[first..before.len().min(first + LINES)]
+    });
+    why.iter().chain(end).copied().collect::<Vec<_>>().join("\n")
+}
+
 impl Error {
     /// A server that ended, with the end of its log.
     pub(crate) fn server_ended(node: &str, status: ExitStatus, log: &Path) -> Self {
-        const LINES: usize = 12;
         let content = std::fs::read_to_string(log).unwrap_or_default();
-        let lines: Vec<&str> = content.lines().collect();
-        let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
+        let tail = told_at_the_end(&content);
         Self::ServerEnded { node: node.to_owned(), status, log: log.to_path_buf(), tail }
     }
 
@@ -183,5 +195,29 @@ impl Error {
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::Io { doing, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_said_before_it_took_long_to_end_is_told() {
+        let log = |why: &str| {
+            let many =
+                (0..40).map(|n| format!("INFO  Flushing memtable {n}\n")).collect::<String>();
+            format!("INFO  starting\n{why}{many}")
+        };
+        let told = told_at_the_end(&log(
+            "ERROR in startup\njava.lang.RuntimeException: no schema\n\tat X\n",
+        ));
+        assert!(
+            told.starts_with("ERROR in startup\njava.lang.RuntimeException: no schema\n"),
+            "{told}"
+        );
+        assert!(told.ends_with("INFO  Flushing memtable 39"), "{told}");
+        assert_eq!(told_at_the_end(&log("")).lines().count(), 12);
+        assert_eq!(told_at_the_end("half a log"), "half a log");
     }
 }
