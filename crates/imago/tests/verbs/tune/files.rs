@@ -107,7 +107,7 @@ fn a_full_disk_a_file_changed_by_hand_and_a_node_that_stays_away_cost_clients_no
     let mut clients = Clients::start(&ring, &mix);
     a_full_disk(&ring);
 
-    // Behind the writing of its new file somebody changes that of ring-3, once.
+    // Behind the writing of its new file that of ring-3 is edited by hand, once.
     let file = ring.configuration("ring-3", "cassandra.yaml");
     let (edits, away) = (ring.path("edits"), ring.path("away"));
     let shell = ring.path("shell.sh");
