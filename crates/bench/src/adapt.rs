@@ -4,6 +4,7 @@
 mod clients;
 mod designs;
 mod larger;
+mod periods;
 mod quality;
 mod report;
 mod scene;
@@ -12,6 +13,7 @@ mod workload;
 
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
+pub use periods::Period;
 pub use quality::Quality;
 pub use report::{Beside, Learned, Parts, Report, Shifted, Size, run};
 pub use scene::{LoadSpec, Outcome, Second, run as load, watch};

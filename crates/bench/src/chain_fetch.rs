@@ -93,6 +93,7 @@ struct OneRun {
 ///
 /// # Errors
 /// Returns an error if a server cannot be started, or the work that is measured fails or is wrong.
+#[crate::boxed]
 pub async fn run(size: Size) -> Result<Report> {
     let Size { documents, keys, batch, workers, runs } = size;
     if keys == 0 || keys > documents || batch == 0 || workers == 0 || runs == 0 {

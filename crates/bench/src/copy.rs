@@ -11,6 +11,7 @@ use crate::competitor::{self, Competitor};
 use crate::error::{Error, Result};
 use crate::fill::{self, Commands};
 use crate::process::Measured;
+use crate::replay::job_of;
 use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{self, Subject};
 use crate::{Header, Size, cluster_pair};
@@ -63,6 +64,7 @@ struct OneRun {
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
+#[crate::boxed]
 pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
     if size.documents < 2 || size.runs == 0 {
         return Err(Error::Size("a copy needs at least 2 documents and 1 run".into()));
@@ -112,6 +114,9 @@ async fn one(
     let copied = Measured::start("a copy", command)?.end(0).await?;
     let servers_s = clusters.servers_cpu_s()? - used_before;
     require(&clusters.destination, DB, size.documents).await?;
+    // No two jobs copy into one collection: the next run's would be refused.
+    let given_up = commands(&Subject::Cancel { job: job_of(&copied)? }, &clusters.ends());
+    Measured::start("giving the copy up", given_up)?.end(0).await?;
     clusters.clear(DB).await?;
     tracing::info!(
         floor_s,

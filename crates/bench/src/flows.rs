@@ -141,6 +141,7 @@ pub struct Simulated {
 ///
 /// # Errors
 /// Returns an error if the size makes no sense, or the pictures cannot be written.
+#[crate::boxed]
 pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Result<Report> {
     let servers_min = NETWORKS[0].1.iter().sum::<usize>();
     if size.runs == 0 || windows_kib.is_empty() || windows_kib.contains(&0) {

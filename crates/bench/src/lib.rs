@@ -41,6 +41,10 @@ pub mod subject;
 mod traffic;
 pub mod verify;
 
+/// Boxes the future of an async function that other crates call, so that its body is compiled here, once, and not in each
+/// crate that awaits it.
+pub(crate) use async_recursion::async_recursion as boxed;
+
 use serde::Serialize;
 
 /// Size of a benchmark.

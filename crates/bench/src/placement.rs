@@ -146,6 +146,7 @@ pub struct ComparedSpread {
 ///
 /// # Errors
 /// Returns an error if the size makes no sense.
+#[crate::boxed]
 pub async fn run(size: Size, hungarian_chunks: &[u32]) -> Result<Report> {
     check(size, hungarian_chunks)?;
     let (mut patterns, mut hungarian) = (Vec::new(), Vec::new());

@@ -75,6 +75,7 @@ pub struct Measured {
 ///
 /// # Errors
 /// Servers cannot be started, a chain fails, or cells yield different keys.
+#[crate::boxed]
 pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
     let mut file = File::open(setup.out, &setup.common)?;
     let (trace, probe_file) = (file::trace(setup.out), file::probe(setup.out));
@@ -162,6 +163,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// As [`measure`].
+#[crate::boxed]
 pub async fn predicted(cells: &[Cell], setup: &Setup<'_>) -> Result<Outcome> {
     let measured = measure(cells, setup).await?;
     let predictor = Predictor::read(&measured.trace, &measured.probe, &setup.common)?;

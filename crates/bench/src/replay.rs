@@ -72,6 +72,7 @@ struct OneRun {
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
+#[crate::boxed]
 pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Report> {
     if size.documents < 2 || size.runs == 0 {
         return Err(Error::Size("a replay needs at least 2 documents and 1 run".into()));
@@ -151,7 +152,8 @@ async fn one(
     })
 }
 
-fn job_of(ended: &Ended) -> Result<String> {
+/// The job that a copy's process names in its result.
+pub(crate) fn job_of(ended: &Ended) -> Result<String> {
     let result: Option<serde_json::Value> = serde_json::from_slice(&ended.output).ok();
     let job = result.as_ref().and_then(|result| result["job"].as_str());
     job.map(str::to_owned).ok_or_else(|| {

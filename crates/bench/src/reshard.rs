@@ -117,6 +117,7 @@ struct OneRun {
 ///
 /// # Errors
 /// Returns an error if the cluster cannot be started, or the work that is measured fails or is wrong.
+#[crate::boxed]
 pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     if size.documents < 1_000 || size.runs == 0 || size.shards < 2 {
         return Err(Error::Size(

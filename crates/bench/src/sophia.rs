@@ -146,7 +146,7 @@ fn by_forecast(
     let Drawn { name, interval_s, intervals } = drawn;
     let shifts_per_day = traces::shifts_per_day(&intervals, interval_s);
     let missing = intervals.iter().filter(|one| one.rate_s.is_none()).count();
-    let trace = Trace { interval_s, intervals, missing, records: Vec::new() };
+    let trace = Trace { interval_s, intervals, missing, records: Vec::new(), together: 1 };
     let ways = same_way(measurements.names.len(), CostClass::Restart);
     let basis = Basis { weight, ..basis(measurements, interval_s, &ways) };
     let advice = advise(&Question { trace: &trace, file: &name, default: 0, queue: None, basis })?;

@@ -11,6 +11,11 @@ use imago_mongo::reshard::plan::Placing;
 pub enum Subject {
     /// Copies a collection until the copy has caught up.
     Copy,
+    /// Gives a job up.
+    Cancel {
+        /// The job.
+        job: String,
+    },
     /// Goes on with a job until it has caught up.
     CatchUp {
         /// The job.

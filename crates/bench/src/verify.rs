@@ -57,6 +57,7 @@ struct OneRun {
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
+#[crate::boxed]
 pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     if size.documents < 2 || size.runs == 0 {
         return Err(Error::Size("a verification needs at least 2 documents and 1 run".into()));

@@ -1,20 +1,18 @@
-//! The grammar of the command line: the root command, the options that every verb has, and the
-//! table of verbs.
+//! The grammar of the command line: the root command, and the table of verbs.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Rendering};
 use crate::layers;
+use crate::options::{Global, colour_wanted};
 
-/// The version, and what it was built of.
+/// Version of the program, with commit and build profile.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (commit ",
@@ -37,44 +35,6 @@ pub struct Cli {
     /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
-}
-
-/// Options that every verb has.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Options of every verb")]
-pub struct Global {
-    /// Print results as JSON on stdout, and an error as one JSON object on stderr.
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Display of progress on stderr; auto: a bar on a terminal, plain lines elsewhere.
-    #[arg(long, global = true, value_enum, default_value = "auto", value_name = "HOW")]
-    pub progress: ProgressMode,
-    /// Serve Prometheus metrics at this address, for example 127.0.0.1:9090.
-    #[arg(long, global = true, value_name = "ADDR")]
-    pub metrics: Option<SocketAddr>,
-    /// The log lines that appear on stderr, for example info or imago_mongo=debug; without it, only
-    /// warnings of the libraries.
-    #[arg(long, global = true, value_name = "FILTER")]
-    pub log_filter: Option<String>,
-    /// Time that a cluster has for its first answer; for example 500ms, 5s, 1m.
-    #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = cmd::load::duration)]
-    pub connect_timeout: std::time::Duration,
-    /// Read settings from this file instead of ./imago.toml.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-/// Display of progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ProgressMode {
-    /// A bar when stderr is a terminal, plain lines when it is not.
-    Auto,
-    /// As auto, with a bar also on a terminal that calls itself dumb.
-    Bar,
-    /// Every event as one line of JSON.
-    Json,
-    /// Nothing.
-    None,
 }
 
 /// The verbs; one module of [`cmd`] each.
@@ -109,12 +69,14 @@ pub enum Verb {
     Bench(cmd::bench::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
+    /// Write a manual page of each verb.
+    Man(cmd::man::Args),
     /// Drive a collection with a realistic workload, and check what it left behind.
     Load(cmd::load::Args),
 }
 
 impl Verb {
-    /// Runs the verb. Each verb's future is boxed, so that none makes the others large.
+    /// Runs the verb. The future of each verb is boxed, so that no large one enlarges the others.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Verb::Job(args) => cmd::job::run(args, context).await,
@@ -130,45 +92,41 @@ impl Verb {
             Verb::Provision(args) => cmd::provision::run(args, context).await,
             Verb::Chain(args) => cmd::chain::run(args, context).await,
             Verb::Bench(args) => cmd::bench::run(args, context).await,
-            Verb::Completions(args) => cmd::completions::run(args, context).await,
+            Verb::Completions(args) => cmd::completions::run(&args, Cli::command(), context),
+            Verb::Man(args) => cmd::man::run(&args, Cli::command()),
             Verb::Load(args) => cmd::load::run(args, context).await,
         }
     }
 }
 
-/// The reason why there is nothing to run: a request for help, or arguments that make no sense.
+/// The result of a command line that runs no verb: requested help, or a usage error.
 pub struct Unparsed {
-    /// The shown text.
+    /// Text to print.
     pub shown: Shown,
-    /// The exit code to end with.
+    /// Exit code of the process.
     pub exit: Exit,
 }
 
-/// The text that [`Unparsed`] shows.
+/// The text of an [`Unparsed`].
 pub enum Shown {
-    /// Clap's own words: help, version, or a usage error for a person.
+    /// Text from clap: help, version, or a usage error for a person.
     Clap(clap::Error),
-    /// A failure of our own, or a usage error for a program.
+    /// A failure of Imago itself, or a usage error rendered for a program.
     Failure(Box<Failure>, Rendering),
 }
 
 impl Shown {
-    /// Prints it where it belongs: help on stdout, errors on stderr.
+    /// Prints help on stdout and errors on stderr.
     pub fn print(&self) {
         match self {
-            // A terminal that went away is no reason to fail differently.
+            // A terminal that is gone does not change the exit code.
             Shown::Clap(error) => drop(error.print()),
             Shown::Failure(failure, rendering) => failure.print(*rendering),
         }
     }
 }
 
-/// True if the output is to be in colour; `terminal` is true if it is a terminal.
-pub fn colour_wanted(terminal: bool) -> bool {
-    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-/// Parses the command line, over the environment, over the configuration file.
+/// Parses the command line. Flags override the environment, which overrides the configuration file.
 pub fn parse(typed: &[OsString]) -> Result<(Cli, Rendering), Unparsed> {
     // Needed before parsing, because parsing itself may fail.
     let early = Rendering {
@@ -205,7 +163,7 @@ fn is_bad_value(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
 }
 
-/// True if the same error occurs without the configuration file.
+/// Returns true if the same error occurs without the configuration file.
 fn is_typed(error: &clap::Error, typed: &[OsString]) -> bool {
     let alone = try_parse(layers::Settings::none().below(Cli::command()), typed);
     alone.is_err_and(|alone| words(&alone) == words(error))

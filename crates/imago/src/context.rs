@@ -1,5 +1,5 @@
-//! The context of every verb: the destination of results, the display of progress, and the request
-//! to stop.
+//! The context of every verb: the output of results, the display of progress, and the request to
+//! stop.
 
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
@@ -11,32 +11,32 @@ use imago_job::reporter::{Events, Reporter};
 use indicatif::MultiProgress;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{Global, ProgressMode};
 use crate::exit::{Exit, Failure};
 use crate::logging;
+use crate::options::{Global, ProgressMode};
 use crate::output::Output;
 use crate::render::{Bars, Plain};
 
-/// Deadline for showing the last events.
+/// Time allowed for displaying the last events.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
 /// The context of every verb.
 pub struct Context {
-    /// The destination of results.
+    /// The output of results.
     pub output: Output,
-    /// Cancelled when the user asks to stop (Ctrl-C, SIGTERM): end in an orderly way, and with
-    /// [`Exit::Interrupted`] when the work can be resumed.
+    /// Cancelled when the user asks to stop (Ctrl-C, SIGTERM): the verb then ends in an orderly
+    /// way, and with [`Exit::Interrupted`] if the work can be resumed.
     pub cancel: CancellationToken,
-    /// Display of progress, for verbs that show something other than a job.
+    /// Display mode of progress, for verbs that display something other than a job.
     pub progress: ProgressMode,
-    /// The lines at the bottom of a terminal, among which such a verb puts its own.
+    /// The progress lines at the bottom of a terminal, to which such a verb adds its own.
     pub bars: MultiProgress,
     events: Events,
     renderings: Mutex<Vec<Rendering>>,
 }
 
 impl Context {
-    /// A context as the options of every verb want it. Must be called within the runtime.
+    /// Creates the context from the global options. Must be called within the runtime.
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let bars = MultiProgress::new();
         logging::begin(global, &bars)?;
@@ -49,7 +49,8 @@ impl Context {
             renderings: Mutex::default(),
         };
         context.show_progress(global.progress, bars)?;
-        // Without --log-filter there is no log of events: warnings are in the progress already.
+        // Without --log-filter there is no log of events: the progress display already shows
+        // warnings.
         if global.log_filter.is_some() {
             context.render(render::log::Log)?;
         }
@@ -62,17 +63,17 @@ impl Context {
         Ok(context)
     }
 
-    /// The stream of events that is shown.
+    /// Returns the stream of events that is displayed.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// The reporter of a job of this kind.
+    /// Creates the reporter of a job of the given kind.
     pub fn reporter(&self, job: JobId, kind: &str) -> Reporter {
         self.events.reporter(job, kind)
     }
 
-    /// Lets everything that was reported be shown, before the process ends.
+    /// Waits until all reported events are displayed, before the process ends.
     pub async fn finish(&self) {
         self.events.close();
         let renderings = match self.renderings.lock() {
@@ -84,7 +85,7 @@ impl Context {
                 rendering.finish(FINISH_MAX).await;
             }
         };
-        // A renderer that is stuck must not keep the process from ending.
+        // A renderer that hangs must not keep the process from ending.
         drop(tokio::time::timeout(FINISH_MAX, all).await);
     }
 

@@ -1,4 +1,4 @@
-//! The ends of the program: the exit codes, and the failure that carries one of them to `main`.
+//! The exit codes of the program, and the failure that carries one of them to `main`.
 
 use std::error::Error;
 use std::fmt;
@@ -7,22 +7,25 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
+mod cluster;
 mod of_libraries;
 
-/// The exit codes; documented for scripts, so they never change.
+pub use cluster::cluster_failure;
+
+/// The exit codes. They are documented for scripts, so they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The request is done.
+    /// The request was completed.
     Done = 0,
-    /// It failed; the message says why.
+    /// The request failed; the message gives the reason.
     Failed = 1,
-    /// An argument or a setting makes no sense; nothing was started.
+    /// An argument or a setting is invalid; nothing was started.
     Usage = 2,
     /// Verification found differences.
     Differences = 3,
-    /// Something that must hold before the work starts does not; nothing was written.
+    /// A precondition of the work does not hold; nothing was written.
     Precondition = 4,
-    /// Stopped before the end, with everything kept that is needed to go on.
+    /// Stopped before the end; everything needed to resume is persisted.
     Interrupted = 5,
 }
 
@@ -32,8 +35,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The failure of a verb: its exit code, its stable code word, the problem with its object, and the
-/// remedy.
+/// The failure of a verb: its exit code, a stable code for programs, a message that names the
+/// problem and its object, and a remedy.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -43,31 +46,32 @@ pub struct Failure {
     source: Option<Reason>,
 }
 
-/// One link of the chain of causes, outermost first; owned text, so that any error can be kept.
+/// One link of the chain of causes, outermost first. It owns its text, so that it can be made from
+/// any error.
 #[derive(Debug)]
 struct Reason {
     text: String,
     next: Option<Box<Reason>>,
 }
 
-/// The form in which an error is written.
+/// The format of an error message.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendering {
-    /// As one JSON object on one line.
+    /// True for one JSON object on one line.
     pub json: bool,
-    /// With colours and symbols.
+    /// True for colours and symbols.
     pub colour: bool,
 }
 
 impl Failure {
-    /// A failure with a stable `code` (a word or two in snake case, for programs) and a `message`
-    /// that says what happened, to what.
+    /// Creates a failure with a stable `code` (a word or two in snake case, for programs) and a
+    /// `message` that names the problem and its object.
     pub fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Self {
         Self { exit, code, message: message.into(), help: None, source: None }
     }
 
-    /// A failure whose message and causes are those of `error`; a cause that the message quotes
-    /// already is not repeated.
+    /// Creates a failure with the message and causes of `error`. A cause that the message already
+    /// quotes is not repeated.
     pub fn from_error(exit: Exit, code: &'static str, error: &(dyn Error + 'static)) -> Self {
         let failure = Self::new(exit, code, error.to_string());
         let quoted = |cause: &&dyn Error| failure.message.contains(&cause.to_string());
@@ -76,7 +80,7 @@ impl Failure {
         Self { source, ..failure }
     }
 
-    /// Adds what the user can do about it.
+    /// Adds a remedy.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
@@ -88,12 +92,12 @@ impl Failure {
         self
     }
 
-    /// The code that the process ends with.
+    /// Returns the exit code of the process.
     pub fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// The failure as one JSON object, `{"error": {code, exit, message, causes, help}}`.
+    /// Returns the failure as one JSON object, `{"error": {code, exit, message, causes, help}}`.
     pub fn to_json(&self) -> serde_json::Value {
         let causes = std::iter::successors(self.source.as_ref(), |reason| reason.next.as_deref());
         let causes: Vec<&str> = causes.map(|reason| reason.text.as_str()).collect();
@@ -106,7 +110,7 @@ impl Failure {
         }})
     }
 
-    /// Writes the failure on stderr. A stderr that is gone changes nothing: the exit code remains.
+    /// Writes the failure to stderr. If stderr is gone, the exit code is unaffected.
     pub fn print(&self, rendering: Rendering) {
         let text = if rendering.json {
             format!("{}\n", self.to_json())
@@ -133,7 +137,7 @@ impl Failure {
 
 impl Reason {
     fn chain(error: Option<&(dyn Error + 'static)>) -> Option<Self> {
-        // A chain of causes is short; the bound only guards against one that loops.
+        // A chain of causes is short; the bound guards against a cyclic one.
         const CAUSES_MAX: usize = 32;
         let mut texts: Vec<String> = std::iter::successors(error, |&error| error.source())
             .take(CAUSES_MAX)

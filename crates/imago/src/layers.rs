@@ -1,10 +1,10 @@
-//! The sources of an option's value: the command line, over the environment, over `imago.toml`.
+//! The sources of an option's value: flags override the environment, which overrides `imago.toml`.
 //!
-//! One table makes all three: the options that clap knows. An option `--batch-size` of the verb
-//! `copy` is `IMAGO_COPY_BATCH_SIZE` in the environment and `batch-size` under `[copy]` in the
-//! file; an option of every verb has no verb in its name. An option of several verbs, such as
-//! `--to`, can be set once for all of them, as `IMAGO_TO` or as `to` above all tables; the value
-//! that is set closer to the verb wins. A key of the file that is no option is an error, so that a
+//! All three are derived from clap's definitions of the options. The option `--batch-size` of the
+//! verb `copy` is `IMAGO_COPY_BATCH_SIZE` in the environment and `batch-size` under `[copy]` in the
+//! file; the name of a global option has no verb in it. An option of several verbs, such as `--to`,
+//! can be set once for all of them, as `IMAGO_TO` or as `to` above all tables; of several values
+//! the one set closest to the verb wins. A key of the file that is no option is an error, so that a
 //! misspelt one is not silently ignored.
 
 use std::ffi::OsString;
@@ -20,20 +20,21 @@ use crate::exit::{Exit, Failure};
 
 const FILE: &str = "imago.toml";
 
-/// The settings below what was typed: those of the configuration file. (Those of the environment
-/// are read by clap itself, which is told the variables' names.)
+/// The settings of the configuration file, which the command line and the environment override.
+/// (Clap itself reads the environment, by the variable names that it is given.)
 pub struct Settings {
     path: PathBuf,
     file: Dict,
 }
 
 impl Settings {
-    /// As if there were no configuration file.
+    /// Returns settings without a configuration file.
     pub fn none() -> Self {
         Self { path: PathBuf::from(FILE), file: Dict::new() }
     }
 
-    /// Reads the configuration file: the one that was named, or `imago.toml` when there is one.
+    /// Reads the configuration file: the one given on the command line, or `imago.toml` if it
+    /// exists.
     pub fn read(typed: &[OsString], command: &Command) -> Result<Self, Failure> {
         let named = named_file(typed);
         let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
@@ -50,19 +51,19 @@ impl Settings {
         Ok(Self { path, file })
     }
 
-    /// The failure for a value of the file that its option does not take.
+    /// Returns the failure for a value in the file that its option does not accept.
     pub fn blame(&self, what: String) -> Failure {
         bad(format!("in the configuration file {}: {what}", self.path.display()))
     }
 
-    /// Puts the settings below what will be typed: as variables and defaults of the options.
+    /// Adds the settings to a command, as environment variables and default values of its options.
     pub fn below(&self, command: Command) -> Command {
         layer(command, &[&self.file], &["IMAGO".to_owned()])
     }
 }
 
-/// True if errors are to be written as JSON; decided before anything is parsed, because parsing may
-/// fail.
+/// Returns true if errors are to be written as JSON. This is decided before parsing, because
+/// parsing may fail.
 pub fn json_wanted(typed: &[OsString]) -> bool {
     let set = std::env::var("IMAGO_JSON")
         .is_ok_and(|value| !matches!(value.to_lowercase().as_str(), "" | "0" | "false" | "no"));
@@ -91,8 +92,8 @@ fn bad(message: String) -> Failure {
         .help("options are written `name = value`, those of a verb under `[verb]`; see --help")
 }
 
-/// The option's name where it may be set outside the command line; not for help and version, which
-/// are no settings, nor for the configuration file's own name.
+/// Returns the name of an option that can be set outside the command line; None for help and
+/// version, which are not settings.
 fn setting(arg: &Arg) -> Option<&str> {
     arg.get_long().filter(|long| !matches!(*long, "help" | "version"))
 }
@@ -123,7 +124,8 @@ fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Res
     Ok(())
 }
 
-/// The option of this name that the verb, or one of the verbs within it, takes.
+/// Returns the option with this name of the verb or of one of its subcommands; None if there is
+/// none.
 fn option_within<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let own = command.get_arguments().find(|arg| setting(arg) == Some(name));
     own.or_else(|| command.get_subcommands().find_map(|verb| option_within(verb, name)))
@@ -134,14 +136,15 @@ fn takes_many(option: &Arg) -> bool {
         || option.get_num_args().is_some_and(|count| count.max_values() > 1)
 }
 
-/// `tables` and `variables` are those of the verbs on the way to this one, the outermost first.
+/// Adds settings to a command and its subcommands. `tables` and `variables` are those of the verbs
+/// on the path to this one, the outermost first.
 fn layer(command: Command, tables: &[&Dict], variables: &[String]) -> Command {
     let command = command.mut_args(|arg| {
         let Some(name) = setting(&arg).map(str::to_owned) else { return arg };
         let arg =
             arg.env(OsStr::from(variable(variables, &name))).hide_env(true).hide_env_values(true);
         match tables.iter().rev().find_map(|table| table.get(&name)).map(words) {
-            // A value that is there is no longer required to be typed.
+            // An option with a value in the file is not required on the command line.
             Some(values) if !values.is_empty() => arg.required(false).default_values(values),
             _ => arg,
         }
@@ -160,7 +163,8 @@ fn layer(command: Command, tables: &[&Dict], variables: &[String]) -> Command {
     })
 }
 
-/// The variable that sets the option: the one closest to the verb that is set, or else the closest.
+/// Returns the environment variable for an option: among those that are set, the one closest to the
+/// verb; if none is set, the closest one.
 fn variable(prefixes: &[String], option: &str) -> String {
     let name = |prefix: &String| format!("{prefix}_{}", shout(option));
     let is_set = |name: &String| std::env::var_os(name).is_some();
@@ -172,7 +176,7 @@ fn shout(name: &str) -> String {
     name.replace('-', "_").to_uppercase()
 }
 
-/// A value of the file as what would be typed: a list gives several words.
+/// Converts a value of the file into command-line words: a list gives several words.
 fn words(value: &Value) -> Vec<OsStr> {
     let text = |text: String| OsStr::from(text);
     match value {

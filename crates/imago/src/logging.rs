@@ -1,18 +1,19 @@
-//! The log on stderr: text, or JSON lines where progress is; never through a progress bar.
+//! The log on stderr: text, or JSON lines if progress is JSON; progress bars are suspended while a
+//! line is written.
 
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::MultiProgress;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{Global, ProgressMode, colour_wanted};
 use crate::exit::{Exit, Failure};
+use crate::options::{Global, ProgressMode, colour_wanted};
 
-/// What is logged unless something is asked for. Cassandra's driver tells of each connection that ends as of an error,
-/// which is what a node's restart looks like; what matters of it comes back from the statements.
+/// The default log filter. Cassandra's driver logs every connection that ends as an error,
+/// including those of a node's restart; relevant errors are returned by the statements.
 const UNASKED: &str = "warn,scylla=off";
 
-/// Begins to log what the options want; `bars` are taken away while a line is written.
+/// Starts logging as the options specify; `bars` are suspended while a line is written.
 pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
     let filter = global.log_filter.as_deref().unwrap_or(UNASKED);
     let filter = EnvFilter::try_new(filter).map_err(|cause| {
@@ -34,8 +35,9 @@ pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
     })
 }
 
-/// The reader of stderr may be gone. That is no reason to stop, and an error could not be shown: here it would be
-/// a panic of the task that logs, which may be the one that waits for Ctrl-C.
+/// A writer to stderr that ignores errors. If the reader of stderr is gone, the work continues, and
+/// an error could not be shown: it would be a panic of the task that logs, which may be the one
+/// that waits for Ctrl-C.
 struct Lines {
     bars: MultiProgress,
 }

@@ -2,9 +2,9 @@
 //!
 //! This crate must not know any algorithm, or any wire protocol.
 //!
-//! Data goes to stdout, everything else to stderr. The command line is parsed in [`cli`], with the
-//! environment and `imago.toml` below it ([`layers`]); each verb is one module of [`cmd`] and gets
-//! a [`context::Context`]; its end becomes an exit code in [`exit`].
+//! Results go to stdout, everything else to stderr. The command line is parsed in [`cli`], which
+//! falls back to the environment and `imago.toml` ([`layers`]). Each verb is one module of [`cmd`]
+//! and receives a [`context::Context`]; its result becomes an exit code in [`exit`].
 
 mod cli;
 mod cmd;
@@ -13,10 +13,12 @@ mod exit;
 mod layers;
 mod logging;
 mod memory;
+mod options;
 mod output;
 mod render;
 mod signals;
 mod table;
+mod values;
 
 use exit::{Exit, Failure};
 
@@ -31,9 +33,10 @@ fn main() -> std::process::ExitCode {
         }
     };
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        // Never dropped: a runtime that is taken down stops its tasks one after the other, and the
-        // driver's monitors panic when the pool that they ask is gone before they are. What has to
-        // be ended in order has ended when `run` returns; the process takes the rest with it.
+        // Never dropped: a runtime that is shut down stops its tasks one after the other, and the
+        // driver's monitors panic if the pool that they query is gone before they are. Everything
+        // that must end in order has ended when `run` returns; the exit of the process ends the
+        // rest.
         Ok(runtime) => Box::leak(Box::new(runtime)).block_on(Box::pin(run(cli))),
         Err(cause) => Err(Failure::new(
             Exit::Failed,

@@ -1,16 +1,17 @@
-//! Rules for freed memory: batches of several megabytes come and go all the time, and giving each
-//! back to the system, to have its pages cleared and mapped anew, costs a copy a fifth of its own
-//! processor time. A store, which goes on for months, gives back the memory that a flood of
-//! requests took.
+//! Policy for freed memory. Batches of several megabytes are allocated and freed continuously.
+//! Returning each to the operating system, which clears and maps its pages again, costs a copy a
+//! fifth of its own processor time. A store, which runs for months, returns the memory that a burst
+//! of requests used.
 
 use std::time::Duration;
 
-/// Interval between two checks for memory to give back.
+/// Interval between two checks for memory to return.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that were taken and freed, before they are given back.
+/// Bytes freed since the peak, from which memory is returned to the operating system.
 const GIVEN_BACK_MIN: usize = 64 * 1024 * 1024;
 
-/// Keeps freed memory for the next batch. Called before there are other threads.
+/// Configures the allocator to retain freed memory for the next batch. Must be called before there
+/// are other threads.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn keep_freed() {
     const MMAP_THRESHOLD: i32 = 32 << 20;
@@ -26,12 +27,12 @@ pub fn keep_freed() {
     }
 }
 
-/// Other allocators keep it by themselves.
+/// Does nothing: other allocators retain freed memory by default.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn keep_freed() {}
 
-/// Gives freed memory back to the system whenever much of it was freed, as long as it is polled. `held`
-/// says how many bytes there are of what comes and goes.
+/// Returns freed memory to the operating system whenever much of it was freed, for as long as the
+/// future is polled. `held` returns the bytes currently in use by short-lived data.
 pub async fn give_back_freed(held: impl Fn() -> usize) {
     let mut most = 0;
     loop {
@@ -39,7 +40,7 @@ pub async fn give_back_freed(held: impl Fn() -> usize) {
         let now = held();
         most = most.max(now);
         if most >= now + GIVEN_BACK_MIN {
-            // It may take some tens of milliseconds.
+            // This may take some tens of milliseconds.
             _ = tokio::task::spawn_blocking(give_back).await;
             most = now;
         }
@@ -55,6 +56,6 @@ fn give_back() {
     }
 }
 
-/// Other allocators do it by themselves.
+/// Does nothing: other allocators return freed memory themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn give_back() {}

@@ -1,6 +1,6 @@
-//! The one way to stdout: results, as text or as JSON.
+//! The only writer to stdout: results, as text or as JSON.
 //!
-//! A reader that goes away (`imago … | head`) ends the output, not the work.
+//! A reader that closes the pipe (`imago … | head`) ends the output, not the work.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
@@ -9,24 +9,24 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 
-/// The destination of results.
+/// The output of results.
 pub struct Output {
     json: bool,
     to: Mutex<Option<Box<dyn Write + Send>>>,
 }
 
 impl Output {
-    /// Results on stdout, as JSON when `json`.
+    /// Creates the output to stdout, as JSON if `json` is true.
     pub fn stdout(json: bool) -> Self {
         Self { json, to: Mutex::new(Some(Box::new(std::io::stdout()))) }
     }
 
-    /// True if results are written as JSON.
+    /// Returns true if results are written as JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Writes a result: as one line of JSON, or as the text that `text` makes of it.
+    /// Writes a result as one line of JSON, or as the text that `text` returns.
     pub fn result<T: Serialize>(
         &self,
         result: &T,
@@ -41,13 +41,13 @@ impl Output {
         self.text(&json)
     }
 
-    /// Writes text, ended by a line break.
+    /// Writes text, and a line break if it has none at its end.
     pub fn text(&self, text: &str) -> Result<(), Failure> {
         let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
         self.bytes(format!("{text}{end}").as_bytes())
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut to = match self.to.lock() {
             Ok(to) => to,

@@ -1,8 +1,8 @@
-//! The stream of events for a person: one line a job that is kept up to date on a terminal, plain
+//! The display of events for a person: one line per job, updated in place on a terminal, plain
 //! lines elsewhere.
 //!
-//! Bytes and durations are formatted here: `indicatif` writes two decimals, and "3 minutes" for an ETA of three and
-//! a half.
+//! Bytes and durations are formatted here: `indicatif` writes two decimals, and "3 minutes" for an
+//! ETA of three and a half.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -15,14 +15,14 @@ use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 /// Shortest interval between two plain lines of a job's progress, in milliseconds.
 const PLAIN_EVERY_MS: u64 = 5_000;
 
-/// Plain lines: everything as it comes, progress every few seconds.
+/// Writes plain lines: every event as it arrives, progress every few seconds.
 pub struct Plain<W> {
     to: W,
     shown_at_ms: HashMap<JobId, u64>,
 }
 
 impl<W: Write> Plain<W> {
-    /// Plain lines on `to`.
+    /// Creates a renderer that writes plain lines to `to`.
     pub fn new(to: W) -> Self {
         Self { to, shown_at_ms: HashMap::new() }
     }
@@ -46,14 +46,14 @@ impl<W: Write + Send + 'static> Render for Plain<W> {
     }
 }
 
-/// A line a job at the bottom of a terminal; what else is said scrolls by above it.
+/// Displays one line per job at the bottom of a terminal; other messages scroll above them.
 pub struct Bars {
     all: MultiProgress,
     of_job: HashMap<JobId, ProgressBar>,
 }
 
 impl Bars {
-    /// Lines among those of `all`, which logs that share the terminal suspend.
+    /// Creates a renderer whose lines are part of `all`, which a log on the same terminal suspends.
     pub fn new(all: MultiProgress) -> Self {
         Self { all, of_job: HashMap::new() }
     }
@@ -80,7 +80,7 @@ impl Render for Bars {
         if event.body.is_terminal()
             && let Some(bar) = self.of_job.remove(&event.job)
         {
-            // The last numbers stay on the screen.
+            // The last figures stay on the screen.
             bar.abandon();
         }
         let text = format!("{} {}: {}\n", event.kind, event.job, said(&event.body));
@@ -92,7 +92,7 @@ impl Render for Bars {
     }
 }
 
-/// Everything but progress, in words.
+/// Formats an event, except for its job.
 fn said(body: &Body) -> String {
     match body {
         Body::Phase { from: None, to } => format!("begins with {to}"),
@@ -111,7 +111,8 @@ fn said(body: &Body) -> String {
     }
 }
 
-/// Progress in one line: phase, documents, bytes, rate, lag, when it ends, what blocks.
+/// Formats progress in one line: phase, documents, bytes, rate, lag, ETA, and the reason for
+/// waiting.
 pub fn line(progress: &Progress) -> String {
     let Progress { documents_done, documents_total, bytes_done, .. } = progress;
     let mut parts = vec![progress.phase.clone()];
@@ -135,12 +136,12 @@ pub fn line(progress: &Progress) -> String {
     parts.join("  ")
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// Bytes in the largest decimal unit that leaves at least one.
+/// Formats bytes in the largest decimal unit that gives a value of at least one.
 pub fn bytes(number: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(size, _)| number >= *size) {
@@ -149,7 +150,7 @@ pub fn bytes(number: f64) -> String {
     }
 }
 
-/// Milliseconds for a person: `0.2 s`, `42 s`, `3 min 20 s`, `2 h 05 min`.
+/// Formats milliseconds for a person: `0.2 s`, `42 s`, `3 min 20 s`, `2 h 05 min`.
 pub fn duration(ms: u64) -> String {
     let s = ms / 1_000;
     match s {

@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed): the first asks for an orderly end, the second
-//! ends at once.
+//! Ctrl-C, SIGTERM and SIGHUP (the terminal was closed): the first signal requests an orderly end,
+//! the second one ends the process at once.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ async fn stop_on(mut signals: [Signal; 3], cancel: CancellationToken) {
     std::process::exit(Exit::Interrupted as i32);
 }
 
-/// Waits for any of them.
+/// Waits for any of the three signals.
 async fn wait([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     tokio::select! {
         _ = interrupt.recv() => {}

@@ -2,7 +2,8 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// A line of headings and a line for each row; the columns at `right` are aligned to the right.
+/// Formats a line of headings and a line for each row; the columns with the indices in `right` are
+/// right-aligned.
 pub fn table<R>(headings: &[&str], rows: impl IntoIterator<Item = R>, right: &[usize]) -> String
 where
     R: IntoIterator<Item = String>,

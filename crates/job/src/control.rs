@@ -1,10 +1,10 @@
-//! The check before each step: may the operation go on?
+//! Controls whether an operation may continue; it is checked before each step.
 //!
-//! A [`Control`] combines everything that can hold or end an operation: the operator's request
-//! (through the journal), signals to this process, a gate that the operation closes itself for a
-//! named cause (a secondary that lags), and the throttle. An operation calls [`Control::checkpoint`]
-//! between steps and [`Control::take`] before each batch; both wait while it must, and both return
-//! [`Stop`] when it must end.
+//! A [`Control`] combines everything that can block or end an operation: the operator's request (through the
+//! journal), signals to this process, gates that the operation closes itself for a named cause (such as the
+//! lag of a secondary), and the throttle. An operation calls [`Control::checkpoint`] between steps and
+//! [`Control::take`] before each batch. Both wait while the operation is blocked, and return [`Stop`] if it
+//! must end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,19 +17,19 @@ use tokio_util::sync::CancellationToken;
 use crate::record::{Limits, Requested, ZeroLimit};
 use crate::throttle::Throttle;
 
-/// The reason why an operation must end before it is done.
+/// The reason why an operation must end before it is complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
-    /// This process was asked to end; the job can be resumed.
+    /// This process was interrupted by a signal; the job can be resumed.
     #[error("interrupted; the job can be resumed")]
     Interrupted,
-    /// Another process asked for the job, and may claim it now.
+    /// Another process requested the job, and may claim it now.
     #[error("handed over to another process")]
     HandedOver,
-    /// The operator gave the job up.
+    /// The operator cancelled the job.
     #[error("cancelled by the operator")]
     Cancelled,
-    /// Another process took the job over; this one must not touch it any more.
+    /// Another process took the job over; this process must not touch it any more.
     #[error("another process took the job over: {0}")]
     TakenOver(String),
     /// The journal could not be reached for so long that another process may take the job over.
@@ -37,8 +37,7 @@ pub enum Stop {
     JournalLost(String),
 }
 
-/// The operator's requests, the limits, and the reasons to stop, as an operation sees them; cheap
-/// to clone.
+/// The operator's requests, the limits, and the reasons to stop, as an operation sees them. Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -47,28 +46,30 @@ pub struct Control {
 struct Shared {
     requested: watch::Sender<Requested>,
     gates: watch::Sender<BTreeMap<&'static str, String>>,
+    slowed: watch::Sender<BTreeMap<&'static str, String>>,
     throttle: Throttle,
     /// Cancelled by signals to the process.
     interrupted: CancellationToken,
-    /// Cancelled when the operation must end for another reason, which is then in `why`.
+    /// Cancelled when the operation must end for another reason, which is then stored in `why`.
     stopped: CancellationToken,
     why: OnceLock<Stop>,
 }
 
 impl Default for Control {
-    /// No limit, no gate and no request to stop, except by its holder.
+    /// Returns a control without limits, gates and stop requests, other than those of its holder.
     fn default() -> Self {
         Self::new(Limits::default(), CancellationToken::new()).expect("no limit is zero")
     }
 }
 
 impl Control {
-    /// A control with these limits; `interrupted` is cancelled when the process is asked to end.
+    /// Returns a control with these limits. `interrupted` is cancelled when the process is to end.
     pub fn new(limits: Limits, interrupted: CancellationToken) -> Result<Self, ZeroLimit> {
         Ok(Self {
             shared: Arc::new(Shared {
                 requested: watch::Sender::new(Requested::Run),
                 gates: watch::Sender::new(BTreeMap::new()),
+                slowed: watch::Sender::new(BTreeMap::new()),
                 throttle: Throttle::new(limits)?,
                 interrupted,
                 stopped: CancellationToken::new(),
@@ -77,12 +78,13 @@ impl Control {
         })
     }
 
-    /// Waits while the job is paused or held; an error when it must end.
+    /// Waits while the job is paused or a gate is closed. Returns an error if the operation must end.
+    #[crate::boxed]
     pub async fn checkpoint(&self) -> Result<(), Stop> {
         let mut requested = self.shared.requested.subscribe();
         let mut gates = self.shared.gates.subscribe();
         self.or_stop(async {
-            // Until both hold at once: a gate may close while the pause ends.
+            // The loop ends when both conditions hold at once: a gate may close while the pause ends.
             loop {
                 // The senders live as long as `self`.
                 drop(requested.wait_for(|wanted| *wanted != Requested::Pause).await);
@@ -95,26 +97,29 @@ impl Control {
         .await
     }
 
-    /// Waits as [`Control::checkpoint`] does, then until so many documents and bytes may pass.
+    /// Waits as [`Control::checkpoint`] does, and then until the throttle admits these documents and bytes.
+    #[crate::boxed]
     pub async fn take(&self, documents: u64, bytes: u64) -> Result<(), Stop> {
         self.checkpoint().await?;
         self.or_stop(self.shared.throttle.take(documents, bytes)).await
     }
 
-    /// As [`Control::take`], for what can wait: it keeps to the pace too.
+    /// Waits as [`Control::take`] does, for deferrable work, which also keeps to the pace.
+    #[crate::boxed]
     pub async fn take_paced(&self, documents: u64, bytes: u64) -> Result<(), Stop> {
         self.checkpoint().await?;
         self.or_stop(self.shared.throttle.take_paced(documents, bytes)).await?;
-        // It may have waited for longer than it took to be paused.
+        // The job may have been paused during the wait.
         self.checkpoint().await
     }
 
-    /// Sleeps, unless the operation must end.
+    /// Sleeps for this time. Returns an error as soon as the operation must end.
+    #[crate::boxed]
     pub async fn sleep(&self, pause: Duration) -> Result<(), Stop> {
         self.or_stop(tokio::time::sleep(pause)).await
     }
 
-    /// Awaits `work`, unless the operation must end: then `work` is dropped.
+    /// Awaits `work`. If the operation must end first, drops `work` and returns the reason.
     pub async fn or_stop<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
         if let Some(stop) = self.stopped() {
             return Err(stop);
@@ -127,19 +132,19 @@ impl Control {
         }
     }
 
-    /// The reason why the operation must end, if it must.
+    /// Returns the reason why the operation must end, or `None` if it may continue.
     pub fn stopped(&self) -> Option<Stop> {
         let ends = self.shared.stopped.is_cancelled() || self.shared.interrupted.is_cancelled();
         ends.then(|| self.why())
     }
 
-    /// Ends the operation; the first reason counts.
+    /// Ends the operation. Only the first reason counts.
     pub fn stop(&self, why: Stop) {
         let _: Result<(), Stop> = self.shared.why.set(why);
         self.shared.stopped.cancel();
     }
 
-    /// The operator's present request.
+    /// Applies the operator's present request.
     pub fn request(&self, wanted: Requested) {
         match wanted {
             Requested::Cancel => self.stop(Stop::Cancelled),
@@ -149,18 +154,18 @@ impl Control {
         self.shared.requested.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
 
-    /// True if the operator's request is to pause.
+    /// Returns true if the operator's request is to pause.
     pub fn is_paused(&self) -> bool {
         *self.shared.requested.borrow() == Requested::Pause
     }
 
-    /// The throttle.
+    /// Returns the throttle.
     pub fn throttle(&self) -> &Throttle {
         &self.shared.throttle
     }
 
-    /// Holds the operation for a cause, in words for the operator: `secondary lag 12 s over the
-    /// limit 10 s`. `gate` is whose cause it is: each gate has one, and all must be open.
+    /// Closes a gate, for a cause in words for the operator, such as `secondary lag 12 s over the limit 10
+    /// s`. Each gate has one cause; the operation waits until all gates are open.
     pub fn hold(&self, gate: &'static str, cause: impl Into<String>) {
         let cause = cause.into();
         self.shared.gates.send_modify(|gates| drop(gates.insert(gate, cause)));
@@ -171,14 +176,32 @@ impl Control {
         self.shared.gates.send_if_modified(|gates| gates.remove(gate).is_some());
     }
 
-    /// The cause that holds the operation, in words for the operator.
+    /// Sets the cause for which a part of the operation, named by `whose`, waits by itself, such as an
+    /// unavailable majority. This blocks nothing. `None` removes the cause.
+    pub fn slowed(&self, whose: &'static str, cause: Option<String>) {
+        self.shared.slowed.send_modify(|slowed| match cause {
+            Some(cause) => drop(slowed.insert(whose, cause)),
+            None => drop(slowed.remove(whose)),
+        });
+    }
+
+    /// Returns the causes for which the operation waits by itself, in words for the operator; `None` if there
+    /// are none.
+    pub fn slowed_by(&self) -> Option<String> {
+        let slowed = self.shared.slowed.borrow();
+        let causes: Vec<&str> = slowed.values().map(String::as_str).collect();
+        (!causes.is_empty()).then(|| causes.join("; "))
+    }
+
+    /// Returns the cause that blocks the operation, or for which it waits by itself, in words for the
+    /// operator; `None` if it is running.
     pub fn blocked_by(&self) -> Option<String> {
         if self.is_paused() {
             return Some("paused by the operator".to_owned());
         }
         let gates = self.shared.gates.borrow();
         let causes: Vec<&str> = gates.values().map(String::as_str).collect();
-        (!causes.is_empty()).then(|| causes.join("; "))
+        if causes.is_empty() { self.slowed_by() } else { Some(causes.join("; ")) }
     }
 
     fn why(&self) -> Stop {
@@ -213,6 +236,19 @@ mod tests {
         assert!(is_waiting(&step));
         control.request(Requested::Run);
         assert_eq!(step.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn what_slows_a_job_is_named_and_does_not_hold_it() {
+        let control = Control::default();
+        control.slowed("majority", Some("rs0 waits for db3:27017 (down)".to_owned()));
+        assert_eq!(control.checkpoint().await, Ok(()));
+        assert_eq!(control.blocked_by().as_deref(), Some("rs0 waits for db3:27017 (down)"));
+        control.hold("index", "an index is being built");
+        assert_eq!(control.blocked_by().as_deref(), Some("an index is being built"));
+        control.release("index");
+        control.slowed("majority", None);
+        assert_eq!(control.blocked_by(), None);
     }
 
     #[tokio::test]

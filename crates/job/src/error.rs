@@ -4,40 +4,40 @@ use crate::id::JobId;
 use crate::limits::ZeroLimit;
 use crate::state::{IllegalTransition, State};
 
-/// The reason why a journal refused or failed.
+/// The reason why a journal refused a request or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// No such job.
+    /// There is no such job.
     #[error("there is no job {id} in {place} (`{list}` shows those that there are)")]
     Unknown {
-        /// The job.
+        /// The id of the job.
         id: JobId,
-        /// The journal in which it was looked for.
+        /// The location of the journal that was searched.
         place: String,
         /// The command that lists the jobs of that journal.
         list: &'static str,
     },
-    /// The id is taken.
+    /// A job with this id exists already.
     #[error("there is a job {id} already in {place}; try again")]
     Exists {
-        /// The job.
+        /// The id of the job.
         id: JobId,
-        /// The journal that has it.
+        /// The location of the journal that has the job.
         place: String,
     },
-    /// Another process works at it.
+    /// Another process owns the job.
     #[error(
         "job {id} is worked at by {process}, which gave a sign of life {age_ms} ms ago; \
          stop that process first, or wait until it is silent for {stale_after_ms} ms"
     )]
     Owned {
-        /// The job.
+        /// The id of the job.
         id: JobId,
-        /// The process that works at it.
+        /// The process that owns the job.
         process: String,
-        /// Age of its last sign of life, in milliseconds.
+        /// Age of that process's last heartbeat, in milliseconds.
         age_ms: u64,
-        /// Silence after which the job may be taken over, in milliseconds.
+        /// Age of a heartbeat from which on the job may be taken over, in milliseconds.
         stale_after_ms: u64,
     },
     /// Another process took the job over.
@@ -46,66 +46,74 @@ pub enum JournalError {
          now {now}; it must stop working at the job"
     )]
     Fenced {
-        /// The job.
+        /// The id of the job.
         id: JobId,
-        /// The epoch that tried to save.
+        /// The epoch of the refused request.
         epoch: u64,
-        /// The epoch that may.
+        /// The present epoch.
         now: u64,
     },
     /// The job's state is final.
     #[error("job {id} is {state}; nothing about it can change any more")]
     Final {
-        /// The job.
+        /// The id of the job.
         id: JobId,
-        /// Its state.
+        /// The job's state.
         state: State,
     },
-    /// The state cannot follow the one before.
+    /// The job has not ended, so its record cannot be removed.
+    #[error("job {id} is {state}, and its record is still needed")]
+    Unfinished {
+        /// The id of the job.
+        id: JobId,
+        /// The job's state.
+        state: State,
+    },
+    /// The requested state may not follow the present one.
     #[error("job {id}: {source}")]
     Transition {
-        /// The job.
+        /// The id of the job.
         id: JobId,
         /// The refused transition.
         source: Box<IllegalTransition>,
     },
-    /// A limit cannot be kept.
+    /// A limit is zero.
     #[error(transparent)]
     Limit(#[from] ZeroLimit),
     /// The record cannot be parsed.
     #[error("what {place} keeps of job {id} cannot be read: {reason}")]
     Damaged {
-        /// The job, as far as it can be told.
+        /// The id of the job, as far as it is known.
         id: String,
-        /// The journal that keeps the record.
+        /// The location of the journal that has the record.
         place: String,
-        /// The fault.
+        /// The error of the parser.
         reason: String,
     },
-    /// The place where records are kept answers with a refusal that trying again does not change.
+    /// The journal's storage refused the request; a retry does not help.
     #[error("cannot {doing} in {place}: {reason}")]
     Refused {
-        /// The attempted action.
+        /// The attempted action; completes "cannot …".
         doing: &'static str,
-        /// The journal.
+        /// The location of the journal.
         place: String,
-        /// The message, and the remedy.
+        /// The error, and the remedy.
         reason: String,
     },
-    /// The place where records are kept does not answer, for now.
+    /// The journal's storage is unavailable at present.
     #[error("cannot {doing} in {place}")]
     Unavailable {
-        /// The attempted action.
+        /// The attempted action; completes "cannot …".
         doing: &'static str,
-        /// The journal.
+        /// The location of the journal.
         place: String,
-        /// The cause.
+        /// The cause of the failure.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl JournalError {
-    /// True if trying again may help.
+    /// Returns true if a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, JournalError::Unavailable { .. })
     }

@@ -1,11 +1,11 @@
-//! Speed and expected end: a smoothed rate, and an honest estimate or none.
+//! The speed of a job and its expected end: a smoothed rate, and an estimate if the rate allows one.
 //!
-//! The rate is an average over the recent past whose weights halve every half-life; numerator and
-//! denominator are smoothed alike, so that it is right from the first interval on and a stall lowers
-//! it at once. There is no estimate before enough was seen, when the total is unknown or already
-//! passed, or when nothing moved for long: "never" and "unknown" are not numbers.
+//! The rate is an average over the recent past whose weights halve every half-life. Numerator and denominator
+//! are smoothed alike, so that the rate is right from the first interval on and a stall lowers it at once.
+//! There is no estimate before enough was observed, if the total is unknown or already exceeded, or after a
+//! long stall.
 
-/// The rate of something that is counted. Times come in, in milliseconds.
+/// Measures the rate of a counter. The caller passes the times, in milliseconds.
 #[derive(Clone, Debug)]
 pub struct Meter {
     half_life_ms: f64,
@@ -16,19 +16,19 @@ pub struct Meter {
     time_ms: f64,
 }
 
-/// The time that must have been observed before there is a rate, in milliseconds.
+/// Minimum time of observation before there is a rate, in milliseconds.
 const SEEN_MS_MIN: u64 = 1_000;
-/// After so many half-lives without movement the rate says nothing about the future any more.
+/// Number of half-lives without movement after which the rate no longer predicts the future.
 const STALLED_HALF_LIVES: f64 = 4.0;
-/// An estimate beyond this is none: a hundred days, in milliseconds.
+/// Longest estimate, in milliseconds: a hundred days. A longer one is not returned.
 const ETA_MS_MAX: f64 = 100.0 * 24.0 * 3_600_000.0;
 
 impl Meter {
-    /// A meter whose weights halve every `half_life_ms`.
+    /// Returns a meter whose weights halve every `half_life_ms`.
     ///
     /// # Panics
     ///
-    /// If the half-life is zero.
+    /// Panics if the half-life is zero.
     pub fn new(half_life_ms: u64) -> Self {
         assert!(half_life_ms > 0, "a half-life lasts");
         Self {
@@ -41,7 +41,8 @@ impl Meter {
         }
     }
 
-    /// Tells that `done` was reached at `now_ms`. What goes back (a new beginning) starts afresh.
+    /// Records that the counter reached `done` at `now_ms`. A lower value than before restarts the
+    /// measurement.
     pub fn observe(&mut self, now_ms: u64, done: u64) {
         match self.last {
             Some((_, before)) if done < before => *self = Self::new(self.half_life_ms as u64),
@@ -63,21 +64,21 @@ impl Meter {
         self.last = Some((now_ms, done));
     }
 
-    /// Amount per second; none before enough was seen.
+    /// Returns the amount per second; `None` before the minimum time of observation.
     pub fn rate_s(&self) -> Option<f64> {
         let (at_ms, _) = self.last?;
         let seen = at_ms - self.first_ms >= SEEN_MS_MIN;
         seen.then(|| self.amount / self.time_ms * 1_000.0)
     }
 
-    /// Time from the last observation until `total` is reached, in milliseconds; none if unknown,
-    /// zero once reached.
+    /// Returns the time from the last observation until `total` is reached, in milliseconds; `None` if it
+    /// cannot be estimated, zero once the total is reached.
     pub fn eta_ms(&self, total: Option<u64>) -> Option<u64> {
         let ((at_ms, done), total) = (self.last?, total?);
         let remaining = match total.checked_sub(done) {
             Some(0) => return Some(0),
             Some(remaining) => remaining,
-            // More was done than there was said to be: the total is wrong.
+            // The counter exceeds the total, so the total is wrong.
             None => return None,
         };
         let stalled = (at_ms - self.moved_ms) as f64 > STALLED_HALF_LIVES * self.half_life_ms;

@@ -1,4 +1,4 @@
-//! Events of a job: typed, in one stream that every display renders.
+//! Typed events of a job, in one stream that every display renders.
 //!
 //! An event is one line of JSON with stable field names:
 //! `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`. Absent numbers are `null`: unknown is not
@@ -8,114 +8,114 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::JobId;
 
-/// An event of a job.
+/// An event of a job, with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Time, in milliseconds since the Unix epoch.
+    /// Time of the event, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The job.
+    /// The id of the job.
     pub job: JobId,
     /// The kind of operation, for example `copy`.
     pub kind: String,
-    /// The event.
+    /// The content of the event.
     #[serde(flatten)]
     pub body: Body,
 }
 
-/// An event's content.
+/// The content of an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
-    /// It goes from one phase to the next.
+    /// The job changes its phase.
     Phase {
-        /// The phase it leaves; none at the beginning.
+        /// The previous phase; `None` at the beginning.
         from: Option<String>,
-        /// The phase it enters.
+        /// The new phase.
         to: String,
     },
     /// The job's progress.
     Progress(Box<Progress>),
-    /// A problem that the operator should know, and can do something about.
+    /// A problem that the operator should know and can act on.
     Warning {
-        /// A stable word for programs.
+        /// A stable identifier for programs.
         code: String,
         /// The problem and its object.
         message: String,
-        /// The remedy.
+        /// The remedy for the problem.
         help: String,
     },
-    /// It chose; this is why.
+    /// The job made a decision.
     Decision {
-        /// The choice.
+        /// The decision.
         what: String,
-        /// The reason.
+        /// The reason for the decision.
         why: String,
     },
-    /// It measured something.
+    /// The job measured a quantity.
     Measurement {
-        /// Its name, with the unit last, for example `write_block_ms`.
+        /// The name of the quantity, with the unit last, for example `write_block_ms`.
         name: String,
-        /// The value, in this unit.
+        /// The value, in the unit of the name.
         value: f64,
-        /// The unit.
+        /// The unit of the value.
         unit: String,
     },
-    /// It was paused.
+    /// The job was paused.
     Paused {
         /// The cause of the pause.
         cause: String,
     },
-    /// It goes on.
+    /// The job resumed.
     Resumed,
-    /// It did everything.
+    /// The job is complete.
     Done,
-    /// It gave up.
+    /// The job failed.
     Failed {
         /// The problem, its object, and the remedy.
         error: String,
     },
-    /// The operator gave it up.
+    /// The operator cancelled the job.
     Cancelled,
-    /// Its process ends before it does; it can be resumed.
+    /// The process ends before the job is complete; the job can be resumed.
     Interrupted,
-    /// Another process asked for the job and goes on with it.
+    /// Another process requested the job and continues it.
     HandedOver,
 }
 
-/// A job's progress, its lag, its expected end, the cause that blocks it, and the operator's next
-/// step.
+/// A job's progress: its counts and rates, its lag, its estimated end, the cause that blocks it, and the
+/// operator's next step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// The phase it is in.
+    /// The present phase.
     pub phase: String,
-    /// Documents done.
+    /// Number of documents done.
     pub documents_done: u64,
-    /// Documents in all, where known.
+    /// Documents in total, if known.
     pub documents_total: Option<u64>,
-    /// Bytes done.
+    /// Number of bytes done.
     pub bytes_done: u64,
-    /// Bytes in all, where known.
+    /// Bytes in total, if known.
     pub bytes_total: Option<u64>,
-    /// Changes applied.
+    /// Number of changes applied.
     pub changes_applied: u64,
-    /// Lag of the applied changes behind the source, in milliseconds.
+    /// Lag of the applied changes relative to the source, in milliseconds; `None` if unknown.
     pub lag_ms: Option<u64>,
-    /// Time until the phase is expected to end, in milliseconds; none if unknown.
+    /// Estimated time until the phase ends, in milliseconds; `None` if unknown.
     pub eta_ms: Option<u64>,
-    /// Documents per second, smoothed.
+    /// Smoothed rate, in documents per second; `None` if unknown.
     pub rate_documents_s: Option<f64>,
-    /// Bytes per second, smoothed.
+    /// Smoothed rate, in bytes per second; `None` if unknown.
     pub rate_bytes_s: Option<f64>,
-    /// The cause that it waits for, if it does.
+    /// The cause that the job waits for; `None` if it is not blocked.
     pub blocked_by: Option<String>,
-    /// True if it may be cut over; none for an operation that has no cut-over.
+    /// True if the job may be cut over; `None` for an operation without a cut-over.
     pub cutover_ready: Option<bool>,
-    /// The reasons why it may not be cut over.
+    /// The reasons why the job may not be cut over.
     pub cutover_obstacles: Vec<String>,
-    /// Its present activity.
+    /// The job's present activity.
     pub doing: String,
-    /// The largest flows between servers, of what this process has moved so far.
+    /// The largest flows between servers, by the traffic of this process so far.
     pub flows: Vec<Flow>,
     /// The operator's next step.
     pub next: String,
@@ -124,16 +124,16 @@ pub struct Progress {
 /// The traffic from one server to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// The name of the server that sent it.
+    /// Name of the sending server.
     pub from: String,
-    /// The name of the server that received it.
+    /// Name of the receiving server.
     pub to: String,
     /// Size of the traffic, in bytes.
     pub bytes: u64,
 }
 
 impl Body {
-    /// True if the job, or this process's part in it, ends with this event.
+    /// Returns true if the job, or this process's work at it, ends with this event.
     pub fn is_terminal(&self) -> bool {
         matches!(
             self,
@@ -145,7 +145,7 @@ impl Body {
         )
     }
 
-    /// True if `later` is of the same kind and contains all that this event says.
+    /// Returns true if `later` is of the same kind and includes the content of this event.
     pub fn is_superseded_by(&self, later: &Body) -> bool {
         matches!((self, later), (Body::Progress(_), Body::Progress(_)))
     }

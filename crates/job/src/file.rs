@@ -1,9 +1,9 @@
-//! A journal in a local directory: one file of JSON per job.
+//! A journal in a local directory, with one JSON file per job.
 //!
-//! A record is replaced as a whole: written beside the old one, fsynced, renamed over it, and the
-//! directory fsynced. So at any moment, also after a kill, there is either the old record or the
-//! new one; and what was answered is on disk. Changes exclude each other, between processes too, by
-//! a lock on a file beside the record; the system releases it when its holder dies.
+//! A record is replaced as a whole: the new one is written to another file, fsynced and renamed over the old
+//! one, and the directory is fsynced. So at any time, also after a crash, there is either the old record or
+//! the new one, and an acknowledged change is on disk. Changes exclude each other, also between processes, by
+//! a lock on a second file; the system releases the lock when its holder dies.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -18,12 +18,12 @@ use crate::id::JobId;
 use crate::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use crate::record::Record;
 
-/// A lock is held for one write; a process that waits longer than this waits for a holder that is
-/// stuck.
+/// Longest wait for a lock. A lock is held only for one write, so a process that waits longer waits for a
+/// holder that is stuck.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
-/// Keeps records in a directory.
+/// A journal in a directory.
 #[derive(Clone)]
 pub struct FileJournal {
     files: Files,
@@ -36,12 +36,12 @@ struct Files {
 }
 
 impl FileJournal {
-    /// A journal in `directory`, which is made if it is not there.
+    /// Opens the journal in `directory`, which is created if it does not exist.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, JournalError> {
         Self::open_with_clock(directory, clock::wall())
     }
 
-    /// A journal that stamps what it keeps with the given clock.
+    /// Opens the journal in `directory`. Its records get their timestamps from `clock`.
     pub fn open_with_clock(
         directory: impl Into<PathBuf>,
         clock: Clock,
@@ -56,7 +56,7 @@ impl FileJournal {
         Ok(Self { files })
     }
 
-    /// Runs `work` on a thread where waiting for a disk blocks no other task.
+    /// Runs `work` on a thread that may block on the disk without blocking other tasks.
     fn answer<'a, T: Send + 'static>(
         &self,
         work: impl FnOnce(Files) -> Result<T, JournalError> + Send + 'static,
@@ -127,6 +127,21 @@ impl Journal for FileJournal {
         self.answer(move |files| files.change(&id, |record, now| record.request(&request, now)))
     }
 
+    fn remove<'a>(&'a self, id: &'a JobId) -> Answer<'a, ()> {
+        let id = id.clone();
+        self.answer(move |files| {
+            files.read(&id)?;
+            let lock = files.lock(&id)?;
+            files.read(&id)?.check_final()?;
+            let failed = |error| files.unavailable("remove a job's record", error);
+            fs::remove_file(files.path(&id, "json")).map_err(failed)?;
+            drop(lock);
+            // A process that waited for the lock finds no record, whichever of the lock files it has locked.
+            fs::remove_file(files.path(&id, "lock")).map_err(failed)?;
+            sync_directory(&files.directory).map_err(failed)
+        })
+    }
+
     fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a Value) -> Answer<'a, ()> {
         let (id, checkpoint) = (id.clone(), checkpoint.clone());
         self.answer(move |files| {
@@ -156,7 +171,7 @@ impl Files {
         id: &JobId,
         change: impl FnOnce(&mut Record, u64) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        // Looked at before the lock, so that asking for an unknown job leaves no file behind.
+        // Read before the lock is taken, so that a request for an unknown job leaves no lock file.
         self.read(id)?;
         let _lock = self.lock(id)?;
         let mut record = self.read(id)?;
@@ -183,7 +198,7 @@ impl Files {
         for entry in fs::read_dir(&self.directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let id = path.file_stem().and_then(|stem| stem.to_str()).map(str::parse::<JobId>);
-            // Locks, half-written files and what is not ours are no records.
+            // Lock files, incomplete files and foreign files are not records.
             if let Some(Ok(id)) = id
                 && path.extension().is_some_and(|ending| ending == "json")
             {
@@ -202,7 +217,7 @@ impl Files {
         })
     }
 
-    /// Replaces the record; the caller holds the lock.
+    /// Replaces the record. The caller holds the lock.
     fn write(&self, record: &Record) -> Result<(), JournalError> {
         let text = serde_json::to_vec_pretty(record).map_err(|error| JournalError::Damaged {
             id: record.id.to_string(),

@@ -1,8 +1,8 @@
 //! A job's id: short enough to type, sorted by time of creation, unique without coordination.
 //!
-//! Nine digits of milliseconds since the Unix epoch, a hyphen, and four random digits, in a base 32
-//! without letters that are mistaken for others (Crockford's), in lower case. Two jobs meet only if
-//! made in the same millisecond with the same 20 random bits; the journal then refuses the second.
+//! Nine digits of milliseconds since the Unix epoch, a hyphen, and four random digits, in base 32 without
+//! letters that look alike (Crockford's), in lower case. Two ids are equal only if they were made in the same
+//! millisecond with the same 20 random bits; the journal then refuses the second.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,24 +18,25 @@ const RANDOM_DIGITS: usize = 4;
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(String);
 
-/// The text is no job id.
+/// The error of a text that is not a job id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a job id (one looks like 1k7z0q2fv-3d9a; `imago job list` shows them)")]
 pub struct NotAJobId(String);
 
 impl JobId {
-    /// A new id, of now.
+    /// Returns a new id for the present time.
     pub fn generate() -> Self {
         Self::from_parts(crate::clock::now_ms(), rand::random())
     }
 
-    /// The id of a moment and a random number, of which the lowest 20 bits count.
+    /// Returns the id for a time in milliseconds since the Unix epoch and a random number, of which the
+    /// lowest 20 bits count.
     pub fn from_parts(at_ms: u64, random: u32) -> Self {
         let time = digits(at_ms, TIME_DIGITS);
         Self(format!("{time}-{}", digits(u64::from(random), RANDOM_DIGITS)))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -3,9 +3,9 @@
 //! This crate must not know the operation itself. It carries phases, numbers and words that the
 //! operation chose, and never interprets them.
 //!
-//! An operation gets a [`Reporter`] for its events and a [`Control`] that says whether it may go on.
+//! An operation gets a [`Reporter`] for its events and a [`Control`] that tells whether it may continue.
 //! State that must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a job
-//! subscribes to its one stream of [`Event`]s.
+//! subscribes to its stream of [`Event`]s.
 
 pub mod clock;
 pub mod control;
@@ -24,6 +24,10 @@ pub mod retry;
 pub mod run;
 pub mod state;
 pub mod throttle;
+
+/// Boxes the future of an async function that other crates call, so that its body is compiled once, here, and not in
+/// each crate that awaits it.
+pub(crate) use async_recursion::async_recursion as boxed;
 
 pub use control::{Control, Stop};
 pub use event::{Body, Event, Progress};

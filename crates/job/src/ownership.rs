@@ -1,11 +1,11 @@
-//! The certainty with which a process may assume that its job is still its own.
+//! Tells a process for how long it can be certain that it still owns its job.
 //!
-//! A job is taken over when its owner has been silent for long enough, and the owner may be the
-//! last to know: it was frozen, or cut off from the journal. So before each step that its successor
-//! must not meet it asks how long ago the journal last confirmed it.
+//! A job is taken over when its owner has been silent for long enough. The owner may be the last to learn of
+//! that: it may have been frozen, or disconnected from the journal. So before each step that must not
+//! coincide with its successor's, the owner checks how long ago the journal last confirmed its ownership.
 //!
-//! Invariant: the age counts from before the confirmed save was *sent*, so the journal's own record
-//! of the owner's last sign of life is never older than that.
+//! Invariant: the age counts from before the confirmed save was *sent*, so the heartbeat in the journal is
+//! never older than that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment on this machine's clock, as the time since it was started.
+/// A point in time on this machine's clock, as the time since the machine was started.
 ///
-/// The time that it was suspended counts: a process that slept with its machine has lost its job
-/// meanwhile. (A clock that a hypervisor stops with the machine cannot be known of from within.)
+/// Suspended time counts: a process that was suspended with its machine may have lost its job meanwhile. (If
+/// a hypervisor stops the clock with the machine, that cannot be detected from within.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Duration);
 
@@ -36,26 +36,26 @@ impl Moment {
     }
 }
 
-/// See the module's documentation; cheap to clone.
+/// The confirmed ownership of a job: see the module's documentation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Ownership {
     claimed: Moment,
-    /// In ms after the claim.
+    /// Time from the claim until the last confirmed save was sent, in ms.
     confirmed_ms: Arc<AtomicU64>,
 }
 
 impl Ownership {
-    /// A claim that was asked for at `claimed`, and granted.
+    /// Returns the ownership by a claim that was requested at `claimed` and has been granted.
     pub(crate) fn new(claimed: Moment) -> Self {
         Self { claimed, confirmed_ms: Arc::default() }
     }
 
-    /// A save that was sent at `sent` was acknowledged under the owner's epoch.
+    /// Records that a save which was sent at `sent` was acknowledged under the owner's epoch.
     pub(crate) fn confirm(&self, sent: Moment) {
         self.confirmed_ms.fetch_max(sent.ms_since(self.claimed), Ordering::AcqRel);
     }
 
-    /// Age of the last save that the journal acknowledged, counted from before it was sent.
+    /// Returns the age of the last save that the journal acknowledged, from before that save was sent.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age_at(Moment::now())

@@ -1,8 +1,8 @@
 //! The record of a job: the state from which any process, on any machine, can continue it.
 //!
-//! Every change that a journal may make to a record is a method here, which checks it first and
-//! changes nothing when it refuses: a journal only has to make "read, change, write" atomic, for
-//! which [`Record::revision`] helps where there is no lock.
+//! Every change that a journal may make to a record is a method here. The method first checks the change, and
+//! changes nothing if it refuses. A journal must only make "read, change, write" atomic; if it has no locks,
+//! it can use [`Record::revision`].
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,34 +13,34 @@ use crate::id::JobId;
 pub use crate::limits::{Limits, ZeroLimit};
 use crate::state::State;
 
-/// A job as it is persisted.
+/// A job in its persisted form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its id.
+    /// The job's id.
     pub id: JobId,
     /// The kind of operation, such as `copy`; chosen by the operation.
     pub kind: String,
-    /// The request, as the operation understands it. Holds no secret.
+    /// The request, in a format of the operation. Contains no secrets.
     pub spec: Value,
-    /// Its place in the life cycle.
+    /// The job's state.
     pub state: State,
-    /// Time of its creation, in milliseconds since the Unix epoch.
+    /// Time of the job's creation, in milliseconds since the Unix epoch.
     pub created_at_ms: u64,
-    /// Time of its last save, in milliseconds since the Unix epoch.
+    /// Time of the record's last change, in milliseconds since the Unix epoch.
     pub updated_at_ms: u64,
     /// Number of changes of the record.
     pub revision: u64,
     /// Number of claims; only the latest claim may save (0: never claimed).
     pub epoch: u64,
-    /// The process that works at it, if one does.
+    /// The process that works at the job; `None` if no process does.
     pub owner: Option<Owner>,
-    /// The operator's request.
+    /// The operator's last request for control.
     pub control: Requested,
-    /// Limits on its speed.
+    /// The operator's limits on the job's speed.
     pub limits: Limits,
-    /// Its progress at the last save.
+    /// The job's progress at its last save; `None` before the first.
     pub progress: Option<Progress>,
-    /// The state that the operation needs to go on; opaque to all other code.
+    /// The state from which the operation can resume; opaque to all other code.
     pub checkpoint: Value,
 }
 
@@ -49,9 +49,9 @@ pub struct Record {
 pub struct Owner {
     /// The process, as it names itself, for example `host/1234`.
     pub process: String,
-    /// The epoch of its claim.
+    /// The epoch of the process's claim.
     pub epoch: u64,
-    /// Time of its last sign of life, in milliseconds since the Unix epoch.
+    /// Time of the owner's last heartbeat, in milliseconds since the Unix epoch.
     pub heartbeat_at_ms: u64,
 }
 
@@ -59,32 +59,33 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requested {
-    /// Work.
+    /// Run the job.
     #[default]
     Run,
-    /// Wait, keeping everything.
+    /// Pause the job, keeping all of its work.
     Pause,
-    /// Give up, leaving the source untouched.
+    /// Cancel the job, leaving the source untouched.
     Cancel,
-    /// End without being done, so that another process can claim the job; its claim is the answer.
+    /// End the process without completing the job, so that another process can claim it. The claim resets the
+    /// request.
     HandOver,
 }
 
-/// The fields that the owner saves; absent ones stay as they are.
+/// The fields that the owner saves; those that are `None` stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
-    /// The new state; refused if it cannot follow the one before.
+    /// The new state; refused if it cannot follow the present one.
     pub state: Option<State>,
-    /// The new progress.
+    /// The job's new progress.
     pub progress: Option<Progress>,
-    /// The state that the operation needs to go on.
+    /// The state from which the operation can resume.
     pub checkpoint: Option<Value>,
 }
 
-/// The operator's request.
+/// The operator's requests, as the owner receives them in the reply to a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Run, pause or cancel.
+    /// The operator's last request for control.
     pub control: Requested,
     /// Limits on the job's speed.
     pub limits: Limits,
@@ -93,14 +94,14 @@ pub struct Asked {
 /// A request of the operator to a running or waiting job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Run, pause or cancel.
+    /// Run, pause, cancel or hand over the job.
     Control(Requested),
-    /// All limits, in place of the ones before.
+    /// New values of all limits.
     Limits(Limits),
 }
 
 impl Record {
-    /// A planned job. `spec` must hold no secret: redact connection strings first.
+    /// Returns the record of a planned job. `spec` must not contain secrets: redact connection strings first.
     pub fn new(kind: impl Into<String>, spec: Value, at_ms: u64) -> Self {
         Self {
             id: JobId::from_parts(at_ms, rand::random()),
@@ -119,7 +120,7 @@ impl Record {
         }
     }
 
-    /// Makes `process` the owner and answers the new epoch; see [`crate::journal::Journal::claim`].
+    /// Makes `process` the owner and returns the new epoch; see [`crate::journal::Journal::claim`].
     pub fn claim(
         &mut self,
         process: &str,
@@ -128,7 +129,7 @@ impl Record {
     ) -> Result<u64, JournalError> {
         self.check_not_final()?;
         if let Some(owner) = &self.owner {
-            // A sign of life from the future (clocks differ) is a fresh one.
+            // If clocks differ, a heartbeat may be in the future; it counts as recent.
             let age_ms = now_ms.saturating_sub(owner.heartbeat_at_ms);
             if age_ms < stale_after_ms {
                 let (id, process) = (self.id.clone(), owner.process.clone());
@@ -145,7 +146,7 @@ impl Record {
         Ok(self.epoch)
     }
 
-    /// Takes over what the owner saves; see [`crate::journal::Journal::save`].
+    /// Applies the owner's update; see [`crate::journal::Journal::save`].
     pub fn save(
         &mut self,
         epoch: u64,
@@ -181,7 +182,7 @@ impl Record {
         Ok(())
     }
 
-    /// Takes over what the operator requests; see [`crate::journal::Journal::request`].
+    /// Applies the operator's request; see [`crate::journal::Journal::request`].
     pub fn request(&mut self, request: &Request, now_ms: u64) -> Result<(), JournalError> {
         self.check_not_final()?;
         match *request {
@@ -198,11 +199,19 @@ impl Record {
     /// Replaces the checkpoint of a job that has ended; see [`crate::journal::Journal::amend`].
     ///
     /// # Panics
-    /// Panics if the job has not ended: callers have seen its end, and no state follows that.
+    /// Panics if the job has not ended: callers have checked that it has, and no other state can follow.
     pub fn amend(&mut self, checkpoint: &Value, now_ms: u64) {
         assert!(self.state.is_final(), "job {} has not ended", self.id);
         self.checkpoint = checkpoint.clone();
         self.touch(now_ms);
+    }
+
+    /// Checks that the record may be removed; see [`crate::journal::Journal::remove`].
+    pub fn check_final(&self) -> Result<(), JournalError> {
+        if self.state.is_final() {
+            return Ok(());
+        }
+        Err(JournalError::Unfinished { id: self.id.clone(), state: self.state.clone() })
     }
 
     fn check_not_final(&self) -> Result<(), JournalError> {
@@ -212,7 +221,7 @@ impl Record {
         Err(JournalError::Final { id: self.id.clone(), state: self.state.clone() })
     }
 
-    /// The epoch of the latest claim, which was not released, may change the record; no other.
+    /// Checks that `epoch` is that of the present owner: no other epoch may change the record.
     fn check_epoch(&self, epoch: u64) -> Result<(), JournalError> {
         if self.owner.as_ref().is_some_and(|owner| owner.epoch == epoch) {
             return Ok(());

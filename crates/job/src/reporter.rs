@@ -1,12 +1,12 @@
-//! The one stream of events: an operation reports, any number of renderers subscribe.
+//! The stream of events of a process: operations report events, and any number of renderers subscribe.
 //!
-//! Reporting never waits, so a stuck terminal cannot stall a job, and every queue is bounded:
+//! Reporting never waits, so a stuck terminal cannot stall a job. Every queue is bounded:
 //!
-//! - of a job's progress events only the newest waits in a subscriber's queue (it says all that the
-//!   older ones say);
-//! - every other event waits until it is taken, up to [`PENDING_MAX`] of them. A renderer that far
-//!   behind is stuck; from then on the oldest are dropped, terminal events last, and the renderer is
-//!   told how many by a warning `events_lost` once it moves again.
+//! - Of a job's progress events only the newest waits in a subscriber's queue, since it includes the older
+//!   ones.
+//! - Every other event waits until it is taken, up to [`PENDING_MAX`] of them. A renderer with more pending
+//!   events is stuck: from then on the oldest events are dropped, terminal events last. A warning
+//!   `events_lost` reports their number when the renderer continues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use crate::clock::{self, Clock};
 use crate::event::{Body, Event, Progress};
 use crate::id::JobId;
 
-/// Largest number of events that wait for one subscriber.
+/// Maximum number of events that wait for one subscriber.
 pub const PENDING_MAX: usize = 4096;
 
 /// The stream of events of a process; cheap to clone.
@@ -44,7 +44,7 @@ struct Latest {
     progress: Option<Progress>,
 }
 
-/// Says what one job does; cheap to clone.
+/// Reports the events of one job. Cheap to clone.
 #[derive(Clone)]
 pub struct Reporter {
     events: Events,
@@ -52,7 +52,7 @@ pub struct Reporter {
     kind: String,
 }
 
-/// The events that one renderer has still to show.
+/// The subscription of one renderer, with the events that it has not received yet.
 pub struct Subscription {
     events: Events,
     queue: Arc<Queue>,
@@ -71,7 +71,8 @@ struct Pending {
     closed: bool,
 }
 
-/// A panic elsewhere does not make what is behind the lock wrong: every change is one step.
+/// Locks a mutex even after a panic in another thread: every change is a single step, so the data is
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
@@ -86,17 +87,17 @@ impl Default for Events {
 }
 
 impl Events {
-    /// A stream stamped by the given clock.
+    /// Returns a stream whose events get their timestamps from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
     }
 
-    /// The reporter of `job`, an operation of this kind.
+    /// Returns the reporter of `job`, an operation of this kind.
     pub fn reporter(&self, job: JobId, kind: impl Into<String>) -> Reporter {
         Reporter { events: self.clone(), job, kind: kind.into() }
     }
 
-    /// Every event from now on.
+    /// Subscribes to all events from now on.
     pub fn subscribe(&self) -> Subscription {
         let queue = Arc::new(Queue::default());
         let mut streams = lock(&self.shared.state);
@@ -107,7 +108,7 @@ impl Events {
         Subscription { events: self.clone(), queue }
     }
 
-    /// Ends the stream: subscribers receive the events that wait for them, then the end.
+    /// Ends the stream: subscribers receive their pending events, and then the end.
     pub fn close(&self) {
         let mut streams = lock(&self.shared.state);
         streams.closed = true;
@@ -130,27 +131,27 @@ impl Events {
 }
 
 impl Reporter {
-    /// The job it speaks of.
+    /// Returns the id of the job.
     pub fn job(&self) -> &JobId {
         &self.job
     }
 
-    /// The stream it speaks into.
+    /// Returns the stream to which the events are reported.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Says anything.
+    /// Reports an event.
     pub fn emit(&self, body: Body) {
         self.events.emit(self, body);
     }
 
-    /// Says that a phase begins.
+    /// Reports the begin of a phase.
     pub fn phase(&self, to: impl Into<String>) {
         self.emit(Body::Phase { from: self.latest(|latest| latest.phase.clone()), to: to.into() });
     }
 
-    /// Says how far the job is; the phase is filled in when empty.
+    /// Reports the job's progress. An empty phase is replaced by the present one.
     pub fn progress(&self, mut progress: Progress) {
         if progress.phase.is_empty() {
             progress.phase = self.latest(|latest| latest.phase.clone()).unwrap_or_default();
@@ -158,7 +159,7 @@ impl Reporter {
         self.emit(Body::Progress(Box::new(progress)));
     }
 
-    /// Warns: a stable code, what happened to what, what to do.
+    /// Reports a warning: a stable code, the problem with its object, and the remedy.
     pub fn warning(
         &self,
         code: impl Into<String>,
@@ -169,17 +170,17 @@ impl Reporter {
         self.emit(Body::Warning { code, message, help });
     }
 
-    /// Reports a choice, and its reason.
+    /// Reports a decision and its reason.
     pub fn decision(&self, what: impl Into<String>, why: impl Into<String>) {
         self.emit(Body::Decision { what: what.into(), why: why.into() });
     }
 
-    /// Reports a measurement; its name ends with the unit.
+    /// Reports a measurement. Its name ends with the unit.
     pub fn measurement(&self, name: impl Into<String>, value: f64, unit: impl Into<String>) {
         self.emit(Body::Measurement { name: name.into(), value, unit: unit.into() });
     }
 
-    /// The job's progress as last reported.
+    /// Returns the last reported progress of the job; `None` before the first.
     pub fn latest_progress(&self) -> Option<Progress> {
         self.latest(|latest| latest.progress.clone())
     }
@@ -190,7 +191,8 @@ impl Reporter {
 }
 
 impl Subscription {
-    /// The next event; none when the stream was closed and everything was taken. Safe to cancel.
+    /// Returns the next event, or `None` after the end of the stream. Safe to cancel.
+    #[crate::boxed]
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             let arrived = self.queue.arrived.notified();
@@ -207,7 +209,7 @@ impl Subscription {
         }
     }
 
-    /// The next event, if one waits.
+    /// Returns the next event if one is pending, otherwise `None`.
     pub fn try_next(&mut self) -> Option<Event> {
         lock(&self.queue.state).take()
     }

@@ -1,10 +1,9 @@
-//! Trying again, within a budget.
+//! Retries within a budget.
 //!
-//! Pauses grow and are jittered ([`imago_plan::backoff`]); attempts and time are bounded; and the
-//! error that comes out names what was tried, how often, for how long, which bound was hit, and the
-//! last cause.
+//! Delays grow and are jittered ([`imago_plan::backoff`]); attempts and time are limited. The error names the
+//! action, the number of attempts, the elapsed time, the limit that was reached, and the last cause.
 //!
-//! `backon` does not fit: a retry here ends when its job is paused or cancelled, and its error names the bound.
+//! `backon` does not fit: a retry here ends when its job must end, and its error names the limit.
 
 use std::error::Error;
 use std::fmt;
@@ -16,40 +15,40 @@ use tokio::time::Instant;
 
 use crate::control::{Control, Stop};
 
-/// Bounds on the attempts.
+/// Limits of the attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Attempts, the first included; at least one is made.
+    /// Maximum number of attempts, the first included; at least one is made.
     pub attempts_max: u32,
-    /// No attempt begins later than this after the first began.
+    /// Maximum time from the begin of the first attempt until the begin of the last.
     pub elapsed_max: Duration,
-    /// The pauses in between.
+    /// The delays between attempts.
     pub backoff: Backoff,
 }
 
-/// The bound that ended the attempts.
+/// The limit that ended the attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// The number of attempts.
+    /// The maximum number of attempts.
     Attempts,
-    /// The time.
+    /// The maximum time.
     Elapsed,
-    /// None: the error is one that trying again does not help.
+    /// No limit: the error is permanent, so that a retry does not help.
     Permanent,
 }
 
 /// The reason why the attempts ended without success.
 #[derive(Debug)]
 pub enum RetryError<E> {
-    /// It failed.
+    /// The last attempt failed.
     Failed {
         /// The attempted action.
         what: String,
-        /// Attempts made.
+        /// Number of attempts that were made.
         attempts: u32,
-        /// Time since the first attempt, in milliseconds.
+        /// Time since the first attempt began, in milliseconds.
         elapsed_ms: u64,
-        /// The bound that ended the attempts.
+        /// The limit that ended the attempts.
         bound: Bound,
         /// The error of the last attempt.
         last: E,
@@ -86,15 +85,16 @@ impl<E: fmt::Display> fmt::Display for RetryError<E> {
 impl<E: Error + 'static> Error for RetryError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // Its text is part of this one's; its own causes follow.
+            // The text of `last` is part of this error's text, so the chain continues with the cause of
+            // `last`.
             RetryError::Failed { last, .. } => last.source(),
             RetryError::Stopped(_) => None,
         }
     }
 }
 
-/// Tries `attempt` (handed its number, from 1) until it succeeds, fails with an error that is not
-/// `transient`, or the budget is used up. `what` completes "cannot …".
+/// Calls `attempt` (with its number, from 1) until it succeeds, fails with an error that is not `transient`,
+/// or exhausts the budget. `what` completes the sentence "cannot …".
 pub async fn retry<T, E, F>(
     what: &str,
     budget: &Budget,

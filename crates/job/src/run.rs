@@ -1,12 +1,12 @@
-//! One process's work at a job, from its claim to its end: what joins journal, control and events.
+//! One process's work at a job, from its claim to its end. Combines journal, control and events.
 //!
-//! [`Run::begin`] claims the job and starts a heartbeat, which saves progress, gives the sign of
-//! life that keeps other processes from taking the job over, and learns what the operator wants.
-//! The operation then calls [`Run::enter`] at each phase, [`Run::save`] at each checkpoint, asks
-//! [`Run::control`] before each step, and ends with [`Run::end`].
+//! [`Run::begin`] claims the job and starts a heartbeat, which saves progress, keeps other processes from
+//! taking the job over, and reads the operator's requests. The operation then calls [`Run::enter`] at each
+//! phase and [`Run::save`] at each checkpoint, checks [`Run::control`] before each step, and ends with
+//! [`Run::end`].
 //!
-//! Invariant: the state in the journal is `Paused` exactly while the control holds the operation for
-//! the operator (as far as heartbeats carry it), and nothing is saved after a takeover.
+//! Invariant: the state in the journal is `Paused` exactly while the control blocks the operation on the
+//! operator's request (up to the delay of a heartbeat), and nothing is saved after a takeover.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,20 +28,19 @@ use crate::reporter::{Events, Reporter};
 use crate::retry::{Budget, RetryError, retry};
 use crate::state::State;
 
-/// Intervals and bounds of a run's signs of life in the journal.
+/// Intervals and limits of a run's heartbeats in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerTiming {
-    /// Interval between saves of progress; each also reads the operator's requests.
+    /// Interval between heartbeats; each saves progress and reads the operator's requests.
     pub heartbeat: Duration,
-    /// Silence of an owner after which its job may be taken over.
+    /// Age of an owner's last heartbeat from which on its job may be taken over.
     pub stale_after: Duration,
-    /// Time for which an owner goes on without a sign of life that the journal confirmed. Meanwhile it
-    /// writes nothing, for it cannot know whether the job is still its own; the journal says so when it
-    /// answers again.
+    /// Time for which an owner continues without a confirmed heartbeat. Meanwhile it writes nothing, because
+    /// it cannot know whether it still owns the job; the journal reports that when it is available again.
     pub gives_up_after: Duration,
 }
 
-/// A journal that is away for five minutes ends nothing.
+/// Default of `gives_up_after`: a journal that is unavailable for five minutes ends no run.
 pub const GIVES_UP_AFTER: Duration = Duration::from_secs(330);
 
 impl Default for OwnerTiming {
@@ -54,33 +53,33 @@ impl Default for OwnerTiming {
     }
 }
 
-/// The end of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Everything is done.
+    /// The job is complete.
     Done,
-    /// It gave up; the words say what happened, to what, and what to do.
+    /// The job failed. The text names the problem, the affected object, and the remedy.
     Failed(String),
-    /// It was stopped. A cancelled job is final, an interrupted one can be resumed.
+    /// The run was stopped. A cancelled job is final, an interrupted one can be resumed.
     Stopped(Stop),
 }
 
-/// The reason why a run could not go on.
+/// The reason why a run could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It was stopped.
+    /// The run was stopped.
     #[error(transparent)]
     Stopped(#[from] Stop),
-    /// The journal refused, or could not be reached within the budget.
+    /// The journal refused a request, or failed permanently.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal could not be reached within the budget.
+    /// The journal was unavailable for longer than the retry budget.
     #[error(transparent)]
     Unreachable(Box<RetryError<JournalError>>),
 }
 
-/// One process's work at a job; cheap to clone. When the last clone is dropped without
-/// [`Run::end`], heartbeats end and another process can take the job over once they are stale.
+/// One process's work at a job. Cheap to clone. If the last clone is dropped without [`Run::end`], heartbeats
+/// stop, and another process can take the job over when the last one is stale.
 #[derive(Clone)]
 pub struct Run {
     shared: Arc<Shared>,
@@ -96,14 +95,15 @@ struct Shared {
     reporter: Reporter,
     ownership: Ownership,
     timing: OwnerTiming,
-    /// The state as it is in the journal; none once the run has ended. Held across saves, so that
-    /// they reach the journal in the order in which they are made.
+    /// The state in the journal; `None` after the end of the run. Locked during saves, so that they reach the
+    /// journal in the order in which they are made.
     state: Mutex<Option<State>>,
 }
 
 impl Run {
-    /// Claims the job for `process` and begins to give signs of life. `interrupted` is cancelled
-    /// when this process is asked to end.
+    /// Claims the job for `process` and starts its heartbeats. `interrupted` is cancelled when this process
+    /// is to end.
+    #[crate::boxed]
     pub async fn begin(
         journal: Arc<dyn Journal>,
         id: &JobId,
@@ -128,43 +128,44 @@ impl Run {
             state: Mutex::new(Some(record.state.clone())),
             claimed: record,
         });
-        // Requests from before this process claimed the job hold from the first step on.
+        // Requests from before the claim take effect from the first step on.
         shared.beat().await?;
         let heartbeat = tokio::spawn(heartbeats(Arc::clone(&shared)));
         Ok(Self { shared, _heartbeat: Arc::new(AbortOnDropHandle::new(heartbeat)) })
     }
 
-    /// The record as it was when the job was claimed: where to go on.
+    /// Returns the record at the time of the claim, from which the operation resumes.
     pub fn record(&self) -> &Record {
         &self.shared.claimed
     }
 
-    /// The epoch of the claim.
+    /// Returns the epoch of the claim.
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
     }
 
-    /// The control to ask before each step.
+    /// Returns the control, to be checked before each step.
     pub fn control(&self) -> &Control {
         &self.shared.control
     }
 
-    /// This process's certainty that the job is still its own.
+    /// Returns the confirmed ownership of the job.
     pub fn ownership(&self) -> Ownership {
         self.shared.ownership.clone()
     }
 
-    /// The reporter of the job.
+    /// Returns the reporter of the job.
     pub fn reporter(&self) -> &Reporter {
         &self.shared.reporter
     }
 
-    /// Enters a phase: persisted first, then said. Waits while the job is paused.
+    /// Enters a phase: persists it, and then reports it. Waits while the job is paused.
+    #[crate::boxed]
     pub async fn enter(&self, phase: &str) -> Result<(), RunError> {
         loop {
             self.shared.control.checkpoint().await?;
             let mut state = self.shared.state.lock().await;
-            // A pause that came in between is waited for like any other.
+            // A pause that was requested in between is waited for too.
             if !self.shared.control.is_paused() {
                 let to = State::Running { phase: phase.to_owned() };
                 self.shared.save(&mut state, &Update::of(to), &self.shared.control).await?;
@@ -174,23 +175,26 @@ impl Run {
         }
     }
 
-    /// Persists what the operation needs to go on from here.
+    /// Persists the state from which the operation can resume.
+    #[crate::boxed]
     pub async fn save(&self, checkpoint: Value) -> Result<(), RunError> {
         let mut state = self.shared.state.lock().await;
         let update = Update { checkpoint: Some(checkpoint), ..Update::default() };
         self.shared.save(&mut state, &update, &self.shared.control).await.map(drop)
     }
 
-    /// As [`Run::save`], also when the operation must end: for what its successor must know.
+    /// Saves as [`Run::save`] does, even if the operation must end: for state that its successor needs.
+    #[crate::boxed]
     pub async fn save_at_last(&self, checkpoint: Value) -> Result<(), RunError> {
         let mut state = self.shared.state.lock().await;
         let update = Update { checkpoint: Some(checkpoint), ..Update::default() };
         self.shared.save(&mut state, &update, &Control::default()).await.map(drop)
     }
 
-    /// Ends the run: persists the final state, ends the ownership, and says so. After an
-    /// interruption the state stays as it was, so that the job can be resumed; a run that was taken
-    /// over or has lost its journal saves nothing more.
+    /// Ends the run: persists the final state, ends the ownership, and reports the end. After an interruption
+    /// the state stays unchanged, so that the job can be resumed. A run that was taken over or has lost its
+    /// journal saves nothing.
+    #[crate::boxed]
     pub async fn end(&self, ending: Ending) -> Result<(), RunError> {
         let shared = &self.shared;
         let mut state = shared.state.lock().await;
@@ -211,7 +215,7 @@ impl Run {
         // A stopped run must still be able to save its end.
         let unstopped = Control::default();
         if let (Some(State::Paused { phase }), Some(State::Done)) = (&*state, &last) {
-            // The pause came after the last step.
+            // The job was paused after its last step.
             let update = Update::of(State::Running { phase: phase.clone() });
             shared.save(&mut state, &update, &unstopped).await?;
         }
@@ -229,13 +233,14 @@ impl Run {
     }
 }
 
-/// For one save while the job goes on: a database that is away for five minutes ends nothing.
+/// Retry budget of a save during a run: a database that is unavailable for five minutes ends no run.
 const BUDGET: Budget = Budget {
     attempts_max: 400,
     elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
-/// For the last one: enough for a database that elects a new primary. The command that ends waits for it.
+/// Retry budget of the last save: enough for the election of a new primary. The command that ends the run
+/// waits for it.
 const LAST_BUDGET: Budget =
     Budget { attempts_max: 50, elapsed_max: Duration::from_secs(30), ..BUDGET };
 
@@ -244,7 +249,7 @@ fn is_transient(error: &JournalError) -> bool {
 }
 
 impl Shared {
-    /// Saves under the lock on the state, and keeps the state that was saved.
+    /// Saves under the lock on the state, and stores the saved state in `state`.
     async fn save(
         &self,
         state: &mut Option<State>,
@@ -281,14 +286,14 @@ impl Shared {
         self.control.stop(Stop::TakenOver(format!("job {} has a new owner", self.id)));
     }
 
-    /// One sign of life: saves progress, and does what the operator wants.
+    /// Sends one heartbeat: saves progress, and applies the operator's requests.
     async fn beat(&self) -> Result<(), RunError> {
         let mut state = self.state.lock().await;
         if state.is_none() {
             return Ok(());
         }
         let update = Update { progress: self.reporter.latest_progress(), ..Update::default() };
-        // Not retried: the next beat is the retry.
+        // Not retried: the next heartbeat is the retry.
         let asked = self.acknowledged(&update).await?;
         self.control.throttle().set(asked.limits).map_err(JournalError::from)?;
         match asked.control {
@@ -327,7 +332,7 @@ impl Shared {
     }
 }
 
-/// Beats until the run ends, or until the journal says or silence means that it must.
+/// Sends heartbeats until the run ends, the job is taken over, or the journal is lost.
 async fn heartbeats(shared: Arc<Shared>) {
     let OwnerTiming { heartbeat, stale_after, gives_up_after } = shared.timing;
     let mut alive = Instant::now();
@@ -379,7 +384,7 @@ impl From<RetryError<JournalError>> for RunError {
 }
 
 impl Update {
-    /// Saves a state alone.
+    /// Returns an update of the state only.
     pub fn of(state: State) -> Self {
         Self { state: Some(state), ..Self::default() }
     }

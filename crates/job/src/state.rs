@@ -1,52 +1,51 @@
 //! The states of a job and the permitted transitions.
 //!
-//! `Planned → Running(phase) ⇄ Paused → Done | Failed | Cancelled`. A failed job may be resumed,
-//! because its work is still there; a done or cancelled one never changes again.
+//! `Planned → Running(phase) ⇄ Paused → Done | Failed | Cancelled`. A failed job may be resumed, because its
+//! work still exists; a done or cancelled job never changes again.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A job's place in its life cycle. Phases are words that the operation chose.
+/// The state of a job. The operation defines the names of phases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
-    /// Its plan is stored; it has done nothing.
+    /// The plan is stored, and nothing was executed.
     Planned,
-    /// It works.
+    /// The job is running.
     Running {
-        /// Its present phase.
+        /// The present phase.
         phase: String,
     },
-    /// It waits to be resumed.
+    /// The job waits to be resumed.
     Paused {
-        /// The phase in which it was paused, and will go on.
+        /// The phase in which the job was paused, and in which it will resume.
         phase: String,
     },
-    /// It did everything.
+    /// The job is complete.
     Done,
-    /// It gave up; it may be resumed when the cause is gone.
+    /// The job failed; it may be resumed when the cause is removed.
     Failed {
-        /// The problem, its object, and the remedy.
+        /// The problem, the affected object, and the remedy.
         error: String,
     },
-    /// The operator gave it up; the source is untouched.
+    /// The operator cancelled the job; the source is untouched.
     Cancelled,
 }
 
-/// A change of state that must not happen.
+/// The error of a state transition that is not permitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {from} cannot become {to}")]
 pub struct IllegalTransition {
-    /// The state it is in.
+    /// The present state.
     pub from: State,
-    /// The state that was asked for.
+    /// The requested state.
     pub to: State,
 }
 
 impl State {
-    /// Returns an error if `to` may not follow this state. A state may always be saved again as it
-    /// is.
+    /// Returns an error if `to` may not follow this state. The same state may always be saved again.
     pub fn check_transition(&self, to: &State) -> Result<(), IllegalTransition> {
         use State::{Cancelled, Done, Failed, Paused, Planned, Running};
         let legal = match (self, to) {
@@ -56,19 +55,19 @@ impl State {
             (Running { .. }, Running { .. } | Done | Failed { .. } | Cancelled) => true,
             (Paused { phase: at }, Running { phase }) => at == phase,
             (Paused { .. }, Failed { .. } | Cancelled) => true,
-            // It was tried again, and something else stood in the way.
+            // The job was resumed, and failed for another reason.
             (Failed { .. }, Running { .. } | Failed { .. } | Cancelled) => true,
             _ => false,
         };
         if legal { Ok(()) } else { Err(IllegalTransition { from: self.clone(), to: to.clone() }) }
     }
 
-    /// True if no other state can follow.
+    /// Returns true if no other state can follow.
     pub fn is_final(&self) -> bool {
         matches!(self, State::Done | State::Cancelled)
     }
 
-    /// The state as one word, without what it carries.
+    /// Returns the name of the state in one word, without its phase or error.
     pub fn word(&self) -> &'static str {
         match self {
             State::Planned => "planned",
@@ -80,7 +79,7 @@ impl State {
         }
     }
 
-    /// The phase it works or worked at, where the state has one.
+    /// Returns the phase of a running or paused job; `None` in other states.
     pub fn phase(&self) -> Option<&str> {
         match self {
             State::Running { phase } | State::Paused { phase } => Some(phase),

@@ -1,11 +1,12 @@
 //! Limits on the speed of a job: documents and bytes per second, changeable while it runs.
 //!
-//! The decision is [`imago_plan::bucket`]; here is the waiting. All limits hold together, and no
-//! waiter is forgotten when a limit changes: it is woken and asks again. `governor` does not fit: its quota is fixed,
-//! and it refuses a request that is larger than the burst.
+//! [`imago_plan::bucket`] computes the waits; this module sleeps. All limits apply together. When a limit
+//! changes, each waiting request wakes up and computes its wait again. `governor` does not fit: its quota is
+//! fixed, and it refuses a request that is larger than the burst.
 //!
-//! Beside the operator's limits there is a *pace*, which a watch over the servers sets and changes.
-//! It holds only for work that can wait, such as the bulk of a copy: changes have to be followed at their rate.
+//! In addition to the operator's limits there is a *pace*, which a monitor of the servers sets and changes.
+//! It applies only to deferrable work, such as the bulk of a copy: changes must be applied at the rate at
+//! which they occur.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::record::{Limits, ZeroLimit};
 
-/// Limits documents and bytes per second; cheap to clone, all clones share the limits.
+/// Limits documents and bytes per second. Cheap to clone; all clones share the limits.
 #[derive(Clone)]
 pub struct Throttle {
     shared: Arc<Shared>,
@@ -26,7 +27,7 @@ pub struct Throttle {
 struct Shared {
     began: Instant,
     buckets: Mutex<Buckets>,
-    /// Counts the changes of the limits.
+    /// The number of changes of the limits so far.
     changed: watch::Sender<u64>,
 }
 
@@ -35,14 +36,14 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
-    /// Time at which the pace last made a request wait, or was set, in nanoseconds since the throttle
-    /// began.
+    /// Time at which the pace last delayed a request, or was set, in nanoseconds since the throttle was
+    /// created.
     pace_felt_ns: u64,
-    /// Size of batches where no pace is set.
+    /// Size of batches while no pace is set.
     batch_size: BatchSize,
 }
 
-/// The position of a request at each limit.
+/// The position of a request in the bucket of each limit.
 #[derive(Clone, Copy)]
 struct Places {
     documents: Option<Position>,
@@ -51,7 +52,7 @@ struct Places {
 }
 
 impl Throttle {
-    /// A throttle with these limits.
+    /// Returns a throttle with these limits.
     pub fn new(limits: Limits) -> Result<Self, ZeroLimit> {
         limits.check()?;
         let bucket = |rate: Option<u64>| rate.map(|rate_s| Bucket::new(rate_s, burst(rate_s), 0));
@@ -68,12 +69,12 @@ impl Throttle {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The limits as they are.
+    /// Returns the present limits.
     pub fn limits(&self) -> Limits {
         self.lock().limits
     }
 
-    /// Changes the limits, for waiting requests too.
+    /// Changes the limits, also for waiting requests.
     pub fn set(&self, limits: Limits) -> Result<(), ZeroLimit> {
         limits.check()?;
         let now_ns = self.now_ns();
@@ -91,11 +92,11 @@ impl Throttle {
         Ok(())
     }
 
-    /// Sets the pace of what can wait, in bytes per second; `None` is any.
+    /// Sets the pace of deferrable work, in bytes per second; `None` removes it.
     ///
     /// # Panics
     ///
-    /// If it is zero: nothing would ever pass.
+    /// Panics if the pace is zero: no work would ever be admitted.
     pub fn set_pace(&self, bytes_s: Option<u64>) {
         let now_ns = self.now_ns();
         {
@@ -111,10 +112,10 @@ impl Throttle {
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Largest size of a batch of deferrable work, at most `most` bytes: the bytes that pass in a hundredth
-    /// of a second, for a batch goes to the servers as a whole, and requests behind it wait. More where
-    /// that does not reach a limit ([`imago_plan::batch_size`]), but not at a pace: there, slow answers are
-    /// a reason to go slowly.
+    /// Returns the maximum size of a batch of deferrable work, in bytes, at most `most`. It is the amount
+    /// that the limits admit in a hundredth of a second, because a batch is sent to the servers as a whole
+    /// and delays the requests after it. It is more if that does not reach a limit
+    /// ([`imago_plan::batch_size`]), except at a pace: there, slow replies are a reason to slow down.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
@@ -122,27 +123,29 @@ impl Throttle {
         least.map_or(most, |rate_s| batch(buckets.batch_size, rate_s).min(most))
     }
 
-    /// True if deferrable work is held to a pace now.
+    /// Returns true if deferrable work has a pace at present.
     pub fn is_paced(&self) -> bool {
         self.lock().pace.is_some()
     }
 
-    /// True if there is a pace, and no request had to wait for it for a second.
+    /// Returns true if there is a pace, and no request has had to wait for it for more than a second.
     pub fn is_below_pace(&self) -> bool {
         let now_ns = self.now_ns();
         let buckets = self.lock();
         buckets.pace.is_some() && now_ns.saturating_sub(buckets.pace_felt_ns) > PACE_FELT_NS
     }
 
-    /// Waits until so many documents and bytes may pass. Safe to cancel: a request that was not waited for
-    /// only makes the next ones wait as if it had passed.
+    /// Waits until these documents and bytes are admitted. Safe to cancel: a cancelled request still counts
+    /// as admitted, so it delays later requests.
+    #[crate::boxed]
     pub async fn take(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
         let places = self.lock().reserve(documents, bytes, now_ns);
         self.wait(places).await;
     }
 
-    /// As [`Throttle::take`], for what can wait: it keeps to the pace too.
+    /// Waits as [`Throttle::take`] does, for deferrable work, which also keeps to the pace.
+    #[crate::boxed]
     pub async fn take_paced(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
         let places = self.lock().reserve_paced(documents, bytes, now_ns);
@@ -205,7 +208,7 @@ impl Buckets {
         let wait = |(bucket, position): (&mut Option<Bucket>, Option<Position>)| {
             match (bucket, position) {
                 (Some(bucket), Some(position)) => bucket.wait_ns(position, now_ns),
-                // The limit was taken away meanwhile.
+                // The limit was removed meanwhile.
                 _ => 0,
             }
         };
@@ -218,20 +221,20 @@ impl Buckets {
     }
 }
 
-/// Work that has not waited for a pace for so long does not reach it.
+/// Work that has not waited for the pace for this time is slower than the pace, in nanoseconds.
 const PACE_FELT_NS: u64 = 1_000_000_000;
 
-/// Smaller batches would be mostly round trips.
+/// Minimum size of a batch, in bytes: smaller batches would consist mostly of round trips.
 const BATCH_BYTES_MIN: u64 = 32 * 1024;
 
-/// A tenth of a second at the rate may pass at once: enough to keep batches moving, too little to be
-/// felt by the servers.
+/// Returns the burst at a rate: the amount of a tenth of a second. That keeps batches moving, and hardly
+/// loads the servers.
 fn burst(rate_s: u64) -> u64 {
     (rate_s / 10).max(1)
 }
 
-/// Deferrable work goes in even steps: batches of several workers at once would delay clients like
-/// one.
+/// Returns the burst at a pace: one batch. Deferrable work is spread evenly, because batches of several
+/// workers at once would delay clients like one large batch.
 fn batch(batch_size: BatchSize, rate_s: u64) -> u64 {
     batch_size.of(rate_s).max(BATCH_BYTES_MIN)
 }

@@ -1,4 +1,4 @@
-//! Values of BSON: their order as servers have it, and their form as text.
+//! BSON values: their sort order, equal to that of MongoDB servers, and their text form, extended JSON.
 
 pub mod ext_json;
 pub mod input;

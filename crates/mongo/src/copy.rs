@@ -1,17 +1,15 @@
-//! A copy as a job: prepare, copy, index, follow.
+//! The phases of a copy job: prepare, copy, index, follow.
 //!
-//! 1. *prepare*: take the source's time T0; create the collections; cut them into slices; persist
-//!    the slices, the horizon T0, and T0 itself.
-//! 2. *copy*: slices are copied by this process and any other that leases them, while the coordinator
-//!    applies the source's changes to what is copied already.
-//! 3. *index*: indexes are built when the bulk is there. Unique ones at a settled point: at any
-//!    other moment the copy may hold two documents of different times with the same value.
-//! 4. *follow*: changes are applied until the job is cut over.
+//! 1. *prepare*: read the source's time T0; create and slice the collections; persist slices, T0 and the horizon (T0).
+//! 2. *copy*: this process, and every other process that leases slices, copies the slices, while the coordinator
+//!    applies the source's changes to the documents that are copied already.
+//! 3. *index*: build the indexes once the bulk is copied. Unique indexes are built at a settled point: at any other
+//!    moment the destination may hold two documents of different times with the same value.
+//! 4. *follow*: apply changes until the job is cut over.
 //!
-//! Every step may be done twice: a process that dies anywhere is followed by one that goes on from
-//! the checkpoint ([`State`]).
+//! Every step is idempotent. If a process dies, its successor resumes from the checkpoint ([`State`]).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,7 +20,7 @@ use imago_job::control::Stop;
 use imago_job::eta::Meter;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
-use imago_job::record::{Limits, Record};
+use imago_job::record::Record;
 use imago_job::reporter::Events;
 use imago_job::run::{Ending, Run};
 use tokio::task::JoinSet;
@@ -45,10 +43,12 @@ use crate::server::timing::WRITE_TIME_MAX;
 use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
+use crate::verify::StructureDifference;
 
 mod begin;
 mod catalog;
 mod claim;
+mod create;
 pub mod cutover;
 mod follow;
 mod functions;
@@ -56,92 +56,57 @@ pub mod preflight;
 mod prepare;
 pub mod repair;
 mod report;
+mod retention;
 mod state;
 mod structure;
 mod worker;
 
-use catalog::take_in;
 pub use catalog::{CatalogChanges, Gone, GoneCollection, Joined, News, news};
-pub use claim::{claim, owner_timing, take_over};
+use catalog::{Looked, recover, take_in};
+pub use claim::{claim, owner_timing, standing, take_over};
+pub use create::{FollowedInto, create};
 use follow::Followed;
+pub use retention::restore_retention;
 use state::note;
 pub use state::{Commit, CutOver, Job, SourceBlock, State, WayBack, state_of};
 pub(crate) use state::{save, save_at_last};
 pub use worker::help;
 
-/// The kind of a copy's record.
+/// The kind under which the journal records a copy job.
 pub const KIND: &str = "copy";
 
-/// The end of a run that is not interrupted.
+/// The condition that ends a run, unless the run is interrupted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// The destination has caught up with the source for the first time.
+    /// The run ends when the destination has caught up with the source for the first time.
     CaughtUp,
-    /// Never: it follows until it is interrupted or handed over.
+    /// The run has no end of its own: it follows the source until it is interrupted or handed over.
     HandedOver,
 }
 
-/// The limits and the end of a run.
+/// The limits of a run, and the condition that ends it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Slices that this process copies at the same time.
+    /// Number of slices that this process copies at the same time.
     pub workers: usize,
     /// The condition that ends the run.
     pub until: Until,
-    /// The name of this process, for the job's record.
+    /// The name of this process in the job's record.
     pub process: String,
-    /// Longest wait of the change stream for a change before it reports its position.
+    /// Longest time that the change stream waits for a change before it reports its position.
     pub await_max: Duration,
-    /// About how large a slice of a collection that is yet to be cut is, in bytes of documents.
+    /// Target size of a slice, in bytes of documents, for collections that are not cut into slices yet.
     pub slice_bytes: u64,
-    /// The way past the router, of a job that changes one collection's shape.
+    /// The route of the bulk from shard to shard, past the router; only a reshard job has one.
     pub route: Option<Arc<Route>>,
 }
 
+/// Number of collections that are inspected at the same time: each inspection takes some round trips.
+const LOOKS_AT_ONCE: usize = 16;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Keeps a planned job; nothing else is written.
-///
-/// # Errors
-/// Fails if the destination refuses.
-pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<JobId> {
-    let journal = MongoJournal::new(clusters.destination.clone());
-    refuse_shared(&journal, plan).await?;
-    let spec = serde_json::to_value(plan).map_err(|e| Error::malformed("the plan", e))?;
-    let mut record = Record::new(KIND, spec, journal.now_ms().await?);
-    record.limits = limits;
-    let state = serde_json::to_value(State::default());
-    record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
-    journal.create(&record).await?;
-    Ok(record.id)
-}
-
-/// Refuses to copy into a collection that another job copies into: each would undo what the other did.
-async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
-    for record in journal.list().await? {
-        if record.kind != KIND || record.state.is_final() {
-            continue;
-        }
-        let other = plan_of(&record)?;
-        let into = |planned: &&Planned| {
-            other.collections.iter().any(|of| of.gone.is_none() && of.to == planned.to)
-        };
-        if let Some(shared) = plan.collections.iter().find(into) {
-            let (id, state) = (&record.id, record.state.word());
-            return Err(Error::precondition(
-                format!("job {id}, which is {state}, copies into {} already", shared.to),
-                format!(
-                    "let it go on with `imago job resume {id}`, give it up with `imago job cancel {id}`, \
-                     or choose another name with --ns a.b=c.d"
-                ),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The plan of a job, with the collections that came and went since.
+/// Reads the plan of a job from its record, with the collections that have joined or gone since.
 ///
 /// # Errors
 /// Fails if the record is not one of a copy.
@@ -149,26 +114,27 @@ pub fn plan_of(record: &Record) -> Result<Plan> {
     plan_with(record, &state_of(record)?)
 }
 
-/// The plan of a job whose state is newer than its record.
+/// Reads the plan of a job from its record, and applies the changes in `state`, which may be newer than the record.
 fn plan_with(record: &Record, state: &State) -> Result<Plan> {
     let plan: Plan = serde_json::from_value(record.spec.clone())
         .map_err(|e| Error::malformed("the job's plan", e))?;
     Ok(plan.changed_by(state))
 }
 
-/// The reason for which a process left a copy that may go on.
+/// The reason that a process no longer works at a copy that can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// It has caught up; no process follows the source now.
+    /// The destination has caught up. No process follows the source now.
     CaughtUp,
-    /// Another process took it over.
+    /// Another process took the job over.
     HandedOver,
 }
 
-/// Claims a copy and leads it: the one way to work at a job that [`create`] made or a process left.
+/// Claims and coordinates a copy: the entry point for a job that [`create`] made or that a process left.
 ///
 /// # Errors
-/// As [`claim`]; the error that ended the copy, which its record has too.
+/// Fails as [`claim`] does, and with the error that ended the copy, which the job's record holds too.
+#[crate::boxed]
 pub async fn lead(
     clusters: &Clusters,
     id: &JobId,
@@ -176,23 +142,64 @@ pub async fn lead(
     events: &Events,
     interrupted: &CancellationToken,
 ) -> Result<Left> {
-    let claimed = claim(clusters, id, &options.process, events, interrupted).await?;
-    match run(clusters, claimed, options).await {
-        Ok(()) => Ok(Left::CaughtUp),
-        Err(Error::Stopped(Stop::HandedOver)) => Ok(Left::HandedOver),
-        Err(error) => Err(error),
+    for attempt in 1.. {
+        let claimed = claim(clusters, id, &options.process, events, interrupted).await?;
+        match run_once(clusters, claimed, options, attempt < BEGINS_MAX).await {
+            Ok(Ended::CaughtUp) => return Ok(Left::CaughtUp),
+            Ok(Ended::BeginsAnew) => tokio::time::sleep(BEGINS_EVERY).await,
+            Err(Error::Stopped(Stop::HandedOver)) => return Ok(Left::HandedOver),
+            Err(error) => return Err(error),
+        }
     }
+    unreachable!("the last attempt returns")
 }
 
-/// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
+/// Most times that one process starts a job anew because the source's catalog changes all the time.
+const BEGINS_MAX: u32 = 100;
+/// Pause before a job is started anew.
+const BEGINS_EVERY: Duration = Duration::from_millis(500);
+
+/// The outcome of a run that ended without an error.
+enum Ended {
+    CaughtUp,
+    /// The source's catalog changed during the run, so the job is to be started anew.
+    BeginsAnew,
+}
+
+/// Works at a claimed copy until it is done, interrupted or failed, and records the outcome.
 ///
 /// # Errors
-/// The error that ended it; the record has it too.
+/// Returns the error that ended the copy; the job's record holds it too.
+#[crate::boxed]
 pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()> {
-    let ended = work(clusters, &run, options).boxed().await;
+    run_once(clusters, run, options, false).await.map(|_| ())
+}
+
+async fn run_once(
+    clusters: &Clusters,
+    run: Run,
+    options: &Options,
+    may_begin_anew: bool,
+) -> Result<Ended> {
+    let mut ended = work(clusters, &run, options).boxed().await.map(|()| Ended::CaughtUp);
+    if let Err(error) = &ended
+        && may_begin_anew
+    {
+        match recover(clusters, &run, error).await {
+            Ok(false) => {}
+            Ok(true) => ended = Ok(Ended::BeginsAnew),
+            Err(exact @ Error::Disrupted { .. }) => ended = Err(exact),
+            Err(error) => tracing::warn!(%error, "the source's catalog could not be compared"),
+        }
+    }
+    if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
+        let journal = MongoJournal::new(clusters.destination.clone());
+        let record = journal.load(&run.record().id).await?;
+        restore_retention(&clusters.destination, &record, run.reporter()).await?;
+    }
     let ending = match &ended {
-        // Caught up: it can be resumed, or cut over.
-        Ok(()) => Ending::Stopped(Stop::Interrupted),
+        // The job can be resumed, or cut over.
+        Ok(_) => Ending::Stopped(Stop::Interrupted),
         Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
         Err(error) => Ending::Failed(error.to_string()),
     };
@@ -202,6 +209,9 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
 
 async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     let mut state = state_of(run.record())?;
+    if plan_with(run.record(), &state)?.is_all_gone() {
+        state = take_in(clusters, run, state).await?;
+    }
     loop {
         let mut copy = complete(clusters, run, options, state).boxed().await?;
         let followed = async {
@@ -221,10 +231,10 @@ async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     }
 }
 
-/// A copy whose bulk and indexes are there, of all collections that the source has of it by now.
+/// Completes a copy: returns it once the bulk and the indexes of all collections that have joined are copied.
 ///
 /// # Errors
-/// The error that ends the job.
+/// Returns the error that ends the job.
 pub(crate) async fn complete<'a>(
     clusters: &'a Clusters,
     run: &'a Run,
@@ -235,7 +245,7 @@ pub(crate) async fn complete<'a>(
         let mut copy = Copying::begin_at(clusters, run, options, state).boxed().await?;
         match copy.fill(options).await {
             Ok(true) => return Ok(copy),
-            // No more join than a job may have.
+            // The loop ends, because at most `JOINED_MAX` collections join a job.
             Ok(false) => state = take_in(clusters, run, copy.end().await?).await?,
             Err(error) => {
                 copy.quiesce().await;
@@ -245,51 +255,62 @@ pub(crate) async fn complete<'a>(
     }
 }
 
-/// A copy that this process leads.
+/// A copy that this process coordinates.
 pub struct Copying<'a> {
     clusters: &'a Clusters,
     run: &'a Run,
-    /// The plan.
+    /// The plan, with the collections that have joined or gone since.
     pub plan: Plan,
-    /// The record's state.
+    /// The state that is saved as the checkpoint of the job's record.
     pub state: State,
-    /// Differences between `state` and the source's catalog, as of the last look.
+    /// Differences between the plan and the source's catalog, as of the last inspection.
     news: News,
-    /// A look at the catalog that is under way.
-    looking: Option<AbortOnDropHandle<Result<News>>>,
+    /// The inspection of both catalogs that is in progress.
+    looking: Option<AbortOnDropHandle<Result<Looked>>>,
     looked: Instant,
     look_took: Duration,
-    /// Collections that are left out, as far as the operator was told.
+    /// Collections that do not join the job and that a warning has reported.
     told: HashSet<Namespace>,
-    /// The collections.
+    /// Indexes and options that still differ after the job tried to make them equal, by the collection's number.
+    unmatched: BTreeMap<usize, Vec<StructureDifference>>,
+    /// Descriptions of the indexes that are being built at the source.
+    building: Vec<String>,
+    /// True if the source includes its last writes: it is not a single secondary.
+    has_last_writes: bool,
+    /// The source and destination of each collection, by its number.
     pub pairs: Arc<Vec<Pair>>,
+    /// The source's definition of each collection, by its number.
     pub(crate) definitions: Arc<Vec<Definition>>,
     leases: Leases,
     counters: Arc<Counters>,
     workers: JoinSet<Result<()>>,
-    /// The coordinator.
+    /// Applies the source's changes.
     pub coordinator: Coordinator,
-    /// The way of the bulk, while it is copied past a router.
+    /// The route of the bulk from shard to shard, while it is copied past a router.
     route: Option<Arc<Route>>,
+    /// Documents and bytes to copy, estimated.
     total: (u64, u64),
+    /// Documents and bytes that earlier processes of the job copied.
     copied_before: (u64, u64),
+    /// Changes that earlier processes of the job applied.
     applied_before: u64,
     meter: Meter,
     reported: Instant,
     saved: Instant,
-    /// A save of the checkpoint that is under way: the coordinator does not wait for it.
+    /// The save of the checkpoint that is in progress. The coordinator does not wait for it.
     saving: Option<AbortOnDropHandle<Result<()>>>,
     began: Instant,
+    /// Time up to which changes are applied, in seconds since 1970, for the monitor of the source's log.
     applied: Applied,
     _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Copying<'_> {
-    /// Copies the bulk and builds the indexes, where that is not done. False when the source has
-    /// collections by then that are to join: they do behind the end of this coordinator.
+    /// Copies the bulk and builds the indexes, unless that is done already. Returns false if the set of collections
+    /// has to change meanwhile: the caller then ends this coordinator and starts another one.
     ///
     /// # Errors
-    /// The error that ends the job.
+    /// Returns the error that ends the job.
     async fn fill(&mut self, options: &Options) -> Result<bool> {
         let _pace = (!self.coordinator.is_copied()).then(|| self.spare_clients());
         if !self.coordinator.is_copied() {
@@ -303,8 +324,7 @@ impl Copying<'_> {
         Ok(!self.has_news().await?)
     }
 
-    /// Keeps the bulk at a pace that clients of either cluster hardly feel, until the returned
-    /// watch is dropped.
+    /// Paces the bulk so that clients of both clusters are hardly slowed down, until the returned watch is dropped.
     fn spare_clients(&self) -> Watching {
         let of = |side: fn(&Planned) -> &Namespace| {
             self.plan.collections.iter().map(side).cloned().collect::<Vec<Namespace>>()
@@ -323,10 +343,10 @@ impl Copying<'_> {
         pace::watch(vec![source, destination], self.run.control().clone(), reporter)
     }
 
-    /// Copies slices until all are copied, by this process or others.
+    /// Copies slices until this process and the other processes of the job have copied all of them.
     ///
     /// # Errors
-    /// The error that ends the job.
+    /// Returns the error that ends the job.
     pub async fn copy_bulk(&mut self, options: &Options) -> Result<()> {
         self.route.clone_from(&options.route);
         let worker = Worker {
@@ -350,14 +370,15 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// One step of the coordinator, with its other duties: structure, reports, the checkpoint.
+    /// Runs one step of the coordinator, and the other duties that are due: structure, reports, the checkpoint.
     ///
     /// # Errors
-    /// The error that ends the job.
+    /// Returns the error that ends the job.
+    #[crate::boxed]
     pub async fn step(&mut self) -> Result<()> {
         self.coordinator.step().await?;
         self.lose_ended().await?;
-        self.look_at_catalog().await;
+        self.look_at_catalog().await?;
         if self.state.is_indexed {
             for (ns, what) in self.coordinator.take_structure() {
                 self.follow_structure(ns, &what).await?;
@@ -375,7 +396,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Saves beside the coordinator: a save waits for the destination's majority, and changes should not.
+    /// Starts a save in the background: it waits for the destination's majority, and changes should not wait.
     fn begin_save(&mut self) -> Result<()> {
         self.saved = Instant::now();
         if !self.note_checkpoint()? {
@@ -387,8 +408,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Waits for the save under way, if there is one: an older state must not reach the record
-    /// after a newer one.
+    /// Waits for the save in progress, if any: an older state must not reach the record after a newer one.
     async fn end_save(&mut self) -> Result<()> {
         match self.saving.take() {
             Some(saving) => saving.await.expect("a save neither panics nor is aborted"),
@@ -396,8 +416,8 @@ impl Copying<'_> {
         }
     }
 
-    /// Takes the coordinator's checkpoint over into the state; false when there is none yet, or when a
-    /// successor that begins there would miss a change of indexes or options.
+    /// Copies the coordinator's checkpoint into the state. Returns false if there is none yet, or if a successor that
+    /// resumes there would miss a change of indexes or options.
     fn note_checkpoint(&mut self) -> Result<bool> {
         if self.coordinator.has_ended()
             || (self.state.is_indexed && self.coordinator.has_structure())
@@ -410,33 +430,34 @@ impl Copying<'_> {
         Ok(true)
     }
 
-    /// The source's time now.
+    /// Returns the source's current cluster time.
     ///
     /// # Errors
-    /// Fails if the source stays away, or the job is stopped.
+    /// Fails if the source stays unavailable, or the job is stopped.
     pub async fn source_time(&self) -> Result<Timestamp> {
         let ask = || self.clusters.source.cluster_time();
         retry_transient("ask for the source's time", self.run.control(), ask).await
     }
 
-    /// Has the source's quiet shards tell their time: without it the stream gets there too, only
-    /// later.
+    /// Makes the source's idle shards report their cluster time. Without that the stream still advances, only later.
+    #[crate::boxed]
     pub async fn heartbeat(&self) {
         if let Err(error) = self.clusters.source.heartbeat().await {
             tracing::debug!(%error, "the source's shards were not nudged");
         }
     }
 
-    /// Pause, cancel, throttle.
+    /// Returns the control by which the job is paused, cancelled and throttled.
     #[must_use]
     pub fn control(&self) -> imago_job::control::Control {
         self.run.control().clone()
     }
 
-    /// Keeps the checkpoint.
+    /// Saves the checkpoint.
     ///
     /// # Errors
-    /// Fails if the job was taken over, or the destination stays away.
+    /// Fails if the job was taken over, or the destination stays unavailable.
+    #[crate::boxed]
     pub async fn save(&mut self) -> Result<()> {
         self.end_save().await?;
         self.note_checkpoint()?;
@@ -445,9 +466,8 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Ends everything that this process still does at the copy, and returns when none of its
-    /// writes can be under way any more: its successor may begin at once. A server that does not
-    /// answer ends each write by itself, after [`WRITE_TIME_MAX`].
+    /// Stops the job's work in this process, and returns once none of its writes can still be in progress, so that a
+    /// successor may start at once. If a server does not reply, it ends each write by itself after [`WRITE_TIME_MAX`].
     pub async fn quiesce(&mut self) {
         self.run.control().stop(Stop::Interrupted);
         let ended = async {
@@ -460,14 +480,14 @@ impl Copying<'_> {
         }
     }
 
-    /// Ends the coordinator, keeps its last checkpoint, and returns the job's state.
+    /// Ends the coordinator, saves its last checkpoint, and returns the job's state.
     ///
     /// # Errors
     /// Fails if a round in progress failed, or the job was taken over.
     pub async fn end(mut self) -> Result<State> {
         self.report();
         self.end_save().await?;
-        // The last checkpoint may be past the event that ended a collection: a resume would miss it.
+        // The last checkpoint may be past the event that ended a collection: a resume would miss that event.
         self.lose_ended().await?;
         let misses_structure = self.state.is_indexed && self.coordinator.has_structure();
         if let Some(checkpoint) = self.coordinator.end().await?.filter(|_| !misses_structure) {

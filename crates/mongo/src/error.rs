@@ -1,7 +1,7 @@
 //! Errors of a cluster, a job or a document, and their remedies.
 //!
-//! Every error says what happened and to what; [`Error::help`] says what to do. An exit code is
-//! made of [`Error::class`]. A connection string never appears here unredacted.
+//! Every error names the operation that failed and its object; [`Error::help`] gives the remedy. The exit code of a
+//! command follows from [`Error::class`]. A connection string appears in an error only in redacted form.
 
 use imago_job::control::Stop;
 use imago_job::retry::{Bound, RetryError};
@@ -13,182 +13,184 @@ mod said;
 pub(crate) use said::without_documents;
 pub use said::{UNAUTHORIZED, said};
 
-/// The result of everything that talks to a cluster.
+/// The result of an operation on a cluster.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The outcome of a command that ends with an error.
+/// Class of a command's error, from which its exit code follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The operation was tried and failed.
+    /// The operation was attempted and failed.
     Failed,
-    /// The request makes no sense as it was typed.
+    /// The request is invalid as it was typed.
     Usage,
-    /// A precondition is unmet; nothing was changed.
+    /// A precondition is not met. Nothing was changed.
     Precondition,
-    /// It stopped before the end, and can be resumed.
+    /// The operation stopped before its end and can be resumed.
     Interrupted,
 }
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An argument cannot be understood.
+    /// An argument is invalid.
     #[error("{what}")]
     Usage {
-        /// The fault.
+        /// Description of the error.
         what: String,
-        /// The remedy.
+        /// Remedy.
         help: String,
     },
-    /// Something must be true first, and is not. Nothing was changed.
+    /// A precondition is not met. Nothing was changed.
     #[error("{what}")]
     Precondition {
-        /// The unmet precondition, and of what.
+        /// Description of the unmet precondition and of the object that it concerns.
         what: String,
-        /// The step that meets it.
+        /// Step that meets the precondition.
         help: String,
     },
-    /// A cluster did not answer.
+    /// A cluster cannot be reached.
     #[error("the {role} {cluster} cannot be reached: {cause}")]
     Unreachable {
-        /// `source` or `destination`.
+        /// Role of the cluster: `source` or `destination`.
         role: &'static str,
-        /// The redacted connection string.
+        /// Redacted connection string of the cluster.
         cluster: String,
-        /// The driver's message.
+        /// Message of one of the cluster's servers, or of the driver.
         cause: String,
+        /// Remedy.
+        help: String,
     },
-    /// A cluster refused the credentials.
+    /// A cluster rejected the credentials.
     #[error("the {role} {cluster} refused the credentials: {cause}")]
     Credentials {
-        /// `source` or `destination`.
+        /// Role of the cluster: `source` or `destination`.
         role: &'static str,
-        /// The redacted connection string.
+        /// Redacted connection string of the cluster.
         cluster: String,
         /// The server's message.
         cause: String,
     },
-    /// A server answered a command with an error that a retry does not mend.
+    /// A server answered a command with an error.
     #[error("{doing} failed: {}", said(cause))]
     Server {
-        /// The command, and on what.
+        /// The command and its object.
         doing: String,
-        /// The server's message. It is not reported as a cause: that would show the parts that
-        /// [`said`] leaves out.
+        /// The server's error. It is not a `#[source]`, because its own text contains the parts that [`said`]
+        /// removes.
         cause: Box<mongodb::error::Error>,
     },
-    /// A state of the server that passes: an election, stale routing, a majority out of reach.
+    /// A server is in a temporary state: an election, stale routing, a majority that is out of reach.
     #[error("{doing} failed for now: {cause}")]
     Passing {
-        /// The command, and on what.
+        /// The command and its object.
         doing: String,
         /// The server's message.
         cause: String,
     },
-    /// Retries were used up.
+    /// The operation failed in all attempts that its retry budget allows.
     #[error("{tried}")]
     Exhausted {
-        /// The attempted action, how often, for how long, and the last failure.
+        /// Message with the operation, the number of attempts, the elapsed time, and the last failure.
         tried: String,
-        /// The last failure.
+        /// Error of the last attempt.
         #[source]
         cause: Box<Error>,
     },
     /// A document cannot be written at the destination.
     #[error("document {id} of {ns} cannot be written at the destination: {cause}")]
     Document {
-        /// The namespace at the destination.
+        /// The collection at the destination.
         ns: String,
-        /// The `_id`, as extended JSON.
+        /// The document's `_id`, as extended JSON.
         id: String,
         /// The server's message.
         cause: String,
-        /// The remedy.
+        /// Remedy.
         help: String,
     },
-    /// The source's log no longer holds the changes that the job needs.
+    /// The source's oplog no longer contains the changes that the job needs.
     #[error("the source's oplog no longer reaches back to {needed}: {cause}")]
     OplogRolledOver {
-        /// The position that is needed.
+        /// Position in the oplog that the job needs.
         needed: String,
         /// The server's message.
         cause: String,
     },
-    /// The source does not find the position in its log that the job needs, though it may reach
-    /// back to it: the source is another one now, or the position is not its own.
+    /// The source rejects the position from which the job resumes, although its oplog may reach back that far: the
+    /// source is a different cluster now, or the position belongs to another cluster.
     #[error("the source refuses to go on with its changes after {needed}: {cause}")]
     PositionRefused {
-        /// The position that is needed.
+        /// Position in the oplog that the job needs.
         needed: String,
         /// The server's message.
         cause: String,
     },
-    /// A copied collection was dropped, renamed, or otherwise taken away under the job.
+    /// A collection of the job was dropped, renamed or resharded at the source while it was being copied.
     #[error("{ns} was {what} at the source while it was being copied")]
     Disrupted {
-        /// The namespace at the source.
+        /// The collection at the source.
         ns: String,
-        /// Dropped, renamed to …, resharded.
+        /// What happened to the collection, as a past participle: dropped, renamed to …, resharded.
         what: String,
     },
-    /// The source got or lost collections of a job while its writes were being blocked.
+    /// Collections of the job were created or dropped at the source while its writes were being blocked.
     #[error("the source got or lost a collection of job {job} while writes were being blocked")]
     CatalogChanged {
         /// The job.
         job: imago_job::id::JobId,
     },
-    /// A server may or may not have met a request; the next process of the job finds out.
+    /// The outcome of a request is unknown. The next process of the job determines it.
     #[error("it is not known yet {what}: {cause}")]
     Undecided {
-        /// The unknown fact.
+        /// The unknown fact, as an indirect question ("whether …").
         what: String,
-        /// The last that was heard.
+        /// Message of the last error.
         cause: String,
     },
-    /// Another process took the job or the slice over.
+    /// Another process took over the job or the slice.
     #[error("{what} was taken over by another process")]
     Superseded {
-        /// The job or slice.
+        /// The job or the slice.
         what: String,
     },
     /// The job's state could not be read or written.
     #[error(transparent)]
     Journal(#[from] imago_job::journal::JournalError),
-    /// Stopped by a signal or by a command.
+    /// The operation was stopped by a signal or by a command.
     #[error(transparent)]
     Stopped(#[from] Stop),
-    /// A server's answer does not have the form that the protocol promises.
+    /// A server's reply lacks a part that the protocol promises, or has it in another form.
     #[error("{doing}: the server's answer is malformed: {cause}")]
     Malformed {
-        /// Which command's answer.
+        /// The command to which the server replied.
         doing: String,
-        /// The missing or wrong part.
+        /// The missing or malformed part.
         cause: String,
     },
 }
 
 impl Error {
-    /// A server's error for a command, classified by the user's remedies.
+    /// Returns an [`Error::Server`] for the failed command `doing`.
     pub fn server(doing: impl Into<String>, cause: mongodb::error::Error) -> Self {
         Self::Server { doing: doing.into(), cause: Box::new(cause) }
     }
 
-    /// An answer that is not of the promised form.
+    /// Returns an [`Error::Malformed`] for the reply to the command `doing`.
     pub fn malformed(doing: impl Into<String>, cause: impl ToString) -> Self {
         Self::Malformed { doing: doing.into(), cause: cause.to_string() }
     }
 
-    /// A precondition that is unmet.
+    /// Returns an [`Error::Precondition`].
     pub fn precondition(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Precondition { what: what.into(), help: help.into() }
     }
 
-    /// An argument that cannot be understood.
+    /// Returns an [`Error::Usage`].
     pub fn usage(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Usage { what: what.into(), help: help.into() }
     }
 
-    /// The outcome of a command that ends with this error.
+    /// Returns the class of this error.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -214,22 +216,20 @@ impl Error {
         }
     }
 
-    /// The reader's remedy.
+    /// Returns the remedy for the user, or `None` if there is none to give.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::Usage { help, .. }
             | Self::Precondition { help, .. }
+            | Self::Unreachable { help, .. }
             | Self::Document { help, .. } => help.clone(),
-            Self::Unreachable { .. } => {
-                "check the host, the port, the replica set's name and the network path".into()
-            }
             Self::Credentials { .. } => {
                 "check the user, the password and authSource in the connection string".into()
             }
             Self::Server { cause, .. } => match code(cause) {
                 Some(UNAUTHORIZED) => {
-                    "give the user the missing privilege (see the README, Privileges)".into()
+                    "give the user the missing privilege (docs/operations.md#privileges)".into()
                 }
                 _ => return None,
             },
@@ -268,8 +268,8 @@ impl Error {
         })
     }
 
-    /// True if the same attempt may succeed a moment later: elections, cut connections, stale
-    /// routing, overload. Every operation that is retried on this is idempotent.
+    /// Returns true if the same attempt may succeed a moment later: elections, cut connections, stale routing,
+    /// overload. Every operation that is retried because of this is idempotent.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -309,7 +309,7 @@ impl From<RetryError<Error>> for Error {
     }
 }
 
-/// The server's error code, if a server answered.
+/// Returns the server's error code, or `None` if the error does not come from a server's reply.
 #[must_use]
 pub fn code(error: &mongodb::error::Error) -> Option<i32> {
     match error.kind.as_ref() {
@@ -322,12 +322,12 @@ pub fn code(error: &mongodb::error::Error) -> Option<i32> {
     }
 }
 
-/// Codes that name a passing state of a server or of the routing to it.
+/// Server error codes of temporary states of a server or of the routing to it.
 ///
-/// Elections and shutdown (91, 189, 10107, 11600, 11602, 13435, 13436), network (6, 7, 89, 9001),
-/// routing (63 `StaleShardVersion`, 150 `StaleEpoch`, 249 `StaleDbVersion`, 13388 `StaleConfig`,
-/// 273, 358), time limits (50, 202, 262), cursors and plans killed under us (43, 175, 237, 246),
-/// conflicts (112, 117), no member fit to read from (133, 134), majority not reached (64).
+/// Elections and shutdown (91, 189, 10107, 11600, 11602, 13435, 13436), network (6, 7, 89, 9001), routing (63
+/// `StaleShardVersion`, 150 `StaleEpoch`, 249 `StaleDbVersion`, 13388 `StaleConfig`, 273, 358), time limits (50,
+/// 202, 262), cursors and query plans killed during the operation (43, 175, 237, 246), conflicts (112, 117), no
+/// eligible member to read from (133, 134), majority not reached (64).
 pub const TRANSIENT: &[i32] = &[
     6, 7, 43, 50, 63, 64, 89, 91, 112, 117, 133, 134, 150, 175, 189, 202, 237, 246, 249, 262, 273,
     358, 9001, 10107, 11600, 11602, 13388, 13435, 13436,
@@ -339,8 +339,8 @@ fn is_transient(error: &mongodb::error::Error) -> bool {
         | ErrorKind::ConnectionPoolCleared { .. }
         | ErrorKind::ServerSelection { .. }
         | ErrorKind::DnsResolve { .. }
-        // An endpoint was authorised when it connected. A member that elects, or has not heard of the user yet,
-        // says no more than this.
+        // The endpoint was authenticated when it connected, so the credentials are valid. A member reports this
+        // error during an election, and before the user has been replicated to it.
         | ErrorKind::Authentication { .. } => true,
         _ => {
             error.contains_label("RetryableWriteError")

@@ -1,4 +1,4 @@
-//! Copying, verifying, repairing and switching over live MongoDB collections.
+//! Copies, verifies, repairs and cuts over live MongoDB collections.
 //!
 //! The folders are layers; imports point downwards only: `reshard` above `copy`, `verify`,
 //! `replicate`, `state`, `server` and `bson`, in this order.
@@ -16,5 +16,9 @@ pub mod server;
 pub mod state;
 pub mod verify;
 
-/// The database at the destination that keeps the state of jobs.
+/// Boxes the future of an async function that other crates call. Its body is then compiled once, in this crate,
+/// rather than in each crate that awaits it.
+pub(crate) use async_recursion::async_recursion as boxed;
+
+/// The database at the destination that contains the persisted state of jobs.
 pub const STATE_DB: &str = "imago";

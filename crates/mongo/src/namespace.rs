@@ -1,4 +1,4 @@
-//! Names of collections, and the patterns by which a user names many of them.
+//! Names of collections, and the selectors by which a user names one or many of them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A collection's full name.
+/// Full name of a collection: database and collection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Namespace {
-    /// The database.
+    /// Name of the database.
     pub db: String,
-    /// The collection in it; it may contain dots.
+    /// Name of the collection in the database; it may contain dots.
     pub coll: String,
 }
 
 impl Namespace {
-    /// The collection `coll` in `db`.
+    /// Returns the namespace of the collection `coll` in the database `db`.
     pub fn new(db: impl Into<String>, coll: impl Into<String>) -> Self {
         Self { db: db.into(), coll: coll.into() }
     }
@@ -61,23 +61,23 @@ impl From<Namespace> for String {
     }
 }
 
-/// The argument of `--ns`.
+/// Selection of collections: the argument of `--ns`.
 #[derive(Clone, Debug)]
 pub enum Selector {
-    /// One collection, perhaps under another name at the destination.
+    /// One collection, possibly with another name at the destination.
     One {
-        /// At the source.
+        /// The collection at the source.
         from: Namespace,
-        /// At the destination.
+        /// The collection at the destination.
         to: Namespace,
     },
-    /// Every collection whose name matches: `*` stands for any run of characters.
+    /// Every collection whose full name matches the pattern, except internal ones.
     Matching(Pattern),
-    /// Every collection that is not the server's own.
+    /// Every collection except internal ones.
     All,
 }
 
-/// A pattern with `*`, such as `shop.*` or `*.reviews`.
+/// Pattern for full names, such as `shop.*` or `*.reviews`; `*` matches any sequence of characters.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -99,7 +99,7 @@ impl FromStr for Selector {
                 ));
             }
             let quoted: Vec<String> = text.split('*').map(regex::escape).collect();
-            // A server takes every character but NUL in a name, line breaks too.
+            // Names may contain any character but NUL, including line breaks, so the dot matches all characters.
             let regex = Regex::new(&format!("(?s)^{}$", quoted.join(".*")))
                 .map_err(|error| Error::usage(error.to_string(), "use * for any characters"))?;
             return Ok(Self::Matching(Pattern { text: text.to_owned(), regex }));
@@ -110,7 +110,7 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// True if a pattern matches the name, including that of an internal collection.
+    /// Returns true if this is a pattern or `all` and matches `ns`, which may be an internal collection.
     #[must_use]
     pub fn covers(&self, ns: &Namespace) -> bool {
         match self {
@@ -120,7 +120,7 @@ impl Selector {
         }
     }
 
-    /// The name of `ns` at the destination, or nothing if it is not selected.
+    /// Returns the name of `ns` at the destination, or `None` if `ns` is not selected.
     #[must_use]
     pub fn select(&self, ns: &Namespace) -> Option<Namespace> {
         match self {
@@ -144,16 +144,19 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The prefix of all shadows' names.
+/// Prefix of the names of all shadow collections.
 pub const SHADOW_PREFIX: &str = "imago.shadow.";
 
-/// Databases and collections that belong to a server or to Imago, never to an application.
+/// Returns true for collections that belong to a server or to Imago rather than to an application. That includes
+/// shadow collections: a shadow is renamed to the name of another collection, or dropped.
 #[must_use]
 pub fn is_servers_own(ns: &Namespace) -> bool {
-    is_servers_own_database(&ns.db) || ns.coll.starts_with("system.")
+    is_servers_own_database(&ns.db)
+        || ns.coll.starts_with("system.")
+        || ns.coll.starts_with(SHADOW_PREFIX)
 }
 
-/// Databases that belong to a server or to Imago.
+/// Returns true for databases that belong to a server or to Imago.
 #[must_use]
 pub fn is_servers_own_database(db: &str) -> bool {
     matches!(db, "admin" | "config" | "local" | crate::STATE_DB)
@@ -184,6 +187,10 @@ mod tests {
         assert_eq!(select("*", "config.chunks"), None);
         assert_eq!(select("all", "imago.jobs"), None);
         assert_eq!(select("all", "a.system.views"), None);
+        for pattern in ["all", "shop.*", "shop.imago.*"] {
+            assert_eq!(select(pattern, "shop.imago.shadow.1m7ya6gyq-24np"), None, "{pattern}");
+        }
+        assert_eq!(select("all", "shop.imago.shadows").as_deref(), Some("shop.imago.shadows"));
     }
 
     #[test]

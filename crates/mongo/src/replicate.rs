@@ -1,9 +1,10 @@
-//! From one cluster to another: the bulk is read, changes are followed and applied.
+//! Replication from one cluster to another: reads the bulk, follows the changes, and applies them.
 
 pub mod apply;
 pub mod bulk_reader;
 pub mod changes;
 pub mod coordinator;
+pub(crate) mod duplicate_ids;
 pub mod monitor;
 pub mod pace;
 pub mod route;

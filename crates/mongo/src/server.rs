@@ -1,10 +1,11 @@
-//! One server or cluster: connections, collections, writes, shards, and blocks of writes.
+//! Operations on one server or cluster: connections, collections, writes, shards, and write blocks.
 
 pub mod block;
 pub mod clusters;
 pub mod collection;
 pub mod endpoint;
 pub(crate) mod privileges;
+pub mod retention;
 pub mod shard;
 pub mod shard_key;
 pub(crate) mod structure;

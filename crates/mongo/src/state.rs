@@ -1,4 +1,4 @@
-//! The state of jobs, kept in a cluster.
+//! The persisted state of jobs, in the destination cluster.
 
 pub mod journal;
 pub mod leases;

@@ -1,23 +1,21 @@
-//! Proving that a copy equals its source, while both may be changing.
+//! Verification that a copy equals its source, while both may be changing.
 //!
-//! The idea is that of the Mailbox migration ("Verifying copied data", 2013): compare, and compare
-//! again with growing pauses the documents that looked different, because a document that was
-//! caught between a change and its copy is no difference; and compare the documents of the last
-//! operations before clients move over. The gaps of that design are closed too: documents that
-//! exist only at the destination, and order of fields.
+//! The method is that of the Mailbox migration ("Verifying copied data", 2013). Documents that differed are
+//! compared again with growing pauses, because a document that was read between a change and its copy is not a
+//! difference. The documents of the last operations are compared before clients move to the destination. Two gaps
+//! of that design are closed: documents that exist only at the destination, and the order of fields.
 //!
 //! Invariants:
 //! - "Equal" means the same bytes. Nothing is parsed but the `_id`, which aligns both sides.
-//! - Writes that were acknowledged at either side before the verification began are seen by it:
-//!   every read has majority read concern and waits for the cluster time at which the verification
-//!   began.
-//! - A difference is reported only after it was seen again in every retry, at the primaries.
-//! - Servers that are away for a while, an election say, end nothing; none is waited for without end
-//!   ([`patience`]).
+//! - Writes that were acknowledged at either side before the verification began are included: every read has
+//!   majority read concern and waits for the cluster time at which the verification began.
+//! - A difference is reported only after every retry, at the primaries, found it again.
+//! - Servers that are unavailable for a while, such as during an election, do not end the verification, and the
+//!   wait for each is bounded ([`patience`]).
 //! - Memory is bounded: batches by the server's 16 MB, suspects by [`Spec::suspects_max`].
 //!
-//! A running verification cannot see a document that is written behind both readers after they
-//! passed. [`Mode::LastOps`] after writes have stopped closes that gap.
+//! A running verification does not detect a document that is written at a position that both readers have passed.
+//! [`Mode::LastOps`] after writes have stopped closes that gap.
 
 use std::sync::Arc;
 
@@ -29,9 +27,11 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::route::Route;
 use crate::server::collection::{Definition, Handle, Kind as CollectionKind};
+use crate::server::retention::Suspension;
 use crate::server::shard::index_gaps;
 
 mod duplicate_ids;
+mod expiry;
 mod feed;
 mod filter;
 mod full;
@@ -48,55 +48,58 @@ mod shards;
 mod structure;
 mod suspects;
 
-pub(crate) use duplicate_ids::{counted_twice, held_twice};
+pub(crate) use duplicate_ids::held_twice;
 pub use filter::check as check_filter;
 pub use mismatch::{Difference, Mismatch, MismatchFileError, read_mismatches};
 pub use schedule::Retries;
 pub use structure::StructureDifference;
 pub(crate) use structure::{indexes as index_differences, options as options_differences};
 
+use expiry::Expiry;
 use lookup::{Lookup, Members};
 use patience::retry_transient;
 use recheck::Confirmed;
 use suspects::Suspects;
 
-/// Which documents are compared.
+/// The documents that are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mode {
-    /// All of both sides.
+    /// All documents of both sides.
     Full,
-    /// About this many, chosen at random from each side.
+    /// About this many documents, drawn at random from each side.
     Sample(u64),
-    /// This share of each side, between 0 and 1, chosen at random.
+    /// This share (0..1) of each side's documents, drawn at random.
     Fraction(f64),
-    /// Those that the source's last operations wrote, this many operations.
+    /// The documents that the source's last operations wrote; the value is the number of operations.
     LastOps(u64),
-    /// These.
+    /// The documents with these `_id`s.
     Ids(Vec<Id>),
 }
 
-/// The extent of a verification, and its patience.
+/// Extent of a verification, its retries and its limits.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Which documents.
+    /// The documents that are compared.
     pub mode: Mode,
-    /// Only documents that match it.
+    /// Query filter; only documents that match it are compared. `None` compares all.
     pub filter: Option<Document>,
-    /// The pauses before a difference is called one.
+    /// Rounds and pauses of the retries before a difference is reported.
     pub retries: Retries,
-    /// Ranges of a full verification that are read at the same time.
+    /// Number of ranges of a full verification that are read concurrently.
     pub workers: usize,
-    /// More documents than this that look different end the search for more of them.
+    /// Number of suspects, documents that differed once, above which the search for more of them ends.
     pub suspects_max: usize,
-    /// Most differences that the report lists; it counts all of them.
+    /// Most differences that the report lists; its counts include all differences.
     pub listed_max: usize,
-    /// Options and indexes are compared too.
+    /// True if options and indexes are compared too.
     pub structure: bool,
-    /// Past the router to the shards, where both sides are in one cluster and a full comparison
-    /// wants it.
+    /// Route past the router to the shards, for a full comparison within one cluster; `None` reads through the
+    /// router.
     pub route: Option<Arc<Route>>,
-    /// Bounds of a full comparison's ranges; it finds them itself when there are none.
+    /// Bounds of the ranges of a full comparison. If the list is empty, the verification determines them itself.
     pub cuts: Vec<Id>,
+    /// True if a job replicates to the destination and has suspended the retention rules there.
+    pub is_retention_suspended: bool,
 }
 
 impl Default for Spec {
@@ -111,85 +114,96 @@ impl Default for Spec {
             structure: true,
             route: None,
             cuts: Vec::new(),
+            is_retention_suspended: false,
         }
     }
 }
 
-/// The last operations of the source.
+/// Result of reading the source's last operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastOps {
-    /// Requested operations.
+    /// Number of requested operations.
     pub wanted: u64,
-    /// Operations that the source still remembers, at most the requested ones.
+    /// Number of operations that the source's log still contains, at most the requested number.
     pub found: u64,
-    /// Different documents that they wrote.
+    /// Number of distinct documents that these operations wrote.
     pub documents: u64,
-    /// The place from which they were read: `oplog` or `change stream`.
+    /// The log that was read: `oplog` or `change stream`.
     pub read_from: String,
 }
 
-/// The progress of a verification; handed to the caller now and then.
+/// Progress of a verification, passed to [`Watch::progress`] from time to time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Documents compared so far.
+    /// Number of documents compared so far.
     pub compared: u64,
-    /// About how many there are, where that is known.
+    /// Estimated number of documents to compare, where it is known.
     pub expected: Option<u64>,
-    /// Documents that look different so far.
+    /// Number of documents so far that differed at their last comparison.
     pub suspects: u64,
-    /// Which retry is running; 0 during the first comparison.
+    /// Number of the running round of retries; 0 during the first comparison.
     pub retry: u32,
 }
 
-/// The result of a verification.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The collection at the source.
     pub source: String,
     /// The collection at the destination.
     pub destination: String,
-    /// Documents (different `_id`s) that were compared.
+    /// Number of documents (distinct `_id`s) that were compared.
     pub compared: u64,
-    /// Bytes of documents that were read from the source for that.
+    /// Bytes of documents that were read from the source for the comparison.
     pub compared_bytes: u64,
-    /// True if the destination has no such collection: then all of the source's documents are
-    /// missing, and none is listed.
+    /// True if the destination has no such collection. All of the source's documents are then counted as missing,
+    /// and none is listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_missing: bool,
-    /// Documents that are only at the source.
+    /// Number of documents that only the source has.
     pub missing: u64,
-    /// Documents that are only at the destination.
+    /// Number of documents that only the destination has.
     pub extra: u64,
-    /// Documents that are at both sides with different bytes.
+    /// Number of documents that both sides have with different bytes.
     pub different: u64,
-    /// `_id`s that one side holds more than once (on different shards).
+    /// Number of `_id`s that one side has more than once (on different shards).
     pub duplicate: u64,
-    /// Among the above, those that were still being changed at the last retry.
+    /// Number of differences among the above whose source document still changed between the last two rounds.
     pub unsettled: u64,
-    /// Documents that looked different at first.
+    /// Number of documents that differed at the first comparison.
     pub suspected: u64,
-    /// Those of them that a retry found equal.
+    /// Number of suspected documents that a later comparison found equal.
     pub resolved: u64,
-    /// Rounds of retries that were made.
+    /// Number of suspected documents that are due for deletion by a TTL index and that one side's server has
+    /// deleted already. They are not differences.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub expired: u64,
+    /// Number of rounds of retries.
     pub retries: u32,
-    /// The first differences; the counts include all of them.
+    /// The first differences, at most [`Spec::listed_max`]; the counts include all of them.
     pub differences: Vec<Mismatch>,
-    /// Options that differ.
+    /// Collection options that differ.
     pub options_differences: Vec<StructureDifference>,
     /// Indexes that differ.
     pub index_differences: Vec<StructureDifference>,
-    /// The result of [`Mode::LastOps`].
+    /// Result of reading the last operations, for [`Mode::LastOps`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_ops: Option<LastOps>,
-    /// The reason that not everything was compared, if so; the counts are exact for the rest.
+    /// Reason why not everything was compared; `None` if everything was. The counts are exact for the part that was
+    /// compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
     /// Duration of the verification, in ms.
     pub elapsed_ms: u64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 impl Report {
-    /// Differences between documents.
+    /// Returns the number of documents that differ.
     #[must_use]
     pub fn document_differences(&self) -> u64 {
         self.missing + self.extra + self.different + self.duplicate
@@ -204,7 +218,7 @@ impl Report {
         } += 1;
     }
 
-    /// Replaces the differences so far by the findings of a better look.
+    /// Replaces the differences by those that a later comparison confirmed, and counts the others as resolved.
     pub(crate) fn keep(&mut self, differences: Vec<Mismatch>) {
         self.resolved += self.document_differences() - differences.len() as u64;
         (self.missing, self.extra, self.different, self.duplicate, self.unsettled) =
@@ -215,7 +229,7 @@ impl Report {
         self.differences = differences;
     }
 
-    /// True if everything requested was compared and found equal.
+    /// Returns true if everything requested was compared and found equal.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         !self.is_missing
@@ -226,19 +240,19 @@ impl Report {
     }
 }
 
-/// The reports of a verification while it runs.
+/// Receiver of the reports of a running verification.
 pub trait Watch: Send {
-    /// Receives the progress, from time to time.
+    /// Receives the progress from time to time.
     fn progress(&mut self, progress: Progress);
 
-    /// Receives a difference that outlasted all retries.
+    /// Receives a difference that every retry confirmed.
     ///
     /// # Errors
-    /// Fails if the difference cannot be recorded: that ends the verification.
+    /// Fails if the difference cannot be recorded, which ends the verification.
     fn mismatch(&mut self, mismatch: &Mismatch) -> std::io::Result<()>;
 }
 
-/// A watch that does not look.
+/// A [`Watch`] that ignores all reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unwatched;
 
@@ -253,9 +267,10 @@ impl Watch for Unwatched {
 /// Compares `source` with `destination`.
 ///
 /// # Errors
-/// Precondition if the source does not exist, either is a time series, or one is a view and the other is
-/// not; usage if they are views, and nothing but documents shall be compared; a server's error that
-/// retries did not mend; [`Error::Stopped`] when `control` says so.
+/// A precondition error if the source does not exist, if either side is a time series, or if one is a view and the
+/// other is not; a usage error if both are views and only documents are to be compared; a server's error that
+/// retries did not remedy; [`Error::Stopped`] when `control` stops the verification.
+#[crate::boxed]
 pub async fn verify(
     source: &Handle,
     destination: &Handle,
@@ -293,6 +308,12 @@ pub async fn verify(
     };
     check_kinds(source, &left, destination, &right, spec)?;
     if spec.structure {
+        let suspension = Suspension::between(&source.endpoint, &destination.endpoint);
+        let plain = |of: &Definition| match spec.is_retention_suspended {
+            true => suspension.applied_to(of),
+            false => of.clone(),
+        };
+        let (left, right) = (plain(&left), plain(&right));
         report.options_differences = structure::options(&left, &right);
         report.index_differences = structure::indexes(&left, &right);
         for (side, is_source) in [(source, true), (destination, false)] {
@@ -306,8 +327,7 @@ pub async fn verify(
         }
     }
     if left.kind == CollectionKind::Collection {
-        let collated = left.is_collated() || right.is_collated();
-        documents(source, destination, collated, spec, control, watch, &mut report).await?;
+        documents(source, destination, (&left, &right), spec, control, watch, &mut report).await?;
     }
     report.elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(report)
@@ -324,7 +344,7 @@ async fn defined(side: &Handle) -> Result<Option<Definition>> {
     Ok(definition)
 }
 
-/// Collections that cannot be compared are an error: a report on them would be clean.
+/// Rejects collections that cannot be compared, because a report on them would be clean.
 fn check_kinds(
     source: &Handle,
     left: &Definition,
@@ -355,7 +375,7 @@ fn check_kinds(
     Ok(())
 }
 
-/// Everything that the first comparison needs; the retries that follow need only the [`Lookup`].
+/// Context of the comparisons of documents.
 struct Search<'a> {
     lookup: &'a Lookup,
     spec: &'a Spec,
@@ -367,7 +387,7 @@ struct Search<'a> {
 async fn documents(
     source: &Handle,
     destination: &Handle,
-    collated: bool,
+    (left, right): (&Definition, &Definition),
     spec: &Spec,
     control: &Control,
     watch: &mut dyn Watch,
@@ -375,6 +395,7 @@ async fn documents(
 ) -> Result<()> {
     let begin = || Lookup::new(source, destination, spec.filter.as_ref());
     let lookup = retry_transient("ask for the time", control, begin).await?;
+    let collated = left.is_collated() || right.is_collated();
     let search = Search { lookup: &lookup, spec, control, collated };
     let mut suspects = Suspects::new(spec.suspects_max);
     match &spec.mode {
@@ -396,16 +417,19 @@ async fn documents(
             Some(format!("stopped looking after {} documents looked different", suspects.len()));
     }
     report.suspected += suspects.len() as u64;
-    let settled = recheck::recheck(&search, suspects, watch, report).await?;
+    let mut settled = recheck::recheck(&search, suspects, watch, report).await?;
+    let before = settled.len();
+    settled = Expiry::of(left, right).unexpired(source, destination, settled, control).await?;
+    report.expired += (before - settled.len()) as u64;
     record(source, destination, spec, settled, watch, report)
 }
 
-/// Compares the documents that `ids` names, the source as it was at exactly `at`: for a caller that knows
-/// that the destination is just that, and does not change.
+/// Compares the documents with these `ids`, reading the source as of exactly `at`. The caller guarantees that the
+/// destination has that state and does not change. Returns the differences.
 ///
 /// # Errors
-/// A server's error that retries did not mend, also when the source no longer keeps that state;
-/// [`Error::Stopped`] when `control` says so.
+/// A server's error that retries did not remedy, including that the source no longer has the state as of `at`;
+/// [`Error::Stopped`] when `control` stops the comparison.
 pub(crate) async fn verify_as_of(
     at: Timestamp,
     source: &Handle,

@@ -1,16 +1,17 @@
-//! Dividing a whole number of units by weights, with a least number for each share.
+//! Divides a whole number of units by weights, with a minimum for each share.
 //!
-//! Largest remainders (Hamilton's method): each share gets the whole part of its quota, and the
-//! remaining units go to the largest fractions. A share that would get less than its least number
-//! gets exactly that, and the others divide the rest; repeated as often as needed. So none of the
-//! others is a whole unit or more away from its quota of that rest.
+//! The method is that of largest remainders (Hamilton): each share gets the integer part of its
+//! quota, and the remaining units go to the largest fractions. A share that would get less than its
+//! minimum gets exactly the minimum, and the others divide the rest; this is repeated as often as
+//! needed. So each of the others differs from its quota of that rest by less than one unit.
 
-/// Divides `total` things by `weights`; `least[i]` is the fewest that `i` gets. Returns how many
-/// each gets: `total` in all, unless the least numbers are more together; then it returns those.
-/// Equal fractions go to the earlier ones. If all weights are zero, they count as equal.
+/// Divides `total` units by `weights`, with the minimum `least[i]` for share `i`. Returns the units
+/// of each share. They sum up to `total`, unless the minimums exceed it; then the minimums are
+/// returned. Of equal fractions the earlier share gets the unit. If all weights are zero, they
+/// count as equal.
 ///
 /// # Panics
-/// If there are more weights than least numbers or the reverse, or the weights' sum overflows.
+/// If `weights` and `least` differ in length, or the sum of the weights overflows.
 #[must_use]
 pub fn apportion(total: u64, weights: &[u128], least: &[u64]) -> Vec<u64> {
     assert_eq!(weights.len(), least.len(), "weights and least numbers of different things");
@@ -49,8 +50,8 @@ pub fn apportion(total: u64, weights: &[u128], least: &[u64]) -> Vec<u64> {
     given
 }
 
-/// The weights with so many low bits cut that their sum times any 64-bit number fits, and no zero
-/// sum.
+/// Returns the weights shifted right such that their sum times any 64-bit number fits into 128
+/// bits. If all are zero, returns equal weights.
 fn scaled(weights: &[u128]) -> Vec<u128> {
     let sum = weights.iter().try_fold(0_u128, |sum, weight| sum.checked_add(*weight));
     let sum = sum.expect("weights whose sum fits");

@@ -1,20 +1,21 @@
-//! Pauses between attempts: growing, bounded, and spread by randomness that is handed in.
+//! Exponential backoff with jitter: pauses between attempts that grow up to a maximum, from random
+//! numbers that the caller passes.
 //!
-//! The pause after attempt `n` lies in the upper half of `first × 2ⁿ⁻¹`, cut at a maximum: callers
-//! that failed together do not retry together, and none retries at once.
+//! The pause after attempt `n` lies in the upper half of `first × 2ⁿ⁻¹`, capped at a maximum:
+//! callers that failed together do not retry together, and none retries at once.
 
-/// A schedule of pauses.
+/// A backoff schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The longest first pause, in milliseconds.
+    /// Upper bound of the first pause, in milliseconds.
     pub first_ms: u64,
-    /// The longest pause of all, in milliseconds.
+    /// Upper bound of all pauses, in milliseconds.
     pub max_ms: u64,
 }
 
 impl Backoff {
-    /// The pause after attempt `attempt` (counted from 1) failed, in milliseconds; `random` is
-    /// uniform over all values.
+    /// Returns the pause after failed attempt `attempt` (counted from 1), in milliseconds. `random`
+    /// is uniform over all values.
     pub fn pause_ms(&self, attempt: u32, random: u64) -> u64 {
         let longest = self.longest_ms(attempt);
         let shortest = longest.div_ceil(2);
@@ -24,7 +25,7 @@ impl Backoff {
         shortest + u64::try_from(spread).unwrap_or(0)
     }
 
-    /// The longest pause after attempt `attempt`, in milliseconds.
+    /// Returns the longest possible pause after attempt `attempt`, in milliseconds.
     pub fn longest_ms(&self, attempt: u32) -> u64 {
         let doublings = attempt.saturating_sub(1).min(63);
         let grown = u128::from(self.first_ms) << doublings;

@@ -1,24 +1,23 @@
-//! The size of a batch of rate-limited work: small where replies are quick, larger where they are
-//! slow.
+//! The size of a batch of rate-limited work: small if replies are fast, larger if they are slow.
 //!
-//! Small batches reach servers in even steps, and a client behind one waits for a moment only. But a
-//! worker waits for each batch's reply: where replies are slow, on a full machine or far away, a few
-//! workers with small batches never reach the rate, and pay for a round trip each time. So a batch
-//! grows while no request has to wait for the rate, which shows that the rate is not reached, and
-//! shrinks while one does.
+//! Small batches reach servers at an even rate, and delay a client request after them only briefly.
+//! But a worker waits for the reply to each batch: if replies are slow, because a machine is busy
+//! or remote, a few workers with small batches never reach the rate, and pay for a round trip each
+//! time. So a batch grows while no request has to wait for the rate, which shows that the rate is
+//! not reached, and shrinks while one does.
 //!
 //! Invariant: a batch is the amount that passes in [`LEAST_NS`] to [`MOST_NS`] at the rate.
 
-/// The part of a second that a batch takes at the rate.
+/// Size of a batch, as the time that it takes at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSize {
     ns: u64,
 }
 
-/// A hundredth of a second, which clients do not notice.
+/// Lower bound of a batch, in nanoseconds: 10 ms, which clients do not notice.
 pub const LEAST_NS: u64 = 10_000_000;
-/// A tenth of a second: as much as a limit lets pass at once. Larger batches would find the rate
-/// waiting for them even where it is never reached.
+/// Upper bound of a batch, in nanoseconds: 100 ms, as much as a rate limit lets pass at once.
+/// Larger batches would wait for the rate even if it is never reached.
 pub const MOST_NS: u64 = 100_000_000;
 
 impl Default for BatchSize {
@@ -28,17 +27,18 @@ impl Default for BatchSize {
 }
 
 impl BatchSize {
-    /// The amount that passes in it at a rate.
+    /// Returns the amount that passes in one batch at `rate_s` units per second.
     #[must_use]
     pub fn of(self, rate_s: u64) -> u64 {
         let amount = u128::from(rate_s) * u128::from(self.ns) / 1_000_000_000;
         u64::try_from(amount).unwrap_or(u64::MAX)
     }
 
-    /// The batch after another batch asked to pass: whether it had to wait.
+    /// Returns the size of the next batch. `has_waited` is true if the last batch had to wait for
+    /// the rate.
     ///
-    /// It grows by a quarter and shrinks by a sixty-fourth: workers that ask at the same time wait for
-    /// each other, all but the first, also where the rate is not reached.
+    /// The size grows by a quarter and shrinks by a sixty-fourth: of several workers that request
+    /// at the same time, all but the first wait for each other, even if the rate is not reached.
     #[must_use]
     pub fn after(self, has_waited: bool) -> Self {
         let ns = if has_waited { self.ns - self.ns / 64 } else { self.ns + self.ns / 4 };

@@ -1,37 +1,37 @@
-//! A token bucket as a pure function of time: how long to wait before an amount may pass.
+//! A token bucket as a pure function of time: the wait before an amount may pass.
 //!
-//! Requests take positions on one line of tokens, in the order in which they ask. Tokens accrue at
-//! the rate, and at most `burst` of them are kept while there is no request. A request may pass when as many
-//! tokens have accrued as its position says. Two invariants follow:
+//! Requests take positions in one sequence of tokens, in the order in which they arrive. Tokens
+//! accrue at the rate, and at most `burst` of them accumulate while there is no request. A request
+//! may pass when as many tokens have accrued as its position requires. Two invariants follow:
 //!
 //! - by the time `t` at most `rate × t + burst` tokens have passed, however large a request is;
-//! - every request passes after a finite time, also one larger than the burst, also when the rate
-//!   is changed while it waits (positions stay, only their time of passing moves).
+//! - every request passes after a finite time, even one larger than the burst, and even if the rate
+//!   is changed while it waits (positions stay, only their time of passing changes).
 
 const NANO: u128 = 1_000_000_000;
 
-/// A token bucket. Times are nanoseconds since a moment of the caller's choice.
+/// A token bucket. Times are nanoseconds since an epoch chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     rate_s: u64,
     burst: u64,
-    /// Accrued and reserved tokens since the beginning, in billionths, so that a rate in tokens per
-    /// second times a time in nanoseconds is exact.
+    /// Tokens accrued since the start, in billionths, so that a rate in tokens per second times a
+    /// time in nanoseconds is exact. `reserved` has the same unit.
     accrued: u128,
     reserved: u128,
     at_ns: u64,
 }
 
-/// A request's position: it may pass when [`Bucket::wait_ns`] says zero.
+/// The position of a request: it may pass when [`Bucket::wait_ns`] returns zero for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u128);
 
 impl Bucket {
-    /// A full bucket of `burst` tokens that accrues `rate_s` tokens a second.
+    /// Creates a full bucket of `burst` tokens that accrues `rate_s` tokens per second.
     ///
     /// # Panics
     ///
-    /// If the rate is zero: nothing would ever pass.
+    /// If the rate is zero: no request would ever pass.
     pub fn new(rate_s: u64, burst: u64, now_ns: u64) -> Self {
         assert!(rate_s > 0, "a bucket needs a rate");
         Self { rate_s, burst, accrued: u128::from(burst) * NANO, reserved: 0, at_ns: now_ns }
@@ -44,7 +44,7 @@ impl Bucket {
         Position(self.reserved)
     }
 
-    /// Time that a position still has to wait, in nanoseconds; zero if it may pass.
+    /// Returns the time until the position may pass, in nanoseconds; zero if it may pass now.
     pub fn wait_ns(&mut self, position: Position, now_ns: u64) -> u64 {
         self.advance(now_ns);
         let missing = position.0.saturating_sub(self.accrued);
@@ -52,7 +52,7 @@ impl Bucket {
         u64::try_from(wait).unwrap_or(u64::MAX)
     }
 
-    /// Changes rate and burst from now on, for waiting positions too.
+    /// Changes rate and burst from `now_ns` on, also for waiting positions.
     ///
     /// # Panics
     ///
@@ -64,12 +64,13 @@ impl Bucket {
         self.keep_burst();
     }
 
-    /// Tokens per second.
+    /// Returns the rate, in tokens per second.
     pub fn rate_s(&self) -> u64 {
         self.rate_s
     }
 
-    /// A time before the last one counts as the last one: time does not run backwards.
+    /// Accrues tokens up to `now_ns`. A time before the last one counts as the last one: time does
+    /// not run backwards.
     fn advance(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);

@@ -1,10 +1,11 @@
-//! Cuts of a key space into slices, from a sample of its keys.
+//! Split points of a key space into slices, from a sample of its keys.
 
-/// Strictly increasing keys that cut the key space into at most `slices` parts of about equal
-/// numbers of sampled keys. `n` cuts make `n + 1` slices; the first and the last are open-ended.
+/// Returns strictly increasing keys that divide the key space into at most `slices` parts with
+/// about equal numbers of sampled keys. `n` cuts make `n + 1` slices; the first and the last are
+/// open-ended.
 ///
-/// The sample need not be sorted. Fewer cuts come back when the sample has too few distinct keys.
-/// With a sample of `s` keys per slice, a slice's share errs by about `1/√s`.
+/// The sample need not be sorted. Fewer cuts are returned if the sample has too few distinct keys.
+/// With a sample of `s` keys per slice, the relative error of a slice's share is about `1/√s`.
 #[must_use]
 pub fn cuts<K: Ord>(mut sample: Vec<K>, slices: usize) -> Vec<K> {
     sample.sort_unstable();
@@ -25,16 +26,17 @@ pub fn cuts<K: Ord>(mut sample: Vec<K>, slices: usize) -> Vec<K> {
     cuts
 }
 
-/// As [`cuts`], for keys that weigh differently, such as the bytes of their documents: parts of
-/// about equal weight, each cut where the weight before it is nearest to its share.
+/// Returns split points as [`cuts`] does, for keys with weights, such as the bytes of their
+/// documents: parts of about equal weight, each cut where the weight before it is nearest to its
+/// share.
 ///
-/// Equal keys stay together. With a heaviest key of weight `h`, no part weighs more than its share
-/// and `h`.
+/// Equal keys stay together. If the heaviest key weighs `h`, no part weighs more than its share
+/// plus `h`.
 #[must_use]
 pub fn weighted_cuts<K: Ord>(mut sample: Vec<(K, u64)>, slices: usize) -> Vec<K> {
     sample.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let total: u128 = sample.iter().map(|(_, weight)| u128::from(*weight)).sum();
-    // A key with the weight of all that are equal to it.
+    // Distinct keys with their total weights.
     let mut keys: Vec<(K, u64)> = Vec::new();
     for (key, weight) in sample {
         match keys.last_mut() {
@@ -46,7 +48,7 @@ pub fn weighted_cuts<K: Ord>(mut sample: Vec<(K, u64)>, slices: usize) -> Vec<K>
     let (mut before, mut wanted) = (0_u128, 1);
     let parts = slices as u128;
     for (key, weight) in keys {
-        // Cut k lies before this key if that is nearer to k/slices of the weight than behind it.
+        // Cut k lies before this key if that is nearer to k/slices of the weight than after it.
         let is_due =
             |wanted: u128| 2 * before * parts + u128::from(weight) * parts >= 2 * wanted * total;
         if before > 0 && wanted < parts && is_due(wanted) {
@@ -60,7 +62,7 @@ pub fn weighted_cuts<K: Ord>(mut sample: Vec<(K, u64)>, slices: usize) -> Vec<K>
     cuts
 }
 
-/// The slice that holds `key`: the number of cuts at or before it.
+/// Returns the index of the slice that holds `key`: the number of cuts at or before it.
 #[must_use]
 pub fn slice_of<K: Ord>(cuts: &[K], key: &K) -> usize {
     cuts.partition_point(|cut| cut <= key)

@@ -1,25 +1,31 @@
 //! The decision whether a store's physical design should change, and to what (MorphoSys, §5).
 //!
-//! Every file is a section of the paper: what is known of the workload ([`reservoir`], [`workload`], §5.1), what
-//! operations take ([`regression`], [`cost`], §5.2), which plans there are ([`plans`], §5.3.3), what a design would
-//! cost ([`price`], §5.3.2), and which plan pays ([`decide`], §5.3). A store takes it as one strategy among others
-//! ([`strategy`]).
+//! The modules follow the sections of the paper: the workload model ([`reservoir`], [`workload`], §5.1), the costs of
+//! operations ([`regression`], [`cost`], §5.2), candidate plans ([`plans`], §5.3.3), the predicted price of a design
+//! ([`price`], §5.3.2), and the choice of the plans that pay ([`decide`], §5.3). A store uses all this as one strategy
+//! among others ([`strategy`]). [`regimes`] handles workloads that alternate, and [`controller`] is the decision loop,
+//! without I/O.
 
+pub mod allowance;
 pub mod brakes;
 pub mod coarse;
+pub mod controller;
 pub mod cost;
 pub mod decide;
+pub mod division;
 pub mod layout;
 pub mod plans;
 pub mod price;
 pub mod queues;
 mod ranks;
+pub mod regimes;
 pub mod regression;
 pub mod reservoir;
 pub mod site_set;
 pub mod strategy;
 pub mod updates;
 pub mod waves;
+pub mod weigh;
 pub mod workload;
 
 #[cfg(test)]

@@ -1,42 +1,44 @@
-//! Emptying a site: which operators give its masters and replicas to the other sites in use.
+//! Drains a site: plans the operators that give its masters and replicas to other sites in use.
 //!
-//! A partition that the site masters goes to a site that has a replica, of several to the one that masters least; where
-//! none has, to the one that holds least, by a new replica. A copy that the site gives up is made at another
-//! site if one is left without and has room, so that a drain takes no partition's replicas away. Large partitions come
-//! first, since they fit into the fewest places.
+//! Mastership of a partition goes to the site with a replica of it that masters the fewest
+//! partitions. If no site has a replica, a new replica is made at the site that holds the fewest
+//! bytes, and becomes the master. For each copy that the site gives up, another one is made at a
+//! site that has none and has room, so that a drain does not reduce the number of replicas. Large
+//! partitions are placed first, because they fit into the fewest sites.
 //!
 //! Invariants:
-//! - The operators can be applied in their order, and behind the last the site holds nothing.
-//! - No site holds more than the memory limit that did not before.
+//! - The operators can be applied in their order, and after the last one the site holds nothing.
+//! - No operator brings a site above the memory limit.
 
 use std::collections::BTreeMap;
 
 use crate::design::layout::{Key, Layout, Operator, Site};
 
-/// The reason why a site cannot be emptied.
+/// The reason why a site cannot be drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NowhereToGo<K> {
-    /// These partitions, by where they begin, are pinned to it.
+    /// These partitions, given by their start keys, are pinned to the site.
     Pinned(Vec<K>),
-    /// There is no other site in use.
+    /// No other site is in use.
     NoSite,
-    /// No other site has room for the partition that begins there, of so many bytes.
+    /// No other site has room for the partition with this start key and this size in bytes.
     NoRoom(K, u64),
 }
 
-/// Operators that empty a site.
+/// The plan of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain<K> {
-    /// In their order.
+    /// Operators, in the order in which they must be applied.
     pub operators: Vec<Operator<K>>,
-    /// Replicas for which no other site is left, or has room.
+    /// Number of copies that are lost, because no other site is left for them or has room.
     pub dropped: usize,
 }
 
-/// Plans the emptying of a site by giving what it has to others.
+/// Plans the drain of `site` into the sites `to`. `memory_max` is the memory limit of a site, in
+/// bytes; None means no limit.
 ///
 /// # Errors
-/// The reason why it cannot be.
+/// If a partition is pinned to the site, or its master has no other site to go to.
 pub fn drain<K: Key>(
     layout: &Layout<K>,
     site: Site,
@@ -64,7 +66,8 @@ pub fn drain<K: Key>(
     Ok(Drain { operators: giving.operators, dropped: giving.dropped })
 }
 
-/// The other sites, with the copies and masters that were given to them so far.
+/// The plan under construction: the bytes and masters of the other sites, including those that the
+/// plan has assigned so far.
 struct Giving<K> {
     bytes: BTreeMap<Site, u64>,
     masters: BTreeMap<Site, usize>,
@@ -125,7 +128,8 @@ impl<K: Key> Giving<K> {
         Ok(())
     }
 
-    /// The site that holds least of those that have room for so much more.
+    /// Returns the allowed site that holds the fewest bytes among those with room for `bytes` more;
+    /// None if there is none.
     fn with_room(&self, bytes: u64, may: impl Fn(Site) -> bool) -> Option<Site> {
         let fits = |held: u64| self.memory_max.is_none_or(|most| held + bytes <= most);
         let fitting = self.bytes.iter().filter(|(site, held)| may(**site) && fits(**held));

@@ -1,22 +1,22 @@
-//! Sockets for each pair of servers, and the data that goes through each (Morphus, §4.1).
+//! Assigns sockets to each pair of servers, and data to each socket (Morphus, §4.1).
 //!
-//! A *flow* is all that one server sends to another; it consists of slices, one for each new chunk
-//! of which the sender has something. The strategies of the paper's Fig. 9:
+//! A *flow* is all data that one server sends to another. It consists of slices, one for each new
+//! chunk of which the sender has a part. The strategies are those of the paper's Fig. 9:
 //!
 //! - *fixed*: one socket for each flow, since a socket joins two hosts;
-//! - *chunk-based*: one socket for each slice, the paper's first cut;
-//! - *Orchestra*: K sockets in all, by the amount that a flow has to carry;
-//! - *WFS*, weighted fair sharing: K sockets by amount × latency, because TCP gives a connection
-//!   less the longer its round trip is.
+//! - *chunk-based*: one socket for each slice, the paper's first approach;
+//! - *Orchestra*: K sockets in total, in proportion to the amount of each flow;
+//! - *WFS*, weighted fair sharing: K sockets in proportion to amount × latency, because TCP gives a
+//!   connection less bandwidth the longer its round trip is.
 //!
-//! As in the paper, the sockets are divided among the destinations first, and each destination's
-//! among its sources. The paper leaves rounding open: here by largest remainders, and every flow
-//! gets a socket at least. So K is exceeded if there are more flows than K, and
-//! [`FlowPlan::beyond_k`] says by how many. Then each flow's slices are split or merged until there
-//! is one share for each socket.
+//! As in the paper, the sockets are divided among the destinations first, and the sockets of each
+//! destination among its sources. The paper does not specify rounding: here largest remainders are
+//! used, and every flow gets at least one socket. So K is exceeded if there are more flows than K,
+//! and [`FlowPlan::beyond_k`] reports by how many. Then the slices of each flow are split or merged
+//! until there is one share for each socket.
 //!
-//! Invariants: each unit of each slice goes through exactly one socket; every socket has something
-//! to carry; the number of sockets is K, unless there are more flows or fewer units than that.
+//! Invariants: each unit of each slice goes through exactly one socket; every socket carries data;
+//! the number of sockets is K, unless there are more flows or fewer units than that.
 
 mod slicing;
 
@@ -27,26 +27,27 @@ use crate::placement::Weights;
 
 use slicing::shares;
 
-/// A part of what one server has of a new chunk, on its way to the chunk's server.
+/// A part of a new chunk that one server sends to the chunk's new server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slice {
-    /// The server that has it.
+    /// Index of the sending server.
     pub from: usize,
-    /// The server that gets it.
+    /// Index of the receiving server.
     pub to: usize,
-    /// The new chunk.
+    /// Index of the new chunk.
     pub chunk: usize,
-    /// Amount of the sender's data of the chunk that lies before this slice, in the chunk's order.
+    /// Amount of the sender's data of the chunk that precedes this slice, in the order of the chunk
+    /// and in the unit of the weights.
     pub offset: u64,
     /// Amount of data in the slice, in the unit of the weights.
     pub amount: u64,
 }
 
-/// All that has to move for a placement: a slice for each chunk and each server that has something
-/// of it and is not its server.
+/// Returns the slices that a placement moves: one for each chunk and each server that holds a part
+/// of it and is not its new server.
 ///
 /// # Panics
-/// If `server_of` does not name the server of each chunk.
+/// If the length of `server_of` is not the number of chunks.
 #[must_use]
 pub fn slices(weights: &Weights, server_of: &[usize]) -> Vec<Slice> {
     assert_eq!(server_of.len(), weights.chunks(), "servers of other chunks");
@@ -58,7 +59,7 @@ pub fn slices(weights: &Weights, server_of: &[usize]) -> Vec<Slice> {
     server_of.iter().enumerate().flat_map(of_chunk).collect()
 }
 
-/// Latencies between servers, in microseconds.
+/// Latencies between all pairs of servers, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     servers: usize,
@@ -66,15 +67,15 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// As `latency_us(from, to)` says, in microseconds, for each pair of `servers` servers. Any
-    /// measure will do that is proportional for all pairs, such as the round trip.
+    /// Builds the table from `latency_us(from, to)`, in microseconds, for each pair of `servers`
+    /// servers. Any measure proportional to latency serves, such as the round-trip time.
     pub fn new(servers: usize, latency_us: impl Fn(usize, usize) -> u32) -> Self {
         let us = (0..servers * servers).map(|pair| latency_us(pair / servers, pair % servers));
         Self { servers, us: us.collect() }
     }
 
-    /// In microseconds, and at least one: no pair is without a latency, however fast the clock says
-    /// it was.
+    /// Returns the latency in microseconds, at least 1, so that a pair whose measured latency
+    /// rounds to 0 still has a weight.
     ///
     /// # Panics
     /// If there is no such server.
@@ -85,68 +86,69 @@ impl Latencies {
     }
 }
 
-/// The rule by which sockets are given to flows.
+/// The strategy that assigns sockets to flows.
 #[derive(Clone, Copy, Debug)]
 pub enum Sharing<'a> {
-    /// One for each flow.
+    /// One socket for each flow.
     Fixed,
-    /// One for each slice.
+    /// One socket for each slice.
     ChunkBased,
-    /// By amount.
+    /// Sockets in proportion to the amount of each flow.
     Orchestra {
-        /// K, the number of sockets in all.
+        /// K, the total number of sockets.
         sockets: u32,
     },
-    /// By amount × latency.
+    /// Sockets in proportion to amount × latency of each flow.
     Wfs {
-        /// K, the number of sockets in all.
+        /// K, the total number of sockets.
         sockets: u32,
-        /// Between all servers that send or receive anything.
+        /// Latencies between all servers that send or receive data.
         latencies: &'a Latencies,
     },
 }
 
-/// One connection, and the slices that go through it, in this order.
+/// A connection between two servers, and the slices that it carries, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// The server that sends.
+    /// Index of the sending server.
     pub from: usize,
-    /// The server that receives.
+    /// Index of the receiving server.
     pub to: usize,
-    /// At least one.
+    /// Slices to send, at least one.
     pub slices: Vec<Slice>,
 }
 
 impl Socket {
-    /// Amount that the socket carries, in the unit of the weights.
+    /// Returns the amount that the socket carries, in the unit of the weights.
     #[must_use]
     pub fn amount(&self) -> u64 {
         self.slices.iter().map(|slice| slice.amount).sum()
     }
 }
 
-/// All sockets of an Execute phase.
+/// The sockets of an Execute phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPlan {
-    /// By source, then by destination.
+    /// Sockets, ordered by source, then by destination.
     pub sockets: Vec<Socket>,
-    /// Sockets in excess of K, because no flow can be without one.
+    /// Number of sockets in excess of K, because every flow needs at least one; 0 for strategies
+    /// without K.
     pub beyond_k: usize,
 }
 
 impl FlowPlan {
-    /// Sockets of a pair of servers.
+    /// Returns the number of sockets from one server to another.
     #[must_use]
     pub fn sockets_of(&self, from: usize, to: usize) -> usize {
         self.sockets.iter().filter(|socket| (socket.from, socket.to) == (from, to)).count()
     }
 }
 
-/// Gives sockets to the flows that consist of `slices`, and slices to the sockets. Slices of amount
-/// zero need no socket and are left out.
+/// Assigns sockets to the flows that consist of `slices`, and slices to the sockets. Slices with
+/// amount zero are left out.
 ///
 /// # Panics
-/// If a slice goes from a server to itself, or a latency is missing.
+/// If a slice goes from a server to itself, or `latencies` has too few servers.
 #[must_use]
 pub fn plan(slices: &[Slice], strategy: Sharing<'_>) -> FlowPlan {
     let mut flows: BTreeMap<(usize, usize), Vec<Slice>> = BTreeMap::new();
@@ -176,7 +178,8 @@ pub fn plan(slices: &[Slice], strategy: Sharing<'_>) -> FlowPlan {
     FlowPlan { sockets, beyond_k }
 }
 
-/// The sockets of each flow, in the flows' order: first among destinations, then among sources.
+/// Returns the number of sockets of each flow, in the order of `flows`. Sockets are divided among
+/// destinations first, then among the sources of each destination.
 fn divide(
     flows: &BTreeMap<(usize, usize), Vec<Slice>>,
     sockets: u32,
@@ -186,7 +189,7 @@ fn divide(
     for (index, (pair, slices)) in flows.iter().enumerate() {
         let amount: u128 = slices.iter().map(|slice| u128::from(slice.amount)).sum();
         let weight = amount.saturating_mul(u128::from(latency_us(*pair)));
-        // No more than a millionth of the range, so that no sum of them overflows.
+        // Capped at a millionth of the range, so that no sum of weights overflows.
         into.entry(pair.1).or_default().push((index, weight.min(u128::MAX >> 20)));
     }
     let sum = |flows: &Vec<(usize, u128)>| flows.iter().map(|(_, weight)| weight).sum();

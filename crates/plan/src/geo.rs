@@ -1,34 +1,37 @@
-//! The member of each replica set that takes part in the bulk transfer, so that it stays within data
-//! centres (Morphus, §4.2).
+//! Chooses the member of each replica set that takes part in the bulk transfer, so that the
+//! transfer stays within data centres (Morphus, §4.2).
 //!
-//! Members are tagged with their data centre. In Imago the chosen member only reads, and its
-//! documents are written to primaries: each set's choice then concerns its own flows alone, and is
-//! exact. In Morphus the chosen members exchange data with one another, and choices depend on each
-//! other: if all sets have a member in one data centre, nothing crosses; otherwise each set's choice
-//! is improved, given the others', until no single one can be, from several beginnings. That is a
-//! local optimum: the general problem is a multiway cut, which is NP-hard from three data centres on.
+//! Members are tagged with their data centre. In Imago the chosen member is only read from, and its
+//! documents are written to primaries: the choice for a set then affects the flows of that set
+//! alone, and the result is optimal. In Morphus the chosen members exchange data with one another,
+//! so the choices depend on each other. If all sets have a member in one data centre, nothing
+//! crosses. Otherwise a local search starts from several initial choices and changes one set's
+//! member at a time until no single change improves the result. This is a local optimum: the
+//! general problem is a multiway cut, which is NP-hard for three or more data centres.
 //!
-//! Among choices with equal crossing, a secondary goes before a primary, which serves clients, and a
-//! member beside its own primary before others: after Morphus' election the voting majority is where
-//! it was.
+//! Among choices with equal crossing traffic, a secondary is preferred to a primary, because the
+//! primary serves clients, and a member in the data centre of its primary is preferred to one
+//! elsewhere: after Morphus' election the voting majority is where it was.
 //!
-//! Invariant: the reported crossing is that of the chosen members, and never more than if each set
-//! took its first secondary.
+//! Invariant: the reported crossing traffic is that of the chosen members, and never more than if
+//! each set took its first usable secondary.
 
 use crate::placement::Flows;
 
-/// A member of a replica set.
+/// A member of a replica set, as a candidate for the bulk transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The value of its tag. Members without one are taken to be in one place, of their own.
+    /// Data centre from the member's tag. All members without a tag count as one further data
+    /// centre.
     pub data_centre: Option<String>,
-    /// True for the primary.
+    /// True for the primary of the set.
     pub primary: bool,
-    /// True if it may be read from: it is up, is not too far behind, and holds data.
+    /// True if the member can be read from: it is up, its replication lag is small, and it holds
+    /// data.
     pub usable: bool,
 }
 
-/// The receivers of the bulk.
+/// The members that receive the bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receivers {
     /// The primary of the chunk's replica set (Imago).
@@ -37,53 +40,54 @@ pub enum Receivers {
     Chosen,
 }
 
-/// The members that take part.
+/// The chosen members, and the traffic that they send between data centres.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// For each replica set the index of its member.
+    /// Index of the chosen member within its set, by replica set.
     pub members: Vec<usize>,
-    /// The flows that cross between data centres, as (from, to, amount).
+    /// Flows that cross between data centres, as (from set, to set, amount), in the unit of the
+    /// given flows.
     pub crossing: Vec<(usize, usize, u64)>,
 }
 
 impl Choice {
-    /// Total amount that crosses between data centres: worth a warning if it is not zero.
+    /// Returns the total amount that crosses between data centres. Callers warn if it is not zero.
     #[must_use]
     pub fn across(&self) -> u64 {
         self.crossing.iter().map(|(_, _, amount)| amount).sum()
     }
 }
 
-/// The reason why no members could be chosen.
+/// The reason why no members can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeoError {
-    /// A set has no member to read from.
+    /// A replica set has no usable member.
     #[error("replica set {set} has no usable member: bring one up, or let a lagging one catch up")]
     NoMember {
-        /// The set's index.
+        /// Index of the replica set.
         set: usize,
     },
-    /// A set to which something is written has no primary.
+    /// A replica set that receives data has no primary.
     #[error("replica set {set} has no primary: wait for its election")]
     NoPrimary {
-        /// The set's index.
+        /// Index of the replica set.
         set: usize,
     },
-    /// Flows between other servers than these.
+    /// The flows and the replica sets differ in number.
     #[error("flows between {flows} servers, but there are {sets} replica sets")]
     Mismatch {
-        /// Servers of the flows.
+        /// Number of servers in the flows.
         flows: usize,
-        /// Replica sets.
+        /// Number of replica sets.
         sets: usize,
     },
 }
 
-/// Chooses a member of each set, given what flows between the sets.
+/// Chooses a member of each replica set for the given flows between the sets.
 ///
 /// # Errors
-/// If a set has no usable member, or has no primary but is written to, or the flows are not
-/// about these sets.
+/// If a set has no usable member, if a set that receives data has no primary, or if the number of
+/// servers in `flows` is not the number of sets.
 pub fn choose(
     sets: &[Vec<Member>],
     flows: &Flows,
@@ -106,7 +110,7 @@ pub fn choose(
     Ok(Choice { members, crossing })
 }
 
-/// In each set the first usable secondary, or the primary if there is no other.
+/// Returns the first usable secondary of each set, or its primary if no secondary is usable.
 fn first_choice(sets: &[Vec<Member>]) -> Result<Vec<usize>, GeoError> {
     let of_set = |(set, members): (usize, &Vec<Member>)| {
         let usable = (0..members.len()).filter(|member| members[*member].usable);
@@ -145,7 +149,8 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The data centre of the member that receives a set's data.
+    /// Returns the data centre of the member that receives the data of a set; None if it has no
+    /// tag.
     fn receiving(&self, set: usize, members: &[usize]) -> Option<&'a str> {
         match self.receivers {
             Receivers::Primaries => self.primary(set).and_then(centre),
@@ -162,8 +167,9 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// The cost of a choice: first the crossing bytes, then primaries, then members not beside
-    /// theirs.
+    /// Returns the cost of a choice, compared in this order: amount that crosses data centres,
+    /// number of chosen primaries, number of chosen members outside the data centre of their
+    /// primary.
     fn cost(&self, members: &[usize]) -> (u64, usize, usize) {
         let across = self.crossing(members).map(|(_, _, amount)| amount).sum();
         let chosen = || self.sets.iter().zip(members).map(|(set, member)| &set[*member]);
@@ -174,7 +180,8 @@ impl<'a> Problem<'a> {
         (across, primaries, away.count())
     }
 
-    /// In each set a member in `to`, if it has one.
+    /// Returns for each set a usable member in the data centre `to`, or the member in `first` if
+    /// the set has none there.
     fn gathered(&self, first: &[usize], to: Option<&str>) -> Vec<usize> {
         let of_set = |(set, first): (&Vec<Member>, &usize)| {
             let there = |member: &usize| set[*member].usable && centre(&set[*member]) == to;
@@ -184,8 +191,9 @@ impl<'a> Problem<'a> {
         self.sets.iter().zip(first).map(of_set).collect()
     }
 
-    /// Changes one set's member at a time while that makes the choice cheaper. It ends because the
-    /// cost is a number of things that gets smaller each time.
+    /// Improves a choice by changing one set's member at a time for as long as the cost decreases.
+    /// The search terminates because the cost is a tuple of non-negative integers that decreases
+    /// with each change.
     fn improve(&self, mut members: Vec<usize>) -> Vec<usize> {
         let mut cost = self.cost(&members);
         loop {

@@ -1,15 +1,17 @@
-//! Heat: how much each range of keys is used over time, in a table of bounded size.
+//! Heat map: the use of each key range over time, in a table of bounded size.
 //!
-//! A row is a range of keys, a column a span of time. Rows are narrow where keys are used much: a range with more than
-//! its share of the recent use is cut at the median of the keys that were used there last, and where that needs room, the
-//! two neighbours that were used least in all the time that is kept become one. What a range saw before it was cut is
-//! divided by the keys that it kept, since nothing else is known of it.
+//! A row is a key range, a column a time interval. Rows are narrow where keys are used often: a
+//! range with more than its share of the recent use is split at the median of its most recently
+//! used keys. If that needs room, the two adjacent rows with the least use over all retained
+//! columns are merged. The past use of a row that is split is divided in proportion to the sampled
+//! keys on either side, since no finer record exists.
 //!
-//! Times are handed in, in ms, and do not go back: an earlier time counts as the newest.
+//! The caller passes times, in ms. Time does not go backwards: an earlier time counts as the latest
+//! one.
 //!
 //! Invariants:
-//! - Rows cover all keys from the least on, and are no more than there may be; so are columns.
-//! - Cuts and merges of rows change no column's sum.
+//! - Rows cover all keys from the least one on. Rows and columns never exceed their bounds.
+//! - Splits and merges of rows change no column's sum.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,34 +22,36 @@ mod tests;
 
 pub use marks::differences;
 
-/// Bounds of the table.
+/// Size limits of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The time of a column.
+    /// Duration of a column, in ms.
     pub column_ms: u64,
-    /// The most columns.
+    /// Largest number of columns.
     pub columns_max: usize,
-    /// The most rows.
+    /// Largest number of rows.
     pub rows_max: usize,
 }
 
 impl Default for Bounds {
-    /// An hour.
+    /// Returns bounds for one hour: 360 columns of 10 s, and 256 rows.
     fn default() -> Self {
         Self { column_ms: 10_000, columns_max: 360, rows_max: 256 }
     }
 }
 
-/// The use of a range of keys in a span of time.
+/// The use of a key range during one column. Counts may be fractions, because use is divided among
+/// rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// Keys and ranges that were read and not written.
+    /// Number of keys and ranges that were read and not written.
     pub reads: f64,
-    /// Keys that were written.
+    /// Number of keys that were written.
     pub writes: f64,
-    /// Accesses by transactions that met another one.
+    /// Number of accesses by transactions that conflicted with another transaction or with a design
+    /// change.
     pub conflicts: f64,
-    /// Processor time of sites, in µs.
+    /// CPU time of sites, in µs.
     pub cpu_us: f64,
 }
 
@@ -59,7 +63,7 @@ impl Cell {
         self.cpu_us += other.cpu_us;
     }
 
-    /// This share of it.
+    /// Returns the cell with all fields multiplied by `share`.
     #[must_use]
     pub fn times(self, share: f64) -> Self {
         Self {
@@ -79,24 +83,25 @@ impl Cell {
         }
     }
 
-    /// The number by which rows are cut and merged.
+    /// Returns the number of accesses, by which rows are split and merged.
     fn accesses(&self) -> f64 {
         self.reads + self.writes + self.conflicts
     }
 }
 
-/// Keys that a row keeps, to know where to cut it; with fewer than the least it is not cut.
+/// Largest number of recently used keys that a row samples to find its split point. A row with fewer
+/// than [`KEPT_MIN`] keys is not split.
 const KEPT_MAX: usize = 48;
 const KEPT_MIN: usize = 8;
-/// A row is cut that has more of the recent use than so many rows have on average.
+/// A row is split if its recent use exceeds this multiple of the mean of `rows_max` rows.
 const HOT: f64 = 2.0;
-/// The share of recent use that is left after each column.
+/// Factor by which the recent use decays with each column.
 const LEFT_AFTER_COLUMN: f64 = 0.5;
 
 #[derive(Clone, Debug)]
 struct Row<K> {
     start: K,
-    /// Keys that were used last, in any order, and the place of the next.
+    /// Sample of recently used keys, unordered; `next` counts the replacements in it.
     kept: Vec<K>,
     next: usize,
     recent: f64,
@@ -119,13 +124,13 @@ impl<K> Row<K> {
 
 #[derive(Clone, Debug)]
 struct Column {
-    /// Its time divided by the time of a column.
+    /// Start time divided by the duration of a column.
     number: u64,
-    /// One for each row.
+    /// Cells, one for each row.
     cells: Vec<Cell>,
 }
 
-/// See the module's documentation.
+/// A heat map over keys of type `K`: see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Heat<K> {
     bounds: Bounds,
@@ -134,10 +139,10 @@ pub struct Heat<K> {
 }
 
 impl<K: Ord + Clone> Heat<K> {
-    /// A table without heat, of keys from the least on.
+    /// Creates a table without use, for keys from `least` on.
     ///
     /// # Panics
-    /// If it may have no row or no column.
+    /// If the bounds allow no row or no column, or a column has no duration.
     #[must_use]
     pub fn new(bounds: Bounds, least: K) -> Self {
         let Bounds { column_ms, columns_max, rows_max } = bounds;
@@ -146,7 +151,8 @@ impl<K: Ord + Clone> Heat<K> {
         Self { bounds, rows: vec![Row::new(least)], columns: VecDeque::from([first]) }
     }
 
-    /// Lets time pass up to now: columns begin, and the oldest leave.
+    /// Advances the table to `now_ms`: appends columns, drops those beyond the bound, and decays
+    /// the recent use.
     pub fn pass(&mut self, now_ms: u64) {
         let now = now_ms / self.bounds.column_ms;
         let newest = self.newest();
@@ -168,8 +174,8 @@ impl<K: Ord + Clone> Heat<K> {
         self.columns.back().map_or(0, |column| column.number)
     }
 
-    /// The rows that have keys from one on, up to another, exclusive; without an end, to the last. The row of the
-    /// first key is among them in any case.
+    /// Returns the rows that hold keys from `from` to `end`, exclusive; without an end, to the last
+    /// row. The row of `from` is always included.
     #[must_use]
     pub fn rows_of(&self, from: &K, end: Option<&K>) -> Range<usize> {
         let first = self.rows.partition_point(|row| row.start <= *from).saturating_sub(1);
@@ -178,8 +184,8 @@ impl<K: Ord + Clone> Heat<K> {
         first..behind.max(first + 1)
     }
 
-    /// Adds the use of the keys from one on, up to another, to the newest column, in equal parts to the rows that
-    /// have some of them.
+    /// Adds a use of the keys from `from` to `end`, exclusive, to the newest column, divided
+    /// equally among their rows.
     pub fn add(&mut self, from: &K, end: Option<&K>, cell: Cell) {
         let rows = self.rows_of(from, end);
         let part = cell.times(1.0 / rows.len() as f64);
@@ -191,7 +197,7 @@ impl<K: Ord + Clone> Heat<K> {
         self.rows[rows.start].keep(from.clone());
     }
 
-    /// Cuts rows that are hot, once each, and merges cold ones where that needs room.
+    /// Splits each hot row once, and merges cold rows if that needs room.
     pub fn reshape(&mut self) {
         let all: f64 = self.rows.iter().map(|row| row.recent).sum();
         let hot = HOT * all / self.bounds.rows_max as f64;
@@ -207,8 +213,8 @@ impl<K: Ord + Clone> Heat<K> {
         }
     }
 
-    /// Merges the two neighbours that were used least, if they are colder than a half of the row that is to be cut at
-    /// a key, and are not that row.
+    /// Merges the two adjacent rows with the least use, if their recent use is below half of
+    /// `recent` and neither is the row that holds `at`. Returns false if no two rows qualify.
     fn make_room(&mut self, recent: f64, at: &K) -> bool {
         let hot = self.rows_of(at, None).start;
         let mut used = vec![0.0; self.rows.len()];
@@ -255,18 +261,20 @@ impl<K: Ord + Clone> Heat<K> {
         }
     }
 
-    /// The first keys of the rows, in their order.
+    /// Returns the first keys of the rows, in order.
     pub fn starts(&self) -> impl Iterator<Item = &K> {
         self.rows.iter().map(|row| &row.start)
     }
 
-    /// The beginning of each column, in ms, and a cell for each row; the oldest first, without a gap.
+    /// Returns the start of each column, in ms, and its cells, one for each row; the oldest column
+    /// first, without gaps.
     pub fn columns(&self) -> impl ExactSizeIterator<Item = (u64, &[Cell])> {
         self.columns.iter().map(|one| (one.number * self.bounds.column_ms, &one.cells[..]))
     }
 }
 
-/// The median of the keys that a row keeps, or the next greater one, if the row can be cut there.
+/// Returns the median of the row's sampled keys, or the next greater one; None if the row cannot be
+/// split there.
 fn cut<K: Ord + Clone>(row: &Row<K>) -> Option<K> {
     if row.kept.len() < KEPT_MIN {
         return None;
@@ -282,8 +290,8 @@ fn cut<K: Ord + Clone>(row: &Row<K>) -> Option<K> {
     at.cloned()
 }
 
-/// Joins neighbours, the least together first, until so many groups are left: for a display with fewer rows than there
-/// are ranges.
+/// Merges adjacent ranges, those with the least combined use first, until at most `most` groups are
+/// left. A display with fewer lines than ranges uses this.
 #[must_use]
 pub fn grouped(uses: &[f64], most: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<(Range<usize>, f64)> =

@@ -1,14 +1,14 @@
-//! The Hungarian algorithm of the textbooks: the oracle beside [`crate::placement`].
+//! The textbook Hungarian algorithm, an oracle for [`crate::placement`].
 //!
-//! This is what Morphus uses (§3.2): a complete bipartite graph of new chunks and of ⌈m/N⌉ places on
-//! each server, and in it the cheapest matching, by Kuhn's method with potentials in O(rows² ×
-//! columns). It is here to be compared with, in tests and in benchmarks. Nothing else should use
-//! it: the transportation solver finds the same optimum without the places.
+//! This is the method of Morphus (§3.2): a complete bipartite graph of new chunks and of ⌈m/N⌉
+//! places on each server, and its cheapest matching, by Kuhn's method with potentials in O(rows² ×
+//! columns). Tests and benchmarks compare the placement with it; no other code should use it, since
+//! the transportation solver finds the same optimum without the places.
 
 use crate::placement::Weights;
 
-/// Matches each of `rows` with another of `columns` so that the sum of `cost(row, column)` is least.
-/// Returns the column of each row.
+/// Matches each of `rows` with a distinct one of `columns` such that the sum of `cost(row, column)`
+/// is minimal. Returns the column of each row.
 ///
 /// # Panics
 /// If there are fewer columns than rows. Costs must be small enough that sums of `rows` of them do
@@ -16,7 +16,7 @@ use crate::placement::Weights;
 #[must_use]
 pub fn assign(rows: usize, columns: usize, cost: impl Fn(usize, usize) -> i64) -> Vec<usize> {
     assert!(rows <= columns, "{rows} rows have no partners among {columns} columns");
-    // Row and column 0 are the start of each search; real ones count from 1.
+    // Row and column 0 are the start of each search; real ones are numbered from 1.
     let mut row_potential = vec![0_i64; rows + 1];
     let mut column_potential = vec![0_i64; columns + 1];
     let mut row_of = vec![0_usize; columns + 1];
@@ -64,12 +64,13 @@ pub fn assign(rows: usize, columns: usize, cost: impl Fn(usize, usize) -> i64) -
     column_of
 }
 
-/// The paper's balanced placement: the server of each chunk, at most ⌈m/N⌉ chunks on each server.
+/// Returns the paper's balanced placement: the server of each chunk, with at most ⌈m/N⌉ chunks on
+/// each server.
 #[must_use]
 pub fn balanced(weights: &Weights) -> Vec<usize> {
     let (chunks, servers) = (weights.chunks(), weights.servers());
     let places = chunks.div_ceil(servers);
-    // The cost is what has to move; without the chunk's total, the same matching is cheapest.
+    // The cost is the moved weight minus the chunk's total, which does not affect the optimum.
     let cost = |chunk, place| -(weights.get(chunk, place / places) as i64);
     assign(chunks, servers * places, cost).into_iter().map(|place| place / places).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! This crate must not know async, input or output, clocks, random numbers that were not passed in,
 //! or any database. Time, samples and keys are parameters, so every decision can be replayed, and
-//! each algorithm is tested beside a brute-force oracle.
+//! tests compare each algorithm with a brute-force oracle.
 
 pub mod apportion;
 pub mod backoff;
@@ -21,7 +21,9 @@ pub mod pending_changes;
 pub mod placement;
 pub mod provision;
 pub mod queueing;
+pub mod replicas;
 pub mod reuse;
 pub mod rounds;
 pub mod slice_picker;
 pub mod tune;
+pub mod write_block;

@@ -1,15 +1,16 @@
-//! A network simulator at the level of flows: how long transfers take if TCP shares links fairly.
+//! A flow-level network simulator: the duration of transfers if TCP shares links fairly.
 //!
 //! Packets are not simulated. At any moment each connection has a rate, the weighted max-min fair
-//! one ([`fair_rates`]); rates change only when a connection ends. What the simulator knows of TCP
-//! are the two effects on which Morphus' weighted fair sharing rests (§4.1):
+//! one ([`fair_rates`]); rates change only when a connection ends. The simulator models the two
+//! effects of TCP on which Morphus' weighted fair sharing is based (§4.1):
 //!
-//! - a connection sends at most a window each round trip;
-//! - at a link that is full, a connection's share is the smaller the longer its round trip is
+//! - a connection sends at most one window per round trip;
+//! - at a full link, the share of a connection decreases with its round-trip time
 //!   ([`Tcp::rtt_bias`]).
 //!
-//! It knows no loss, no queues, no slow start, and no cost of a further connection. So what it says
-//! of many connections is too good: that too large a K causes congestion (§5.6) cannot come out.
+//! It does not model loss, queues, slow start, or the cost of an additional connection. So its
+//! results for many connections are too optimistic: congestion caused by a large K (§5.6) cannot
+//! appear.
 //!
 //! Invariants: no link carries more than its capacity; each byte is carried once, over every link
 //! of its path; the same input gives the same run.
@@ -20,51 +21,51 @@ mod topology;
 pub use fairness::{User, fair_rates};
 pub use topology::Topology;
 
-/// The model of a TCP connection.
+/// Parameters of the TCP model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tcp {
-    /// The largest window, in bytes.
+    /// Largest window, in bytes.
     pub window_bytes: f64,
-    /// Exponent of the round trip in a connection's share at a full link: the share is as 1 / rtt
-    /// to this power. 0 is plain max-min fairness; 1 is what is measured with loss-based congestion
-    /// control.
+    /// Exponent of the round-trip time in the weight of a connection at a full link: the weight is
+    /// 1 / rtt to this power. 0 is plain max-min fairness; 1 is the value measured with loss-based
+    /// congestion control.
     pub rtt_bias: f64,
 }
 
 impl Default for Tcp {
-    /// A window of 64 KiB, which is all that fits without window scaling, and the full bias.
+    /// Returns a window of 64 KiB, the maximum without window scaling, and the full bias of 1.
     fn default() -> Self {
         Self { window_bytes: 65_536.0, rtt_bias: 1.0 }
     }
 }
 
-/// The traffic from one host to another over one socket, one part after the other.
+/// A connection from one host to another, and the parts that it sends in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Connection {
-    /// The host that sends.
+    /// Index of the sending host.
     pub from: usize,
-    /// The host that gets it.
+    /// Index of the receiving host.
     pub to: usize,
-    /// The parts' sizes, in bytes.
+    /// Sizes of the parts, in bytes.
     pub parts_bytes: Vec<u64>,
 }
 
-/// The arrival times of a run.
+/// The results of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// For each connection, the arrival time of each of its parts, in seconds since all began.
+    /// Arrival time of each part, by connection, in seconds since the start.
     pub arrived_s: Vec<Vec<f64>>,
-    /// The last arrival, in seconds since all began.
+    /// Time of the last arrival, in seconds since the start.
     pub makespan_s: f64,
-    /// Bytes over each link, by the topology's numbers of links.
+    /// Bytes carried by each link, by link number of the topology.
     pub carried_bytes: Vec<f64>,
 }
 
-/// Runs all connections from the same moment until all are done.
+/// Simulates all connections from a common start until all have ended.
 ///
-/// `resolution_s` bounds the work: connections that end so soon after another count as ending
-/// together where others' rates are concerned, so that those get their shares that much later. Zero
-/// is exact.
+/// `resolution_s`, in seconds, bounds the work: connections that end within this time after another
+/// count as ending together when rates are recomputed, so that the others get their larger shares
+/// that much later. Zero is exact.
 ///
 /// # Panics
 /// If a connection goes from a host to itself.
@@ -85,7 +86,8 @@ pub fn run(topology: &Topology, tcp: Tcp, connections: &[Connection], resolution
         let rates = fair_rates(topology.capacities(), &sending);
         let needs = |(at, rate): (&usize, &f64)| transfers[*at].left_bytes / rate;
         let next_s = active.iter().zip(&rates).map(needs).fold(f64::INFINITY, f64::min);
-        // A millionth of a millionth more, lest rounding makes two of what ends together.
+        // The step is longer by a relative 1e-12, so that rounding does not separate connections
+        // that end together.
         let until_s = (next_s + resolution_s) * (1.0 + 1e-12);
         let last_s = active.iter().zip(&rates).map(needs).filter(|needed| *needed <= until_s);
         let step_s = last_s.fold(next_s, f64::max);
@@ -103,7 +105,7 @@ fn user(topology: &Topology, tcp: Tcp, connection: &Connection) -> User {
     let (from, to) = (connection.from, connection.to);
     assert!(from != to, "a connection of host {from} to itself");
     let rtt_s = 2.0 * f64::from(topology.latency_us(from, to)) / 1e6;
-    // A host pair without a latency has the bias of a microsecond and no bound by a window.
+    // A host pair without a latency has the bias of a microsecond, and its window sets no cap.
     let cap = if rtt_s > 0.0 { tcp.window_bytes / rtt_s } else { f64::INFINITY };
     let weight = rtt_s.max(1e-6).powf(-tcp.rtt_bias);
     User { links: topology.path(from, to), weight, cap }
@@ -113,7 +115,7 @@ struct Transfer<'a> {
     parts_bytes: &'a [u64],
     arrived_s: Vec<f64>,
     left_bytes: f64,
-    /// The rest of the part that is under way.
+    /// Bytes left of the part in transfer.
     part_left_bytes: f64,
 }
 
@@ -142,7 +144,8 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Notes the parts that arrive with the next `bytes`, which begin at `now_s`.
+    /// Records the arrival times of the parts that complete within the next `bytes`, which start at
+    /// `now_s`.
     fn arrive(&mut self, now_s: f64, bytes: f64, rate: f64) {
         let mut passed_bytes = 0.0;
         while self.arrived_s.len() < self.parts_bytes.len() {

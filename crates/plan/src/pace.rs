@@ -1,79 +1,87 @@
-//! The rate of deferrable work beside clients, from the measurements of a watch.
+//! Controls the rate of background work next to client traffic, from measured client latencies.
 //!
 //! As in TCP, the rate grows while replies are about as fast as without the work, and shrinks by a
-//! quarter when they are slower than tolerated. So it swings about the rate at which clients just
-//! begin to notice, wherever that is, and follows it when the load changes.
+//! quarter when they are slower than tolerated. So it oscillates around the rate at which clients
+//! begin to notice, and follows it when the load changes.
 //!
-//! The growth depends on what is known. Until a limit was found the rate doubles while clients notice
-//! nothing at all, and otherwise grows by a quarter. Below a known limit it grows by a quarter too,
-//! near it by a tenth; once it is well past the limit, the limit is forgotten. One look in five errs,
-//! so a single slow look is no limit yet. If the next is fast, the rate returns at once to its former
-//! value; only a second slow look in a row, or one at that same rate, counts as the limit.
+//! The growth depends on the known limit. Until a limit was found, the rate doubles while clients
+//! notice nothing at all, and otherwise grows by a quarter. Below a known limit it also grows by a
+//! quarter, near it by a tenth; once the rate is well above the limit, the limit is forgotten. One
+//! window in five misleads, so a single slow window is no limit yet. If the next one is fast, the
+//! rate returns at once to its former value; only a second slow window in a row, or one at that
+//! same rate, establishes the limit.
 //!
-//! The latency without the work drifts too: with the hour, with the cache, with other users of the
-//! machine. So the work pauses again and again, and adjacent looks with and without it are compared
+//! The latency without the work drifts too: with the time of day, the cache, and other users of the
+//! machine. So the work pauses repeatedly, and adjacent periods with and without it are compared
 //! ([`Still`]).
 //!
-//! The comparison is of the tail alone: the mean excess of replies over the usual latency. Work makes
-//! most replies no slower, and even quicker where it keeps processors awake, long after the slowest
-//! hundredth suffers. A high percentile by itself would be mostly chance in a look of a few hundred
+//! Only the tail is compared: the mean excess of replies over the usual latency. Work makes most
+//! replies no slower, and even faster where it keeps processors awake, long after the slowest
+//! hundredth suffers. A high percentile alone would be mostly chance in a window of a few hundred
 //! replies.
 //!
-//! Invariants: the rate stays between [`Bounds`], so the work always goes on; it never grows after a
-//! slow window, and never shrinks after a fast one.
+//! Invariants: the rate stays within [`Bounds`], so the work always continues; it never grows after
+//! a slow window, and never shrinks after a fast one.
+
+pub mod clients;
 
 use std::collections::VecDeque;
 
-/// Between which rates it stays, in bytes per second.
+/// Limits of the rate, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Slower would be no progress.
+    /// Lowest rate, in bytes per second; a lower one would make no progress.
     pub least_s: u64,
-    /// Faster would be no limit.
+    /// Highest rate, in bytes per second; a higher one would be no limit.
     pub most_s: u64,
 }
 
-/// A rate that follows what is seen.
+/// A rate controller that adapts to measured client latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     bounds: Bounds,
     rate_s: u64,
-    /// The rate at which answers were found to be slow last.
+    /// Rate at which replies were last found to be slow, in bytes per second; None while no limit
+    /// is known.
     limit_s: Option<u64>,
     doubt: Doubt,
 }
 
-/// The possible meaning of a slow look.
+/// The interpretation of recent slow windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
-    /// There was none since the limit was last found or passed.
+    /// No slow window since the limit was last found or passed.
     None,
-    /// The last one was slow, at this rate: chance, or the limit.
+    /// The last window was slow at this rate, in bytes per second: by chance, or because of the
+    /// limit.
     SlowAt(u64),
-    /// The rate went back to where one was slow: if it is slow again, that was the limit.
+    /// The rate returned to one at which a window was slow. If the next window is slow, that rate
+    /// is the limit.
     Again,
 }
 
-/// Excess of answers over the latency within which most come, in nanoseconds, on average over all of them.
+/// Mean excess of reply times over the usual latency (the 95th percentile without the work),
+/// averaged over all replies, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// With the work.
+    /// Mean excess with the work, in nanoseconds.
     pub with_ns: u64,
-    /// Without it.
+    /// Mean excess without the work, in nanoseconds.
     pub without_ns: u64,
 }
 
-/// Below this, differences are those of a scheduler and not of a load, in nanoseconds.
+/// Smallest significant difference, in nanoseconds. Smaller ones are due to the scheduler, not to
+/// load.
 const NOISE_NS: u64 = 10_000;
 
 impl Window {
-    /// True if the tail is longer than clients bear, which is `bearable_percent` of the tail without the
-    /// work, and longer by more than a scheduler's noise. In a look of two hundred answers chance alone
-    /// makes it longer by half one time in five.
+    /// Returns true if the tail with the work is longer than `bearable_percent` of the tail without
+    /// it, and the difference exceeds scheduler noise. In a window of two hundred replies, chance
+    /// alone makes the tail longer by half one time in five.
     ///
     /// # Panics
     ///
-    /// If clients are to bear less than what they have without the work.
+    /// If `bearable_percent` is below 100.
     #[must_use]
     pub fn is_slow(&self, bearable_percent: u32) -> bool {
         assert!(bearable_percent >= 100, "no work makes clients faster");
@@ -82,41 +90,42 @@ impl Window {
         self.with_ns > self.without_ns.saturating_add(more.max(NOISE_NS))
     }
 
-    /// True if clients do not notice the work at all.
+    /// Returns true if clients do not notice the work at all.
     fn is_free(&self) -> bool {
         self.with_ns <= self.without_ns + (self.without_ns / 8).max(NOISE_NS)
     }
 }
 
-/// The default slowdown of clients, in percent of the tail without the work.
+/// Default of the tolerated slowdown of clients, in percent of the tail without the work.
 pub const BEARABLE_PERCENT: u32 = 150;
 
-/// The last answers without the work, in microseconds.
+/// The most recent reply times without the work, in microseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Still {
     answers_us: VecDeque<u64>,
 }
 
-/// So many answers are remembered: enough for a tail, few enough to follow a drift.
+/// Number of replies retained: enough for a tail, few enough to follow a drift.
 const STILL_MAX: usize = 600;
-/// Of all answers, so many percent are what most take.
+/// Percentile that counts as the usual latency, in percent.
 const MOST_PERCENT: usize = 95;
 
 impl Still {
-    /// True if no answer is known yet.
+    /// Returns true if no reply is known yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.answers_us.is_empty()
     }
 
-    /// Takes note of answers without the work.
+    /// Adds reply times without the work, in microseconds, and drops the oldest beyond a limit.
     pub fn add(&mut self, answers_us: &[u64]) {
         self.answers_us.extend(answers_us);
         let over = self.answers_us.len().saturating_sub(STILL_MAX);
         self.answers_us.drain(..over);
     }
 
-    /// The ratio of replies with the work to those without; absent without replies on either side.
+    /// Returns the mean excess of replies with and without the work; None if there are no replies
+    /// on either side.
     #[must_use]
     pub fn beside(&self, with_us: &[u64]) -> Option<Window> {
         let most_us = percentile(&mut self.answers_us.iter().copied().collect::<Vec<_>>())?;
@@ -126,14 +135,15 @@ impl Still {
     }
 }
 
-/// The usual value: the [`MOST_PERCENT`]th percentile.
+/// Returns the usual value, the [`MOST_PERCENT`]th percentile; None if there are no values.
 fn percentile(values: &mut [u64]) -> Option<u64> {
     let at = (values.len() * MOST_PERCENT).div_ceil(100).checked_sub(1)?;
     Some(*values.select_nth_unstable(at).1)
 }
 
-/// An answer that took several times as long says no more than that it was late: one that stood
-/// behind a checkpoint would outweigh all others.
+/// Returns the mean excess of `answers_us` over `most_us`, in nanoseconds; None if there are none.
+/// The excess of one reply is capped at twice `most_us`: a reply delayed by a checkpoint would
+/// outweigh all others.
 fn tail_ns(most_us: u64, answers_us: impl ExactSizeIterator<Item = u64>) -> Option<u64> {
     let count = answers_us.len() as u128;
     let beyond = answers_us.map(|took| took.saturating_sub(most_us).min(most_us.saturating_mul(2)));
@@ -142,11 +152,11 @@ fn tail_ns(most_us: u64, answers_us: impl ExactSizeIterator<Item = u64>) -> Opti
 }
 
 impl Pace {
-    /// Begins at `rate_s` bytes per second.
+    /// Creates a controller that starts at `rate_s` bytes per second, clamped to the bounds.
     ///
     /// # Panics
     ///
-    /// If the bounds leave no rate, or one of zero.
+    /// If the lower bound is zero or above the upper one.
     #[must_use]
     pub fn new(rate_s: u64, bounds: Bounds) -> Self {
         assert!((1..=bounds.most_s).contains(&bounds.least_s), "no rate within the bounds");
@@ -154,13 +164,13 @@ impl Pace {
         Self { bounds, rate_s, limit_s: None, doubt: Doubt::None }
     }
 
-    /// Bytes per second.
+    /// Returns the current rate, in bytes per second.
     #[must_use]
     pub fn rate_s(&self) -> u64 {
         self.rate_s
     }
 
-    /// The rate after another window, of which clients bear `bearable_percent`.
+    /// Returns the controller after another window, if clients tolerate `bearable_percent`.
     #[must_use]
     pub fn after(self, seen: Window, bearable_percent: u32) -> Self {
         if seen.is_slow(bearable_percent) { self.slower() } else { self.faster(seen.is_free()) }

@@ -1,17 +1,17 @@
 //! The changes of a collection that are not applied yet: which may be applied, which must wait for a slice, and
-//! from which position of the change stream a resumed job has to read.
+//! from which position of the change stream a resumed job must read.
 //!
 //! The idea, after Hydra's treatment of updates (Mailbox, 2013, "Replicating updates after the snapshot"): a
-//! change is not replayed. It marks a *dirty key*: the applier reads the key's present state from the source and
+//! change is not replayed. It marks a *dirty key*: the applier reads the key's current state from the source and
 //! makes the destination equal to it. Changes of one key coalesce, may be repeated, and need no image. One race
-//! remains, with the copy of the slice that holds the key: a document that was read before a change and written
+//! remains, with the copy of the slice that holds the key: a document may be read before a change and written
 //! after it. So a dirty key waits (is *set aside*) until its slice is copied.
 //!
 //! A dirty key of a slice that was never leased need not wait: the worker that leases the slice reads it later.
 //! The *horizon*, a low watermark, makes this exact. The coordinator first persists a stream position H, then
-//! looks which slices have still never been leased, and only then calls [`PendingChanges::horizon`]. A worker
-//! first leases a slice, then reads H, and then reads the slice from a source state that includes everything up
-//! to H. So what the worker will read contains the changes of those slices at or before H, which are dropped.
+//! checks which slices have still never been leased, and only then calls [`PendingChanges::horizon`]. A worker
+//! first leases a slice, then reads H, and then reads the slice from a source state that includes everything up to
+//! H. So the worker's read contains the changes of those slices at or before H, which are dropped.
 //!
 //! Invariants, where a *position* numbers the batches of the change stream in their order:
 //!
@@ -20,8 +20,7 @@
 //! 2. A dirty key becomes ready only when its slice is copied.
 //! 3. A dirty key is dropped only by [`PendingChanges::horizon`], only at or before the horizon, and only in a
 //!    slice that was never leased when the horizon was already persisted.
-//! 4. At most one round of a lane is in progress, so the changes of one key are applied one after
-//!    another.
+//! 4. At most one round of a lane is in progress, so the changes of one key are applied one after another.
 //! 5. No dirty key at or before [`PendingChanges::checkpoint`] is still held: a stream reopened there misses
 //!    nothing.
 
@@ -31,43 +30,43 @@ use std::hash::Hash;
 /// The number of a batch of the change stream, counted from the first one read.
 pub type Position = u64;
 
-/// The last known state of a slice. It only ever moves down this list.
+/// The last known state of a slice. It only advances, in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SliceState {
-    /// Never leased: nothing of it was read.
+    /// Never leased: no document of it was read.
     Untouched,
     /// Leased at least once; parts of it may be at the destination.
     Leased,
-    /// Its last write is durable at the destination.
+    /// Copied: its last write is durable at the destination.
     Copied,
 }
 
-/// The knowledge of a key's changes, from the one that allows the most to the one that allows the
-/// least: of several, the least counts.
+/// The kind of a key's changes, ordered by how much the applier may assume. Of several changes the greatest
+/// variant, which allows the fewest assumptions, applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// It was inserted: the destination probably lacks it.
+    /// The key was inserted: the destination probably lacks it.
     Inserted,
-    /// It was changed in fields by which the destination does not place it: what the destination
-    /// holds of it lies where the present state belongs.
+    /// Only fields that do not affect placement at the destination were changed: the destination's copy is on the
+    /// shard where the current state belongs.
     Kept,
-    /// Anything else: a change of those fields, a replacement, a deletion.
+    /// Any other change: of fields that affect placement, a replacement, or a deletion.
     Any,
 }
 
-/// The changes of one key that wait together: applied once, by one read of the present state.
+/// The coalesced changes of one key: applied once, by one read of the current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirtyKey {
-    /// The first change's position: the checkpoint stays before it until the dirty key is finished.
+    /// Position of the first change. The checkpoint stays before it until the dirty key is finished.
     pub first: Position,
-    /// The last change's position: the read must see the source as of there, or later.
+    /// Position of the last change. The read must see the source as of this position or later.
     pub last: Position,
-    /// The combined change.
+    /// The combined kind of the changes.
     pub change: Change,
 }
 
 impl DirtyKey {
-    /// A dirty key by one change.
+    /// Creates a dirty key for one change.
     #[must_use]
     pub fn at(position: Position, change: Change) -> Self {
         Self { first: position, last: position, change }
@@ -80,23 +79,23 @@ impl DirtyKey {
     }
 }
 
-/// The dirty keys that one lane applies together. It must be given back to [`PendingChanges::finish`].
+/// The dirty keys that one lane applies together. It must be returned to [`PendingChanges::finish`].
 #[derive(Debug)]
 #[must_use = "a round that is not finished holds the checkpoint back for ever"]
 pub struct Round<K> {
     lane: usize,
-    /// The keys to make equal, each once.
+    /// The keys to make equal at the destination, each once.
     pub dirty_keys: Vec<(K, DirtyKey)>,
 }
 
 impl<K> Round<K> {
-    /// The lane that this round belongs to.
+    /// Returns the index of the round's lane.
     #[must_use]
     pub fn lane(&self) -> usize {
         self.lane
     }
 
-    /// The latest position that the reads of this round must include.
+    /// Returns the latest position that the reads of this round must include.
     #[must_use]
     pub fn last(&self) -> Position {
         self.dirty_keys.iter().map(|(_, dirty_key)| dirty_key.last).max().unwrap_or(0)
@@ -117,21 +116,21 @@ struct Slice<K> {
 
 /// The changes of one collection, from the change stream to the destination.
 ///
-/// `K` is the document's `_id`: its `Eq` and `Hash` must be the database's own equality, or two
-/// names of one document would go through two lanes.
+/// `K` is the document's `_id`. Its `Eq` and `Hash` must match the database's equality, or two representations of
+/// one `_id` would go through two lanes.
 #[derive(Debug)]
 pub struct PendingChanges<K> {
     slices: Vec<Slice<K>>,
     lanes: Vec<Lane<K>>,
-    /// Held dirty keys by first position: what keeps the checkpoint back.
+    /// Number of held dirty keys by first position. The smallest position holds the checkpoint back.
     held: BTreeMap<Position, usize>,
-    /// The last batch of the stream that was recorded in full.
+    /// Position of the last batch of the stream that was recorded in full.
     read: Position,
 }
 
 impl<K: Eq + Hash + Clone> PendingChanges<K> {
-    /// No pending changes, for a collection of `slices` slices whose changes go through `lanes` lanes. The
-    /// stream starts after the position `read`.
+    /// Creates an empty set of changes for a collection of `slices` slices and `lanes` lanes. The stream starts
+    /// after the position `read`.
     ///
     /// # Panics
     /// If there is no slice or no lane.
@@ -152,7 +151,7 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
     /// Records a change of `key`, which lies in `slice` and goes through `lane`.
     ///
     /// # Panics
-    /// If the dirty key lies before a batch that was already recorded in full.
+    /// If the dirty key is not after [`PendingChanges::checkpoint`].
     pub fn mark_dirty(&mut self, key: K, slice: usize, lane: usize, dirty_key: DirtyKey) {
         assert!(
             dirty_key.first > self.checkpoint(),
@@ -165,18 +164,18 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         hold(&mut self.held, place, key, dirty_key);
     }
 
-    /// The stream was read up to and including the batch `position`; every change of it has been
-    /// recorded by [`PendingChanges::dirty key`].
+    /// Records that the stream was read up to and including the batch `position`, and that
+    /// [`PendingChanges::mark_dirty`] was called for every change of it.
     ///
     /// # Panics
-    /// If positions go backwards.
+    /// If `position` is before the last one.
     pub fn read_to(&mut self, position: Position) {
         assert!(position >= self.read, "the stream went backwards");
         self.read = position;
     }
 
-    /// A slice was seen in `state`. States that are older than what is known are ignored, so that
-    /// sightings may arrive out of order. `lane_of` names the lane of a key.
+    /// Records that a slice was observed in `state`. States older than the known one are ignored, so that
+    /// observations may arrive out of order. `lane_of` returns the lane of a key.
     pub fn see(&mut self, slice: usize, state: SliceState, lane_of: impl Fn(&K) -> usize) {
         let seen = &mut self.slices[slice];
         if state <= seen.state {
@@ -192,11 +191,11 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         }
     }
 
-    /// Everything up to `position` is in what a later lease of any of the `untouched` slices will
-    /// read: the horizon was persisted, and *afterwards* these slices were seen never leased.
-    /// A key that was touched again after `position` is kept for those dirty keys alone, so that a
-    /// key which is written all the time does not hold the checkpoint back until its slice is
-    /// copied. Returns how many dirty keys were dropped.
+    /// Drops the dirty keys of the `untouched` slices at or before `position`, which a later lease of these slices
+    /// will read: the horizon was persisted, and *afterwards* these slices were observed as never leased. A key
+    /// that was also changed after `position` stays for the later changes alone, so that a key which is written
+    /// all the time does not hold the checkpoint back until its slice is copied. Returns the number of dropped
+    /// keys.
     pub fn horizon(&mut self, position: Position, untouched: &[usize]) -> usize {
         let mut dropped = 0;
         for &slice in untouched {
@@ -220,9 +219,9 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         dropped
     }
 
-    /// Takes up to `keys_max` ready changes of a lane, those that have waited longest, or nothing
-    /// when the lane has none or its last round is still in progress. In any other order some would
-    /// wait, and keep the checkpoint back, for as long as changes come as fast as they are applied.
+    /// Takes up to `keys_max` ready keys of a lane, the oldest first. Returns None if the lane has none or its
+    /// last round is still in progress. In any other order some keys would wait, and hold the checkpoint back, for
+    /// as long as changes arrive as fast as they are applied.
     pub fn round(&mut self, lane: usize, keys_max: usize) -> Option<Round<K>> {
         let state = &mut self.lanes[lane];
         if state.busy || state.ready.is_empty() || keys_max == 0 {
@@ -242,7 +241,7 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         Some(Round { lane, dirty_keys })
     }
 
-    /// The round's keys are durably equal at the destination.
+    /// Records that the keys of the round are durably equal at the destination.
     ///
     /// # Panics
     /// If the lane has no round in progress.
@@ -255,7 +254,7 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         }
     }
 
-    /// The last position such that a stream reopened after it misses nothing.
+    /// Returns the last position such that a stream reopened after it misses nothing.
     #[must_use]
     pub fn checkpoint(&self) -> Position {
         match self.held.first_key_value() {
@@ -264,26 +263,26 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         }
     }
 
-    /// Dirty keys held in memory: set aside, ready, or being applied.
+    /// Returns the number of dirty keys in memory: set aside, ready, or being applied.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.values().sum()
     }
 
-    /// Dirty keys that wait for their slice.
+    /// Returns the number of dirty keys that wait for their slice.
     #[must_use]
     pub fn aside(&self) -> usize {
         self.slices.iter().map(|slice| slice.aside.len()).sum()
     }
 
-    /// True if every slice is copied and no dirty key is held: the destination is the source as of the
+    /// Returns true if every slice is copied and no dirty key is held: the destination equals the source as of the
     /// position read so far, or later for keys that changed meanwhile.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.held.is_empty() && self.is_copied()
     }
 
-    /// True if every slice is copied.
+    /// Returns true if every slice is copied.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.slices.iter().all(|slice| slice.state == SliceState::Copied)

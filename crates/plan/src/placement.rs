@@ -1,19 +1,19 @@
-//! The server of each new chunk, with the least movement (Morphus, §3).
+//! Places each new chunk on a server, with the least data movement (Morphus, §3).
 //!
-//! A chunk that goes to server `s` moves all of its documents that are not on `s` already. Three
-//! placements are the paper's: *random*; *greedy*, each chunk to the server that has most of it,
-//! which moves the least possible (Lemma 1) but may heap chunks up; and *balanced*, the least
-//! movement with at most ⌈m/N⌉ of m chunks on each of N servers (Lemma 2). The paper finds the last
-//! one with the Hungarian algorithm in O(m³); here it is solved exactly as a transportation problem,
-//! in a time that grows about as m·N.
+//! A chunk placed on server `s` moves all of its documents that are not on `s` already. Three
+//! placements are the paper's: *random*; *greedy*, each chunk on the server that holds most of it,
+//! which moves the least possible (Lemma 1) but may overload a server; and *balanced*, the least
+//! movement with at most ⌈m/N⌉ of m chunks on each of N servers (Lemma 2). The paper computes the
+//! balanced placement with the Hungarian algorithm in O(m³). Here it is solved exactly as a
+//! transportation problem, in time roughly proportional to m·N.
 //!
-//! Scaling out, scaling in and changing the chunk size are the same question with other [`Shares`] or
-//! other chunks: an added server has a share and no weights, a drained one has no share. The limit of
-//! a server is a share, a number of chunks ([`capped`]), or bytes ([`fitted`], where exactness would
-//! be NP-hard and a bound says how far away it is).
+//! Scaling out, scaling in and changing the chunk size are the same problem with other [`Shares`]
+//! or other chunks: an added server has a share and no weights, a drained one has no share. The
+//! limit of a server is a share, a number of chunks ([`capped`]), or a size ([`fitted`], where an
+//! exact solution is NP-hard and a bound gives the distance from the optimum).
 //!
-//! Invariants: every chunk is placed on one server, and never on a closed one; the same input gives
-//! the same placement.
+//! Invariants: every chunk is placed on exactly one server, which has a share or a capacity; the
+//! same input gives the same placement.
 
 mod bytes;
 mod offers;
@@ -32,64 +32,65 @@ pub use weights::Weights;
 
 use transport::{Sizes, solve};
 
-/// The reason why there is no placement.
+/// The reason why a placement cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// No servers, or too many.
+    /// There are no servers, or more than the maximum.
     #[error("{servers} servers: a placement needs 1 to {}", Weights::SERVERS_MAX)]
     Servers {
         /// Number of servers.
         servers: usize,
     },
-    /// A weight on a server that is not there.
+    /// A weight names a server that does not exist.
     #[error("there is a weight on server {server}, but servers are 0 to {}", servers - 1)]
     NoSuchServer {
-        /// The server.
+        /// Index of the server.
         server: usize,
         /// Number of servers.
         servers: usize,
     },
-    /// A sum would leave the range in which the solver is exact.
+    /// A sum exceeds the range in which the solver is exact.
     #[error(
         "the {what} up to chunk {chunk} sum up to more than {}: use a larger unit",
         Weights::TOTAL_MAX
     )]
     TooMuch {
-        /// The quantity that was summed up.
+        /// The quantity that was summed: weights or sizes.
         what: &'static str,
-        /// The first chunk that is too much.
+        /// Index of the chunk at which the sum exceeded the range.
         chunk: usize,
     },
-    /// More chunks than are supported.
+    /// There are more chunks than supported.
     #[error("a placement has at most {} chunks: make them larger", Weights::CHUNKS_MAX)]
     Chunks,
-    /// All servers are closed.
+    /// No server has a share or a capacity.
     #[error("no server may hold anything: give at least one a share or a capacity")]
     NoShares,
-    /// Two inputs that should be about the same chunks or servers.
+    /// Two inputs disagree on the number of chunks or servers.
     #[error("{given} {what}, but there are {expected}")]
     Mismatch {
-        /// The given value.
+        /// The quantity whose number is wrong.
         what: &'static str,
-        /// The number that they are for.
+        /// Number of elements passed.
         given: usize,
-        /// The number that they should be for.
+        /// Number of elements expected.
         expected: usize,
     },
-    /// All servers together are too small.
+    /// The total capacity of all servers is too small.
     #[error("{needed} are to be placed, but the servers have room for {room}: add capacity")]
     NoRoom {
-        /// Chunks, or units of size.
+        /// Amount to place: chunks, or units of size.
         needed: u128,
-        /// The same.
+        /// Total capacity of the servers, in the same unit.
         room: u128,
     },
 }
 
-/// Each chunk on a server drawn at random, with the probability of the server's share.
+/// Places each chunk on a server drawn at random, with probability proportional to the server's
+/// share.
 ///
 /// # Errors
-/// If the shares are not about the weights' servers.
+/// If the number of shares is not the number of servers in `weights`.
 pub fn random<R: Rng + ?Sized>(
     weights: &Weights,
     shares: &Shares,
@@ -101,11 +102,11 @@ pub fn random<R: Rng + ?Sized>(
     Ok(Placement::new(weights, server_of, least))
 }
 
-/// Each chunk on the open server that holds most of it, the first of them if several do: no
-/// placement moves less (Lemma 1).
+/// Places each chunk on the server that holds most of it, among those with a share; ties go to the
+/// first server. No placement moves less (Lemma 1).
 ///
 /// # Errors
-/// If the shares are not about the weights' servers.
+/// If the number of shares is not the number of servers in `weights`.
 pub fn greedy(weights: &Weights, shares: &Shares) -> Result<Placement, PlacementError> {
     same_servers("shares", shares.servers(), weights)?;
     let server_of = fullest(weights, shares);
@@ -113,20 +114,22 @@ pub fn greedy(weights: &Weights, shares: &Shares) -> Result<Placement, Placement
     Ok(Placement::new(weights, server_of, least))
 }
 
-/// At most its share of the chunks, rounded up, on each server, and no such placement moves less
-/// (Lemma 2).
+/// Places the chunks with the least movement such that no server gets more than its share of them,
+/// rounded up (Lemma 2).
 ///
 /// # Errors
-/// If the shares are not about the weights' servers.
+/// If the number of shares is not the number of servers in `weights`.
 pub fn balanced(weights: &Weights, shares: &Shares) -> Result<Placement, PlacementError> {
     same_servers("shares", shares.servers(), weights)?;
     capped(weights, &shares.caps(weights.chunks() as u64))
 }
 
-/// At most `caps[server]` chunks on each server, and no such placement moves less.
+/// Places the chunks with the least movement such that each server gets at most `caps[server]` of
+/// them.
 ///
 /// # Errors
-/// If the caps are not about the weights' servers, or have no room for all chunks.
+/// If the number of caps is not the number of servers in `weights`, or the caps sum up to less than
+/// the number of chunks.
 pub fn capped(weights: &Weights, caps: &[u64]) -> Result<Placement, PlacementError> {
     same_servers("caps", caps.len(), weights)?;
     let (needed, room) = (weights.chunks() as u128, sum(caps));
@@ -143,7 +146,7 @@ pub fn capped(weights: &Weights, caps: &[u64]) -> Result<Placement, PlacementErr
     Ok(Placement::new(weights, server_of, least))
 }
 
-/// The servers with a cap, which are all that the solver hears of.
+/// The servers with a positive cap. Only these are passed to the solver.
 struct Open {
     servers: Vec<usize>,
     of: usize,
@@ -166,7 +169,7 @@ impl Open {
         self.servers.iter().map(|server| caps[*server]).collect()
     }
 
-    /// The numbers of the servers that the solver chose.
+    /// Maps the solver's server numbers back to those of the caller.
     fn servers(&self, chosen: &[u32]) -> Vec<usize> {
         chosen.iter().map(|server| self.servers[*server as usize]).collect()
     }
@@ -181,7 +184,7 @@ fn sum(parts: &[u64]) -> u128 {
     parts.iter().map(|part| u128::from(*part)).sum()
 }
 
-/// For each chunk the open server that holds most of it.
+/// Returns for each chunk the open server that holds most of it.
 fn fullest(weights: &Weights, shares: &Shares) -> Vec<usize> {
     let first = (0..shares.servers()).find(|server| shares.is_open(*server)).unwrap_or(0);
     let server_of = |chunk| {
@@ -192,7 +195,7 @@ fn fullest(weights: &Weights, shares: &Shares) -> Vec<usize> {
     (0..weights.chunks()).map(server_of).collect()
 }
 
-/// The weight that stays where it is.
+/// Returns the total weight that stays on its server.
 fn kept_by(weights: &Weights, server_of: &[usize]) -> u64 {
     server_of.iter().enumerate().map(|(chunk, server)| weights.get(chunk, *server)).sum()
 }

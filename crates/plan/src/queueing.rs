@@ -1,44 +1,48 @@
 //! A closed queueing network with one class of customers, solved exactly.
 //!
-//! A fixed number of customers goes round through stations; each spends its *demand* of service at each of them in a round.
-//! A *delay* serves all its customers at once (thinking, round trips). A *queue* has a real number of servers: with n
-//! customers it works at the rate min(n, servers), so that a control group's 0.3 of a processor, one processor and two are
-//! the same formula. If service is exponential and first come first served, or if customers share the processors evenly
-//! whatever the distribution, the joint distribution of customers is a product of one factor for each station (Gordon and
-//! Newell; Baskett, Chandy, Muntz and Palacios), and its means are those of exact mean-value analysis (Reiser and
-//! Lavenberg, *Mean-Value Analysis of Closed Multichain Queuing Networks*, 1980).
+//! A fixed number of customers circulates through stations. In each round a customer spends its
+//! *demand* of service at each station. A *delay* serves all its customers at once (think time,
+//! round trips). A *queue* has a real number of servers: with n customers it works at the rate
+//! min(n, servers), so that 0.3 of a processor under a control group, one processor and two share
+//! one formula. If service times are exponential and service is first come, first served, or if
+//! customers share the processors evenly for any distribution, the joint distribution of
+//! customers is a product of one factor for each station (Gordon and Newell; Baskett, Chandy, Muntz
+//! and Palacios), and its means are those of exact mean-value analysis (Reiser and Lavenberg,
+//! *Mean-Value Analysis of Closed Multichain Queuing Networks*, 1980).
 //!
-//! The recursion of mean-value analysis needs, for stations of several servers, the probability that a station is empty as
-//! one minus all others: near saturation a difference of nearly equal numbers, which ends up negative. So [`solve`] forms
-//! the same means from the factors' convolution (Buzen, 1973), where nothing is subtracted: demands are scaled by the
-//! throughput's upper bound, factors are formed as logarithms, and each is divided by its greatest term.
+//! For stations with several servers, the recursion of mean-value analysis computes the probability
+//! that a station is empty as one minus all others: near saturation a difference of nearly equal
+//! numbers, which becomes negative. So [`solve`] computes the same means by convolution of the
+//! factors (Buzen, 1973), without subtraction: demands are scaled by the upper bound of the
+//! throughput, factors are computed as logarithms, and each is divided by its greatest term.
 //!
-//! Invariants: customers over all stations sum up to the network's; throughput is never above [`Bounds::throughput_s`];
-//! customers = throughput × response at each station (Little's law).
+//! Invariants: the customers at all stations sum up to those of the network; throughput never
+//! exceeds [`Bounds::throughput_s`]; customers = throughput × response time at each station
+//! (Little's law).
 
 pub mod simulator;
 #[cfg(test)]
 mod tests;
 
-/// One station.
+/// A station of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Station {
-    /// All customers are served at once.
+    /// A station that serves all its customers at once.
     Delay {
-        /// The time that a customer spends here in each round, in seconds.
+        /// Time that a customer spends at the station in each round, in seconds.
         demand_s: f64,
     },
-    /// At most `servers` customers are served at the rate 1.
+    /// A station that serves at most `servers` customers at once, each at the rate 1.
     Queue {
-        /// The service that a customer takes in each round at the rate 1, in seconds.
+        /// Service that a customer receives in each round at the rate 1, in seconds.
         demand_s: f64,
-        /// Servers: any number above 0.
+        /// Number of servers: any positive number, also a fraction.
         servers: f64,
     },
 }
 
 impl Station {
-    /// The service of a customer in each round, in seconds.
+    /// Returns the service demand of a customer in each round, in seconds.
     #[must_use]
     pub fn demand_s(self) -> f64 {
         match self {
@@ -46,7 +50,8 @@ impl Station {
         }
     }
 
-    /// The rate at which the station works on `customers` customers.
+    /// Returns the service rate of the station with `customers` customers, in seconds of service
+    /// per second.
     #[must_use]
     pub fn rate(self, customers: u32) -> f64 {
         match self {
@@ -55,7 +60,8 @@ impl Station {
         }
     }
 
-    /// The time that a customer spends here in each round if it is alone, in seconds.
+    /// Returns the time that a customer spends at the station in each round if no other customer is
+    /// there, in seconds.
     #[must_use]
     pub fn alone_s(self) -> f64 {
         match self {
@@ -64,7 +70,7 @@ impl Station {
         }
     }
 
-    /// The time between two rounds if only this station counts, in seconds.
+    /// Returns the time between two rounds if the station is saturated, in seconds; 0 for a delay.
     #[must_use]
     pub fn saturated_s(self) -> f64 {
         match self {
@@ -74,50 +80,50 @@ impl Station {
     }
 }
 
-/// The means at one station.
+/// Mean values at one station.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtStation {
-    /// The time of a customer here in each round, waiting included, in seconds.
+    /// Time that a customer spends at the station in each round, waiting included, in seconds.
     pub response_s: f64,
-    /// Customers here.
+    /// Mean number of customers at the station.
     pub customers: f64,
-    /// The share of its servers that is busy; 0 for a delay.
+    /// Share of the station's servers that is busy, from 0 to 1; 0 for a delay.
     pub utilisation: f64,
 }
 
-/// The means of a network.
+/// Mean values of the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// Rounds a second of all customers.
+    /// Rounds completed by all customers, per second.
     pub throughput_s: f64,
-    /// By station.
+    /// Mean values by station, in the order of the stations.
     pub stations: Vec<AtStation>,
 }
 
 impl Solution {
-    /// The time of a round, in seconds.
+    /// Returns the response time of a round, in seconds.
     #[must_use]
     pub fn response_s(&self) -> f64 {
         self.stations.iter().map(|station| station.response_s).sum()
     }
 }
 
-/// What no network of these stations can exceed (asymptotic bounds: Muntz and Wong).
+/// Asymptotic bounds of a network (Muntz and Wong).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// The time of a round of a customer alone, in seconds.
+    /// Duration of a round with a single customer, in seconds.
     pub alone_s: f64,
-    /// The time between two rounds at the station that saturates first, in seconds.
+    /// Time between two rounds at the station that saturates first, in seconds.
     pub saturated_s: f64,
-    /// The number of that station; none if all are delays.
+    /// Index of that station, the bottleneck; None if all stations are delays.
     pub bottleneck: Option<usize>,
-    /// Rounds a second, at most.
+    /// Upper bound of the throughput, in rounds per second.
     pub throughput_s: f64,
-    /// Customers with which the bottleneck would be saturated if no customer ever waited.
+    /// Number of customers at which the bottleneck would saturate if no customer ever waited.
     pub knee: f64,
 }
 
-/// The asymptotic bounds. Constant service without any variation attains them.
+/// Returns the asymptotic bounds. Service times without any variation attain them.
 #[must_use]
 pub fn bounds(stations: &[Station], customers: u32) -> Bounds {
     let alone_s: f64 = stations.iter().map(|station| station.alone_s()).sum();
@@ -134,12 +140,13 @@ pub fn bounds(stations: &[Station], customers: u32) -> Bounds {
     }
 }
 
-/// The means of the network with so many customers.
+/// Returns the mean values of the network with `customers` customers.
 ///
-/// Takes time in proportion to stations × customers².
+/// The running time is proportional to stations × customers².
 ///
 /// # Panics
-/// If there are no customers, if a demand is negative or a number of servers is not above 0, or if no station has a demand.
+/// If there are no customers, if a demand is negative or a number of servers is not above 0, or if
+/// no station has a demand.
 #[must_use]
 pub fn solve(stations: &[Station], customers: u32) -> Solution {
     assert!(customers > 0, "a closed network has customers");
@@ -152,7 +159,7 @@ pub fn solve(stations: &[Station], customers: u32) -> Solution {
     let scale = bounds.throughput_s;
     let factors: Vec<Vec<f64>> =
         stations.iter().map(|station| factor(*station, scale, customers)).collect();
-    // What lies before each station, and what behind it: together all but that station.
+    // The stations before each station, and those after it: together all but that station.
     let mut before = vec![unit(customers)];
     for its in &factors {
         let next = convolved(before.last().expect("never empty"), its);
@@ -181,11 +188,12 @@ pub fn solve(stations: &[Station], customers: u32) -> Solution {
     Solution { throughput_s, stations }
 }
 
-/// A share of a factor's greatest term below which a term counts as none: demands are scaled such that the terms that matter
-/// are near the greatest. Factors of stations that are far from saturated have few others.
+/// Share of a factor's greatest term below which a term counts as 0: demands are scaled such that
+/// the terms that matter are near the greatest. Factors of stations far from saturation have few
+/// others.
 const NEGLIGIBLE: f64 = 1e-40;
 
-/// The weights of 0, 1, … customers at a station, divided by the greatest.
+/// Returns the weights of 0, 1, … customers at a station, divided by the greatest.
 fn factor(station: Station, scale: f64, customers: u32) -> Vec<f64> {
     let demand = station.demand_s() * scale;
     let mut logarithm = 0.0;
@@ -199,14 +207,14 @@ fn factor(station: Station, scale: f64, customers: u32) -> Vec<f64> {
     weights.map(|weight| if weight < NEGLIGIBLE { 0.0 } else { weight }).collect()
 }
 
-/// The weights where there is no station.
+/// Returns the weights of a network without stations.
 fn unit(customers: u32) -> Vec<f64> {
     let mut weights = vec![0.0; customers as usize + 1];
     weights[0] = 1.0;
     weights
 }
 
-/// The weights of two parts of the network together, divided by the greatest.
+/// Returns the weights of two parts of the network combined, divided by the greatest.
 fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     let mut both = vec![0.0; one.len()];
     let first = other.iter().position(|weight| *weight > 0.0).unwrap_or(0);
@@ -220,7 +228,7 @@ fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     both
 }
 
-/// The mean number of customers at a station, from its weights and those of all others.
+/// Returns the mean number of customers at a station, from its weights and those of all others.
 fn mean(its: &[f64], others: &[f64]) -> f64 {
     let weights = its.iter().zip(others.iter().rev()).map(|(its, others)| its * others);
     let (mut sum, mut moment) = (0.0, 0.0);

@@ -1,26 +1,26 @@
 //! Miss-ratio curves: how many references of a chain of jobs a cache of each size serves.
 //!
-//! A chain reads its keys in bursts, one for each phase. A [`Curve`] tells, for each phase and each capacity in bytes,
-//! the number of references that find their key in the cache. There are three ways to one:
+//! A chain reads its keys in bursts, one for each phase. A [`Curve`] gives, for each phase and each capacity in bytes,
+//! the number of references that find their key in the cache. There are three ways to compute one:
 //!
 //! - [`exact()`]: stack distances (Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal
 //!   1970) of an LRU cache, at every capacity at once; memory grows with the distinct keys.
 //! - [`sampled()`]: the same from a fixed number of sampled keys (Waldspurger et al., "Efficient MRC Construction with
 //!   SHARDS", FAST 2015); memory does not grow.
-//! - [`simulated()`]: for policies that have no stack distances, those of Redis, by a simulation at each capacity, made
-//!   smaller by sampling keys (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations",
-//!   USENIX ATC 2017).
+//! - [`simulated()`]: for policies without stack distances, those of Redis, by a simulation at each capacity, scaled
+//!   down by sampling keys (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations", USENIX
+//!   ATC 2017).
 //!
-//! [`uniform`] needs no trace: it is the expectation for a chain whose keys are uniform hashes.
+//! [`uniform`] needs no trace: it computes the expectation for a chain whose keys are uniform hashes.
 //!
-//! **The cache.** It is looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry becomes
-//! the newest one and takes the reference's bytes, and the oldest entries leave until all fit. An entry that is larger
-//! than the cache therefore empties it and leaves, too: it is never a hit. An entry whose size changed since its last
-//! reference is a hit where the old one was still there: a cache does not know that the document was written. A cache
-//! of zero bytes has no hits, also of entries that take none.
+//! **The cache.** Entries are looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry
+//! becomes the newest one and takes the reference's size, and the oldest entries are evicted until all fit. An entry
+//! that is larger than the cache therefore empties it and is evicted itself: it is never a hit. An entry whose size
+//! changed since its last reference is a hit if the old one was still cached: a cache does not know that the document
+//! was written. A cache of zero bytes has no hits, not even of entries of zero bytes.
 //!
-//! Invariant: all ways count the same hits by the same rules; where nothing is sampled, exactly those of a list that is
-//! kept in the order of use.
+//! Invariant: all three count hits by the same rules; without sampling, the counts are exactly those of a list ordered
+//! by last use.
 
 mod curve;
 mod exact;
@@ -41,13 +41,13 @@ pub use simulated::{Policy, simulated};
 /// One reference to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// A hash of the key, of all 64 bits; equal for equal keys only.
+    /// Hash of the key, over all 64 bits; equal for equal keys only.
     pub key: u64,
-    /// The bytes that the key's entry takes in a cache after this reference, its overhead included.
+    /// Size of the key's entry in a cache after this reference, overhead included, in bytes.
     pub bytes: u32,
 }
 
-/// A chain's references, phase by phase, in order.
+/// The references of a chain, phase by phase, in order.
 pub type Phases = [Vec<Reference>];
 
 /// The content of the cache before the first reference.
@@ -55,12 +55,12 @@ pub type Phases = [Vec<Reference>];
 pub enum Start {
     /// The cache is empty.
     Cold,
-    /// The cache has seen the whole trace once before.
+    /// The cache has served the whole trace once before.
     Warm,
 }
 
 impl Start {
-    /// Whether each pass over the trace counts, pass by pass.
+    /// Returns, for each pass over the trace, whether its references are counted.
     fn passes(self) -> &'static [bool] {
         match self {
             Self::Cold => &[true],

@@ -1,48 +1,51 @@
-//! Size and frequency of small pieces of work that spare clients.
+//! Size and frequency of small pieces of background work that spare clients.
 //!
-//! Changes of a source cannot wait for ever, as its bulk can: they are applied in small pieces with rests
-//! between them, as long as that keeps up with them, and in larger ones where it does not.
+//! Unlike the bulk of a source, its changes cannot wait indefinitely. They are applied in small
+//! pieces with pauses between them as long as that keeps up with the arrivals, and in larger pieces
+//! otherwise.
 
 use std::time::Duration;
 
-/// Rest after a piece of work that took `took`, when `left` more like it wait and new ones come: nine times
-/// as long, so that clients have the servers to themselves most of the time, but short enough for all of
-/// them to be done `within`.
+/// Returns the pause after a piece of work that took `took`, when `left` more such pieces wait and
+/// new ones arrive: nine times as long, so that clients have the servers to themselves most of the
+/// time, but short enough for all pieces to be done `within`.
 #[must_use]
 pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
     let each = within / left.max(1);
     (took * RESTS).min(each.saturating_sub(took))
 }
 
-/// See [`rest`].
+/// Ratio of the pause to the duration of the work before it: see [`rest`].
 const RESTS: u32 = 9;
 
-/// Entries of the next piece of work, of `ready` that wait, when the last one took `took`: `sizes.least`,
-/// which clients hardly notice, unless pieces of that size one after the other would not have them all done
-/// `within`. So slow servers get fewer requests, each with more entries; never more than `sizes.most`.
+/// Returns the number of entries of the next piece, when `ready` entries wait and the last piece
+/// took `took`: `sizes.least`, which clients hardly notice, unless consecutive pieces of that size
+/// would not finish all entries `within`. So slow servers get fewer requests with more entries
+/// each; never more than `sizes.most`.
 ///
 /// # Panics
 ///
-/// If the least is more than the most.
+/// If `sizes.least` is more than `sizes.most`.
 #[must_use]
 pub fn piece(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> usize {
     let needed = (ready as u128 * took.as_nanos()).div_ceil(within.as_nanos().max(1));
     usize::try_from(needed).unwrap_or(usize::MAX).clamp(sizes.least, sizes.most)
 }
 
-/// The bounds on the size of a [`piece`], in entries.
+/// Bounds on the size of a [`piece`], in entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The size that clients hardly notice.
+    /// Size that clients hardly notice, in entries.
     pub least: usize,
-    /// The size that servers take at once.
+    /// Size that servers accept at once, in entries.
     pub most: usize,
 }
 
-/// Pause before the next read from a queue, after an answer with `found` of at most `most` entries, when
-/// the last pause was `before`: long enough that answers come half full. Each answer has its price however
-/// little it holds, and clients notice a full one. There is no pause while answers stay fuller than that;
-/// [`answers_hold`] detects entries that pile up all the same.
+/// Returns the pause before the next read from a queue, after a reply that held `found` of at most
+/// `most` entries and a previous pause of `before`: long enough that replies are half full. Each
+/// reply has a fixed cost even if it holds little, and clients notice a full one. There is no pause
+/// while replies stay fuller than that; [`answers_hold`] detects entries that accumulate
+/// nevertheless.
 #[must_use]
 pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Duration {
     if found * 2 > most {
@@ -53,17 +56,18 @@ pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Dura
     }
 }
 
-/// Largest number of entries of an answer from now on, after one of at most `most` that held `found`, of
-/// which the first had waited for `age`. If answers are slow, or entries come fast, small answers do not
-/// keep up, and entries would wait longer and longer: full answers of old entries become larger, and stay
-/// so. Larger answers do not fill for want of entries.
+/// Returns the limit on entries of further replies, after a reply that held `found` of at most
+/// `most` entries, the oldest of which had waited for `age`. If replies are slow, or entries arrive
+/// fast, small replies do not keep up, and entries would wait longer and longer. So full replies of
+/// old entries raise the limit, and it stays raised. Larger limits than the arrivals need have no
+/// effect.
 #[must_use]
 pub fn answers_hold(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
     let is_behind = found >= most && age > READ_WITHIN;
     if is_behind { (most * 4).clamp(sizes.least, sizes.most) } else { most }
 }
 
-/// An entry that waits longer than this waits for those before it.
+/// Age above which an entry counts as delayed by the entries before it.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 const READ_PAUSE_MIN: Duration = Duration::from_millis(20);
 const READ_PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -1,16 +1,15 @@
-//! The choice of the slice that a worker copies next, so that workers stay out of each other's way.
+//! Chooses the slice that a worker copies next, so that workers do not contend with each other.
 //!
-//! Slices that lie side by side end up in the same pages of the destination's `_id` index while it
-//! is young, where writers may wait for each other (what that costs was not told from noise when it was
-//! measured). So a worker goes on behind the
-//! slice that it copied last, where its own pages are, and a worker that has none goes as far away
-//! as it can: to the middle of the longest run of free slices. A run that begins the collection is
-//! begun at its start.
+//! Adjacent slices share pages of the destination's `_id` index while it is small, where writers
+//! may wait for each other (the measured cost was within noise). So a worker continues with the
+//! slice after the one that it copied last, where its own pages are. A worker without a previous
+//! slice starts as far away from the others as possible: in the middle of the longest run of free
+//! slices, or at its start if the run begins the collection.
 
-/// The next slice to copy, of those that are free; nothing when none is. Slices are numbered in
-/// their order within a collection.
+/// Returns the next slice to copy, or None if none is free. Slices are numbered in their order
+/// within a collection.
 ///
-/// `free` is strictly increasing, as (collection, slice); `last` is the slice that the asking
+/// `free` is strictly increasing, as (collection, slice). `last` is the slice that the requesting
 /// worker copied before.
 #[must_use]
 pub fn next(free: &[(usize, usize)], last: Option<(usize, usize)>) -> Option<(usize, usize)> {
@@ -21,7 +20,7 @@ pub fn next(free: &[(usize, usize)], last: Option<(usize, usize)>) -> Option<(us
         return Some(behind);
     }
     let runs = free.chunk_by(|one, other| one.0 == other.0 && one.1 + 1 == other.1);
-    // Collections in their order: the first one with a free slice.
+    // Collections are copied in their order: only the first one with a free slice counts.
     let first = free.first()?.0;
     let runs = runs.take_while(|run| run[0].0 == first);
     let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best })?;

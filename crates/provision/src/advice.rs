@@ -1,7 +1,8 @@
-//! The advice from a trace: what the cache would hold at each size, the plan over a grid of shapes, and both as a report.
+//! The advice for a trace: the hit curve of the cache by its size, the plan over a grid of shapes, and the report of
+//! both.
 //!
-//! Everything is computed from the trace, the costs and the settings: the same three give the same report. It says whose
-//! costs they are, and which of its figures rest on a default.
+//! The report is a function of the trace, the costs and the settings alone. It names the origin of the costs, and the
+//! figures that rest on a default.
 
 mod report;
 #[cfg(test)]
@@ -19,79 +20,82 @@ pub use report::{
     Advice, NeighbourReport, PhaseReport, Report, ShapeReport, StationReport, UnevenReport,
 };
 
-/// References up to which a curve is exact; beyond, keys are sampled.
+/// Number of references up to which the hit curve is exact; for longer traces, keys are sampled.
 const EXACT_MAX: u64 = 10_000_000;
 
-/// Shapes that are compared at most.
+/// Maximum number of shapes that one plan compares.
 pub const SHAPES_MAX: usize = 20_000;
 
-/// The costs, and where they are from.
+/// The costs and their origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
-    /// The costs.
+    /// Processor times in seconds, waits in seconds, and sizes in bytes.
     pub costs: Costs,
-    /// Their relative standard errors.
+    /// Relative standard errors of the costs; 0 for an error that is not known.
     pub errors: Errors,
-    /// In words: the file and the machine.
+    /// Origin of the costs in words: the file and the machine.
     pub from: String,
-    /// False if they were measured elsewhere, on other documents: sizes are then taken from the trace.
+    /// True if the costs were measured on the user's own cluster. If false, they were measured on another machine with
+    /// other documents, and document sizes are taken from the trace.
     pub is_own: bool,
-    /// Stations whose costs were measured elsewhere all the same, because they were not there.
+    /// Stations that the user's cluster did not have during the probe; the costs of these stations come from the
+    /// built-in probe.
     pub borrowed: Vec<&'static str>,
 }
 
-/// What is asked.
+/// The settings of a plan: the deadline, and the values of each dimension of the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The time within which the job has to end, in seconds.
+    /// Deadline: the time within which the job has to end, in seconds.
     pub deadline_s: f64,
-    /// Without them shapes are ordered by processors, then by memory.
+    /// Prices per hour. Without prices, shapes are ordered by processors, then by memory.
     pub prices: Option<Prices>,
-    /// Numbers of shards.
+    /// Candidate numbers of shards.
     pub shards: Vec<u32>,
-    /// Numbers of members of a shard.
+    /// Candidate numbers of members per shard.
     pub replicas: Vec<u32>,
-    /// Sizes of the cache, in bytes; none: shares of what one without a limit would hold.
+    /// Candidate cache sizes, in bytes. If `None`: no cache, and 1/8, 1/4, 1/2 and all of the bytes that an unlimited
+    /// cache would hold.
     pub cache_bytes: Option<Vec<u64>>,
-    /// Which members are read.
+    /// Candidate read preferences: the primary alone, or the nearest member.
     pub reads: Vec<Reads>,
-    /// Where the cache is.
+    /// Candidate locations of the cache: at the workers, or at the router.
     pub cache_at: Vec<CacheAt>,
-    /// Where keys lie.
+    /// Share of the keys on each shard, by number of shards.
     pub shares: Shares,
-    /// What the stations have.
+    /// Processors of each station.
     pub machine: Machine,
-    /// The job's settings.
+    /// Settings of the job: its workers, and the keys of a batch.
     pub job: Job,
-    /// The cache before the job.
+    /// State of the cache when the job starts: cold or warm.
     pub start: Start,
-    /// Documents of the collection, if that is known better than by the costs.
+    /// Number of documents in the collection; overrides the number in the costs.
     pub documents: Option<u64>,
 }
 
-/// What cannot be advised.
+/// The reasons why no advice can be given.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing is read.
+    /// The trace has no reads.
     #[error(
         "the trace has no reads: record a job that reads by _id, or check the columns of the file"
     )]
     Empty,
-    /// The time is none.
+    /// The deadline is not a finite number of seconds above 0.
     #[error("a deadline of {0} s cannot be met: give the time that the job may take, as 60s")]
     Deadline(f64),
-    /// A price is none.
+    /// A price is negative or not finite.
     #[error("a price of {0} cannot be: give 0 or more")]
     Price(f64),
-    /// The grid has none or too many shapes.
+    /// The grid has no shape, or more than [`SHAPES_MAX`]. The field is its number of shapes.
     #[error("the grid has {0} shapes: give from 1 to {SHAPES_MAX}")]
     Grid(usize),
 }
 
-/// The advice for a trace.
+/// Computes the advice for a trace.
 ///
 /// # Errors
-/// [`Error`]: the trace or the settings leave nothing to advise.
+/// [`Error`]: the trace has no reads, or a setting is invalid.
 pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Advice, Error> {
     checked(trace, settings)?;
     let costs = costs(trace, origin, settings.documents);
@@ -124,6 +128,7 @@ pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Adv
     Ok(report::report(&question, &plan(&question), origin, &curve, trace))
 }
 
+/// Checks that the trace has reads, and that the deadline and the prices are valid.
 fn checked(trace: &Trace, settings: &Settings) -> Result<(), Error> {
     if trace.reads() == 0 {
         return Err(Error::Empty);
@@ -138,7 +143,8 @@ fn checked(trace: &Trace, settings: &Settings) -> Result<(), Error> {
     }
 }
 
-/// The costs with the sizes of the trace's own documents, where they were measured on others.
+/// Returns the costs. If they were measured on another machine, the document sizes and the number of documents are
+/// those of the trace; `documents` overrides the number.
 fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
     let mut costs = origin.costs;
     if !origin.is_own {
@@ -155,6 +161,7 @@ fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
     costs
 }
 
+/// Computes the hit curve of the references: exact up to [`EXACT_MAX`] references, else by sampling keys.
 fn curve(references: &[Vec<Reference>], start: Start) -> Curve {
     let number: u64 = references.iter().map(|phase| phase.len() as u64).sum();
     if number <= EXACT_MAX {
@@ -164,7 +171,8 @@ fn curve(references: &[Vec<Reference>], start: Start) -> Curve {
     }
 }
 
-/// No cache, and an eighth, a quarter, a half and all of what one without a limit would hold, in whole KiB.
+/// Returns the default cache sizes in bytes: 0 (no cache), and an eighth, a quarter, a half and all of
+/// `distinct_bytes`, each rounded up to whole KiB.
 fn sizes(distinct_bytes: u64) -> Vec<u64> {
     let part = |of: u64| distinct_bytes.div_ceil(of).div_ceil(1024) * 1024;
     vec![0, part(8), part(4), part(2), part(1)]

@@ -1,18 +1,18 @@
-//! A chain of MapReduce jobs over a MongoDB collection: each map fetches the documents of its keys and makes the next
-//! keys of them, each reduce leaves every key once.
+//! A chain of MapReduce jobs over a MongoDB collection: each map fetches the documents of its keys and computes the
+//! next keys from them, each reduce removes repeated keys.
 //!
-//! The idea (Wong and others, *Database Caching and Sharding Strategies in Chained MR Jobs*, §4): the keys of a phase are
-//! known at once, so they are read in batches, several of them under way; a cache in front takes one MGET a batch, and
-//! what it does not hold comes by one `find {_id: {$in: […]}}`, as raw documents.
+//! The design follows Wong and others, *Database Caching and Sharding Strategies in Chained MR Jobs*, §4: the keys of a
+//! phase are known at once, so they are read in batches, several of them in flight. A batch is one MGET to the cache;
+//! the keys that the cache lacks are one `find {_id: {$in: […]}}`, whose replies are raw documents.
 //!
 //! Invariants:
 //! - the output depends on the keys and the documents alone: not on the cache, the batches, the number of workers, the
 //!   shards or the engine that runs map and reduce;
-//! - it is never silently incomplete: a key without a document is an error that names it, or counted;
-//! - memory is bounded by the batches under way (map), by one line (reduce), by the keys of one phase ([`run`]).
+//! - the output is never silently incomplete: a key without a document is either an error that names it, or counted;
+//! - memory is bounded by the batches in flight (map), by one line (reduce), by the keys of one phase ([`run`]).
 //!
-//! [`map`] and [`reduce`] are the two programs that a user's engine runs; [`run`] is a whole chain in one process;
-//! [`proxy`] is the cache beside the router instead of the worker.
+//! [`map`] and [`reduce`] are the two programs for a user's MapReduce engine; [`run`] is a whole chain in one process;
+//! [`proxy`] places the cache at the router instead of at the worker.
 
 pub mod cache;
 mod draw;
@@ -37,15 +37,15 @@ pub use fetch::{Counts, Fetched, Fetcher};
 pub use key::Key;
 pub use source::{Namespace, PHASE_COMMENT, Reads, Source, options as source_options};
 
-/// What a phase makes of its documents.
+/// The computation that each phase of a chain runs on its documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {
-    /// The next key is the document's SHA-256 modulo the number of keys: uniform (§4.1).
+    /// The next key is the document's SHA-256 modulo the number of keys: uniformly distributed (§4.1).
     Hash,
-    /// The same hash, drawn through a Zipf distribution: some keys are asked for again and again.
+    /// The next key is drawn from a Zipf distribution by the document's SHA-256: some keys are read repeatedly.
     Zipf,
-    /// The root of a Merkle tree over the documents (§4.3).
+    /// The phases compute the root of a Merkle tree over the documents (§4.3).
     Merkle,
 }
 

@@ -1,8 +1,9 @@
-//! What a request costs each station of a chained job, measured on the user's own servers.
+//! A probe: the cost of a request at each station of a chained job, measured on the user's own servers.
 //!
-//! A station's processor time in a window, without its idle rate, divided by the requests of the window is the cost of one
-//! (the utilisation law). Windows of two batch sizes tell the request's cost from that of its keys ([`fit`]). The requests
-//! are those of the job: its own code makes them ([`crate::chain`]). What is measured where:
+//! By the utilisation law, the cost of a request at a station is the station's processor time in a window, less its
+//! idle rate, divided by the requests of the window. Windows of two batch sizes separate the cost of a request from the
+//! cost of its keys ([`fit`]). The job's own code makes the requests ([`crate::chain`]). Each kind of window measures
+//! these costs:
 //!
 //! | windows | client | cache | router | shards |
 //! |---|---|---|---|---|
@@ -12,8 +13,11 @@
 //! | `set`: pipelines of SETs | `client_set` | `cache_set` | | |
 //! | `proxy`: finds that the proxy answers from the cache | `proxy`, without `client_find` and `client_get` | | | |
 //!
-//! Invariants: the database is only read; in the cache only entries under the probe's own name are written, and these are
-//! deleted in the end, also when it is interrupted; a thing that was not measured is not in the file.
+//! Invariants:
+//! - the database is only read;
+//! - in the cache, only entries under the probe's own name are written, and they are deleted at the end, also after an
+//!   interruption;
+//! - a cost that was not measured has no value in the file.
 
 mod cluster;
 mod error;
@@ -38,58 +42,59 @@ pub use fit::Measured;
 pub use measure::{Request, run};
 pub use result::{Cores, KeysFrom, MeasuredCosts, RoundTrip, Share, Sizes, Window};
 
-/// The version of the file.
+/// The version of the file format that is written and read.
 const VERSION: u32 = 1;
-/// A probe of the machine on which Imago is developed.
+/// The built-in probe as JSON: a measurement on the machine on which Imago is developed.
 const BUILT_IN: &str = include_str!("probe/built_in.json");
 
-/// A probe.
+/// The result of a probe, as its file has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The version of the file.
+    /// Version of the file format.
     pub version: u32,
-    /// In words, what was measured where.
+    /// The measured servers and the method, in words.
     pub about: String,
-    /// When it was made (RFC 3339, UTC).
+    /// Time at which the probe was made (RFC 3339, UTC).
     pub when: String,
-    /// The collection.
+    /// The collection that was read, as `database.collection`.
     pub namespace: String,
-    /// The time that the windows took together, in seconds.
+    /// Total length of the windows, in seconds.
     pub seconds: f64,
-    /// Batches in flight.
+    /// Number of batches in flight at once.
     pub workers: u32,
-    /// Keys of the batches.
+    /// The batch sizes of the windows, in keys.
     pub batches: Vec<u32>,
-    /// Members of each shard, by the shard's name; one entry for a replica set.
+    /// Members, documents and keys of each shard; one entry for a replica set.
     pub shards: Vec<Share>,
-    /// The keys that were read.
+    /// Number and origin of the keys that were read.
     pub keys: KeysFrom,
-    /// Processor time at each station.
+    /// Processor time of requests and keys at each station, in seconds.
     pub costs: MeasuredCosts,
-    /// Waiting for an answer, without processors.
+    /// Round-trip times to idle servers, in seconds.
     pub round_trips: result::RoundTrips,
-    /// Bytes.
+    /// Sizes of documents, indexes, cache entries and server processes, in bytes.
     pub sizes: Sizes,
-    /// Processors of each station; those of this machine where nothing else was said.
+    /// Number of processors of each station; by default, the processors of this machine.
     pub cores: Cores,
     /// The windows from which the costs were computed.
     pub windows: Vec<Window>,
 }
 
 impl Probe {
-    /// The probe that is part of the program: of the machine on which it is developed, for a first impression.
+    /// Returns the probe that ships with the program. It was made on the machine on which Imago is developed, and
+    /// serves for a first estimate.
     ///
     /// # Panics
-    /// Never: a test reads it.
+    /// Never: a test parses the built-in probe.
     #[must_use]
     pub fn built_in() -> Self {
         serde_json::from_str(BUILT_IN).expect("the built-in probe is read by a test")
     }
 
-    /// Reads a file.
+    /// Reads a probe from a file.
     ///
     /// # Errors
-    /// It cannot be read, or is no probe of this version.
+    /// The file cannot be read, or is not a probe of this version.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let io = |source| Error::Io { doing: "read", path: path.to_owned(), source };
         let foreign = |what: String| Error::Foreign { path: path.to_owned(), what };
@@ -108,17 +113,18 @@ impl Probe {
         serde_json::from_value(json).map_err(|error| foreign(error.to_string()))
     }
 
-    /// Writes a file, over an earlier one.
+    /// Writes the probe to a file, and replaces an earlier file of that name.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let io = |source| Error::Io { doing: "write", path: path.to_owned(), source };
         let json = serde_json::to_string_pretty(self).map_err(|error| io(error.into()))?;
         fs::write(path, json + "\n").map_err(io)
     }
 
-    /// The costs for a prediction. Those that were not measured here ([`Probe::borrowed`]) are the built-in probe's.
+    /// Returns the costs for a prediction. A cost that this probe did not measure ([`Probe::borrowed`]) is taken from
+    /// the built-in probe.
     #[must_use]
     pub fn costs(&self) -> Costs {
         let lent = Self::built_in();
@@ -158,7 +164,8 @@ impl Probe {
         }
     }
 
-    /// The stations whose costs are those of the built-in probe, because they were not there to be measured.
+    /// Returns the stations whose costs are taken from the built-in probe, because the probed cluster did not have
+    /// them.
     #[must_use]
     pub fn borrowed(&self) -> Vec<&'static str> {
         let borrowed = [
@@ -169,8 +176,8 @@ impl Probe {
         borrowed.into_iter().filter(|(_, is)| *is).map(|(station, _)| station).collect()
     }
 
-    /// The relative standard errors of the costs; of borrowed ones ([`Probe::borrowed`]) those of the built-in probe, which
-    /// say nothing of how far this machine is from that one.
+    /// Returns the relative standard errors of the costs. For a borrowed cost ([`Probe::borrowed`]) the error is that
+    /// of the built-in probe; it does not include the difference between the two machines.
     #[must_use]
     pub fn errors(&self) -> Errors {
         let lent = Self::built_in().costs;
@@ -180,7 +187,7 @@ impl Probe {
         let costs = &self.costs;
         let trips = [self.round_trips.cache, self.round_trips.router, Some(self.round_trips.shard)];
         Errors {
-            // The proxy's own part is so small that its error is a multiple of it, and of no weight.
+            // The proxy's cost is left out: it is so small that its error is a multiple of it, and does not matter.
             client: greatest(&[
                 Some(costs.client),
                 costs.client_get.or(lent.client_get),
@@ -197,7 +204,7 @@ impl Probe {
         }
     }
 
-    /// The processors of each station.
+    /// Returns the number of processors of each station; of the cache at most 1.
     #[must_use]
     pub fn machine(&self) -> Machine {
         Machine {

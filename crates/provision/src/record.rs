@@ -1,13 +1,13 @@
-//! Recording the reads of a job that is any program: it runs with a proxy of the wire protocol between it and the
-//! database.
+//! Recording of the reads of a job that can be any program: the job runs with a proxy of the wire protocol between it
+//! and the database.
 //!
-//! The proxy passes every message unchanged and in order, and looks at them: reads by `_id` (equality or `$in`) and the
-//! documents of their replies become the trace, other reads are counted. The job is told the proxy's address by the
-//! environment and in its arguments ([`target`]). It is a direct connection: a driver that looked for the other members
-//! of a replica set would read past the proxy.
+//! The proxy forwards every message unchanged and in order, and inspects it: reads by `_id` (equality or `$in`) and the
+//! documents of their replies become the trace, other reads are counted. The job receives the proxy's address in its
+//! environment and its arguments ([`target`]). With a replica set, the job's connection is direct: a driver that
+//! discovers the other members would read past the proxy.
 //!
-//! Invariants: a failure to record never disturbs the job; a read is in the trace once, after the server answered it; a
-//! trace that does not have the whole job says so.
+//! Invariants: a failure to record never disturbs the job; a read is in the trace once, after the server has replied; a
+//! trace that does not contain the whole job is marked as incomplete.
 
 mod child;
 mod error;
@@ -35,55 +35,57 @@ use crate::wire;
 use child::{Child, Ended};
 use recorder::{Recorder, Totals};
 
-/// The variable of the job's environment that has the URI of the proxy.
+/// Name of the environment variable that gives the job the URI of the proxy.
 pub const URI_VARIABLE: &str = "IMAGO_RECORD_URI";
-/// Each occurrence in the job's arguments is replaced by the URI of the proxy.
+/// Placeholder in the job's arguments that is replaced by the URI of the proxy.
 pub const URI_ARGUMENT: &str = "{uri}";
-/// The reads so far are handed to the operating system so often at least.
+/// Interval at which the reads so far are written to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// A recording.
+/// The settings of a recording.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The database.
+    /// Connection string of the database.
     pub uri: String,
-    /// The file to make.
+    /// Path of the trace to create.
     pub out: PathBuf,
-    /// The collection whose reads are recorded, as `database.collection`; none: the first that is read by `_id`.
+    /// The collection whose reads are recorded, as `database.collection`; `None`: the first collection that is read by
+    /// `_id`.
     pub namespace: Option<String>,
-    /// The time without reads that ends a phase, where the job does not name its phases.
+    /// Minimum interval without reads that ends a phase, for a job that does not name its phases.
     pub gap: Duration,
-    /// The program and its arguments.
+    /// The job's program and its arguments.
     pub command: Vec<OsString>,
-    /// Whether the job's output goes to stderr, because stdout has the report.
+    /// True if the job's standard output goes to stderr, because stdout has the report.
     pub output_to_stderr: bool,
-    /// The present time (RFC 3339, UTC).
+    /// The current time (RFC 3339, UTC).
     pub when: String,
 }
 
 /// The outcome of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The trace.
+    /// Path of the trace.
     pub trace: PathBuf,
-    /// The collection that was recorded; empty if nothing was read by `_id`.
+    /// The collection that was recorded, as `database.collection`; empty if nothing was read by `_id`.
     pub namespace: String,
-    /// Numbers of all that passed.
+    /// Numbers of phases, reads and documents.
     #[serde(flatten)]
     pub totals: Totals,
-    /// The time from the job's start to its end, in seconds.
+    /// Time from the job's start to its end, in seconds.
     pub seconds: f64,
-    /// The job's exit code; none if a signal ended it.
+    /// Exit code of the job; `None` if a signal ended it.
     pub exit_code: Option<i32>,
-    /// Why the trace does not have the whole job; none if it does.
+    /// The reason why the trace does not contain the whole job; `None` if it does.
     pub incomplete: Option<String>,
 }
 
-/// Runs the job and records its reads. A trace is left behind in every case in which the job was started.
+/// Runs the job and records its reads. If the job was started, the trace exists afterwards in every case.
 ///
 /// # Errors
-/// [`Error`]: the database cannot be recorded or reached, the job cannot be started, or the trace cannot be written. That
-/// the job fails is no error: the report has its exit code.
+/// [`Error`]: the database cannot be recorded or reached, the job cannot be started, or the trace cannot be written. A
+/// job that fails is not an error: the report has its exit code.
+#[crate::boxed]
 pub async fn run(request: &Request, cancel: &CancellationToken) -> Result<Report, Error> {
     if request.out.exists() {
         return Err(Error::Exists(request.out.clone()));
@@ -112,7 +114,7 @@ pub async fn run(request: &Request, cancel: &CancellationToken) -> Result<Report
     let outcome = watch(request, &uri, &recorder, cancel).await;
     let seconds = started.elapsed().as_secs_f64();
     stop.cancel();
-    // It ends when it is told to; a panic there has been reported.
+    // The proxy's task ends after `stop`; a panic in it has been reported already.
     let _ = serving.await;
     let ended = outcome?;
     let incomplete = ended.incomplete();
@@ -122,7 +124,7 @@ pub async fn run(request: &Request, cancel: &CancellationToken) -> Result<Report
     Ok(Report { trace: request.out.clone(), namespace, totals, seconds, exit_code, incomplete })
 }
 
-/// Runs the job to its end, which `cancel` asks it for.
+/// Runs the job to its end; `cancel` signals it to end early.
 async fn watch(
     request: &Request,
     uri: &str,

@@ -1,16 +1,14 @@
-//! The keys that a job read, phase by phase, and the file that keeps them.
+//! Traces: the keys that a job read, phase by phase, and the file format that stores them.
 //!
 //! A *phase* is one burst of reads: those of one map of the chain, between two of its reduces. The file (`.imt`) is
-//! written from front to back and never changed before its end: a process that is killed while it writes one leaves all
-//! blocks that it had completed. Each block has its length and its CRC, each phase an end, and the file a closing block
-//! with totals.
+//! append-only: a process that is killed while it writes leaves all blocks that it had completed. Each block has its
+//! length and its CRC, each phase an end block, and the file a closing block with totals.
 //!
-//! Invariant: [`Trace::read`] returns all reads that were written, in their order, or an error; never fewer without
-//! a word. A file that was not closed is torn, and its whole phases are used only where the caller asks for it
-//! ([`Torn::UseWholePhases`]).
+//! Invariant: [`Trace::read`] returns all reads that were written, in their order, or an error. A file without a
+//! closing block is torn; its complete phases are used only if the caller requests it ([`Torn::UseWholePhases`]).
 //!
-//! Two foreign forms are read too: CSV ([`from_csv`]) and libCacheSim's `oracleGeneral` ([`from_oracle_general`]). The
-//! form is told by a file's content, not by its name ([`detect`]).
+//! Two foreign formats are read too: CSV ([`from_csv`]) and libCacheSim's `oracleGeneral` ([`from_oracle_general`]).
+//! The format is detected by the file's content, not by its name ([`detect`]).
 
 mod detect;
 mod error;
@@ -42,15 +40,15 @@ pub use writer::Writer;
 /// A job's reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// The trace's origin.
+    /// Origin of the trace.
     pub header: Header,
     /// The reads of each phase, in order.
     pub phases: Vec<Vec<Read>>,
-    /// The time of each phase; as many as there are phases.
+    /// Start and end of each phase; as many entries as there are phases.
     pub spans: Vec<Span>,
-    /// Reads that the job made and the trace does not have, because they were not by `_id`.
+    /// Number of the job's reads that were not by `_id`; the trace does not contain them.
     pub other_reads: u64,
-    /// The trace has the whole job, or the reason why it does not.
+    /// Whether the trace contains the whole job, and if not, the reason.
     pub ending: Ending,
 }
 
@@ -59,93 +57,94 @@ pub struct Trace {
 pub struct Read {
     /// The document's `_id`.
     pub key: Key,
-    /// Bytes of the document as BSON; none if there was no such document.
+    /// Size of the document as BSON, in bytes; `None` if there was no such document.
     pub document_bytes: Option<u32>,
 }
 
-/// The time of a phase, in microseconds since the recording began. Both are 0 where times are not known.
+/// Start and end of a phase, in microseconds since the start of the recording. Both are 0 where times are not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Its first read.
+    /// Start of the phase's first read, in microseconds.
     pub began_us: u64,
-    /// The end of its last read.
+    /// End of the phase's last read, in microseconds.
     pub ended_us: u64,
 }
 
-/// A trace's origin.
+/// Origin of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The program that made it, and from which: `recorded from mongodb://127.0.0.1:27017`.
+    /// The method by which the trace was made, and its source: `recorded from mongodb://127.0.0.1:27017`.
     pub source: String,
-    /// The collection, as `database.collection`; empty where it is not known.
+    /// The collection, as `database.collection`; empty if it is not known.
     pub namespace: String,
-    /// When it was begun (RFC 3339, UTC); empty where that is not known.
+    /// Start of the recording (RFC 3339, UTC); empty if it is not known.
     pub when: String,
-    /// The rule by which phases were told apart.
+    /// The rule that split the reads into phases.
     pub phases_by: PhasesBy,
 }
 
-/// The rule by which phases are told apart.
+/// The rule that splits reads into phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum PhasesBy {
-    /// The job says so itself.
+    /// The job reports its phases itself.
     Job,
-    /// The job says so by a comment of its reads; where there is none, a time without reads ends a phase.
+    /// The comment of a read names its phase; for reads without such a comment, an interval without reads ends a phase.
     CommentOrGap {
-        /// The time without reads, in milliseconds.
+        /// Minimum interval without reads that ends a phase, in milliseconds.
         gap_ms: u64,
     },
-    /// A time without reads ends a phase.
+    /// An interval without reads ends a phase.
     Gap {
-        /// The time without reads, in milliseconds.
+        /// Minimum interval without reads that ends a phase, in milliseconds.
         gap_ms: u64,
     },
-    /// A column of the imported file.
+    /// A column of the imported file names the phase.
     Column,
-    /// The trace is one phase.
+    /// All reads are one phase.
     One,
 }
 
-/// The end of a recording.
+/// Whether a recording contains the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// The job was recorded to its end.
     Complete,
-    /// It was not, for this reason.
+    /// The job was not recorded to its end; the field is the reason.
     Incomplete(String),
 }
 
 /// The treatment of a file that is torn or damaged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Torn {
-    /// It is an error, which says how many phases are whole.
+    /// A torn file is an error, which reports the number of complete phases.
     #[default]
     Refuse,
-    /// The phases before the damage that have their end are the trace; its [`Ending`] says so.
+    /// The complete phases before the damage are the trace, and its [`Ending`] names the damage.
     UseWholePhases,
 }
 
-/// The way in which a file is read.
+/// Options for reading a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// The treatment of a torn file.
     pub torn: Torn,
-    /// Imported files with times: a time without reads that ends a phase. Without it they are one phase.
+    /// For imported files with times: the minimum interval without reads that ends a phase. If `None`, all reads are
+    /// one phase.
     pub gap: Option<Duration>,
 }
 
 impl Trace {
-    /// Reads a trace of any form; a torn one is an error.
+    /// Reads a trace of any format; a torn file is an error.
     ///
     /// # Errors
-    /// [`Error`]: the file cannot be read, is torn, foreign, or of a later version.
+    /// [`Error`]: the file cannot be read, is torn, has a foreign format, or a later version.
     pub fn read(path: &Path) -> Result<Self, Error> {
         Self::read_with(path, Options::default())
     }
 
-    /// Reads a trace of any form.
+    /// Reads a trace of any format, with options.
     ///
     /// # Errors
     /// As [`Trace::read`].
@@ -161,7 +160,7 @@ impl Trace {
     /// Writes the trace as a new `.imt` file.
     ///
     /// # Errors
-    /// The file exists, or cannot be written.
+    /// The file already exists, or cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let mut writer = Writer::create(path, &self.header)?;
         for (phase, span) in self.phases.iter().zip(&self.spans) {
@@ -174,20 +173,20 @@ impl Trace {
         writer.finish(&self.ending)
     }
 
-    /// Number of reads.
+    /// Returns the number of reads in all phases.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.phases.iter().map(|phase| phase.len() as u64).sum()
     }
 
-    /// Number of reads that found their document, and the bytes of these documents together.
+    /// Returns the number of reads that found a document, and the total size of these documents in bytes.
     #[must_use]
     pub fn documents(&self) -> (u64, u64) {
         let sizes = self.phases.iter().flatten().filter_map(|read| read.document_bytes);
         sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + u64::from(size)))
     }
 
-    /// Share of the job's reads that are not in the trace because they were not by `_id`; from 0 to 1.
+    /// Returns the share of the job's reads that the trace lacks because they were not by `_id`, from 0 to 1.
     #[must_use]
     pub fn other_share(&self) -> f64 {
         let all = self.reads() + self.other_reads;

@@ -1,11 +1,11 @@
-//! MongoDB's wire protocol, as far as a proxy between a driver and a router needs it.
+//! MongoDB's wire protocol, to the extent that a proxy between a driver and a router needs.
 //!
-//! A message is kept as the bytes that came, so one that passes is passed unchanged; a command in it is a view of these
-//! bytes. Only the uncompressed form is understood: a proxy takes the compression out of a client's hello
+//! A message is stored as the bytes that were received, so it is forwarded unchanged; a command in it is a view of
+//! these bytes. Only uncompressed messages are supported: the proxy removes the compression from a client's hello
 //! ([`Message::without_compression`]), so that neither side ever uses it.
 //!
-//! Source: the server's documentation of the wire protocol, `OP_MSG`, and of the legacy `OP_QUERY`, in which old drivers
-//! still say hello.
+//! Source: the server's documentation of the wire protocol, `OP_MSG`, and of the legacy `OP_QUERY`, in which old
+//! drivers still send their hello.
 
 mod command;
 mod message;

@@ -1,16 +1,16 @@
-//! Adaptation: the store chooses its own design while it serves (MorphoSys, §5).
+//! Adaptation: the store chooses its own physical design while it serves (MorphoSys, §5).
 //!
-//! The sites' threads sample what they run ([`crate::sampler`]); the planner, beside them, learns from the samples what
-//! the workload is and what operations take, decides by [`imago_plan::design`] which changes of the design pay,
-//! carries these out, and looks what came of them ([`planner`]). Nothing waits for it: without it, and while it
-//! is paused, the store changes its design as little as transactions need.
+//! The threads of the sites sample the transactions that they run ([`crate::sampler`]). From the samples the planner
+//! learns the workload and the costs of operations. It decides with [`imago_plan::design`] which changes of the design
+//! pay, executes these, and measures their effect ([`planner`]). No transaction waits for the planner: without it, and
+//! while it is paused, the design changes by command, and where a transaction could run at no site otherwise.
 //!
 //! Invariants:
-//! - In [`Mode::Advise`], and while it is paused, the design is not changed.
-//! - The planner uses at most [`planner::CPU_SHARE`] of a core: the longer a decision takes, the longer it waits
-//!   for the next.
-//! - It goes on when a change fails: what failed is told, and looked at again.
-//! - A change of the design that would exceed a limit is not made, also not to take an earlier one back.
+//! - In [`Mode::Advise`], and while paused, adaptation does not change the design.
+//! - The planner uses at most [`planner::CPU_SHARE`] of a core: the longer a decision takes, the later the next one
+//!   begins.
+//! - A failed change does not stop the planner: it reports the failure, and continues.
+//! - A change that would exceed a limit is not made, not even to undo an earlier change.
 
 mod carry_out;
 mod drain;

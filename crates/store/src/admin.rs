@@ -1,24 +1,28 @@
-//! The administration of a store over HTTP: its design with sizes and rates, changes of it, and metrics.
+//! The administration interface of a store over HTTP: the design with its sizes and rates, design changes,
+//! and metrics.
 //!
 //! | request | |
 //! |---|---|
 //! | `GET /design` | [`DesignReport`] |
 //! | `POST /split`, `/merge`, `/unpin` | [`ChangeRequest`] without a site |
 //! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
-//! | `GET /adapt` | [`AdaptReport`] |
-//! | `GET /heat` | [`HeatReport`] |
-//! | `POST /explain` | the same of the partition of a [`ChangeRequest`]'s key, with every site by every rule |
+//! | `GET /adapt` | `AdaptReport` |
+//! | `GET /heat` | `HeatReport` |
+//! | `POST /explain` | `AdaptReport` for the partition of a [`ChangeRequest`]'s key, and every site by every rule |
 //! | `GET /adapt/limits` | [`LimitsReport`](crate::adapt::LimitsReport) |
 //! | `POST /adapt/limits` | [`LimitsRequest`](crate::adapt::LimitsRequest); answered like `GET` |
-//! | `POST /drain`, `/add` | `{"site": N}`: gives a site nothing any more and what it has to others; uses it again |
+//! | `POST /drain` | `{"site": N}`: moves all partitions and replicas away from a site, and assigns it no more |
+//! | `POST /add` | `{"site": N}`: takes a site into use again |
 //! | `GET /drain` | [`DrainReport`](crate::adapt::DrainReport)s of the sites that are not in use |
-//! | `POST /adapt/pause`, `/adapt/resume` | lets adaptation change nothing, or again what pays |
-//! | `GET /metrics` | for Prometheus |
+//! | `POST /adapt/pause`, `/adapt/resume` | stops and resumes changes of the design by adaptation |
+//! | `GET /metrics` | metrics in the format of Prometheus |
 //!
-//! A change is answered when the log has it. An impossible change gets 409 and a reason, one that did not
-//! complete in time or whose site died gets 503, and a malformed request 400; all as `{"error": TEXT}`.
+//! A change is answered after the log has it. An impossible change gets 409 with the reason. A change that
+//! did not complete in time, or whose site died, gets 503. A malformed request gets 400. Each error is
+//! `{"error": TEXT}`.
 //!
-//! With a [`Token`] a request without it gets 401, except `GET /metrics`, which has numbers and no keys.
+//! If the interface has a [`Token`], a request without it gets 401, except `GET /metrics`, which reveals
+//! numbers but no keys.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -49,12 +53,13 @@ pub use report::{
 };
 pub use token::{NoToken, Token};
 
-/// A change that is to be made.
+/// A request to change the design.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChangeRequest {
-    /// A key, as [`Key`]'s text: where a partition is cut, or one that the partition has.
+    /// A key, in the text form of [`Key`]: for `/split` the key at which the partition is split, otherwise
+    /// any key of the partition.
     pub key: String,
-    /// The site.
+    /// The number of the site; absent for changes that concern no site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<u16>,
 }
@@ -70,10 +75,11 @@ struct Admin {
 type Fault = (StatusCode, Json<serde_json::Value>);
 type Answer<T> = Result<Json<T>, Fault>;
 
-/// Serves it for as long as it is polled, to clients with the token if there is one.
+/// Serves the interface on `socket` for as long as the future is polled. With a `token`, requests must carry
+/// it.
 ///
 /// # Errors
-/// Returns an error if connections cannot be taken any more.
+/// Returns an error if the socket can no longer accept connections.
 pub async fn serve(
     store: Arc<Store>,
     adaptation: Option<Arc<Adaptation>>,
@@ -103,11 +109,12 @@ pub async fn serve(
     if let Some(token) = token {
         routes = routes.layer(from_fn_with_state(token, token::guard));
     }
-    // Routes that are added behind the guard are not guarded.
+    // Routes that are added after this layer are not guarded.
     let routes = routes.route("/metrics", get(metrics)).with_state(Arc::clone(&admin));
     tokio::select! {
         served = axum::serve(socket, routes).into_future() => served,
         () = admin.drains.run() => unreachable!("it looks after drained sites for ever"),
+        () = admin.count_now_and_then() => unreachable!("it counts for ever"),
     }
 }
 
@@ -145,6 +152,8 @@ fn answer(done: Result<(), Abort>) -> Answer<()> {
             | Abort::Late
             | Abort::Busy
             | Abort::Deposed
+            | Abort::Down(..)
+            | Abort::OutOfMemory
             | Abort::LogFull
             | Abort::Unlogged,
         ) => StatusCode::SERVICE_UNAVAILABLE,
@@ -180,7 +189,10 @@ async fn add_replica(State(admin): Shared, Json(request): Json<ChangeRequest>) -
 }
 
 async fn remove_replica(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
-    Admin::site(&request)?;
+    let (site, key) = (Admin::site(&request)?, Admin::key(&request)?);
+    if let Err(abort) = admin.store.check_removal(&key, site) {
+        return answer(Err(abort));
+    }
     admin.change(request, |_, site| Operator::RemoveReplica(site)).await
 }
 
@@ -203,6 +215,9 @@ async fn metrics(State(admin): Shared) -> String {
     with_local_recorder(&admin.recorder, || {
         gauge!("imago_store_design_position").set(report.changed_at as f64);
         gauge!("imago_store_partitions").set(report.partitions.len() as f64);
+        let unavailable = report.partitions.iter().filter(|one| !one.is_available).count();
+        gauge!("imago_store_partitions_unavailable").set(unavailable as f64);
+        gauge!("imago_store_partitions_below_replicas_min").set(report.below_replicas_min as f64);
         gauge!("imago_store_is_writable").set(if report.trouble.is_none() { 1.0 } else { 0.0 });
         if let Some(checkpoints) = &report.checkpoints {
             gauge!("imago_store_checkpoint_position").set(checkpoints.newest as f64);
@@ -212,6 +227,8 @@ async fn metrics(State(admin): Shared) -> String {
         let cut = report.cut_tail.as_ref().map_or(0, |cut| cut.bytes);
         gauge!("imago_store_log_tail_cut_bytes").set(cut as f64);
         gauge!("imago_store_client_output_bytes").set(report.clients.output_bytes as f64);
+        let memory = report.clients.output_memory_bytes;
+        gauge!("imago_store_client_output_memory_bytes").set(memory as f64);
         counter!("imago_store_clients_closed_total").absolute(report.clients.closed);
         let sum = |of: fn(&PartitionReport) -> Option<f64>| -> f64 {
             report.partitions.iter().filter_map(of).sum()

@@ -2,11 +2,11 @@
 //! removed.
 //!
 //! A file is a header, then *blocks* with their lengths and checksums: first the design, then for each
-//! partition its name and its rows, block by block, and an end. A file without its end, or with an incomplete
+//! partition its first key and its rows, block by block, and an end. A file without its end, or with an incomplete
 //! block, is no checkpoint. A block's checksum also covers all blocks before it, so none can be missing,
-//! doubled, or of another file. The file is written under another name, synced, and only then renamed. A
-//! damaged file with a checkpoint's name was therefore damaged later; that is an error and not passed over,
-//! because the log before it may be gone.
+//! duplicated, or from another file. The file is written under another name, synced, and only then renamed. A
+//! damaged file with a checkpoint's name was therefore damaged later. That is an error, and the file is not ignored,
+//! because the log before it may have been removed.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -23,58 +23,64 @@ use crate::record::{Position, StoredValue};
 use crate::rows::{Row, Rows};
 use crate::site::{Core, Snapshot};
 
+mod stream;
 #[cfg(test)]
 mod tests;
 
-/// The last byte is the format's version.
+pub(crate) use stream::{CheckpointStream, Piece};
+
+/// The first bytes of a file. The last byte is the format's version.
 const MAGIC: [u8; 8] = *b"imagocp1";
-/// A block is begun anew when it has so many bytes.
+/// Size of a block's rows in bytes, at which the next block is begun.
 const BLOCK_BYTES: usize = 1024 * 1024;
-/// A longer one was not written by us: it has at most one row that goes beyond.
+/// Maximum size of a block in bytes: only its last row exceeds [`BLOCK_BYTES`], so a larger block is damaged.
 const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// The fault of a file that ends too early.
 const CUT_OFF: &str = "a checkpoint is cut off";
 
+/// A block of a checkpoint.
 #[derive(Serialize, Deserialize)]
 enum Block {
-    /// As [`Block::Design`], before there were pins; only read. Each checksum is of its block alone.
+    /// The design in the format from before there were pins; only read. In such a file each checksum covers one block
+    /// only.
     BeforePins(Position, BeforePins),
-    /// A partition begins, of a version.
+    /// A partition begins: its first key and its version.
     Partition(Key, u64),
-    /// Its next rows: key, version, value.
+    /// The next rows of the partition: key, version and value.
     Rows(Vec<(Key, u64, StoredValue)>),
-    /// There is no more; so many rows in all.
+    /// The end of the checkpoint, and the number of all rows.
     End(u64),
-    /// The prefix of the log, and the design there.
+    /// The position of the checkpoint, and the design there.
     Design(Position, Design),
-    /// The place in a topic at which it was made; comes before the partitions, or not at all.
+    /// The location in a topic at which the checkpoint was made; before the partitions, if the log is in Kafka.
     Landmark(Landmark),
 }
 
 /// A checkpoint as it was read.
 pub struct Checkpoint {
-    /// An observer of its prefix of the log.
+    /// The database: an observer as of the checkpoint's position.
     pub image: Core,
-    /// Its size in bytes.
+    /// Size of the file, in bytes.
     pub bytes: u64,
-    /// The place in a topic at which it was made, if its log is in Kafka.
+    /// The location in the topic at which the checkpoint was made, if its log is in Kafka.
     pub landmark: Option<Landmark>,
 }
 
 impl Checkpoint {
-    /// The checkpoint where there is none: an observer of nothing.
+    /// Returns the empty checkpoint, for a folder without one.
     #[must_use]
     pub fn of_nothing(initial: Design) -> Self {
         Self { image: Core::observer(initial), bytes: 0, landmark: None }
     }
 }
 
+/// Returns the path of the checkpoint as of a position.
 fn path_of(folder: &Path, known: Position) -> PathBuf {
     folder.join(format!("{known:020}.checkpoint"))
 }
 
-/// The checkpoints of a folder, the newest last.
+/// Returns the checkpoints of a folder, sorted by position.
 fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(folder) {
@@ -95,11 +101,11 @@ fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     Ok(found)
 }
 
-/// Writes a checkpoint and returns its size in bytes. Partitions come in the order of their keys. If the
-/// log is in Kafka, the checkpoint has its place in the topic.
+/// Writes a checkpoint and returns its size in bytes. Snapshots must be in key order. If the
+/// log is in Kafka, `landmark` is the checkpoint's location in the topic.
 ///
 /// # Errors
-/// Returns an error if it is not durable; older ones are as they were.
+/// Returns an error if the checkpoint is not durable; older ones are unchanged.
 pub fn write(
     folder: &Path,
     known: Position,
@@ -112,7 +118,7 @@ pub fn write(
     let to = BufWriter::with_capacity(BLOCK_BYTES, file);
     let written = write_blocks(to, known, design, snapshots, landmark);
     if written.is_err() {
-        // Its space may be what the log needs.
+        // The log may need the space.
         _ = fs::remove_file(&unfinished);
     }
     let bytes = written.map_err(failed("write", &unfinished))?;
@@ -122,13 +128,14 @@ pub fn write(
     Ok(bytes)
 }
 
-/// Of a block, and of those before it by theirs; 0 where there is none.
+/// Returns the checksum of a block, given that of the block before it, or 0 if there is none.
 fn checksum(before: u32, payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
     hasher.update(payload);
     hasher.finalize()
 }
 
+/// Writes all blocks, makes them durable, and returns the size of the file in bytes.
 fn write_blocks(
     mut to: BufWriter<File>,
     known: Position,
@@ -171,10 +178,10 @@ fn write_blocks(
     Ok(bytes)
 }
 
-/// The newest checkpoint of a folder; without one, that of nothing.
+/// Reads the newest checkpoint of a folder, or returns the empty one if there is none.
 ///
 /// # Errors
-/// Returns an error if it cannot be read, or is damaged.
+/// Returns an error if the checkpoint cannot be read, or is damaged.
 pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
     let Some((_, path)) = all(folder)?.pop() else { return Ok(Checkpoint::of_nothing(initial)) };
     let file = File::open(&path).map_err(failed("open", &path))?;
@@ -185,20 +192,27 @@ pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
     Ok(Checkpoint { image, bytes, landmark })
 }
 
+/// The blocks of a checkpoint that is being read.
 struct Blocks {
+    /// The file.
     file: BufReader<File>,
+    /// Size of the file, in bytes.
     bytes: u64,
+    /// Offset of the next block, in bytes.
     at: u64,
-    /// The checksum of the block before; none in a file whose blocks' are each its own.
+    /// The checksum of the last block; `None` in a file in which each checksum covers one block only.
     before: Option<u32>,
+    /// Path of the file.
     path: PathBuf,
 }
 
 impl Blocks {
+    /// Returns the error of a damaged block.
     fn damaged(&self, what: &'static str) -> LogError {
         LogError::Damaged { path: self.path.clone(), at: self.at, what }
     }
 
+    /// Fills a buffer from the file.
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact(bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => self.damaged(CUT_OFF),
@@ -206,6 +220,7 @@ impl Blocks {
         })
     }
 
+    /// Reads and checks the next block.
     fn next(&mut self) -> Result<Block> {
         let (mut length, mut stored) = ([0; 4], [0; 4]);
         self.fill(&mut length)?;
@@ -214,7 +229,7 @@ impl Blocks {
         if length > BLOCK_BYTES_MAX {
             return Err(self.damaged("a block's length cannot be true"));
         }
-        // Before memory is taken for it.
+        // The length is checked before memory is allocated for it.
         if length as u64 > self.bytes.saturating_sub(self.at + 8) {
             return Err(self.damaged(CUT_OFF));
         }
@@ -231,24 +246,9 @@ impl Blocks {
         Ok(block)
     }
 
+    /// Reads the whole checkpoint.
     fn read(&mut self) -> Result<(Core, Option<Landmark>)> {
-        let mut magic = [0; MAGIC.len()];
-        self.fill(&mut magic)?;
-        if magic != MAGIC {
-            return Err(self.damaged("no checkpoint of this version begins there"));
-        }
-        self.at = MAGIC.len() as u64;
-        let (known, design) = match self.next()? {
-            Block::Design(known, design) => (known, design),
-            Block::BeforePins(known, design) => {
-                self.before = None;
-                (known, design.into())
-            }
-            _ => return Err(self.damaged("a checkpoint begins with a design")),
-        };
-        if !design.is_whole() {
-            return Err(self.damaged("its partitions leave gaps, or overlap"));
-        }
+        let (known, design) = self.begin()?;
         let mut snapshots: Vec<Snapshot> = Vec::new();
         let mut sorted: Vec<(Key, Row)> = Vec::new();
         let (mut many, mut landmark) = (0, None);
@@ -297,7 +297,7 @@ impl Blocks {
     }
 }
 
-/// Removes all checkpoints but the one of a prefix of the log.
+/// Removes the checkpoints of a folder that are older than position `known`.
 ///
 /// # Errors
 /// Returns an error if one cannot be removed.

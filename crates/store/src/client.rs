@@ -1,8 +1,8 @@
 //! A client of the store with typed tables and transactions, from any process, over the Redis protocol.
 //!
-//! A transaction is a closure. Its reads are watched, its writes are kept back, and EXEC writes all of them
-//! if no row that it read has changed; otherwise the closure runs again. So nothing is locked while it runs,
-//! and a client that dies in between leaves nothing behind.
+//! A transaction is a closure. The rows that it reads are watched, its writes are buffered, and EXEC applies
+//! all of them if no row that it read has changed; otherwise the closure runs again. So nothing is locked
+//! while the closure runs, and a client that dies in between leaves nothing behind.
 //!
 //! ```no_run
 //! use imago_store::client::{Client, ClientError, Options, Table};
@@ -24,30 +24,31 @@
 //! # }
 //! ```
 //!
-//! # What a transaction may rely on
+//! # Guarantees of a transaction
 //!
-//! *A transaction that counts saw one state.* Each call of [`Transaction::get`] or [`Transaction::get_many`]
-//! reads a state of its own, and two of them may not fit each other: a closure may see a sum that never was,
-//! and must not do anything with it but return. It counts only if all that it read is still so when it
-//! commits, also if it only read, and also if it returned an error of its own.
+//! *A transaction that completes saw one state.* Each call of [`Transaction::get`] or
+//! [`Transaction::get_many`] reads a state of its own, and two such states may differ. So a closure may see
+//! an inconsistent sum, and must do nothing with it but return. The result of the closure is returned only if
+//! all rows that it read are unchanged at the commit, also if the closure returned an error of its own. A
+//! closure that read by one call and wrote nothing needs no such check.
 //!
-//! *Transactions that write are serializable* ([`Isolation::Serializable`]), as regards rows that are read by
-//! their keys. The store itself gives snapshot isolation, under which two transactions may each read a row
-//! that the other writes; so rows that were read are locked at the commit like written ones. The order is
-//! that of the log, and a transaction that only reads sees a state between two of them, though perhaps not
-//! the newest: it sees at least what its own connection has seen and done before. [`Isolation::Snapshot`]
-//! leaves those locks out.
+//! *Transactions that write are serializable* ([`Isolation::Serializable`]) with respect to rows that are
+//! read by their keys. The store itself provides snapshot isolation, under which two transactions may each
+//! read a row that the other writes; so rows that were read are locked at the commit like written ones. The
+//! serial order is that of the log. A transaction that only reads sees a state between two of these
+//! transactions, though perhaps not the newest: it includes at least all that its own connection has seen and
+//! written before. [`Isolation::Snapshot`] omits those locks.
 //!
-//! *It knows rows, not what they might have been.* A key that had no row when it was read, got one and lost
-//! it again counts as unchanged, which does no harm: the transaction could have run later, and read the same.
-//! The set of rows in a range is not watched: [`Client::scan`] is no part of transactions.
+//! *Rows are watched, ranges are not.* A key that had no row when it was read, got one and lost it again
+//! counts as unchanged. That is harmless: the transaction could have run later, and read the same. The set of
+//! rows in a range is not watched: [`Client::scan`] is not part of transactions.
 //!
-//! *The outcome is known, or reported as unknown.* A transaction that certainly did not happen is tried
-//! again, a bounded number of times; [`ClientError::Unknown`] is never tried again by itself. A transaction
-//! may be if it reads a row under a number of its own first, and does nothing where that is, and otherwise
-//! writes it.
+//! *The outcome is known, or reported as unknown.* A transaction that certainly had no effect is retried a
+//! bounded number of times. One that ended with [`ClientError::Unknown`] is never retried by the client. The
+//! caller may retry it if the closure first reads a row under an id of the transaction, does nothing if that
+//! row exists, and otherwise writes it.
 //!
-//! Connections are not encrypted yet; a store that wants TLS cannot be reached by this client.
+//! Connections are not encrypted yet; this client cannot connect to a store that requires TLS.
 
 use std::hash::BuildHasher;
 use std::thread;
@@ -70,24 +71,24 @@ pub use ordered::{OrderedKey, PrefixOf};
 pub use table::Table;
 pub use transaction::Transaction;
 
-/// Longest delay before the second attempt; for each later one up to twice that of the one before.
+/// Longest delay before the second attempt; it doubles with each later attempt, up to `LAST_WAIT`.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// Longest delay before any attempt.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
-/// Options of a client. They cannot be shown, since they have the password.
+/// Options of a client. They do not implement `Debug`, since they contain the password.
 #[derive(Clone)]
 pub struct Options {
     /// The store's password, if it has one.
     pub password: Option<String>,
-    /// Deadline of one attempt to connect, for each address of the name.
+    /// Time limit of one attempt to connect, for each address that the host name resolves to.
     pub connect_wait: Duration,
-    /// Time for which connecting is tried, and tried again, before it is an error.
+    /// Time during which connecting is retried before it fails.
     pub reach_wait: Duration,
-    /// Deadline of an answer. The store's own patience is 5 s, and a transaction that moves partitions
-    /// together may need several of these.
+    /// Time limit for a reply. The store's own time limit is 5 s, and a transaction that moves partitions
+    /// together may need several times that.
     pub answer_wait: Duration,
-    /// Attempts at a transaction, the first included; at least one is made.
+    /// Maximum number of attempts at a transaction, the first included; at least one is made.
     pub attempts: u32,
     /// The isolation of transactions that write.
     pub isolation: Isolation,
@@ -109,30 +110,30 @@ impl Default for Options {
 /// The isolation of a transaction that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// All happen as if one after the other. Rows that are only read are locked at the commit, which
-    /// takes place where their masters are: the store may have to bring these together first.
+    /// All transactions appear to run one after the other. Rows that are only read are locked at the commit,
+    /// which takes place at their masters: the store may have to move these rows to one master first.
     Serializable,
-    /// Its reads are of the snapshot at which it commits, which may be that of a replica: two
-    /// transactions that each read a row that the other writes may both commit, if these rows have
-    /// different masters.
+    /// The transaction reads the snapshot at which it commits, which may be that of a replica. Two
+    /// transactions that each read a row that the other writes may both commit, if these rows have different
+    /// masters.
     Snapshot,
 }
 
-/// The internal work of a client, besides its requests.
+/// Counters of a client's internal work, besides its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Attempts that met others' changes of what they had read.
+    /// Attempts that failed because another transaction had changed a row that they had read.
     pub conflicts: u64,
-    /// Attempts of which nothing happened for another reason.
+    /// Attempts that had no effect for another reason.
     pub failures: u64,
-    /// Connections that it made.
+    /// Connections that the client made.
     pub connections: u64,
 }
 
-/// One session with the store: what it does is done one after the other, and sees what it did before.
-/// After a broken connection, which it replaces by itself, it is a new session.
+/// One session with the store: its requests run one after the other, and each sees the effects of those
+/// before it. The client replaces a broken connection by itself, which begins a new session.
 ///
-/// See the module's documentation for what its transactions may rely on.
+/// See the module's documentation for the guarantees of its transactions.
 pub struct Client {
     address: String,
     info: ConnectionInfo,
@@ -145,7 +146,7 @@ impl Client {
     /// Connects to a store at `HOST:PORT`.
     ///
     /// # Errors
-    /// Returns an error if no store answers there within `reach_wait`, or it does not take the password.
+    /// Returns an error if no store answers there within `reach_wait`, or if the store refuses the password.
     pub fn connect(address: &str, options: Options) -> Result<Self, ClientError> {
         let mut redis =
             RedisConnectionInfo::default().set_lib_name("imago", env!("CARGO_PKG_VERSION"));
@@ -165,21 +166,21 @@ impl Client {
         Ok(client)
     }
 
-    /// Its internal work besides its requests.
+    /// Returns the counters of the client's internal work.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Runs a transaction: the closure, until what it read was one state and what it wrote is written.
-    /// It may run many times, so it should do nothing else. The result of an attempt that does
-    /// not count nothing is left.
+    /// Runs a transaction: runs the closure again until all that it read was one state and its writes are
+    /// committed. The closure may run many times, so it should have no other effects. The results of other
+    /// attempts are dropped.
     ///
-    /// See the module's documentation for what it may rely on.
+    /// See the module's documentation for the guarantees.
     ///
     /// # Errors
-    /// The closure's own error, and then nothing was written. [`ClientError::Exhausted`] after as many
-    /// attempts as may be, and [`ClientError::Unknown`] if it may have happened.
+    /// Returns the closure's own error, in which case nothing was written; [`ClientError::Exhausted`] after
+    /// the maximum number of attempts; and [`ClientError::Unknown`] if the transaction may have happened.
     pub fn transaction<T, E: From<ClientError>>(
         &mut self,
         mut run: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
@@ -192,7 +193,7 @@ impl Client {
         })?
     }
 
-    /// Does something again until it is done, or known not to be, or tried often enough.
+    /// Runs `run` again until it succeeds, fails for good, or has been attempted `attempts` times.
     fn attempt<T>(
         &mut self,
         mut run: impl FnMut(&mut Connection) -> Result<T, Fault>,
@@ -223,7 +224,7 @@ impl Client {
         }
     }
 
-    /// The connection; a new one, where there is none any more.
+    /// Returns the connection; opens a new one if there is none.
     fn connected(&mut self) -> Result<&mut Connection, ClientError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
@@ -259,10 +260,10 @@ impl Client {
     }
 }
 
-/// Waits before another attempt: by chance, or those that met each other would meet again.
+/// Sleeps before another attempt, for a random time: clients that conflicted would otherwise conflict again.
 fn pause(attempts: u32) {
     let most = LAST_WAIT.min(FIRST_WAIT * 2_u32.pow(attempts.min(10) - 1));
-    // A new one has keys of its own, which is all the chance that is needed.
+    // Each new `RandomState` has random keys, which is all the randomness that is needed.
     let chance = std::hash::RandomState::new().hash_one(attempts) as u32;
     thread::sleep(most.mul_f64(f64::from(chance) / f64::from(u32::MAX)));
 }

@@ -9,8 +9,8 @@
 //! Invariants (§3.1):
 //! 1. Partitions cover the space of keys without a gap and without an overlap.
 //! 2. A partition's master is not among its replicas.
-//! 3. A log entry counts only in its author's last epoch, and only as the next of that epoch: behind a
-//!    missing entry none counts, and none counts twice. The author of an entry that counts masters the
+//! 3. A log entry counts only in its author's last epoch, and only as the next entry of that epoch: after a
+//!    missing entry no entry counts, and none counts twice. The author of an entry that counts masters the
 //!    partition: only the author itself, or a fence, could have taken it away.
 //! 4. A partition's version never shrinks at any key.
 //! 5. A partition that is pinned to a site is mastered by another site only from that site's fence until its
@@ -29,69 +29,69 @@ mod tests;
 
 pub(crate) use before_pins::BeforePins;
 
-/// All partitions, by where they begin.
+/// All partitions, by their first keys, and the state of each site's epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Design {
     partitions: BTreeMap<Key, Partition>,
     epochs: HashMap<Site, EpochState>,
 }
 
-/// A partition.
+/// A partition: its range of keys, its master and its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
-    /// Its keys.
+    /// The range of its keys.
     pub range: KeyRange,
-    /// Counts its commits and changes.
+    /// A counter that each commit to the partition and each change of it increases.
     pub version: u64,
-    /// The site that writes it.
+    /// The site that executes writes to the partition.
     pub master: Site,
-    /// The sites that have copies, besides.
+    /// The sites that have replicas; the master is not among them.
     pub replicas: BTreeSet<Site>,
-    /// The site that is to be its master, if that is not to be any.
+    /// The site that must master the partition; `None` if any site may.
     pub pin: Option<Site>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct EpochState {
     epoch: Epoch,
-    /// The number of its last log entry.
+    /// The number of the epoch's last log entry.
     number: u64,
     is_fenced: bool,
 }
 
-/// The effect of a log entry: it counts, or not.
+/// Whether a log entry takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// The entry takes effect.
     Counts,
-    /// It was written by an epoch of its site that was over, or out of that epoch's order.
+    /// The entry has no effect: its author's epoch was over, or the entry is out of the epoch's order.
     Void,
-    /// Its change was impossible where it stands: nothing happened.
+    /// The entry's change was impossible at its position: nothing happened.
     Refused(Impossible),
 }
 
 /// The reason why a change cannot be made to a design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
-    /// No partition begins there.
+    /// No partition begins at the key that the change names.
     #[error("no partition begins there")]
     NoPartition,
-    /// Nothing would be on one side.
+    /// One side of the split would be empty, or the key is not in the partition.
     #[error("a partition is split at a key within it, not at its first")]
     NotWithin,
-    /// It is the last one.
+    /// The partition is the last one: none follows that could be merged with it.
     #[error("there is no partition behind it")]
     NothingBehind,
-    /// Masters or replicas differ.
+    /// The two partitions have different masters or replicas.
     #[error("partitions are merged when they have the same master and the same replicas")]
     NotAlike,
-    /// Their pins differ.
+    /// The two partitions have different pins.
     #[error("partitions are merged when they are pinned to the same site, or neither of them is")]
     PinsDiffer,
-    /// Another site is to be its master.
+    /// The partition is pinned to another site.
     #[error("the partition is pinned to {0}: unpin it, or pin it to another site")]
     Pinned(Site),
-    /// No site is.
+    /// The partition is not pinned.
     #[error("the partition is not pinned")]
     NotPinned,
     /// The site has a copy already.
@@ -106,13 +106,14 @@ pub enum Impossible {
 }
 
 impl Partition {
-    /// True if a site has a copy.
+    /// Returns true if the site has a copy of the partition, as its master or as a replica.
     #[must_use]
     pub fn is_at(&self, site: Site) -> bool {
         self.master == site || self.replicas.contains(&site)
     }
 
-    /// The same, and the site that it is pinned to.
+    /// Returns the sites that have copies, the master first, and then the site that the partition is pinned
+    /// to.
     pub(crate) fn known_sites(&self) -> impl Iterator<Item = Site> {
         self.sites().chain(self.pin)
     }
@@ -123,14 +124,14 @@ impl Partition {
         self.master = to;
     }
 
-    /// The sites that have copies, the master first.
+    /// Returns the sites that have copies, the master first.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         std::iter::once(self.master).chain(self.replicas.iter().copied())
     }
 }
 
 impl Design {
-    /// One partition of everything, without a replica.
+    /// Returns a design with one partition of all keys, mastered by `master`, without replicas.
     #[must_use]
     pub fn new(master: Site) -> Self {
         let all = Partition {
@@ -143,7 +144,7 @@ impl Design {
         Self { partitions: BTreeMap::from([(Key::least(), all)]), epochs: HashMap::new() }
     }
 
-    /// The same design, of keys in memory of their own.
+    /// Returns a copy of the design whose keys share no memory with this one: see [`Key::apart`].
     #[must_use]
     pub fn apart(&self) -> Self {
         let apart = |(start, partition): (&Key, &Partition)| {
@@ -156,7 +157,8 @@ impl Design {
         }
     }
 
-    /// True if it is a valid design (invariants 1 and 2), which is not certain after it was read.
+    /// Returns true if the design is valid (invariants 1 and 2), which must be checked after it was read from
+    /// a file.
     pub(crate) fn is_whole(&self) -> bool {
         let mut end = Some(Key::least());
         let follows = |(start, partition): (&Key, &Partition)| {
@@ -168,71 +170,72 @@ impl Design {
         self.partitions.iter().all(follows) && end.is_none()
     }
 
-    /// The partitions, in the order of their keys.
+    /// Returns the partitions, in key order.
     pub fn partitions(&self) -> impl DoubleEndedIterator<Item = &Partition> {
         self.partitions.values()
     }
 
-    /// The partition that a key belongs to.
+    /// Returns the partition that a key belongs to.
     #[must_use]
     pub fn of(&self, key: &Key) -> &Partition {
         let before = self.partitions.range(..=key).next_back();
         before.expect("partitions cover all keys").1
     }
 
-    /// The partition that begins at a key.
+    /// Returns the partition that begins at a key, or `None` if no partition does.
     #[must_use]
     pub fn beginning_at(&self, start: &Key) -> Option<&Partition> {
         self.partitions.get(start)
     }
 
-    /// The partitions that have keys in a range.
+    /// Returns the partitions that have keys in a range.
     pub fn within(&self, range: &KeyRange) -> impl Iterator<Item = &Partition> {
         let first = self.of(&range.start).range.start.clone();
         let rest = self.partitions.range(first..).map(|(_, partition)| partition);
         rest.take_while(|partition| partition.range.overlaps(range))
     }
 
-    /// The only site that can become a partition's master, if there is only one: a pin does not bind
-    /// while its site is dead, or what others inherit could not come together.
+    /// Returns the only site that may master a partition, or `None` if any site may. A pin does not bind
+    /// while its site is dead: otherwise partitions that other sites inherited could not be brought together.
     #[must_use]
     pub fn bound_to(&self, partition: &Partition) -> Option<Site> {
         partition.pin.filter(|pin| !self.is_fenced(*pin))
     }
 
-    /// A site's epoch now; 0 before the first.
+    /// Returns a site's present epoch; 0 before the first.
     #[must_use]
     pub fn epoch(&self, site: Site) -> Epoch {
         self.epochs.get(&site).map_or(Epoch(0), |epoch| epoch.epoch)
     }
 
-    /// True if a site was given up for dead, and has not begun a new epoch.
+    /// Returns true if a site was declared dead, and has not begun a new epoch since.
     #[must_use]
     pub fn is_fenced(&self, site: Site) -> bool {
         self.epochs.get(&site).is_some_and(|epoch| epoch.is_fenced)
     }
 
-    /// The sites that take part, in any order.
+    /// Returns the sites that have begun an epoch and are not fenced, in any order.
     pub fn live_sites(&self) -> impl Iterator<Item = Site> {
         let live = |(_, state): &(&Site, &EpochState)| state.epoch > Epoch(0) && !state.is_fenced;
         self.epochs.iter().filter(live).map(|(site, _)| *site)
     }
 
-    /// Goes on by the next entry of the log.
+    /// Applies the next entry of the log, and returns its verdict.
     ///
     /// # Panics
-    /// At a log entry that cannot be valid: its author does not master the partition.
+    /// Panics at a log entry that cannot be valid: its author does not master the partition.
     pub fn follow(&mut self, entry: &LogEntry) -> Verdict {
         self.follow_as(entry, true)
     }
 
-    /// Goes on by the next entry of a stream that leaves out entries of this author, and none but commits of
-    /// those that count. The versions of the partitions that these wrote are behind the log's from then on.
+    /// Applies the next entry of a stream that omits entries of this author, and returns its verdict. The
+    /// stream omits void entries, and commits among those that count. The version of a partition that an
+    /// omitted commit wrote is lower than in the log from then on.
     pub(crate) fn follow_part(&mut self, entry: &LogEntry) -> Verdict {
         self.follow_as(entry, false)
     }
 
-    /// The version of a partition where the stream left out commits to it.
+    /// Sets the version of the partition that begins at `start`, after the stream omitted commits to it.
     pub(crate) fn correct_version(&mut self, start: &Key, version: u64) {
         if let Some(partition) = self.partitions.get_mut(start) {
             assert!(partition.version <= version, "a version never shrinks");
@@ -240,8 +243,8 @@ impl Design {
         }
     }
 
-    /// True if this design is as a site that receives a part of the log should know it: all of `whole` but
-    /// versions and numbers that do not concern the site.
+    /// Returns true if this design equals `whole` as far as a site that receives a part of the log knows it:
+    /// in all but versions of partitions that the site has no copy of, and entry numbers.
     #[cfg(test)]
     pub(crate) fn is_as_known_at(&self, whole: &Self, site: Site) -> bool {
         let is_alike = |(one, of): (&Partition, &Partition)| {
@@ -305,7 +308,8 @@ impl Design {
         let is_next = partition.version + 1 == write.version;
         let is_later = !is_whole && partition.version < write.version;
         assert!(is_next || is_later, "each commit is the next version");
-        // A thread that follows the whole log meets mostly keys that lie in no cache of its own.
+        // Checked only in debug builds: a thread that follows the whole log mostly meets keys that are in
+        // none of its CPU caches.
         debug_assert!(write.rows.iter().all(|(key, _)| partition.range.contains(key)));
         partition.version = write.version;
     }
@@ -313,7 +317,7 @@ impl Design {
     /// Checks that a change can be made (the preconditions of §3.1).
     ///
     /// # Errors
-    /// The precondition that fails.
+    /// Returns the precondition that fails.
     pub fn check(&self, change: &Change) -> Result<(), Impossible> {
         let partition = self.partitions.get(&change.start).ok_or(Impossible::NoPartition)?;
         let holds = |condition, or| if condition { Ok(()) } else { Err(or) };
@@ -347,10 +351,10 @@ impl Design {
         }
     }
 
-    /// Changes the design, which is as it was where that is impossible.
+    /// Changes the design. If the change is impossible, the design stays as it was.
     ///
     /// # Errors
-    /// See [`Impossible`].
+    /// Returns the precondition that fails: see [`Impossible`].
     pub fn change(&mut self, change: &Change) -> Result<(), Impossible> {
         self.check(change)?;
         let partition = self.partitions.get_mut(&change.start).expect("it was looked at");
@@ -384,9 +388,9 @@ impl Design {
         Ok(())
     }
 
-    /// The partitions of a dead site go to the site with a replica that masters least; and the dead site
-    /// has replicas of nothing. What has no other copy stays its own: it is written again when the
-    /// site is back. What was pinned to it still is.
+    /// Assigns each partition of a dead site to the site with a replica that masters the fewest partitions,
+    /// and removes the dead site from all replicas. A partition without another copy stays with the dead
+    /// site, and is writable again after that site returns. Pins to the dead site remain.
     fn inherit(&mut self, dead: Site) {
         let mut mastered: BTreeMap<Site, usize> = BTreeMap::new();
         for partition in self.partitions.values_mut() {

@@ -1,12 +1,12 @@
-//! The store with its threads: a thread for each site, one order of log entries, and the router's map.
+//! The running store: one thread for each site, a sequencer that orders their log entries, and the routing table.
 //!
-//! A site's thread owns the site's state machine. Everything for the site arrives in its *mailbox*, a queue. A
-//! connection or session asks the router's map where a transaction can run and sends it to that site's mailbox.
-//! A site returns a transaction that it cannot run because the design has changed, and it is routed again.
+//! A site's thread owns the site's state machine. Every event for the site arrives in its *mailbox*, a queue. A
+//! connection or session looks up in the router's map where a transaction can run and sends it to that site's
+//! mailbox. A site returns a transaction that it cannot run because the design has changed, and it is routed again.
 //!
-//! Bounds of the queues: a session has one transaction under way, a connection a thousand; a site refuses
-//! transactions beyond some thousands that wait, and beyond a number of log entries that are not in the log
-//! yet. A transaction that has not begun within [`PATIENCE`] is refused.
+//! The queues are bounded. A session has one transaction under way, a connection at most 1024. A site refuses
+//! transactions while 10,000 others wait, or while 100,000 of its entries are not in the log yet. A transaction that
+//! has not begun within [`PATIENCE`] is refused.
 
 use std::io;
 use std::mem;
@@ -26,9 +26,12 @@ use crate::sync::thread::JoinHandle;
 mod base;
 mod change;
 mod client;
+mod facts;
 mod layout;
+mod presence;
 mod recovery;
 mod remote;
+mod replicas;
 mod report;
 mod router;
 mod shared;
@@ -41,6 +44,7 @@ use base::Base;
 pub use client::listener::Listener;
 pub use client::session::Session;
 pub use client::tls::{Tls, TlsError};
+pub use presence::Transfer;
 pub use recovery::checkpointer::Checkpoints;
 #[cfg(test)]
 pub(crate) use recovery::checkpointer::complete;
@@ -55,82 +59,85 @@ use site::mailbox::SiteEvent;
 use site::program::LocalSite;
 pub use unused::UnusedError;
 
-/// The most sites of a store.
+/// Maximum number of sites in a store.
 pub const SITES_MAX: u16 = imago_plan::design::site_set::SITES_MAX;
-/// Longest time until a transaction, or a change of design, has begun.
+/// Time within which a transaction or a change of the design must begin; then it is refused.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Delay before a returned transaction is routed again.
 const BACK_WAIT: Duration = Duration::from_millis(2);
-/// Deadline for all sites to begin.
+/// Time allowed for all sites to begin when a store starts.
 const BEGIN_WAIT: Duration = Duration::from_secs(60);
 
-/// Setup of a store.
+/// Options for starting a store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of sites.
     pub sites: u16,
-    /// The place of its log; without one the store ends with its process.
+    /// Location of the store's log; without one, the data is lost when the process ends.
     pub log: Option<LogOptions>,
 }
 
-/// The reason why a store could not be started, or a change was not made.
+/// The error of a store that cannot start, or of a request that needs a site or a log that the store lacks.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The log cannot be used.
+    /// The log cannot be opened or read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// Too few sites, or too many.
+    /// The number of sites is 0 or above [`SITES_MAX`].
     #[error("{0} sites: a store has from 1 to {SITES_MAX}")]
     Sites(u16),
-    /// The log knows of a site that is not started.
+    /// The log names more sites than the store is started with.
     #[error("{log} is of a store with {least} sites at least: start as many")]
     SitesMissing {
-        /// Which log.
+        /// Description of the log.
         log: String,
-        /// One more than the greatest number of a site that has a copy of anything, or a pin.
+        /// Minimum number of sites: one more than the greatest number of a site that has a copy or a pin.
         least: u16,
     },
-    /// The system would not start it.
+    /// The operating system failed to start the named component.
     #[error("cannot start {0}")]
     Start(&'static str, #[source] io::Error),
-    /// The sites did not begin.
+    /// The sites did not begin in time.
     #[error("the sites did not begin within {BEGIN_WAIT:?}: {0}")]
     NotBegun(String),
-    /// There is no such site.
+    /// The store has no site with this number.
     #[error("there is no {0}: this store has {1} sites, from 0 on")]
     NoSite(Site, usize),
-    /// A site dies only where it can come back.
+    /// The operation needs a log from which a site can begin an epoch, and the store has none.
     #[error("a store without a log has nothing from which a site could begin again")]
     NoLog,
 }
 
-/// A store that runs: all of it, or the part of a [`Router`]. It stops when it is dropped.
+/// A running store: all of it, or the part that a [`Router`] has. It stops when it is dropped.
 pub struct Store {
+    /// State shared with the store's threads.
     shared: Arc<Shared>,
-    /// Of sites, of connections to remote sites, and of clients.
+    /// Threads of sites, of connections to remote sites, and of clients.
     threads: Vec<JoinHandle<()>>,
+    /// The thread that writes checkpoints, if any are made.
     checkpointer: Option<JoinHandle<()>>,
+    /// The thread that writes the log, if there is a log.
     log: Option<JoinHandle<()>>,
-    /// The damaged end of the log, which was cut off at the start.
+    /// The damaged end of the log that was cut off at the start.
     cut: Option<CutTail>,
-    /// Of clients that connect here.
+    /// Output buffers of the clients that connect to the first listener.
     output: OnceLock<Arc<OutputBuffers>>,
 }
 
 impl Store {
-    /// Starts a store, from what its log has if there is one.
+    /// Starts a store, and recovers the content of its log if it has one.
     ///
     /// # Errors
-    /// Returns an error if its log cannot be used, its threads cannot be started, or the log is of a store
-    /// with more sites.
+    /// Returns an error if the log cannot be used, threads cannot be started, or the log is of a store with more
+    /// sites.
     pub fn start(options: &Options) -> Result<Self, StoreError> {
         Self::start_with(options, Box::new(MostMastered))
     }
 
-    /// As [`Store::start`], with another rule for changes of the design.
+    /// Starts a store as [`Store::start`] does, with another policy for changes of the design.
     ///
     /// # Errors
-    /// The same.
+    /// Returns the errors of [`Store::start`].
     pub fn start_with(
         options: &Options,
         policy: Box<dyn DesignPolicy>,
@@ -149,10 +156,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Serves the Redis protocol, encrypted or not, and returns the address.
+    /// Serves the Redis protocol on a listener, encrypted if `tls` is given, and returns the listener's address.
     ///
     /// # Errors
-    /// Returns an error if nothing can listen there.
+    /// Returns an error if the listener cannot be used.
     pub fn listen(
         &self,
         listener: TcpListener,
@@ -166,17 +173,25 @@ impl Store {
             .clock_ms
             .get_or_insert_with(|| Arc::new(move || shared.now_ms(Instant::now())));
         _ = self.output.set(Arc::clone(&settings.output));
+        self.shared.memory.limit(settings.maxmemory);
+        let (shared, output) = (Arc::clone(&self.shared), Arc::clone(&settings.output));
+        let before = Arc::clone(&settings.info);
+        settings.info = Arc::new(move || {
+            let mut sections = shared.sections(&output);
+            sections.extend(before());
+            sections
+        });
         let listener = Listener::new(listener, settings, tls).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.client_threads()[0].send(SiteEvent::Listen(Arc::new(listener)));
         Ok(address)
     }
 
-    /// Simulates the death of a site: its memory is dropped, the site is fenced, and begins a new epoch from
+    /// Simulates the crash of a site: its memory is dropped, the site is fenced, and it begins a new epoch from
     /// the log.
     ///
     /// # Errors
-    /// Without a log, or without such a site.
+    /// Returns an error if the store has no log, or no such site.
     pub async fn crash(&self, site: Site) -> Result<(), StoreError> {
         let senders = self.shared.site_senders();
         let sender =
@@ -185,7 +200,7 @@ impl Store {
             return Err(StoreError::NoLog);
         }
         let (answer, died) = oneshot::channel();
-        // A site that has stopped does neither.
+        // A site that has stopped neither receives the event nor replies.
         _ = sender.send(SiteEvent::Die(answer));
         _ = died.await;
         Ok(())

@@ -1,9 +1,10 @@
-//! Bytes that were right, and then damaged as disks, networks and other programs damage them: what reads
-//! them must neither panic, nor take memory for what is only announced, nor take them for right.
+//! A fuzzer of parsers: it damages valid bytes as disks, networks and other programs damage them. A parser of
+//! them must not panic, must not allocate memory for a length that is only announced, and must not accept
+//! them as valid.
 //!
-//! A fuzzer that runs with the other tests, on what the compiler of the day can do. It knows where the
-//! pieces of a format begin and where its lengths are, and draws everything from a seed: one that fails is
-//! printed, and `IMAGO_SEED` gives the same draws again. `IMAGO_LONG` asks for fifty times as many.
+//! The fuzzer runs with the other tests, on the stable compiler. It knows the positions of a format's parts
+//! and of its length fields, and derives all choices from a seed. The seed of a failure is printed;
+//! `IMAGO_SEED` repeats that case. `IMAGO_LONG` runs fifty times as many cases.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,12 +13,12 @@ use rand::{RngExt, SeedableRng};
 
 pub(crate) mod allocation;
 
-/// Factor by which there are more cases in a long run (`IMAGO_LONG`).
+/// Factor by which a long run (`IMAGO_LONG`) has more cases.
 const LONG: u64 = 50;
 /// Wrong lengths, besides those near the true one.
 const LIES: [u32; 8] = [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 1 << 28, 1 << 20, 0x0d0a_0d0a];
 
-/// Checks so many cases, or the one that is asked for.
+/// Runs `check` for this number of seeds, or only for the seed in `IMAGO_SEED`.
 #[track_caller]
 pub(crate) fn many(cases: u64, check: impl Fn(&mut StdRng)) {
     let set = std::env::var("IMAGO_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
@@ -29,18 +30,18 @@ pub(crate) fn many(cases: u64, check: impl Fn(&mut StdRng)) {
     }
 }
 
-/// A byte string, and what is known of its format.
+/// A valid byte string, with the structure of its format.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Right {
     pub bytes: Vec<u8>,
-    /// The positions at which pieces begin.
+    /// The positions at which parts begin.
     pub seams: Vec<usize>,
-    /// The positions of lengths, in four bytes with the lowest first.
+    /// The positions of length fields of four bytes, least significant byte first.
     pub lengths: Vec<usize>,
 }
 
 impl Right {
-    /// A place in it, which is as likely a seam as any other.
+    /// Returns a random position in `bytes`; half of the time one at which a part begins.
     fn place(&self, dice: &mut StdRng, bytes: &[u8]) -> usize {
         let any = dice.random_range(0..=bytes.len());
         if self.seams.is_empty() || dice.random_bool(0.5) {
@@ -54,7 +55,7 @@ impl Right {
         one.min(other)..one.max(other)
     }
 
-    /// It as it is after one to three accidents; `others` is what pieces may come from, besides.
+    /// Returns the bytes with one to three random damages; pieces may also come from `others`.
     pub fn damaged(&self, dice: &mut StdRng, others: &[Right]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for _ in 0..dice.random_range(1..=3) {
@@ -79,7 +80,7 @@ impl Right {
                 bytes.splice(gone, piece);
             }
             4 => {
-                // Two pieces that lie beside each other change places.
+                // Two adjacent pieces change places.
                 let (piece, middle) = (self.piece(dice, bytes), self.place(dice, bytes));
                 let middle = middle.clamp(piece.start, piece.end) - piece.start;
                 bytes[piece].rotate_left(middle);
@@ -94,7 +95,8 @@ impl Right {
                 }
             }
             6 => {
-                // A drawn word replaces a number in digits; where there is none, it is inserted.
+                // A random word replaces a number in decimal digits; if there is no number, the word is
+                // inserted.
                 let words = ["-1", "0", "1", "9999999", "2147483648", "18446744073709551616", "-"];
                 let is_digit = |byte: &u8| byte.is_ascii_digit();
                 let from = bytes[at..].iter().position(is_digit).map_or(at, |to| at + to);

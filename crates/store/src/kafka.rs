@@ -1,16 +1,16 @@
 //! The redo log in Kafka: one topic with one partition, which is one order of groups for all sites.
 //!
-//! A record holds one group, as [`crate::log`] writes it to a file. Kafka numbers records and not log
-//! entries, so *readers count*: the position of a log entry is the number of log entries before it in the
-//! topic, plus one. All readers read the same records in the same order, and so agree. A writer learns the
-//! positions of its own entries by reading too; the broker's reply only says that they are in the topic.
+//! A record contains one group, in the format in which [`crate::log`] writes it to a file. Kafka numbers records and
+//! not log entries, so *readers count*: the position of a log entry is the number of log entries before it in the
+//! topic, plus one. All readers read the same records in the same order, and so agree. A writer learns the positions
+//! of its own entries by reading too; the broker's reply only says that they are in the topic.
 //!
 //! A lost reply is therefore harmless. The writer appends again, and the topic may contain its group twice,
-//! the second even behind later groups: those log entries are void to every reader ([`crate::log::RedoLog`]),
-//! and count as positions for every reader.
+//! the second one even after later groups: the log entries of the second are void to every reader
+//! ([`crate::log::RedoLog`]), and count as positions for every reader.
 //!
 //! Log entries are acknowledged once all in-sync replicas have them (`acks=all`), and are delivered only
-//! then. Against machines that stop all at once that is as good as the topic's replicas: Kafka leaves it to
+//! then. If all machines stop at once, durability depends on the topic's replicas: Kafka leaves it to
 //! the operating system when a file is written out.
 //!
 //! Invariant: the topic begins with its first record ever. It is created without retention limits, an
@@ -40,64 +40,72 @@ pub use watch::Watch;
 
 use fault::{Fault, check};
 
-/// A group that is longer does not become a record: the largest transaction fits, and a broker takes
-/// requests of 100 MB unless it is told otherwise.
+/// Maximum size of a group in bytes: the largest transaction fits, and a broker by default accepts requests of
+/// 100 MB.
 const RECORD_BYTES_MAX: usize = 80 * 1024 * 1024;
-/// Bound on the bytes of a fetch, except for a single longer record.
+/// Maximum size of the records in one fetch in bytes, except for a single larger record.
 const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
-/// Pauses after failures: the first, and the longest; each is twice as long as the one before.
+/// Delay after the first failure; each further delay is twice as long.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Maximum delay after a failure.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Longest silence of a broker, and its longest time for an operation.
+/// Maximum time to wait for a broker's reply.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Maximum time that a broker is given for an operation.
 const WORK_MAX: Duration = Duration::from_secs(8);
 
-/// The place of the log.
+/// The location of a log in Kafka.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaSpec {
-    /// Brokers to begin with, each as `host:port`.
+    /// Brokers to connect to first, each as `host:port`.
     pub brokers: Vec<String>,
-    /// The topic: it is made if there is none.
+    /// Name of the topic, which is created if it does not exist.
     pub topic: String,
-    /// Replicas of a topic that is made; of three, two must be in step.
+    /// Number of replicas of a created topic. A majority of them must be in sync for a write.
     pub replicas: i16,
-    /// Time for which an operation is tried before it is an error; an election takes some seconds.
+    /// Time for which a failing operation is repeated before it is an error; an election takes some seconds.
     pub patience: Duration,
 }
 
 impl KafkaSpec {
-    /// Silence of a broker after which another attempt is made: another one may lead by then.
+    /// Returns the time to wait for a broker's reply. Then another attempt is made, because another broker may lead
+    /// by then.
     fn silence(&self) -> Duration {
         (self.patience / 3).min(SILENCE_MAX)
     }
 
-    /// A broker's time for an operation: shorter, so that it can still answer that it did not finish.
+    /// Returns the time that a broker is given for an operation. It is shorter, so that the broker can still reply
+    /// that it did not finish.
     fn work(&self) -> Duration {
         (self.patience / 4).min(WORK_MAX)
     }
 }
 
-/// The log, for one thread: a process that appends while entries are delivered has two of them.
+/// A log in Kafka, as used by one thread: a process that appends and reads at the same time has two of them.
 #[derive(Debug)]
 pub struct KafkaLog {
+    /// The location of the log.
     spec: KafkaSpec,
-    /// To the leader; none after a failure.
+    /// The connection to the partition's leader; `None` before the first use and after a failure.
     connection: Option<Connection>,
-    /// The record that is read next, and the position of its first log entry.
+    /// Offset of the record that is read next.
     offset: i64,
+    /// Position of the first log entry in that record.
     next: Position,
-    /// The last record that was read, and how many bytes all had.
+    /// The last record that was read.
     last: Option<Landmark>,
+    /// Size of all records that were read, in bytes.
     read_bytes: u64,
+    /// State that other threads may read.
     watch: Arc<Watch>,
 }
 
 impl KafkaLog {
-    /// Opens the log, and makes its topic if there is none.
+    /// Opens a log, and creates its topic if it does not exist.
     ///
     /// # Errors
-    /// Returns an error if no broker is reached, or if the topic is not one for a log, or would lose some
-    /// of it.
+    /// Returns an error if no broker is reached, or if the topic is not suited for a log or would lose
+    /// entries.
     pub fn open(spec: KafkaSpec) -> Result<Self> {
         let mut log = Self::reader(spec);
         log.make_topic()?;
@@ -105,7 +113,7 @@ impl KafkaLog {
         Ok(log)
     }
 
-    /// The log, of which it is known that it is there.
+    /// Returns a log whose topic is known to exist, without connecting to it.
     #[must_use]
     pub fn reader(spec: KafkaSpec) -> Self {
         let watch = Arc::default();
@@ -120,25 +128,25 @@ impl KafkaLog {
         }
     }
 
-    /// The same log, for another thread, which has read nothing of it.
+    /// Returns the same log for another thread, with nothing read.
     #[must_use]
     pub fn another(&self) -> Self {
         Self::reader(self.spec.clone())
     }
 
-    /// The state that others may read meanwhile.
+    /// Returns the state that other threads may read while this log is in use.
     #[must_use]
     pub fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
     }
 
-    /// Bytes of the records that were read so far.
+    /// Returns the size of the records that were read so far, in bytes.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
 
-    /// Does something until it succeeds, fails for good, or has failed for too long.
+    /// Repeats an operation until it succeeds, fails for good, or has failed for the log's patience.
     fn retry<T>(
         &mut self,
         doing: &'static str,
@@ -173,10 +181,12 @@ impl KafkaLog {
         }
     }
 
+    /// Returns the description of the log for error messages.
     fn name(&self) -> String {
         self.spec.to_string()
     }
 
+    /// Connects to the first broker that answers.
     fn any_broker(&self) -> std::result::Result<Connection, Fault> {
         let mut last = Fault::Lasting("no broker is named".into());
         for broker in &self.spec.brokers {
@@ -188,7 +198,7 @@ impl KafkaLog {
         Err(last)
     }
 
-    /// The connection to the partition's leader.
+    /// Returns the connection to the partition's leader.
     fn leader(&mut self) -> std::result::Result<&mut Connection, Fault> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
@@ -201,9 +211,10 @@ impl KafkaLog {
         Ok(self.connection.insert(connection))
     }
 
+    /// Returns the address of the partition's leader as `host:port`.
     fn leader_address(&self) -> std::result::Result<String, Fault> {
         let mut body = Writer::default();
-        // One topic, which is not to be made by asking for it.
+        // One topic, which must not be created by this request.
         body.i32(1).text(&self.spec.topic).i8(0);
         let mut answer = self.any_broker()?.ask(METADATA, &body)?;
         let _throttled = answer.i32()?;
@@ -232,6 +243,7 @@ impl KafkaLog {
         known.map(|(_, address)| address).ok_or(Fault::Passing("it has no leader now".into()))
     }
 
+    /// Appends a group to the topic as one record.
     fn produce(&mut self, group: &[u8]) -> std::result::Result<(), Fault> {
         const ALL_IN_STEP: i16 = -1;
         let mut body = Writer::default();
@@ -242,11 +254,11 @@ impl KafkaLog {
         check(answer.i16()?)
     }
 
-    /// Batches from the next record on, as the leader has them.
+    /// Fetches batches from the next record on. The leader waits up to `wait` for the first.
     fn fetch(&mut self, wait: Duration) -> std::result::Result<Reader, Fault> {
         const NO_REPLICA: i32 = -1;
         let mut body = Writer::default();
-        // Something at least, or nothing once the time is over; no transactions to be told apart.
+        // At least one byte, or none when the time is over; aborted transactions are not filtered.
         body.i32(NO_REPLICA).i32(millis(wait)).i32(1).i32(FETCH_BYTES_MAX).i8(0);
         body.i32(1).text(&self.spec.topic);
         body.i32(1).i32(0).i64(self.offset).i32(FETCH_BYTES_MAX);
@@ -262,7 +274,7 @@ impl KafkaLog {
         Ok(Reader::of(answer.take(length)?))
     }
 
-    /// Hands over what a record holds, from a position on.
+    /// Passes the log entries of a record from position `from` on to `see`, and advances to the next record.
     fn read_record(
         &mut self,
         offset: i64,
@@ -289,7 +301,7 @@ impl KafkaLog {
 }
 
 impl RedoLog for KafkaLog {
-    /// The position is never known: others may have written before.
+    /// Appends entries as one record. The position is not known: other processes may have written before.
     fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>> {
         if entries.is_empty() {
             return Ok(None);
@@ -310,7 +322,7 @@ impl RedoLog for KafkaLog {
         see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<Position> {
         if from < self.next {
-            // Only counting shows the record that holds it.
+            // Only counting from the beginning finds the record with that position.
             (self.offset, self.next) = (0, Position::FIRST);
         }
         let wait = wait.min(self.spec.work());
@@ -331,7 +343,7 @@ impl RedoLog for KafkaLog {
                 }
                 self.offset = self.offset.max(batch.next);
             }
-            // Skipped records are no end: each turn gets further.
+            // Skipped records are not the end: each round advances.
             if self.next > from || self.offset == offset {
                 return Ok(self.next.max(from));
             }
@@ -339,7 +351,7 @@ impl RedoLog for KafkaLog {
     }
 }
 
-/// Goes to the one partition of the one topic that an answer is about.
+/// Reads the header of a reply, which must be about the one partition of the one topic.
 fn only_partition(answer: &mut Reader) -> std::result::Result<(), Fault> {
     let topics = answer.count()?;
     let _name = answer.text()?;
@@ -351,6 +363,7 @@ fn only_partition(answer: &mut Reader) -> std::result::Result<(), Fault> {
     }
 }
 
+/// Returns a duration in ms.
 fn millis(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
 }

@@ -1,14 +1,15 @@
-//! Small files that are written as a whole: a reader finds the old content or the new one, after a death too.
+//! Small files that are replaced atomically: a reader finds the old content or the new one, also after a
+//! crash.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Replaces a file's content, durably.
+/// Replaces a file's content atomically and durably.
 ///
 /// # Errors
-/// Fails if it cannot be written durably. The file is then as it was, unless only its folder could not be
-/// synced.
+/// Returns an error if the content cannot be written durably. The file then has its old content, unless only
+/// its folder could not be synced.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;

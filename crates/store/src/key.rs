@@ -1,4 +1,4 @@
-//! Keys and values: byte strings. Keys are in one ordered space, table after table.
+//! Keys and values, which are byte strings. All keys are in one ordered space, table after table.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,24 +8,26 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest key of a row, in bytes; that of its table not counted.
+/// The longest key of a row, in bytes, without the table's number.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// The value of a key. Cheap to clone.
+/// The value of a row. Cheap to clone.
 pub type Value = Arc<[u8]>;
 
-/// A table, by number; its name is the catalogue's.
+/// The number of a table; the catalogue maps names to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Table(pub u32);
 
-/// The place of a row: its table's number in four bytes, the highest first, and the row's own key.
+/// The key of a row in the store: the table's number in four bytes, most significant byte first, and the
+/// row's own key.
 ///
-/// Cheap to clone. Keys are ordered as byte strings, so that a table's rows lie together. A short one is
-/// where it is used, and no comparison waits for memory elsewhere.
+/// Cheap to clone. Keys are ordered as byte strings, so that a table's rows are adjacent. A short key is
+/// stored inline, so that comparing it reads no other memory.
 #[derive(Clone)]
 pub struct Key(Form);
 
-/// As long as a short key may be for a key to take no more room than one that lies elsewhere.
+/// The longest key that is stored inline, in bytes: a `Key` is no larger than if it could only refer to other
+/// memory.
 const SHORT_MAX: usize = 22;
 
 #[derive(Clone)]
@@ -75,25 +77,25 @@ impl Hash for Key {
 }
 
 impl Key {
-    /// The key of a row.
+    /// Returns the key of a row.
     #[must_use]
     pub fn new(table: Table, row: &[u8]) -> Self {
         Self(Form::of([&table.0.to_be_bytes(), row]))
     }
 
-    /// The least key of all: the empty string, which is in front of every table.
+    /// Returns the least key: the empty string, which precedes every table.
     #[must_use]
     pub fn least() -> Self {
         Self(Form::of([&[], &[]]))
     }
 
-    /// From what [`Key::as_bytes`] gave.
+    /// Returns the key for bytes from [`Key::as_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(Form::of([bytes, &[]]))
     }
 
-    /// The table and the row in it, as one byte string.
+    /// Returns the table's number and the row's own key, as one byte string.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -102,29 +104,29 @@ impl Key {
         }
     }
 
-    /// The table, and the row's own key; nothing for a bound that is shorter than a table's number.
+    /// Returns the table and the row's own key; `None` for a bound that is shorter than a table's number.
     #[must_use]
     pub fn row(&self) -> Option<(Table, &[u8])> {
         let (table, row) = self.as_bytes().split_first_chunk()?;
         Some((Table(u32::from_be_bytes(*table)), row))
     }
 
-    /// The same key in memory of its own. To clone or drop a key is to write where all its clones
-    /// are read: keys that every site looks at all the time are not to be shared among them.
+    /// Returns the same key in memory of its own. Cloning or dropping a key writes to a reference count that
+    /// all its clones share. So keys that all sites read all the time should not be shared among them.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self::from_bytes(self.as_bytes())
     }
 
-    /// The next key: no other lies between the two.
+    /// Returns the next key: no other lies between the two.
     #[must_use]
     pub fn successor(&self) -> Self {
         Self(Form::of([self.as_bytes(), &[0]]))
     }
 }
 
-/// `TABLE:ROW`, the row with every byte that is no printable ASCII as in Rust's byte strings (`\x00`); empty for
-/// the least key.
+/// Writes `TABLE:ROW`, with each byte of the row that is not printable ASCII escaped as in Rust's byte
+/// strings (`\x00`); nothing for the least key.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.row() {
@@ -135,7 +137,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The error of a text that is no key.
+/// The error of a text that is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no key; write TABLE:ROW, for example 0:user42, with \\xNN for other bytes")]
 pub struct NoKey(String);
@@ -187,48 +189,48 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The keys from one on and up to another, which is no longer among them.
+/// A range of keys: from `start` on, up to and without `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyRange {
     /// The first key.
     pub start: Key,
-    /// The first key that is beyond; without one it reaches to the end of the space.
+    /// The first key after the range; `None` for a range that reaches to the end of the key space.
     pub end: Option<Key>,
 }
 
 impl KeyRange {
-    /// All keys that there can be.
+    /// Returns the range of all keys.
     #[must_use]
     pub fn everything() -> Self {
         Self { start: Key::least(), end: None }
     }
 
-    /// One key.
+    /// Returns the range of one key.
     #[must_use]
     pub fn only(key: &Key) -> Self {
         Self { start: key.clone(), end: Some(key.successor()) }
     }
 
-    /// All rows of a table.
+    /// Returns the range of all rows of a table.
     #[must_use]
     pub fn of_table(table: Table) -> Self {
         let end = table.0.checked_add(1).map(|next| Key::new(Table(next), &[]));
         Self { start: Key::new(table, &[]), end }
     }
 
-    /// True if no key is in it.
+    /// Returns true if the range contains no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// True if the key is in it.
+    /// Returns true if the range contains the key.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
         self.start <= *key && self.ends_behind(key)
     }
 
-    /// True if all keys of the other are in it.
+    /// Returns true if the range contains all keys of the other.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.is_empty()
@@ -240,7 +242,7 @@ impl KeyRange {
                 }
     }
 
-    /// True if any key is in both.
+    /// Returns true if a key is in both ranges.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         !self.is_empty()
@@ -249,7 +251,7 @@ impl KeyRange {
             && other.ends_behind(&self.start)
     }
 
-    /// The keys that are in both.
+    /// Returns the range of the keys that are in both ranges.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let start = self.start.clone().max(other.start.clone());
@@ -260,7 +262,8 @@ impl KeyRange {
         Self { start, end }
     }
 
-    /// Takes in another range that begins in this one or right behind it, and says whether it does.
+    /// Extends the range by one that begins in it or directly after it; returns false if `behind` begins
+    /// elsewhere.
     pub(crate) fn join(&mut self, behind: &Self) -> bool {
         let touches = self.end.as_ref().is_none_or(|end| behind.start <= *end);
         if touches {
@@ -272,7 +275,7 @@ impl KeyRange {
         touches
     }
 
-    /// The same range, of keys in memory of their own.
+    /// Returns the same range, with keys in memory of their own: see [`Key::apart`].
     #[must_use]
     pub fn apart(&self) -> Self {
         Self { start: self.start.apart(), end: self.end.as_ref().map(Key::apart) }

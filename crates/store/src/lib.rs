@@ -1,5 +1,6 @@
-//! The adaptive store: rows in partitions, each with one master site and any number of replicas, whose design
-//! changes while it serves (Abebe et al., *MorphoSys*, PVLDB 13, 2020).
+//! The adaptive store: rows in partitions, each with one master site and any number of replicas. The
+//! assignment of partitions to sites (the design) changes while the store serves (Abebe et al., *MorphoSys*,
+//! PVLDB 13, 2020).
 //!
 //! This crate must not know MongoDB, Cassandra and Redis servers, its caller, or any terminal. Its core reads
 //! no clock and does no input or output: sites and routers receive events and return actions, so the same

@@ -1,18 +1,18 @@
-//! The embedded log: log entries in files, in the order in which they were submitted.
+//! The embedded log: log entries in files, in the order of submission.
 //!
-//! Log entries are written in *groups*: all entries that arrived while the last group was written, made
-//! durable at once. A group carries its checksum and the position up to which the log was durable when it was
-//! written. When the log is opened, the last file may end in an incomplete group, because the machine stopped
-//! while it was written. That group is cut off: no reply was sent for it. If a broken group had been durable,
-//! as a later group or the existence of a later file shows, replies were sent for it, and opening fails
-//! instead of losing it silently.
+//! Log entries are written in *groups*: all entries that arrived while the last group was written are written and
+//! made durable together. A group contains its checksum and the position up to which the log was durable when it was
+//! written. When the log is opened, the last file may end in an incomplete group, because the machine stopped while
+//! it was written. That group is cut off: no reply was sent for it. If a broken group had been durable, as a later
+//! group or the existence of a later file shows, replies were sent for it, and opening fails instead of losing it
+//! silently.
 //!
-//! A log whose disk failed to sync accepts nothing more: the contents of the disk after such a failure are
+//! A log whose disk failed to sync accepts no more entries: the contents of the disk after such a failure are
 //! unknown. A log whose disk is full takes back the written part of the group.
 //!
 //! Invariants:
-//! 1. Positions are consecutive, from 1 on, over all files; a file is named by its first.
-//! 2. Entries that were reported as durable are read again, or opening fails; except the entries behind the
+//! 1. Positions are consecutive, from 1 on, over all files; a file is named by its first position.
+//! 2. Entries that were reported as durable are read again, or opening fails; except the entries after the
 //!    last group that records their durability, which cannot be told from a torn end.
 //! 3. A group is read as a whole or not at all.
 
@@ -26,7 +26,9 @@ use crate::record::{LogEntry, Position};
 mod folder;
 mod group;
 mod mark;
+mod reader;
 pub(crate) mod redo;
+mod runs;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -35,39 +37,41 @@ pub(crate) use folder::{FolderLock, failed, lock_folder, sync_folder};
 pub use group::GROUP_BYTES_MAX;
 use group::encode;
 use mark::Mark;
+pub(crate) use reader::LogReader;
 pub use redo::RedoLog;
+pub(crate) use runs::Runs;
 pub use segment::CutTail;
 use segment::read_segment;
 
-/// The fault of a missing file.
+/// The fault of a log with a missing file.
 const MISSING: &str = "entries before it, or of it, are missing";
 
-/// The time at which written entries are made durable.
+/// When written entries are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// Before the acknowledgement.
+    /// Before they are acknowledged.
     Always,
-    /// With a group that comes so long after the last time; a caller that needs it without a group asks
-    /// for it ([`Log::sync`]). A machine that stops loses what came since.
+    /// With the first group after this interval since the last sync. Without further groups, the caller has to call
+    /// [`Log::sync`]. If the machine stops, the entries written since the last sync are lost.
     Every(Duration),
-    /// Whenever the system does it: only a process that dies loses nothing.
+    /// When the operating system does it. Entries survive the end of the process, but not a stop of the machine.
     Never,
 }
 
-/// Errors of a log.
+/// The error of an operation on a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Something could not be done with a file.
+    /// An operation on a file failed.
     #[error("cannot {doing} {path}")]
     Io {
-        /// The action under way.
+        /// The operation.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Something was not made durable: only opening the log again shows what there is.
+    /// An earlier sync failed: only opening the log again shows its content.
     #[error(
         "{path} failed to become durable before: the log takes nothing until it is opened again"
     )]
@@ -75,52 +79,52 @@ pub enum LogError {
         /// The file.
         path: PathBuf,
     },
-    /// A durable part is not whole.
+    /// A part of the log that was durable is damaged or missing.
     #[error(
         "{path} is damaged at byte {at}: {what}; what follows was acknowledged, and is not dropped"
     )]
     Damaged {
-        /// The file.
+        /// The damaged file, or the folder.
         path: PathBuf,
-        /// Position in the file, in bytes.
+        /// Offset of the fault in the file, in bytes.
         at: u64,
         /// The fault.
         what: &'static str,
     },
-    /// Another process has it.
+    /// Another process has the log.
     #[error("{path} is in use by another process")]
     InUse {
-        /// The folder.
+        /// The log's folder.
         path: PathBuf,
     },
-    /// A folder is of another log.
+    /// A folder contains the data of another log.
     #[error("{path} has {what}: choose another folder, or start the store with that log")]
     Foreign {
         /// The folder.
         path: PathBuf,
-        /// The content.
+        /// Description of the content.
         what: &'static str,
     },
-    /// Something could not be done with a log that others keep.
+    /// An operation on a remote log failed.
     #[error("cannot {doing} {log}: {why}")]
     Remote {
-        /// The action under way.
+        /// The operation.
         doing: &'static str,
-        /// With which log.
+        /// The log.
         log: String,
         /// The cause.
         why: String,
     },
-    /// More than a group may hold.
+    /// A group exceeds the maximum size.
     #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]
     TooLarge {
-        /// Its size.
+        /// Size of the group's entries, in bytes.
         bytes: usize,
     },
 }
 
 impl LogError {
-    /// True if the disk was full: there may be room later.
+    /// True if the disk is full; the operation may succeed later.
     #[must_use]
     pub fn is_full_disk(&self) -> bool {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
@@ -131,22 +135,22 @@ impl LogError {
 /// The result of an operation on a log.
 pub type Result<T> = std::result::Result<T, LogError>;
 
-/// The operations of a log on the file that it writes.
+/// The operations that a log executes on the file that it writes.
 pub trait Medium: Send {
-    /// Writes all of it at the end.
+    /// Writes all bytes at the end.
     ///
     /// # Errors
-    /// Returns an error if not all of it could be written; the number of bytes that were is unknown.
+    /// Returns an error if not all bytes were written; the number of written bytes is unknown.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes all written bytes durable.
     ///
     /// # Errors
     /// Returns an error if they are not durable, or may not be.
     fn sync(&mut self) -> io::Result<()>;
-    /// Cuts it to so many bytes.
+    /// Truncates the file to this number of bytes.
     ///
     /// # Errors
-    /// Returns an error if it could not be cut.
+    /// Returns an error if the file was not truncated.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 }
 
@@ -164,28 +168,40 @@ impl Medium for File {
     }
 }
 
-/// A log in a folder.
+/// A log in a folder, open for writing.
 pub struct Log {
+    /// The folder of the files.
     folder: PathBuf,
+    /// Keeps other processes out of the folder.
     _lock: FolderLock,
+    /// When written entries are made durable.
     sync: Sync,
+    /// Size in bytes beyond which the next file is begun.
     segment_bytes: u64,
+    /// Path of the file that is written.
     path: PathBuf,
+    /// The file that is written.
     medium: Box<dyn Medium>,
+    /// The mark of that file's groups.
     mark: Mark,
-    /// Of the file that is written now.
+    /// Size of that file, in bytes.
     bytes: u64,
-    /// Of the last group.
+    /// Size of the last group, in bytes.
     group_bytes: u64,
+    /// Position of the next entry.
     next: Position,
+    /// Position of the last durable entry.
     durable: Position,
+    /// Time of the last sync.
     synced: Instant,
+    /// True if the log accepts no more entries, because the content of the disk is unknown.
     is_unsure: bool,
+    /// The end that was cut off when the log was opened.
     cut: Option<CutTail>,
 }
 
 impl Log {
-    /// Opens the log in a folder, which is made if there is none, and reads all of it to `see`.
+    /// Opens the log in a folder, which is created if it does not exist, and passes all entries to `see`.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be used, another process has the log, or it is damaged.
@@ -198,11 +214,11 @@ impl Log {
         Self::open_from(folder, sync, segment_bytes, Position::FIRST, see)
     }
 
-    /// As [`Log::open`], for a caller that has all log entries before a position: these may be missing, and
-    /// are not read.
+    /// Opens a log as [`Log::open`] does, for a caller that has all log entries before position `from`: these may be
+    /// missing, and are not read.
     ///
     /// # Errors
-    /// The same.
+    /// Returns the errors of [`Log::open`].
     pub fn open_from(
         folder: &Path,
         sync: Sync,
@@ -238,7 +254,7 @@ impl Log {
             }
         }
         let path = match segments.last() {
-            // The end of the log is lost, but not what it said: that is known from elsewhere.
+            // The end of the log is lost, but the caller has its content from elsewhere.
             Some(_) if next < from => segment_path(folder, from),
             Some((_, path)) => path.clone(),
             None => segment_path(folder, next),
@@ -266,37 +282,37 @@ impl Log {
         })
     }
 
-    /// The end that was cut off when it was opened.
+    /// Returns the end that was cut off when the log was opened, if there was one.
     #[must_use]
     pub fn cut_tail(&self) -> Option<&CutTail> {
         self.cut.as_ref()
     }
 
-    /// The position of the next log entry.
+    /// Returns the position of the next log entry.
     #[must_use]
     pub fn next(&self) -> Position {
         self.next
     }
 
-    /// The last position whose log entry outlives a stop of the machine.
+    /// Returns the position of the last log entry that survives a stop of the machine.
     #[must_use]
     pub fn durable(&self) -> Position {
         self.durable
     }
 
-    /// Size of the last group, in bytes.
+    /// Returns the size of the last group, in bytes.
     #[must_use]
     pub fn group_bytes(&self) -> u64 {
         self.group_bytes
     }
 
-    /// True if it takes nothing any more until it is opened again.
+    /// True if the log accepts no more entries until it is opened again.
     #[must_use]
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
 
-    /// With [`Sync::Every`]: time until written entries have to be made durable.
+    /// Returns the time until written entries must be made durable; `None` without [`Sync::Every`] or such entries.
     #[must_use]
     pub fn due_in(&self) -> Option<Duration> {
         let Sync::Every(time) = self.sync else { return None };
@@ -304,11 +320,11 @@ impl Log {
         is_waiting.then(|| time.saturating_sub(self.synced.elapsed()))
     }
 
-    /// Writes log entries behind all others, as one group, and returns the position of the first. With
+    /// Appends log entries as one group, and returns the position of the first. With
     /// [`Sync::Always`] they are durable then.
     ///
     /// # Errors
-    /// Returns an error if they are not in the log; always, after a failure to make something durable.
+    /// Returns an error if they were not written, or not made durable when that was due; always after a failed sync.
     pub fn append(&mut self, entries: &[LogEntry]) -> Result<Position> {
         let first = self.next;
         if self.is_unsure {
@@ -324,7 +340,7 @@ impl Log {
             group = encode(first, self.durable, entries, self.mark)?;
         }
         if let Err(source) = self.medium.append(&group) {
-            // Half a group must not be followed by a whole one.
+            // A part of a group must not be followed by another group.
             self.is_unsure = self.medium.cut(self.bytes).is_err();
             return Err(failed("write to", &self.path)(source));
         }
@@ -345,7 +361,7 @@ impl Log {
     /// Makes all written entries durable.
     ///
     /// # Errors
-    /// Returns an error if they are not durable; the log takes nothing any more then.
+    /// Returns an error if they are not durable; the log accepts no more entries then.
     pub fn sync(&mut self) -> Result<()> {
         if self.is_unsure {
             return Err(LogError::Unsure { path: self.path.clone() });
@@ -359,7 +375,7 @@ impl Log {
     }
 
     fn begin_segment(&mut self) -> Result<()> {
-        // A later file says that all before it was durable.
+        // The existence of a later file proves that all before it was durable.
         self.sync()?;
         let path = segment_path(&self.folder, self.next);
         let made = mark::make(&path).and_then(|made| sync_folder(&self.folder).map(|()| made));
@@ -371,7 +387,7 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                // With half a new file, nothing may go into the old one.
+                // With a partly made new file, the old one must not be written any more.
                 let is_gone = fs::remove_file(&path).is_ok() && sync_folder(&self.folder).is_ok();
                 self.is_unsure = !is_gone;
                 Err(error)
@@ -380,10 +396,10 @@ impl Log {
     }
 }
 
-/// Reads the log in a folder from a position up to another, also while it is written.
+/// Reads the entries of a log from one position up to another, also while the log is written.
 ///
 /// # Errors
-/// Returns an error if the log does not have all of that, or is damaged.
+/// Returns an error if the log lacks some of these entries, or is damaged.
 pub fn read(
     folder: &Path,
     from: Position,
@@ -408,7 +424,7 @@ pub fn read(
             return Err(LogError::Damaged { path, at: 0, what: MISSING });
         }
         let content = fs::read(&path).map_err(failed("read", &path))?;
-        // The bytes behind a whole group may be a group that is being written.
+        // The bytes after a complete group may be a group that is being written.
         let whole = read_segment(&path, &content, true, &mut next, &mut see)?;
         if next <= upto && whole < content.len() {
             let what = "the log ends there, and more was written";
@@ -421,10 +437,10 @@ pub fn read(
     Ok(())
 }
 
-/// Removes the files of a log that have nothing behind a position.
+/// Removes the files of a log that contain no entries after a position.
 ///
 /// # Errors
-/// Returns an error if one cannot be removed; others may have been.
+/// Returns an error if a file cannot be removed; others may have been.
 pub fn drop_before(folder: &Path, position: Position) -> Result<()> {
     let needed = segments_from(folder, position + 1)?;
     let Some((first_needed, _)) = needed.first() else { return Ok(()) };
@@ -436,7 +452,7 @@ pub fn drop_before(folder: &Path, position: Position) -> Result<()> {
     Ok(())
 }
 
-/// The files that have anything from a position on: the first of them may begin before it.
+/// Returns the files that contain entries from a position on. The first of them may begin before it.
 fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf)>> {
     let mut segments = segments(folder)?;
     let first = segments.iter().rposition(|(first, _)| *first <= from);
@@ -449,7 +465,7 @@ fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf
     }
 }
 
-/// True if there is a log in a folder.
+/// True if a folder contains a log.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be read.
@@ -461,7 +477,7 @@ fn segment_path(folder: &Path, first: Position) -> PathBuf {
     folder.join(format!("{first:020}.log"))
 }
 
-/// The files of a log by their first positions.
+/// Returns the files of a log, sorted by their first positions.
 fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed("list", folder))? {

@@ -17,11 +17,11 @@ pub(crate) use bytes::Bytes as StoredValue;
 pub(crate) use bytes::{pairs, value};
 pub use update::{Part, Update};
 
-/// A site, by number.
+/// A site, identified by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(pub u16);
 
-/// A log entry's place in the log, from 1 on; 0 is before all of them.
+/// The position of a log entry, counted from 1; 0 is before all entries.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -29,19 +29,19 @@ pub struct Site(pub u16);
 pub struct Position(pub u64);
 
 impl Position {
-    /// Before all entries.
+    /// The position before all entries.
     pub const START: Self = Self(0);
-    /// The first entry.
+    /// The position of the first entry.
     pub const FIRST: Self = Self(1);
-    /// Behind all entries that there can be.
+    /// A position after all entries that there can be.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// This position and all behind it.
+    /// Returns this position and all after it.
     pub fn onward(self) -> impl Iterator<Item = Self> {
         (self.0..).map(Self)
     }
 
-    /// Number of entries from this position up to `end`, exclusive; 0 if it is not before.
+    /// Returns the number of entries from this position up to `end`, exclusive; 0 if `end` is not after it.
     #[must_use]
     pub fn entries_to(self, end: Self) -> u64 {
         end.0.saturating_sub(self.0)
@@ -84,26 +84,26 @@ impl std::ops::Sub for Position {
     }
 }
 
-/// One entry of the log.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Its author.
+    /// The site that wrote the entry, with the entry's number.
     pub by: Author,
-    /// Its content.
+    /// The content of the entry.
     pub body: Body,
 }
 
 impl LogEntry {
-    /// True if it may change the design: it is no commit.
+    /// True if the entry may change the design: it is no commit.
     #[must_use]
     pub fn is_of_design(&self) -> bool {
         !matches!(self.body, Body::Commit(_))
     }
 
-    /// No fewer bytes than it has in the log.
+    /// Returns an upper bound of the entry's size in the log, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
-        // Numbers have from one to ten bytes, by their size.
+        // A number takes one to ten bytes, depending on its value.
         const AUTHOR: usize = 3 + 10 + 10;
         const NUMBERS: usize = 32;
         const ROW: usize = 5;
@@ -130,46 +130,46 @@ impl LogEntry {
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// True if the site ever began.
+    /// True if this is the epoch of a site that has begun.
     #[must_use]
     pub fn has_begun(self) -> bool {
         self.0 > 0
     }
 }
 
-/// The author of a log entry.
+/// The author of a log entry, and the entry's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
-    /// The site.
+    /// The site that wrote the entry.
     pub site: Site,
-    /// The epoch of the site: entries of an epoch that was fenced are ignored.
+    /// The site's epoch: entries of an epoch that was fenced are ignored.
     pub epoch: Epoch,
-    /// Counts the log entries of this epoch, from 1 on.
+    /// The entry's number in this epoch, counted from 1. A fence has 0.
     pub number: u64,
 }
 
 /// The content of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// A transaction: its writes, by partition.
+    /// The commit of a transaction: its writes, by partition.
     Commit(Vec<Write>),
-    /// The master of a partition wants its design changed: it is, here, if it can be.
+    /// The master of a partition requests a change of its design, which takes effect here if it is possible.
     Change(Change),
     /// The site begins this epoch: later entries of earlier epochs are void.
     Join,
-    /// Another process ends the site here: nothing of this epoch counts from here on, and
-    /// others master what they have copies of.
+    /// The site is declared dead: later entries of this epoch are void, and other sites become masters of the
+    /// partitions of which they have copies.
     Fence,
 }
 
-/// The writes of a transaction to a partition.
+/// The writes of a transaction to one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
     /// The first key of the partition.
     pub start: Key,
-    /// The partition's version from here on: one more than before.
+    /// The partition's version after the commit: one more than before.
     pub version: u64,
-    /// The update of each row.
+    /// The written keys, each with the update of its row.
     pub rows: Vec<(Key, Update)>,
 }
 
@@ -178,27 +178,27 @@ pub struct Write {
 pub struct Change {
     /// The first key of the partition.
     pub start: Key,
-    /// The change.
+    /// The kind of change.
     pub operator: Operator,
 }
 
-/// The changes of a design: the five of the paper, and pins. New ones come last, so that older logs are
-/// read.
+/// The kinds of changes of a design: the five of the paper, and pins. New variants are added at the end, so that
+/// older logs can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
-    /// Two partitions instead of one; the second begins here.
+    /// Splits the partition in two; the second one begins at this key.
     Split(Key),
-    /// One partition instead of this one and the next.
+    /// Merges the partition with the next one.
     Merge,
-    /// One more site has a copy, which it made in this epoch.
+    /// Adds a replica at a site, which installed it in this epoch.
     AddReplica(Site, Epoch),
-    /// One site less has one.
+    /// Removes a site's replica.
     RemoveReplica(Site),
-    /// A replica becomes the master, and the master a replica.
+    /// Makes a site with a replica the master; the former master has a replica.
     Remaster(Site),
-    /// A site that has a copy is the master from here on, and stays it; the former master has a replica.
+    /// Makes a site with a copy the permanent master; the former master has a replica.
     Pin(Site),
-    /// The master may change again.
+    /// Removes the pin: the master may change again.
     Unpin,
 }
 
@@ -211,8 +211,8 @@ impl fmt::Display for Site {
 /// The row of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The version that its partition got when it was written (§4.2: v(d)).
+    /// The version of the partition after the commit that wrote the row (§4.2: v(d)).
     pub version: u64,
-    /// The written value.
+    /// The value of the row.
     pub value: Value,
 }

@@ -1,8 +1,8 @@
-//! A transaction's reply, in the form in which it is sent: bytes, and long values that it shares with the
-//! rows that have them.
+//! A transaction's reply, in the form in which it is sent: bytes, and long values that it shares with their
+//! rows.
 //!
-//! A value of 16 KB or more is not copied: thousands of replies with one row's value take its memory once.
-//! A shorter one is, since a copy costs less than one more piece to send.
+//! A value of 16 KB or more is not copied, so thousands of replies with one row's value take its memory once.
+//! A shorter value is copied, since that costs less than sending one more piece.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,41 +14,41 @@ use crate::key::Value;
 use crate::output_buffer::Charge;
 use crate::record::StoredValue;
 
-/// Bytes of a value from which on it is shared.
+/// Smallest length of a value that is shared instead of copied, in bytes.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// See the module's documentation.
+/// A reply: see the module's documentation.
 #[derive(Default)]
 pub struct Reply {
-    /// Bytes, and the shared value behind them.
+    /// Pieces of the reply: bytes, and the shared value after them.
     pieces: Vec<(Vec<u8>, Value)>,
-    /// The bytes behind all of these.
+    /// The bytes after all pieces.
     tail: Vec<u8>,
-    /// Its charge to its client's output buffer.
+    /// The reply's charge to its client's output buffer.
     charge: Option<Charge>,
 }
 
 impl Reply {
-    /// Its length in bytes.
+    /// Returns the length of the reply in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         let piece = |(bytes, value): &(Vec<u8>, Value)| bytes.len() + value.len();
         self.pieces.iter().map(piece).sum::<usize>() + self.tail.len()
     }
 
-    /// True if it has no bytes.
+    /// Returns true if the reply has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its bytes, in one piece.
+    /// Returns the reply's bytes, in one piece.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         if self.pieces.is_empty() { self.tail } else { self.to_bytes().into_owned() }
     }
 
-    /// The same, borrowed if they are in one piece.
+    /// Returns the reply's bytes in one piece, borrowed if they are stored in one.
     #[must_use]
     pub fn to_bytes(&self) -> Cow<'_, [u8]> {
         if self.pieces.is_empty() {
@@ -59,7 +59,7 @@ impl Reply {
         Cow::Owned(all)
     }
 
-    /// Its bytes, in the pieces that there are.
+    /// Returns the reply's bytes as slices, without copying them.
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut slices = Vec::with_capacity(2 * self.pieces.len() + 1);
         for (bytes, value) in &self.pieces {
@@ -71,12 +71,12 @@ impl Reply {
         slices
     }
 
-    /// The buffer to which bytes are appended.
+    /// Returns the buffer to which further bytes are appended.
     pub(crate) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
-    /// Appends a value.
+    /// Appends a value, which is copied if it is short and shared otherwise.
     pub(crate) fn push_value(&mut self, value: &Value) {
         if value.len() < SHARED_BYTES_MIN {
             self.tail.extend_from_slice(value);
@@ -85,7 +85,7 @@ impl Reply {
         }
     }
 
-    /// Appends another one to the same client.
+    /// Appends another reply to the same client, with its charge.
     pub(crate) fn append(&mut self, other: Self) {
         for (bytes, value) in other.pieces {
             self.tail.extend_from_slice(&bytes);
@@ -99,7 +99,7 @@ impl Reply {
         }
     }
 
-    /// Empties it, and keeps memory for so many bytes.
+    /// Empties the reply, and retains at most `kept_bytes` of its buffer.
     pub(crate) fn clear(&mut self, kept_bytes: usize) {
         self.charge = None;
         self.pieces = Vec::new();
@@ -107,16 +107,21 @@ impl Reply {
         self.tail.shrink_to(kept_bytes);
     }
 
+    /// Returns the values that the reply shares with rows.
+    pub(crate) fn shared(&self) -> Vec<Value> {
+        self.pieces.iter().map(|(_, value)| Value::clone(value)).collect()
+    }
+
     pub(crate) fn is_charged(&self) -> bool {
         self.charge.is_some()
     }
 
-    /// It keeps a charge, in place of the one that it has.
+    /// Replaces the reply's charge.
     pub(crate) fn keep(&mut self, charge: Option<Charge>) {
         self.charge = charge;
     }
 
-    /// Its charge, which it has no more.
+    /// Removes and returns the reply's charge.
     pub(crate) fn take_charge(&mut self) -> Option<Charge> {
         self.charge.take()
     }
@@ -142,7 +147,7 @@ impl PartialEq for Reply {
 
 impl Eq for Reply {}
 
-/// As a byte string.
+/// Serialized as a byte string.
 impl Serialize for Reply {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(&self.to_bytes())

@@ -1,19 +1,19 @@
-//! The Redis protocol of the store, without input or output: it is fed the bytes of a client, and returns
+//! The Redis protocol of the store, without input or output: it receives the bytes of a client, and returns
 //! replies and the transactions to run. Any Redis client can use it, for the commands in [`command`]'s table;
 //! other commands are refused with a reason.
 //!
-//! A request goes through `parse` (bytes to arguments), `command` (the entry of the table), `operation` (its
-//! keys and its effect) and `procedure` (a transaction, which writes the reply as it is sent). Commands that
-//! need no rows are answered at once by the `session`. `multi` makes one transaction of several commands, and
-//! `script` one of a program.
+//! A request passes through `parse` (bytes to arguments), `command` (lookup in the table), `operation` (its
+//! keys and its effect) and `procedure` (a transaction, which encodes the reply). Commands that need no rows
+//! are answered directly by the `session`. `multi` combines several commands into one transaction, and
+//! `script` runs a program as one.
 //!
 //! The driver of a connection:
-//! 1. It feeds received bytes, and takes [`ProtocolState::next`] until that is [`Next::Wait`].
+//! 1. It feeds received bytes, and calls [`ProtocolState::next`] until that returns [`Next::Wait`].
 //! 2. It sends replies in the order of their requests. It may run several transactions of a connection at
-//!    once if it keeps that order and the session's, except one that is `alone`: it must know the outcome of
-//!    that one before the next request.
+//!    once if it keeps that order and the session's order, except a transaction that is `alone`: it must know
+//!    the outcome of that one before the next request.
 //! 3. It reports the outcome of each [`Next::Run`] and [`Next::Scan`], in order, by [`ProtocolState::reply`],
-//!    and sends the result.
+//!    and sends the returned reply.
 //!
 //! Keys of database n are rows of table n. Keys do not expire, and all values are strings.
 
@@ -52,53 +52,56 @@ pub use decode::decode;
 use input_quota::Share;
 pub use input_quota::{INPUT_BYTES_MAX, InputQuota};
 use multi::{Pending, Queue};
-use parse::{Arguments, Limits, Parser};
+use parse::{Arguments, Kept, Limits, Parser};
 use procedure::Versions;
 pub(crate) use procedure::exists;
 pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
 use session::{Call, Session};
 
-/// Number of databases.
+/// Number of databases, which SELECT numbers from 0 on.
 pub const DATABASES: u32 = 16;
-/// The most keys of one transaction.
+/// Maximum number of keys that one transaction declares.
 pub const KEYS_MAX: usize = 10_000;
-/// The longest answer, in bytes.
+/// Maximum length of an answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = if cfg!(test) { 32 } else { 256 } * 1024 * 1024;
-/// The longest request, in bytes, if nothing else is set.
+/// Default of the maximum length of a request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Default time in which a client has to continue an incomplete request.
+/// Default of the time within which a client must continue an incomplete request.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
-/// A client that continues one sends so many bytes more of it.
+/// Number of further bytes of an incomplete request that count as progress of its client.
 const HEADWAY_BYTES: usize = 16 * 1024;
 
-/// The content of INFO: sections, and of each its lines by name.
+/// The content of INFO: the names of its sections, and the names and values of each section's lines.
 pub type Sections = Vec<(String, Vec<(String, String)>)>;
 
 /// Settings that all connections share.
 pub struct Settings {
-    /// Any of these lets the user `default` in; if there are none, no password is needed.
+    /// Passwords, any of which authenticates the user `default`; if empty, clients need no password.
     pub passwords: Vec<String>,
     /// Imago's version.
     pub version: String,
-    /// The version of Redis that clients are told, by which some choose what they ask for.
+    /// The version of Redis that is reported to clients, some of which choose their commands by it.
     pub redis_version: String,
-    /// The content of INFO besides the versions.
+    /// Returns the content of INFO, without the versions.
     pub info: Arc<dyn Fn() -> Sections + Send + Sync>,
-    /// The longest request, in bytes; less than 4 GB.
+    /// Limit of the memory of rows that is reported to clients, in bytes: beyond it puts are refused. 0: no
+    /// limit.
+    pub maxmemory: u64,
+    /// Maximum length of a request, in bytes; less than 4 GB.
     pub request_bytes_max: usize,
-    /// Time in which a client has to continue an incomplete request: see [`Headway`].
+    /// Time within which a client must continue an incomplete request: see [`Headway`].
     pub request_wait: Duration,
-    /// Incomplete requests of all connections.
+    /// The quota of memory for incomplete requests of all connections.
     pub input_quota: Arc<InputQuota>,
-    /// Replies that clients have not received yet.
+    /// The output buffers: replies that clients have not received yet.
     pub output: Arc<OutputBuffers>,
-    /// The positions at which walks by SCAN continue.
+    /// The positions at which iterations by SCAN continue.
     pub cursors: Cursors,
     /// The limits of scripts.
     pub script_limits: ScriptLimits,
-    /// Their texts.
+    /// The texts of loaded scripts.
     pub scripts: Scripts,
     /// The registered procedures.
     pub procedures: Arc<Procedures>,
@@ -111,8 +114,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Without passwords, and with nothing to say but the version. `started_ms` is the time, in ms since
-    /// 1970.
+    /// Returns settings without passwords, whose INFO consists of the versions. `started_ms` is the present
+    /// time, in ms since 1970.
     #[must_use]
     pub fn new(version: &str, started_ms: u64) -> Self {
         Self {
@@ -120,6 +123,7 @@ impl Settings {
             version: version.to_owned(),
             redis_version: "7.2.0".to_owned(),
             info: Arc::new(Vec::new),
+            maxmemory: 0,
             request_bytes_max: REQUEST_BYTES_MAX,
             request_wait: REQUEST_WAIT,
             input_quota: InputQuota::new(INPUT_BYTES_MAX),
@@ -132,62 +136,66 @@ impl Settings {
     }
 }
 
-/// The next step for a connection.
+/// The next step of a connection's driver.
 pub enum Next {
-    /// Nothing, before more bytes come, or before the reply to a request that is `alone`.
+    /// Nothing until more bytes arrive, or until the reply to a request that is `alone`.
     Wait,
-    /// Send this.
+    /// Send this reply.
     Reply(Reply),
-    /// Run this, and tell how it ended.
+    /// Run this transaction, and report its outcome.
     Run(Request),
-    /// The same, once it is known in which partition.
+    /// Run the next transaction of this iteration, in the partition that has its position, and report its
+    /// outcome.
     Scan(Scan),
-    /// Send this behind all that is still to be sent, and close the connection.
+    /// Refresh the facts behind [`Settings::info`], and send the reply from [`ProtocolState::describe`].
+    Info,
+    /// Send this reply after all pending ones, and close the connection.
     Close(Reply),
 }
 
-/// A transaction. What its procedure answers is the reply, as it is sent. A procedure may be run only
-/// once; the keys are in their order, each once.
+/// A transaction. Its procedure returns the encoded reply, and may be run only once. The keys are sorted and
+/// distinct.
 pub struct Request {
-    /// Its reads besides its writes.
+    /// The keys that it may read but not write.
     pub reads: Vec<KeyRange>,
     /// The keys that it may write.
     pub writes: Vec<Key>,
-    /// Its procedure.
+    /// The procedure, which returns the encoded reply.
     pub procedure: Box<dyn Procedure>,
-    /// True if the next request has to wait for its end.
+    /// True if the next request must wait for the outcome of this transaction.
     pub alone: bool,
 }
 
-/// A client's progress with an incomplete request: the requests before it, and the number of times that it
-/// has 16 KB. A byte now and then does not extend it.
+/// A client's progress with an incomplete request: the number of requests before it, and its length in units
+/// of 16 KB. A single byte now and then is not progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headway(u64, usize);
 
-/// One client's connection. See the module's documentation.
+/// The state of one client's connection. See the module's documentation.
 pub struct ProtocolState {
     parser: Parser,
     client: Client,
     share: Share,
 }
 
-/// A connection behind the parser.
+/// A connection without its parser.
 struct Client {
     settings: Arc<Settings>,
     session: Session,
-    /// The queued commands, inside MULTI.
+    /// The queued commands since MULTI; `None` outside MULTI.
     queue: Option<Queue>,
     watched: Versions,
-    /// Transactions of which it is not known how they ended; and what becomes of the connection if the
-    /// last of them happens.
-    /// Walks among them have theirs.
+    /// The transactions whose outcome is not known yet, in order: `Some` for a step of an iteration. And the
+    /// effect on the connection if the last of them happens.
     running: VecDeque<Option<Box<Scan>>>,
     pending: Option<Pending>,
+    /// The arguments of an INFO that waits for its facts.
+    described: Option<Kept>,
     is_closed: bool,
 }
 
 impl ProtocolState {
-    /// A connection that has just been opened. The number is for the client to see; no other has it.
+    /// Returns the state of a new connection. `id` identifies the connection to its client, and is unique.
     #[must_use]
     pub fn new(settings: Arc<Settings>, id: u64) -> Self {
         let session = Session::new(&settings, id);
@@ -199,14 +207,15 @@ impl ProtocolState {
             watched: Vec::new(),
             running: VecDeque::new(),
             pending: None,
+            described: None,
             is_closed: false,
         };
         Self { parser: Parser::new(), client, share }
     }
 
-    /// Takes what the client sent. It keeps hardly more than the longest request: what is fed beyond
-    /// that before [`Self::next`] has used up the rest is lost, and closes the connection. So does what
-    /// all connections together do not hold any more.
+    /// Accepts bytes from the client. The parser holds hardly more than the longest request: bytes beyond
+    /// that are lost, and close the connection, unless [`Self::next`] has consumed the bytes before them. The
+    /// connection is also closed if the incomplete requests of all connections exceed their quota.
     pub fn feed(&mut self, bytes: &[u8]) {
         let held = self.parser.bytes_with(bytes.len()) + self.client.queued_bytes();
         if self.share.hold(held) {
@@ -216,8 +225,8 @@ impl ProtocolState {
         }
     }
 
-    /// The client's progress with an incomplete request, or with a queue that is not its own memory; none
-    /// if it has left nothing incomplete.
+    /// Returns the client's progress with an incomplete request, or with a queue that uses the shared quota;
+    /// `None` if the client has left nothing incomplete.
     #[must_use]
     pub fn headway(&self) -> Option<Headway> {
         let (requests, bytes) = self.parser.unfinished();
@@ -225,7 +234,7 @@ impl ProtocolState {
         is_half.then_some(Headway(requests, bytes / HEADWAY_BYTES))
     }
 
-    /// Ends the connection of a client that did not go on in time; what is to be sent before.
+    /// Ends the connection of a client that made no progress in time, and returns the last reply to it.
     pub fn give_up(&mut self) -> Reply {
         let seconds = self.client.settings.request_wait.as_secs_f64();
         let text = format!("ERR Protocol error: half a request, and nothing more for {seconds} s");
@@ -234,7 +243,7 @@ impl ProtocolState {
         Answer::error(text).encoded(self.client.session.protocol)
     }
 
-    /// The next step of the driver.
+    /// Returns the next step of the driver.
     #[allow(clippy::should_implement_trait, reason = "it never ends, and `Wait` is not its end")]
     pub fn next(&mut self) -> Next {
         let next = self.advance();
@@ -250,7 +259,7 @@ impl ProtocolState {
         self.parser.bytes() + self.client.queued_bytes()
     }
 
-    /// A connection that is closed holds nothing of what others could have.
+    /// Releases the memory of a closed connection and its share of the quota.
     fn let_go(&mut self) {
         (self.parser, self.client.queue) = (Parser::new(), None);
         self.share = Share::new(&self.client.settings.input_quota);
@@ -277,7 +286,7 @@ impl ProtocolState {
                 match &next {
                     Next::Run(_) => client.running.push_back(None),
                     Next::Scan(scan) => client.running.push_back(Some(Box::new(scan.clone()))),
-                    Next::Wait | Next::Reply(_) | Next::Close(_) => {}
+                    Next::Wait | Next::Reply(_) | Next::Close(_) | Next::Info => {}
                 }
                 next
             }
@@ -285,10 +294,20 @@ impl ProtocolState {
         }
     }
 
-    /// The reply to the earliest transaction whose outcome was not reported yet.
+    /// Returns the reply to the INFO that was the last step.
+    pub fn describe(&mut self) -> Reply {
+        let client = &mut self.client;
+        let answer = match client.described.take() {
+            Some(kept) => introspection::info_of(&kept.arguments(), &client.settings),
+            None => Answer::error("ERR nothing was asked"),
+        };
+        answer.encoded(client.session.protocol)
+    }
+
+    /// Returns the reply to the earliest transaction whose outcome was not reported yet.
     pub fn reply(&mut self, mut outcome: Result<Reply, Abort>) -> Reply {
         let client = &mut self.client;
-        // The encoded reply takes about as much as the answer.
+        // The encoded reply takes about as much memory as the answer.
         let charge = outcome.as_mut().ok().and_then(Reply::take_charge);
         let scan = client.running.pop_front().flatten();
         let pending = client.pending.take_if(|_| client.running.is_empty());
@@ -317,8 +336,7 @@ impl Client {
         Next::Close(answer.encoded(self.session.protocol))
     }
 
-    /// Answers a request that cannot even be queued. The text is without an error's first word, or its
-    /// first word is none that is in lower case.
+    /// Answers a request that cannot even be queued. `text` is the error's text without its code.
     fn reject(&mut self, text: impl AsRef<[u8]>) -> Next {
         if let Some(queue) = &mut self.queue {
             queue.break_off();
@@ -327,7 +345,8 @@ impl Client {
     }
 
     fn execute(&mut self, arguments: &Arguments<'_>) -> Next {
-        // A browser that was lured here sends what would be taken for commands line by line.
+        // A browser that was directed here by an attacker sends HTTP, whose lines would be taken for
+        // commands.
         if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
             self.is_closed = true;
             return Next::Close(Reply::default());
@@ -361,6 +380,10 @@ impl Client {
             return request.map_or_else(|answer| self.say(&answer), Next::Run);
         }
         match command.handler {
+            Handler::Session(_) if command.name == "info" => {
+                self.described = Some(arguments.keep());
+                Next::Info
+            }
             Handler::Session(act) => {
                 self.session.watched = self.watched.len();
                 let (arguments, settings) = (*arguments, &*self.settings);
@@ -384,14 +407,15 @@ impl Client {
                 self.say(&Answer::status("RESET"))
             }
             Handler::Quit => self.close(&Answer::OK),
-            // It takes at least one argument more, which is a command of its own or refused.
+            // The command takes at least one more argument: a subcommand, which has its own entry or is
+            // refused.
             Handler::Rows(_) | Handler::Script(_) | Handler::Call(_) | Handler::Nothing => {
                 self.reject(format!("'{}' needs more to be said", command.name))
             }
         }
     }
 
-    /// Answers an EXEC that is wrong itself.
+    /// Answers an EXEC that is malformed itself.
     fn abort(&mut self, text: &[u8]) -> Next {
         self.queue = None;
         self.watched.clear();
@@ -411,13 +435,16 @@ impl Client {
     }
 }
 
-/// The reply to a transaction that did not happen, or whose outcome is unknown.
+/// Returns the reply to a transaction that did not happen, or whose outcome is unknown.
 fn refusal(abort: &Abort) -> Answer {
     match abort {
         Abort::Refused(text) => Answer::error(text.as_str()),
         Abort::Busy | Abort::Late | Abort::Elsewhere | Abort::LogFull => {
             Answer::error(format!("TRYAGAIN nothing happened: {abort}"))
         }
+        // The code that Redis uses.
+        Abort::OutOfMemory => Answer::error(format!("OOM {abort}")),
+        Abort::Down(..) => Answer::error(format!("CLUSTERDOWN nothing happened: {abort}")),
         Abort::Deposed | Abort::Unlogged => {
             Answer::error(format!("TRYAGAIN it may or may not have happened: {abort}"))
         }

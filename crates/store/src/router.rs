@@ -22,31 +22,31 @@ mod unused;
 
 pub(crate) use unused::kept_off;
 
-/// The route of a transaction: its site, or a step that comes first.
+/// The route of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// At this site.
+    /// The transaction can run at this site.
     Run(Site),
-    /// Nowhere until this is done.
+    /// No site can run the transaction until this step is done.
     First(Step),
-    /// Nowhere, by what the design's pins say.
+    /// No site can run the transaction, because of pins or because a site that it needs is down.
     Never(Abort),
 }
 
-/// One change of the design.
+/// One step of a change of the design.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// A site makes itself a replica of the partition that begins at a key.
+    /// The site installs a replica of the partition that begins at the key.
     InstallReplica(Site, Key),
-    /// The partition's master changes it.
+    /// The site, which is the partition's master, changes the design.
     Change(Site, Change),
 }
 
-/// Decides what the design becomes where no site can run a transaction as it is.
+/// Decides how the design changes for a transaction that no site can run.
 pub trait DesignPolicy: Send + Sync {
-    /// The next step towards a design in which some site can: that one, if it is given, for something
-    /// is pinned there. It is asked again after each, and has to come to an end whichever changes others make
-    /// meanwhile, if they change nothing for a while.
+    /// Returns the next step towards a design in which some site can run the transaction; `home`, if it is given,
+    /// because a written partition is pinned there. The method is called again after each step. The steps must come
+    /// to an end once the design has no other changes for a while.
     fn next_step(
         &self,
         design: &Design,
@@ -56,13 +56,14 @@ pub trait DesignPolicy: Send + Sync {
     ) -> Step;
 }
 
-/// The site that masters most of what is written comes to master all of it, and gets replicas of the
-/// rest; where nothing is written, the one that has most of what is read.
+/// Moves a transaction's partitions to the site that masters most of the written ones. That site becomes the master
+/// of all written partitions, and gets replicas of the others. If none are written, it is the site with most of the
+/// read ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MostMastered;
 
-/// Routes a transaction by a design: to `near` if that can run it, else to the site among those that can
-/// with the fewest transactions under way.
+/// Routes a transaction by a design: to `near` if that site can run it, else to the site that can and has
+/// the fewest transactions under way.
 #[must_use]
 pub fn route(
     design: &Design,
@@ -102,7 +103,7 @@ pub fn route(
     }
 }
 
-/// The site that masters all that a transaction reads and writes, if there is one that is alive.
+/// Returns the site that masters all that a transaction reads and writes, or `None` if no live site does.
 #[must_use]
 pub fn master_of_all(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Option<Site> {
     let written = writes.iter().map(|key| design.of(key).master);
@@ -112,7 +113,7 @@ pub fn master_of_all(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Opt
     masters.all(|other| other == first).then_some(first)
 }
 
-/// Returns the site that the written keys are pinned to, if one of them is pinned.
+/// Returns the site that the written keys are pinned to, or `None` if none is pinned.
 fn home_of(design: &Design, writes: &[Key]) -> Result<Option<Site>, Abort> {
     let bound = |key| Some((key, design.bound_to(design.of(key))?));
     let mut all = writes.iter().filter_map(bound);
@@ -133,8 +134,8 @@ impl DesignPolicy for MostMastered {
     ) -> Step {
         let written = || writes.iter().map(|key| design.of(key));
         let read = || reads.iter().flat_map(|range| design.within(range));
-        // For each site: the written partitions that it masters; then all that it has, a mastered one counted
-        // twice.
+        // For each site: the number of written partitions that it masters; then the number of all partitions that it
+        // has, where a mastered one counts twice.
         let mut merits: BTreeMap<Site, (usize, usize)> = BTreeMap::new();
         for partition in written() {
             merits.entry(partition.master).or_default().0 += 1;
@@ -145,7 +146,7 @@ impl DesignPolicy for MostMastered {
                 merits.entry(*site).or_default().1 += 1;
             }
         }
-        // Of equals the one with the least number, so that all callers get the same.
+        // Among equals the site with the least number wins, so that all callers choose the same.
         let live = merits.iter().filter(|(site, _)| !design.is_fenced(**site));
         let best = live.max_by_key(|(site, merit)| (**merit, std::cmp::Reverse(**site)));
         let most = || best.or_else(|| merits.iter().next()).map(|(site, _)| *site);

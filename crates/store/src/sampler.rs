@@ -1,10 +1,11 @@
-//! Samples of transactions, and the processor time of sites: what the sites' threads tell of what they do.
+//! Samples of transactions, and the CPU time of sites, as the sites' threads report them.
 //!
-//! A thread samples one transaction of so many; the planner sets of how many, so that a second has a few hundred
-//! samples at any rate. Samples that nothing fetches are dropped beyond a bound, and counted.
+//! A thread samples one transaction in `every`. The planner sets `every` by the rate of transactions, so that
+//! there are a few hundred samples a second at any rate. Samples that are not fetched are dropped beyond a
+//! bound, and counted.
 //!
-//! Sites in processes of their own have a sampler each, and report to that of their router ([`report`]). A report counts
-//! from the next fetch on, its samples and its processor time together.
+//! Sites in separate processes have a sampler each, and report to that of their router ([`report`]). A
+//! report's samples and CPU time take effect together, at the next fetch.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -23,55 +24,59 @@ mod tests;
 
 use report::SampleReport;
 
-/// Samples that wait to be fetched.
+/// Maximum number of samples that wait to be fetched; further ones are dropped.
 const WAITING_MAX: usize = 8_192;
-/// Reports of sites apart that wait to be fetched.
+/// Maximum number of reports of remote sites that wait to be fetched; further ones are dropped.
 const REPORTS_MAX: usize = 256;
-/// The most transactions that one sample stands for.
+/// Maximum number of transactions that one sample stands for.
 const EVERY_MAX: u32 = 65_536;
-/// Samples that the threads are to take a second, together.
+/// Target rate of samples of all threads together, in samples/s.
 const SAMPLES_S: f64 = 400.0;
-/// A site that is held to a share of a core may use so much at once.
+/// CPU time that a site with a CPU limit may use in one burst.
 const BURST: Duration = Duration::from_millis(20);
-/// A thread that is not held to a share tells its work no more often.
+/// Minimum time between two reports of a thread whose CPU use is not limited.
 const TOLD_EVERY: Duration = Duration::from_millis(10);
-/// The longest that a site is held at once.
+/// Longest time for which a site that exceeded its CPU limit is paused at once.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
-/// A transaction that a site ran, with what it took, in µs.
+/// A transaction that a site ran, with its latency in parts, in µs.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampled {
     pub began: Instant,
-    /// For how many it stands.
+    /// Number of transactions that the sample stands for.
     pub every: u32,
     pub site: Site,
     pub reads: Vec<KeyRange>,
     pub writes: Vec<Key>,
-    /// Rows that it read and wrote; none where it did not run.
+    /// Rows that the transaction read and wrote; `None` if it did not run.
     pub rows: Option<(u32, u32)>,
-    /// Log entries that the site was behind when it came.
+    /// Log lag of the site when the transaction arrived, in log entries.
     pub behind: u64,
-    /// From when the site looked at it until it could begin, and why, where it had to wait.
+    /// Wait from when the site first handled the transaction until it could begin, with the cause; `None`
+    /// without a wait.
     pub waited: Option<Waited>,
-    /// From when it was asked for until the site looked at it; of a site apart without the way there.
+    /// Time from the request until the site first handled it, in µs; for a remote site without the time on
+    /// the network.
     pub service_us: f64,
-    /// The procedure.
+    /// Run time of the procedure, in µs.
     pub run_us: f64,
-    /// From then until the log had it; none where it wrote nothing.
+    /// Time from the end of the procedure until the log had the commit, in µs; `None` if the transaction
+    /// wrote nothing.
     pub commit_us: Option<f64>,
-    /// True if it met another transaction or a change of design: it waited for a lock, a row that it watched
-    /// was changed, or it was returned, because its partitions are elsewhere.
+    /// True if the transaction conflicted with another one or with a design change: it waited for a lock, a
+    /// row that it watched was changed, or it was returned because its partitions are at another site.
     pub met_conflict: bool,
 }
 
 /// A reason why a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Cause {
-    /// Log entries that its session has seen, or the site's own until the log has them.
+    /// Log entries that the session has seen and the site has not, or the site's own entries that the log
+    /// does not have yet.
     Updates,
-    /// A partition that an earlier request or a change of design has locked.
+    /// A lock on a partition, held by an earlier request or a design change.
     Partition,
-    /// An earlier request of its client.
+    /// An earlier request of the same client.
     Client,
 }
 
@@ -83,32 +88,33 @@ pub(crate) struct Waited {
 }
 
 impl Sampled {
-    /// All of it.
+    /// Returns the total latency of the transaction, in µs.
     pub fn latency_us(&self) -> f64 {
         let waited_us = self.waited.map_or(0.0, |waited| waited.us);
         self.service_us + waited_us + self.run_us + self.commit_us.unwrap_or(0.0)
     }
 }
 
-/// See the module's documentation.
+/// A sampler: see the module's documentation.
 pub struct Sampler {
     every: AtomicU32,
     waiting: Mutex<Vec<Sampled>>,
-    /// Those that were returned, which have no outcome at that site.
+    /// Samples of transactions that a site returned, and that therefore have no outcome at that site.
     returned: Mutex<Vec<Sampled>>,
     dropped: AtomicU64,
-    /// The processor time for changes of the design, in ns.
+    /// CPU time of all sites' threads for design changes, in ns.
     changing_ns: AtomicU64,
     sites: Vec<SiteWork>,
-    /// The share of a core that a site may use.
+    /// CPU limit of each site, as a share of one core; `None` without a limit.
     site_cpu: Option<f64>,
     began: Instant,
-    /// Reports that were not fetched yet, and when they came; absent where the sites are in this process.
+    /// Reports of remote sites that were not fetched yet, with their times of arrival; `None` if the sites
+    /// are in this process.
     reports: Option<Mutex<Vec<(Site, Instant, SampleReport)>>>,
 }
 
 impl Sampler {
-    /// A sampler of so many sites, each of which may use a share of a core, if it is held to one.
+    /// Returns a sampler of `sites` sites. `site_cpu` limits the CPU use of each to a share of one core.
     #[must_use]
     pub fn new(sites: u16, site_cpu: Option<f64>) -> Self {
         Self {
@@ -124,28 +130,28 @@ impl Sampler {
         }
     }
 
-    /// The sampler of a router, whose sites are in processes of their own and report.
+    /// Returns the sampler of a router whose sites are in separate processes and report to it.
     #[must_use]
     pub fn apart(sites: u16) -> Self {
         Self { reports: Some(Mutex::default()), ..Self::new(sites, None) }
     }
 
-    /// The sampler of the process of one site, which samples nothing until its router asks for it.
+    /// Returns the sampler of the process of one site, which takes no samples until its router requests them.
     pub(crate) fn of_process(sites: u16, site_cpu: Option<f64>) -> Self {
         Self { every: AtomicU32::new(0), ..Self::new(sites, site_cpu) }
     }
 
-    /// One transaction of so many is sampled; 0: none.
+    /// Returns the number of transactions of which one is sampled; 0: none is.
     pub(crate) fn every(&self) -> u32 {
         self.every.load(Ordering::Relaxed)
     }
 
-    /// Sets of how many one is sampled; 0: none.
+    /// Sets the number of transactions of which one is sampled; 0: none is.
     pub(crate) fn set_every(&self, every: u32) {
         self.every.store(every.min(EVERY_MAX), Ordering::Relaxed);
     }
 
-    /// Sets of how many one is sampled, by the rate of transactions.
+    /// Sets the number of transactions of which one is sampled, by the rate of transactions per second.
     pub(crate) fn adjust(&self, rate_s: f64) {
         self.set_every((rate_s / SAMPLES_S).ceil().clamp(1.0, f64::from(EVERY_MAX)) as u32);
     }
@@ -154,7 +160,7 @@ impl Sampler {
         self.put_into(&self.waiting, sampled);
     }
 
-    /// A sampled transaction that its site returned.
+    /// Adds the sample of a transaction that its site returned.
     pub(crate) fn put_returned(&self, sampled: Sampled) {
         self.put_into(&self.returned, Sampled { met_conflict: true, ..sampled });
     }
@@ -168,7 +174,7 @@ impl Sampler {
         }
     }
 
-    /// Takes a report of a site apart.
+    /// Queues a report of a remote site until the next fetch.
     pub(crate) fn take(&self, site: Site, report: SampleReport) {
         let Some(reports) = &self.reports else { return };
         let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +186,7 @@ impl Sampler {
         }
     }
 
-    /// Counts the reports that have come since the last fetch.
+    /// Applies the reports that have arrived since the last fetch.
     fn count_reports(&self) {
         let Some(reports) = &self.reports else { return };
         let come = std::mem::take(&mut *reports.lock().unwrap_or_else(PoisonError::into_inner));
@@ -206,12 +212,12 @@ impl Sampler {
         std::mem::take(&mut *self.returned.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Samples that were dropped, because the planner did not fetch them.
+    /// Returns the number of samples that were dropped because the planner did not fetch them in time.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The processor time of a site so far, and the rows that it read, wrote and applied in it.
+    /// Returns the CPU time of a site so far, and the rows that it read, wrote and applied in it.
     pub(crate) fn work(&self, site: Site) -> (Duration, [u64; 3]) {
         let Some(SiteWork { cpu_ns, rows, .. }) = self.sites.get(usize::from(site.0)) else {
             return Default::default();
@@ -220,7 +226,7 @@ impl Sampler {
         (Duration::from_nanos(load(cpu_ns)), [load(&rows[0]), load(&rows[1]), load(&rows[2])])
     }
 
-    /// The processor time of a site's thread so far.
+    /// Returns the CPU time of a site's thread so far.
     #[must_use]
     pub fn cpu(&self, site: Site) -> Duration {
         self.work(site).0
@@ -231,7 +237,7 @@ impl Sampler {
         self.sites.len() as u16
     }
 
-    /// The time in which a site has done that work; of a site apart, as far as its reports go.
+    /// Returns the time span that [`Self::work`] covers; for a remote site the span of its reports.
     pub(crate) fn span(&self, site: Site) -> Duration {
         match (&self.reports, self.sites.get(usize::from(site.0))) {
             (None, _) => self.began.elapsed(),
@@ -241,13 +247,15 @@ impl Sampler {
         }
     }
 
-    /// The share of a core that a site has; of a site apart 1 until it has reported.
+    /// Returns the CPU limit of a site, as a share of one core; 1 for a remote site that has not reported
+    /// yet.
     pub(crate) fn share_of(&self, site: Site) -> f64 {
         let told = self.sites.get(usize::from(site.0)).and_then(SiteWork::share);
         told.or(self.site_cpu).unwrap_or(1.0)
     }
 
-    /// The share of a core that the sites have. Where they are apart: the least that one has told, or none if none has.
+    /// Returns the sites' CPU limit, as a share of one core. For remote sites it is the least that was
+    /// reported, or `None` before the first report.
     pub(crate) fn share(&self) -> Option<f64> {
         match self.reports {
             None => Some(self.site_cpu.unwrap_or(1.0)),
@@ -255,7 +263,7 @@ impl Sampler {
         }
     }
 
-    /// Runs what a site's thread does for a change of the design, and counts the processor time that it takes.
+    /// Runs the work of a site's thread for a design change, and counts its CPU time.
     pub(crate) fn changing<T>(&self, run: impl FnOnce() -> T) -> T {
         if !self.is_told() {
             return run();
@@ -267,17 +275,17 @@ impl Sampler {
         done
     }
 
-    /// The processor time of the sites' threads for changes of the design so far; of sites apart it is not told.
+    /// Returns the CPU time of the sites' threads for design changes so far; remote sites do not report it.
     pub(crate) fn changing_cpu(&self) -> Duration {
         Duration::from_nanos(self.changing_ns.load(Ordering::Relaxed))
     }
 
-    /// True if a site's thread has something to tell, or is held to a share.
+    /// Returns true if the sites' threads report their work here, or are held to a CPU limit.
     fn is_told(&self) -> bool {
         self.reports.is_none() && (self.every() > 0 || self.site_cpu.is_some())
     }
 
-    /// Told by a site's thread: its processor time so far, and its rows.
+    /// Records the CPU time of a site's thread so far, and its rows.
     fn tell(&self, site: Site, cpu: Duration, rows: [u64; 3]) {
         let Some(work) = self.sites.get(usize::from(site.0)) else { return };
         let ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
@@ -288,20 +296,21 @@ impl Sampler {
     }
 }
 
-/// The work of a site's thread so far.
+/// The total work of a site's thread so far.
 #[derive(Default)]
 struct SiteWork {
-    /// Its processor time, in ns.
+    /// CPU time of the thread, in ns.
     cpu_ns: AtomicU64,
-    /// Rows read, written, and applied for other masters.
+    /// Rows read, written, and applied from the log for other masters.
     rows: [AtomicU64; 3],
-    /// The time that the reports of a site apart are of, in ns, and the bits of the share that it has told; 0 before.
+    /// Time span of a remote site's reports, in ns; and the bits of the CPU share (`f64`) that it reported, 0
+    /// before.
     span_ns: AtomicU64,
     share: AtomicU64,
 }
 
 impl SiteWork {
-    /// Adds what a site apart reports.
+    /// Adds the report of a remote site.
     fn add(&self, report: &SampleReport) {
         let span_ns = report.span_ns;
         self.span_ns.fetch_add(span_ns, Ordering::Relaxed);
@@ -320,24 +329,24 @@ impl SiteWork {
     }
 }
 
-/// Processor time of the present thread so far.
+/// Returns the CPU time of the present thread so far.
 pub(crate) fn thread_cpu() -> Duration {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32)
 }
 
-/// A thread's own processor time, which it tells, and by which it is held to its share.
+/// A thread's measurements of its own CPU time, by which it reports its work and keeps to its CPU limit.
 #[derive(Default)]
 pub(crate) struct ThreadTime {
-    /// The time of the last look, the thread's processor time then, and how much more it might use at once, in
-    /// s.
+    /// The time of the last measurement, the thread's CPU time then, and the CPU time that it might still use
+    /// in one burst, in s.
     last: Cell<Option<(Instant, Duration, f64)>>,
-    /// The time at which it was told last.
+    /// The time of the last report.
     told: Cell<Option<Instant>>,
 }
 
 impl ThreadTime {
-    /// Tells the thread's processor time, and waits if it has used more than its share.
+    /// Reports the thread's CPU time and rows, and sleeps if the thread has exceeded its CPU limit.
     pub fn tell(&self, sampler: &Sampler, site: Site, rows: [u64; 3]) {
         if !sampler.is_told() {
             return;
@@ -348,7 +357,7 @@ impl ThreadTime {
             return;
         }
         self.told.set(Some(now));
-        // This asks the kernel, unlike the time of day.
+        // Reading the thread's CPU time is a system call, unlike reading the time of day.
         let cpu = thread_cpu();
         sampler.tell(site, cpu, rows);
         let Some(share) = sampler.site_cpu else { return };
@@ -357,7 +366,7 @@ impl ThreadTime {
         let left = (left + earned).min(BURST.as_secs_f64()) - (cpu - before).as_secs_f64();
         self.last.set(Some((now, cpu, left)));
         if left < 0.0 {
-            // The whole thread waits, with its connections: it stands for a machine.
+            // The whole thread sleeps, with its connections: it stands for a machine.
             std::thread::sleep(Duration::from_secs_f64(-left / share).min(HELD_MAX));
         }
     }

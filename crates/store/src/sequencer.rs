@@ -1,10 +1,10 @@
-//! The order of log entries: makes one log of the entries of all sites, and sends it to all of them.
+//! The sequencer: it orders the log entries of all sites in one log, and delivers the log to all followers.
 //!
 //! A site submits its log entries in order and continues. Each follower receives every log entry from the
-//! position where it joined on, once, in one order for all; with a durable log only when the log has the
+//! position where it joined on, once, in one order for all; with a durable log only after the log has written the
 //! entry.
 //!
-//! Log entries are written in batches: entries that arrive while the log writes and syncs are its next group,
+//! Log entries are written in batches: entries that arrive while the log writes and syncs form its next group,
 //! so under load many commits share one wait for the disk.
 
 use std::sync::{Arc, PoisonError};
@@ -27,78 +27,87 @@ mod topic;
 use group::{ENTRIES_MAX, groups};
 use topic::Topic;
 
-/// Longest wait on a full disk before the entries that did not fit are tried again.
+/// Maximum delay before entries that did not fit on a full disk are written again.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
-/// Tries before followers are told: a checkpoint that fails gives space back at once.
+/// Number of failed attempts after which followers are told that the disk is full. They are not told earlier, because
+/// a checkpoint that fails frees its space at once.
 const STALLED_TRIES: u32 = 5;
 
-/// Receives the log as it grows.
+/// A recipient of the log as it grows.
 pub trait Follower: Send {
-    /// The next log entries, and the place of the first. False when the receiver is gone.
+    /// Receives the next log entries, and the position of the first. Returns false if the recipient is gone.
     fn follow(&mut self, first: Position, entries: &Arc<[LogEntry]>) -> bool;
-    /// The log takes nothing for now, since its disk is full, or takes something again.
+    /// Reports that the log accepts no entries for now, because its disk is full; or that it accepts entries again.
     fn stall(&mut self, is_stalled: bool);
-    /// All that was told so far is worth a checkpoint.
+    /// Reports that a checkpoint as of the last delivered entry is due.
     fn mark(&mut self);
-    /// The log takes nothing any more, and why.
+    /// Reports that the log accepts no more entries, and why.
     fn end(&mut self, why: &str);
 }
 
-/// The sites' entrance to the log: it takes their entries, and gives them one order. Cheap to clone.
+/// The entrance to the log for all sites: it accepts their entries, and orders them. Cheap to clone.
 #[derive(Clone)]
 pub struct Sequencer {
+    /// The recipients of the log.
     followers: Arc<Mutex<Followers>>,
+    /// The destination of submitted entries.
     way: Way,
-    /// The state of a log in Kafka.
+    /// The state of the topic, if the log is in Kafka.
     topic: Option<Topic>,
 }
 
 /// The destination of submitted log entries.
 #[derive(Clone)]
 enum Way {
-    /// Nowhere but into this process's memory.
+    /// The memory of this process only.
     Memory,
-    /// To the thread that writes the log.
+    /// The thread that writes the log.
     Log(Sender<Handed>),
-    /// To another process, which tells this one the log.
+    /// The process with the log, which delivers the log to this process.
     Elsewhere(Arc<dyn Fn(Vec<LogEntry>) + Send + Sync>),
 }
 
+/// A message to the thread that writes the log.
 enum Handed {
+    /// Write these entries.
     Frames(Vec<LogEntry>),
-    /// Make everything before it durable, then notify the recipient.
+    /// Make all entries before this message durable, then notify the sender.
     Sync(Sender<()>),
-    /// These were the last.
+    /// No more entries follow.
     End,
 }
 
+/// The recipients of the log, and its state as known to them.
 struct Followers {
+    /// The position of the next entry.
     next: Position,
+    /// The recipients.
     all: Vec<Box<dyn Follower>>,
-    /// The reason why there is no more log.
+    /// Why the log accepts no more entries, once it does not.
     end: Option<String>,
-    /// True if the disk is full at the moment, and true if followers know.
+    /// True while the disk is full.
     is_full: bool,
+    /// True if the followers know that the disk is full.
     is_stalled: bool,
 }
 
 impl Sequencer {
-    /// An order that only memory knows: it ends with the process.
+    /// Returns the sequencer of a store without a log: entries are lost when the process ends.
     #[must_use]
     pub fn in_memory() -> Self {
         let followers = Arc::new(Mutex::new(Followers::behind(Position::START)));
         Self { followers, way: Way::Memory, topic: None }
     }
 
-    /// The order of another process, which has the followers.
+    /// Returns the sequencer of a remote site: it sends entries to the process with the log, which has the followers.
     #[must_use]
     pub fn elsewhere(send: impl Fn(Vec<LogEntry>) + Send + Sync + 'static) -> Self {
         Self { way: Way::Elsewhere(Arc::new(send)), ..Self::in_memory() }
     }
 
-    /// The order of a log, whose thread ends with [`Sequencer::end`], or when the last handle is dropped;
-    /// all entries submitted before are written then. Followers are given a mark whenever so many bytes
-    /// were written.
+    /// Returns the sequencer of a log in files, and the thread that writes the log. The thread ends with
+    /// [`Sequencer::end`], or when the last handle is dropped; all entries submitted before are written then.
+    /// Followers receive a mark after every `mark_every` bytes of log.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -116,13 +125,13 @@ impl Sequencer {
         Ok((Self { followers, way: Way::Log(writer), topic: None }, thread))
     }
 
-    /// Hands in a site's next log entries.
+    /// Submits a site's next log entries.
     pub fn submit(&self, entries: Vec<LogEntry>) {
         if entries.is_empty() {
             return;
         }
         match &self.way {
-            // A thread that is gone has told all followers why.
+            // If the thread has ended, all followers were told why.
             Way::Log(writer) => _ = writer.send(Handed::Frames(entries)),
             #[cfg(feature = "shuttle")]
             Way::Memory if fault::is(Fault::ToldBehindPlace) => {
@@ -134,7 +143,7 @@ impl Sequencer {
         }
     }
 
-    /// Makes all durable that was handed in before; false where that cannot be.
+    /// Makes all entries durable that were submitted before; returns false if that is not possible.
     #[must_use]
     pub fn sync(&self) -> bool {
         let Way::Log(writer) = &self.way else { return false };
@@ -142,13 +151,14 @@ impl Sequencer {
         writer.send(Handed::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
-    /// The place in a topic of the mark that was given at a position, unless that is long ago.
+    /// Returns the location in the topic of the mark given at a position; `None` if it is forgotten, or there is no
+    /// topic.
     #[must_use]
     pub fn landmark(&self, known: Position) -> Option<Landmark> {
         self.topic.as_ref()?.landmark(known)
     }
 
-    /// Nothing is written any more.
+    /// Ends the log: entries that are submitted later are not written.
     pub fn end(&self) {
         if let Some(topic) = &self.topic {
             topic.end();
@@ -158,7 +168,7 @@ impl Sequencer {
         }
     }
 
-    /// From here on a follower is told everything; returns where that begins.
+    /// Adds a follower, which receives all further entries; returns the position of the first of them.
     #[must_use]
     pub fn join(&self, mut follower: Box<dyn Follower>) -> Position {
         let mut followers = lock(&self.followers);
@@ -169,13 +179,13 @@ impl Sequencer {
         followers.next
     }
 
-    /// The reason why nothing will be written any more, if so.
+    /// Returns why the log accepts no more entries, or `None` if it accepts them.
     #[must_use]
     pub fn has_ended(&self) -> Option<String> {
         lock(&self.followers).end.clone()
     }
 
-    /// The reason why nothing is written now, if so.
+    /// Returns why no entries are written now, or `None` if they are.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let followers = lock(&self.followers);
@@ -185,31 +195,36 @@ impl Sequencer {
     }
 }
 
+/// Locks a mutex, whether or not a thread panicked while it held the lock.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Followers {
+    /// Returns the state of a log that has the entries up to `known`, without recipients.
     fn behind(known: Position) -> Self {
         Self { next: known + 1, all: Vec::new(), end: None, is_full: false, is_stalled: false }
     }
 
+    /// Assigns positions to entries and delivers them.
     fn tell(&mut self, entries: Arc<[LogEntry]>) {
         let first = self.place(&entries);
         self.pass_on(first, &entries);
     }
 
-    /// Gives log entries their place.
+    /// Assigns positions to log entries, and returns the first.
     fn place(&mut self, entries: &[LogEntry]) -> Position {
         let first = self.next;
         self.next += entries.len() as u64;
         first
     }
 
+    /// Delivers entries to all followers, and removes those that are gone.
     fn pass_on(&mut self, first: Position, entries: &Arc<[LogEntry]>) {
         self.all.retain_mut(|follower| follower.follow(first, entries));
     }
 
+    /// Reports to all followers, if it has changed, whether the log is stalled.
     fn stall(&mut self, is_stalled: bool) {
         if self.is_stalled != is_stalled {
             self.is_stalled = is_stalled;
@@ -217,30 +232,40 @@ impl Followers {
         }
     }
 
+    /// Gives a mark to all followers.
     fn mark(&mut self) {
         self.all.iter_mut().for_each(|follower| follower.mark());
     }
 
+    /// Reports the end of the log to all followers.
     fn end(&mut self, why: String) {
         self.all.iter_mut().for_each(|follower| follower.end(&why));
         self.end = Some(why);
     }
 }
 
+/// The thread that writes a log in files.
 struct Writer {
+    /// The log.
     log: Log,
+    /// Messages to this thread.
     entries: Receiver<Handed>,
-    /// Entries that arrived while a full disk was waited for.
+    /// Entries to write next, which arrived during a wait.
     later: Vec<LogEntry>,
+    /// Senders to notify after the next sync.
     syncs: Vec<Sender<()>>,
-    /// Bytes to write between two marks, and bytes written since the last.
+    /// Size of the log between two marks, in bytes.
     mark_every: Arc<AtomicU64>,
+    /// Bytes written since the last mark.
     unmarked: u64,
+    /// True if no more entries follow.
     has_ended: bool,
+    /// The recipients of the log.
     followers: Arc<Mutex<Followers>>,
 }
 
 impl Writer {
+    /// Writes the log until no more entries follow or an error occurs.
     fn run(mut self) {
         let ended = loop {
             let mut group = match self.await_frames() {
@@ -266,6 +291,7 @@ impl Writer {
         lock(&self.followers).end(why);
     }
 
+    /// Writes a group and delivers it; gives a mark if one is due.
     fn write_and_tell(&mut self, group: Vec<LogEntry>) -> Result<(), LogError> {
         self.write(&group)?;
         let mut followers = lock(&self.followers);
@@ -278,6 +304,7 @@ impl Writer {
         Ok(())
     }
 
+    /// Returns the entries of a message, and records its other content.
     fn taken(&mut self, handed: Handed) -> Vec<LogEntry> {
         match handed {
             Handed::Frames(entries) if !self.has_ended => entries,
@@ -293,8 +320,8 @@ impl Writer {
         }
     }
 
-    /// The next log entries, or nothing once there are no more. Meanwhile what is to be made durable now
-    /// and then is.
+    /// Waits for entries, and returns them, or `None` if no more follow. Makes written entries durable meanwhile, on
+    /// request and as often as the log requires.
     fn await_frames(&mut self) -> Result<Option<Vec<LogEntry>>, LogError> {
         loop {
             let is_asked = !self.syncs.is_empty();
@@ -302,7 +329,7 @@ impl Writer {
             let is_asked = is_asked && !fault::is(Fault::WaitBeforeSync);
             if is_asked {
                 self.log.sync()?;
-                // The caller may not wait any more.
+                // The sender may not wait any more.
                 self.syncs.drain(..).for_each(|done| _ = done.send(()));
             }
             if !self.later.is_empty() {
@@ -320,8 +347,8 @@ impl Writer {
         }
     }
 
-    /// Writes a group; on a full disk again and again until it fits, or until no handle is left any
-    /// more. Sites are told that nothing is logged, so that no client waits for it.
+    /// Writes a group, and repeats that on a full disk until it fits or no more entries follow. Followers learn that
+    /// nothing is logged meanwhile, so that no client waits for it.
     fn write(&mut self, group: &[LogEntry]) -> Result<(), LogError> {
         for tries in 0.. {
             let full = match self.log.append(group) {
@@ -356,6 +383,7 @@ impl Writer {
     }
 }
 
+/// Returns the text of an error and of all its causes.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -12,23 +12,23 @@
 //! the site's prefix. It waits until that prefix contains all of the site's own writes to its partitions. The
 //! paper records for each version the versions of other partitions that it depends on (Eq. 1), and waits for
 //! these. That keeps causes before effects, but two readers at two sites may see two independent commits in
-//! two orders (a long fork), which snapshot isolation forbids. One order for all costs less to keep, and a
+//! two orders (a long fork), which snapshot isolation forbids. One order for all costs less to maintain, and a
 //! session's timestamp is a number.
 //!
-//! A change of the design happens when the log has it, if it is possible at that position. Its partition is
+//! A change of the design takes effect at its position in the log, if it is possible there. Its partition is
 //! locked from the write of the entry until then, so the master knows the state that it changes.
 //!
 //! Invariants:
 //! 1. A copy that is not mastered here equals the prefix `known`. A mastered copy is ahead of it by those
-//!    commits of this site that the log has not shown yet, and by nothing else.
-//! 2. A reply is given only when the log has every log entry of this site that it could have seen.
+//!    commits of this site that have not come back from the log yet, and by nothing else.
+//! 2. A reply is given only when the log has every log entry of this site whose effect it could show.
 //! 3. The write set is locked before the snapshot is fixed, and until the commit is applied: a row that is
 //!    read in order to be written is not overwritten meanwhile.
 //! 4. Locks are taken all at once, in order of arrival where requests overlap: no deadlock, no starvation.
 //! 5. If the design gives a site a replica, the site has the rows.
 //! 6. While the log is stalled, rows that it has can be read, nothing is written, and no request waits for
 //!    it.
-//! 7. A site that finds itself fenced, or with a newer epoch, forgets everything.
+//! 7. A site that finds itself fenced, or with a newer epoch, drops all its state.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use crate::design::{Design, Impossible, Partition};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Epoch, LogEntry, Position, Site};
-use crate::rows::{Rows, Size};
+use crate::rows::{ROW_BYTES, Rows, Size};
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -47,6 +47,7 @@ mod copy;
 mod follow;
 mod image;
 mod install_replica;
+mod kept;
 mod lock;
 mod run;
 mod stall;
@@ -58,136 +59,155 @@ use copy::Copy;
 pub use image::{Part, Snapshot};
 pub use install_replica::Message;
 use install_replica::{Installation, Wanted};
+use kept::Undo;
 pub(crate) use waiting::Woken;
 use waiting::{Held, Waiting, Want};
 
 /// Identifies the caller of a request.
 pub type Ticket = u64;
 
-/// Largest number of requests that wait at a site; more are refused.
+/// Maximum number of requests that wait at a site; more are refused.
 const WAITING_MAX: usize = 10_000;
-/// Time that a transaction waits for the log that its session has seen, in ms; then it runs where its rows
-/// are mastered.
+/// Time that a transaction waits for the log that its session has seen, in ms; then it is returned, to run where its
+/// rows are mastered.
 const BEHIND_MS_MAX: u64 = 100;
-/// Largest number of a site's own groups of log entries that it keeps while other sites hold them.
+/// Maximum number of groups of a site's own log entries that it retains while other sites hold them.
 const SPENT_MAX: usize = 1_024;
-/// The site and epoch of an observer, which is no site.
+/// The site and epoch of an observer, which are of no real site.
 const OBSERVER: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
 
-/// An event of a site.
+/// An event that a site receives.
 pub enum Input {
-    /// A transaction is to run; until a time, in ms.
+    /// Run a transaction, which must begin before a time in ms.
     Transact(Ticket, Transaction, u64),
-    /// The design is to change; until a time. Replicas are made by [`Input::InstallReplica`].
+    /// Change the design; must begin before a time in ms. Replicas are made by [`Input::InstallReplica`].
     Change(Ticket, Change, u64),
-    /// A replica is to be made here of the partition that begins at a key; until a time.
+    /// Make a replica here of the partition that begins at a key, before a time in ms.
     InstallReplica(Ticket, Key, u64),
-    /// The log's next entries, and the place of the first.
+    /// The log's next entries, and the position of the first.
     Logged(Position, Arc<[LogEntry]>),
-    /// The next deliveries to a subscriber, and the position where they begin.
+    /// The next deliveries of the subscription, and the position of the first.
     Delivered(Position, Vec<Delivery<'static>>),
-    /// Another site says something.
+    /// A message from another site.
     Said(Site, Message),
-    /// It is so late now, in ms.
+    /// The current time of the site's clock, in ms.
     Tick(u64),
-    /// True if the log takes nothing for now, since its disk is full.
+    /// True if the log accepts no entries for now, because its disk is full.
     Stalled(bool),
 }
 
-/// An action of a site.
+/// An action that a site requests.
 pub enum Output {
-    /// Write this into the log, behind what was written before.
+    /// Append an entry to the log, after all earlier ones.
     Write(LogEntry),
     /// Answer the caller, whose session has now seen this prefix of the log.
     Answer(Ticket, Position, Result<Done, Abort>),
-    /// It cannot be done here by the design that this site knows, or its client has not received enough of
-    /// what it asked for: nothing of it happened.
+    /// Return the transaction to its caller. It did not run, because the design that this site knows does not allow
+    /// it here, or its client has too many replies that it has not received.
     Back(Ticket, Transaction),
-    /// Tell another site.
+    /// Send a message to another site.
     Say(Site, Message),
-    /// Ask this of the site's subscription, in the order of the requests.
+    /// Send a request to the site's subscription; requests are sent in order.
     Subscribe(Request),
 }
 
-/// A copy's size and use.
+/// Size and usage of a copy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// The first key of its partition.
+    /// The first key of the copy's partition.
     pub start: Key,
-    /// True if it is the master's.
+    /// True if the site masters the partition.
     pub is_master: bool,
-    /// Its rows.
+    /// Number of rows and their bytes.
     pub size: Size,
-    /// Its version: it counts commits that wrote to it, and changes of its design.
+    /// The copy's version, which counts commits that wrote to it, and changes of the partition's design.
     pub version: u64,
-    /// Transactions that read it here, since the site began.
+    /// Number of transactions that read the copy here since the site began.
     pub reads: u64,
+    /// Number of rows by table, if the site masters the partition; otherwise empty.
+    pub tables: Vec<(u32, u64)>,
 }
 
-/// See the module's documentation.
+/// The state machine of a site; see the module's documentation.
 pub struct Core {
+    /// The site's number.
     site: Site,
+    /// The site's epoch.
     epoch: Epoch,
-    /// True if the log has this epoch's beginning, and no end of it.
+    /// True if the log has the beginning of this epoch, and not its end.
     is_live: bool,
+    /// True if this epoch has ended.
     is_over: bool,
-    /// True if the log takes nothing for now.
+    /// True if the log accepts no entries for now.
     is_stalled: bool,
-    /// True if it receives only a part of the log.
+    /// True if the rows in the site's process exceed the limit on memory.
+    is_full: bool,
+    /// True if the site receives only a part of the log.
     is_subscriber: bool,
+    /// True if the site began with the rows that its process kept from an earlier epoch.
+    has_kept: bool,
+    /// Time of the last tick, in ms.
     now_ms: u64,
-    /// The log that it has, and the design there.
+    /// The position of the last log entry that was applied.
     known: Position,
+    /// The design at that position.
     design: Design,
+    /// The copies that the site has, by the first key of their partition.
     copies: BTreeMap<Key, Copy>,
-    /// The number of the last log entry that was written, and of the last that came back.
+    /// The number of the last log entry that the site wrote.
     written: u64,
+    /// The number of the site's last log entry that came back from the log.
     ordered: u64,
+    /// Requests that wait, in order of arrival.
     waiting: VecDeque<Waiting>,
-    /// The locks that waiting requests need, and the clients among them: a later request that needs
-    /// the same, or is of the same client, waits behind them.
+    /// The locks that waiting requests need; a later request that needs one of them waits after them.
     taken: BTreeSet<Key>,
+    /// The clients of waiting requests; a later request of one of them waits after these.
     queued: HashSet<u64>,
-    /// Clients whose waiting transactions are being given back, all from one on.
+    /// Clients whose waiting transactions are being returned, from the first returned one on.
     returned: HashSet<u64>,
-    /// Clients of whose transactions the log has not all yet, and the last log entry that it has to have: so
-    /// long a session has seen more than the client could be told.
+    /// Clients with transactions that the log does not have completely, and the number of the last log entry that it
+    /// must have. Until then a client's session has seen more than its replies have shown.
     ahead: HashMap<u64, u64>,
-    /// Partitions whose design is being changed, by start, and by which log entry.
+    /// Partitions whose design is being changed, by first key, and the number of the log entry that changes it.
     changing: BTreeMap<Key, u64>,
     /// Answers that wait for a log entry of this site, in the order of the log entries.
     answers: VecDeque<Held>,
-    /// Replicas that are being made here, and the number of the last one.
+    /// Replicas that are being installed here, by first key.
     adoptions: BTreeMap<Key, Installation>,
+    /// The number of the last installation of this epoch.
     installation: u64,
-    /// Copies that others asked for, until the log has what is given.
+    /// Copies that other sites have requested and not received yet.
     wanted: BTreeMap<(Site, Key), Wanted>,
+    /// The actions that the current event has caused so far.
     outputs: Vec<Output>,
-    /// The transaction that was run last, and how many rows it read and wrote.
+    /// The transaction that was run last, and the numbers of rows that it read and wrote.
     last_run: Option<(Ticket, u32, u32)>,
-    /// Rows that were read, written and applied for other masters here, since the site began.
+    /// Numbers of rows that were read, written, and applied for other masters here since the site began.
     work: [u64; 3],
     /// The request that last met a lock, or a watched row that another transaction had changed.
     last_conflict: Option<Ticket>,
-    /// Transactions that had to wait and were run by the last input.
+    /// Transactions that had waited and were run by the last event.
     woken: Vec<Woken>,
-    /// Log entries of its own that others may still look at.
+    /// How to undo the commits that have not come back from the log yet, in order.
+    undo: VecDeque<Undo>,
+    /// Log entries of this site that other sites may still read.
     spent: VecDeque<Arc<[LogEntry]>>,
-    /// Deliberate faults, to see whether the tests notice.
+    /// Deliberate faults, which tests inject to check that they detect them.
     #[cfg(test)]
     broken: tests::Broken,
 }
 
 impl Core {
-    /// A site that begins a new epoch, which it never had. It is to be told the log from
-    /// the first log entry on; what it says first makes it alive, once the log has it.
+    /// Returns a site that begins a new epoch with an empty database. It must receive the log from
+    /// the first entry on. Its first output is its join; the site is live once the log has that.
     #[must_use]
     pub fn new(site: Site, epoch: Epoch, initial: Design) -> Self {
         Self::observer(initial).begun(site, epoch)
     }
 
-    /// An observer with copies of everything: fed the log from the first log entry on, it is the
-    /// database as of each prefix, from which sites may begin.
+    /// Returns an observer, which has copies of all partitions. After it has received the log from the first entry
+    /// on, it is the database as of its prefix, from which sites may begin.
     #[must_use]
     pub fn observer(initial: Design) -> Self {
         let (site, epoch) = OBSERVER;
@@ -201,7 +221,9 @@ impl Core {
             is_live: false,
             is_over: false,
             is_stalled: false,
+            is_full: false,
             is_subscriber: false,
+            has_kept: false,
             now_ms: 0,
             known: Position::START,
             copies,
@@ -223,13 +245,14 @@ impl Core {
             work: [0; 3],
             last_conflict: None,
             woken: Vec::new(),
+            undo: VecDeque::new(),
             spent: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
         }
     }
 
-    /// An observer of the design only: it has no copy of anything.
+    /// Returns an observer of the design only, without any copies.
     #[must_use]
     pub fn onlooker(known: Position, design: Design) -> Self {
         let mut core = Self::observer(design);
@@ -238,28 +261,31 @@ impl Core {
         core
     }
 
-    /// As [`Core::new`], but from an observer's prefix on: the log is to be told from there.
+    /// Returns a site that begins a new epoch with the rows of this observer. It must receive the log after them.
     #[must_use]
     pub fn begun(&self, site: Site, epoch: Epoch) -> Self {
         let mut core = Self::observer(self.design.apart());
         (core.site, core.epoch, core.known) = (site, epoch, self.known);
-        // Until it has begun it is the image of everything: only then it is known what its own is.
-        for (copy, image) in core.copies.values_mut().zip(self.copies.values()) {
+        core.has_kept = self.has_kept;
+        // Until it has begun, its copies are those of the image: only its join shows which are its own.
+        core.copies.retain(|start, copy| {
+            let Some(image) = self.copies.get(start) else { return false };
             let range = mem::replace(copy, image.clone()).range;
             copy.range = range;
-        }
+            true
+        });
         core.write(Body::Join);
         core
     }
 
-    /// A site that receives what a subscription delivers instead of the whole log. Its own epoch's entries and the
-    /// partitions that it has are all there, so it does the same.
+    /// Makes the site a subscriber, which receives deliveries instead of the whole log. These contain all entries of
+    /// its own epoch and of its partitions, so its behaviour is the same.
     #[must_use]
     pub fn subscribed(self) -> Self {
         Self { is_subscriber: true, ..self }
     }
 
-    /// Goes on by one thing that happened, and says what is to be done, in this order.
+    /// Handles one event, and returns the actions to execute, in order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
         self.woken.clear();
         match input {
@@ -285,8 +311,8 @@ impl Core {
         mem::take(&mut self.outputs)
     }
 
-    /// Keeps log entries of its own until no other site has them. The site that drops them last touches each key and
-    /// value in them, and to the site that wrote them these are at hand.
+    /// Retains log entries of this site until no other site has them. Dropping the last reference reads each key and
+    /// value, which are in the caches of the site that wrote them.
     fn outlive(&mut self, entries: Arc<[LogEntry]>) {
         if entries.first().is_some_and(|entry| entry.by.site == self.site) {
             self.spent.push_back(entries);
@@ -298,31 +324,31 @@ impl Core {
         }
     }
 
-    /// The design as of the prefix of the log that the site has.
+    /// Returns the design as of the prefix of the log that the site has.
     #[must_use]
     pub fn design(&self) -> &Design {
         &self.design
     }
 
-    /// The prefix of the log that the site has.
+    /// Returns the position of the last log entry that the site has applied.
     #[must_use]
     pub fn known(&self) -> Position {
         self.known
     }
 
-    /// Which site it is.
+    /// Returns the site's number.
     #[must_use]
     pub fn site(&self) -> Site {
         self.site
     }
 
-    /// Its epoch.
+    /// Returns the site's epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The usage of each partition of which there is a copy here.
+    /// Returns the usage of each copy, or nothing while the site is not live.
     pub fn usage(&self) -> impl Iterator<Item = Usage> {
         let copies = self.copies.values().filter(|_| self.is_live);
         copies.map(|copy| Usage {
@@ -331,50 +357,68 @@ impl Core {
             size: copy.rows.size(),
             version: copy.version,
             reads: copy.reads.get(),
+            tables: match copy.is_own {
+                true => copy.rows.by_table().iter().map(|(table, rows)| (table.0, *rows)).collect(),
+                false => Vec::new(),
+            },
         })
     }
 
-    /// Rows that a transaction read, and rows that it wrote, if it is the one that was run last.
+    /// Returns the memory of the rows of all copies, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let of = |copy: &Copy| copy.rows.size().bytes + copy.rows.size().rows * ROW_BYTES;
+        self.copies.values().map(of).sum()
+    }
+
+    /// Sets whether transactions that put rows are refused for lack of memory.
+    pub(crate) fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
+    /// Returns the numbers of rows that a transaction read and wrote, or `None` unless it was run last.
     pub(crate) fn rows_of(&self, ticket: Ticket) -> Option<(u32, u32)> {
         self.last_run.filter(|(last, _, _)| *last == ticket).map(|(_, read, wrote)| (read, wrote))
     }
 
-    /// Rows that it has read, written and applied for other masters, since it began.
+    /// Returns the numbers of rows that were read, written, and applied for other masters since the site began.
     pub(crate) fn work(&self) -> [u64; 3] {
         self.work
     }
 
-    /// True if a transaction met another one or a change of design, if it is the last that did.
+    /// True if the given request is the last that met another transaction or a change of the design.
     pub(crate) fn met_conflict(&self, ticket: Ticket) -> bool {
         self.last_conflict == Some(ticket)
     }
 
-    /// The transactions that had to wait and were run by the last input.
+    /// Returns the transactions that had waited and were run by the last event.
     pub(crate) fn woken(&self) -> &[Woken] {
         &self.woken
     }
 
-    /// Log entries that the site lacks for a session, and its own that it does not have back from the log.
+    /// Returns the number of log entries missing for a session, plus this site's own that have not come back from the
+    /// log.
     pub(crate) fn behind(&self, session: Position) -> u64 {
         self.known.entries_to(session) + (self.written - self.ordered)
     }
 
-    /// True if it takes part: the log has its beginning, and not its end.
+    /// True if the site is live: the log has the beginning of its epoch, and not the end.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// True if it was given up for dead: it can only begin another epoch.
+    /// True if the site's epoch has ended: the process can only begin another one.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
+    /// Adds an action to the current event's result.
     fn say(&mut self, output: Output) {
         self.outputs.push(output);
     }
 
+    /// Returns a request that cannot run here to its caller.
     fn give_back(&mut self, waiting: Waiting) {
         match waiting.what {
             Want::Transaction(transaction) => self.say(Output::Back(waiting.ticket, transaction)),
@@ -382,10 +426,12 @@ impl Core {
         }
     }
 
+    /// Answers a request with an error.
     fn refuse(&mut self, ticket: Ticket, abort: Abort) {
         self.say(Output::Answer(ticket, self.known, Err(abort)));
     }
 
+    /// Writes a log entry, and returns its number.
     fn write(&mut self, body: Body) -> u64 {
         self.written += 1;
         let by = Author { site: self.site, epoch: self.epoch, number: self.written };
@@ -393,11 +439,12 @@ impl Core {
         self.written
     }
 
-    /// Another process fenced this site.
+    /// Ends the epoch: drops all copies, and answers or returns all requests.
     fn end(&mut self) {
         (self.is_live, self.is_over) = (false, true);
         self.copies.clear();
         self.changing.clear();
+        self.undo.clear();
         self.taken.clear();
         self.queued.clear();
         self.ahead.clear();
@@ -413,6 +460,7 @@ impl Core {
         }
     }
 
+    /// Advances the clock, and handles all that is due.
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         #[cfg(test)]
@@ -430,6 +478,7 @@ impl Core {
     }
 }
 
+/// Returns the error of a change that is impossible under the design.
 fn refused(impossible: &Impossible) -> Abort {
     Abort::Refused(impossible.to_string())
 }

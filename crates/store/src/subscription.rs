@@ -1,24 +1,26 @@
 //! The part of the log that one site receives.
 //!
-//! There is one order of log entries for all sites, and each site knows its place in it. A site needs the content
-//! of a commit only where it has a copy of what the commit writes. Of all other commits it receives that their
-//! positions have passed, a run of them as one number.
+//! There is one order of log entries for all sites, and each site knows its position in it. A site needs the
+//! content of a commit only if it has a copy of a partition that the commit writes. Of all other commits it
+//! receives only the fact that their positions have passed, a run of them as one number.
 //!
-//! A site *holds* a partition that the design gives it, as the master or as a replica. A partition of which it
-//! installs a replica is *requested* besides, from a position between the request and the snapshot that the site
-//! asks the master for. The request is answered in the stream itself, so the site knows that position, and asks for
-//! rows as of then or later.
+//! A site *holds* a partition if the design assigns it to the site, as the master or as a replica. While a
+//! site installs a replica, the partition is also *requested*, from a position between the request and the
+//! snapshot that the site requests from the master. The request is answered in the stream itself: so the site
+//! knows that position, and requests rows as of that position or a later one.
 //!
 //! Invariants:
-//! 1. The deliveries of a stretch of the log cover each of its positions once, in order.
-//! 2. Of the entries that count, each that is no commit is delivered whole. The entries of the subscriber's epoch are
-//!    delivered whole, whether they count or not. No other entry that is void is delivered.
-//! 3. Of a commit of another author that counts, the writes to partitions that are held or requested at its position
-//!    are delivered, and no other writes.
-//! 4. Until the log has the subscriber's join, all entries that count are delivered whole: the site begins with
-//!    copies of everything.
-//! 5. A design that follows the deliveries ([`Design::follow_part`]) equals the log's design at each position, but
-//!    for the versions of partitions that are neither held nor requested, and the numbers of other authors' entries.
+//! 1. The deliveries of a section of the log cover each of its positions once, in order.
+//! 2. Of the entries that count, each that is not a commit is delivered whole. The entries of the
+//!    subscriber's epoch are delivered whole, whether they count or not. No other void entry is delivered.
+//! 3. Of a commit of another author that counts, exactly the writes to partitions that are held or requested
+//!    at its position are delivered.
+//! 4. Until the log has the subscriber's join, all entries that count are delivered whole if the site begins
+//!    with copies of everything. They are not if the site begins with persisted rows, which are those of the
+//!    partitions that it holds.
+//! 5. A design that follows the deliveries ([`Design::follow_part`]) equals the log's design at each
+//!    position, except for the versions of partitions that are neither held nor requested, and the numbers of
+//!    other authors' entries.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -36,23 +38,23 @@ mod tests;
 /// A part of the stream that a site receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivery<'e> {
-    /// So many entries that have nothing for this site.
+    /// A run of entries, of this length, that do not concern the site.
     Passed(u64),
-    /// The next entry: all of it, or of a commit the writes that concern the site.
+    /// The next entry: all of it, or, of a commit, only the writes that concern the site.
     Entry(Cow<'e, LogEntry>),
-    /// From here on the writes to a requested partition are delivered.
+    /// From this position on, the writes to a requested partition are delivered.
     Begins {
-        /// The start of the partition.
+        /// The first key of the partition.
         start: Key,
-        /// Its version here.
+        /// The partition's version at this position.
         version: u64,
-        /// The installation that requested it.
+        /// The number of the installation that requested the partition.
         installation: u64,
     },
 }
 
 impl Delivery<'_> {
-    /// True if it may change the design.
+    /// Returns true if the delivery may change the design.
     pub(crate) fn is_of_design(&self) -> bool {
         matches!(self, Self::Entry(entry) if entry.is_of_design())
     }
@@ -61,10 +63,10 @@ impl Delivery<'_> {
 /// A request of a site to its subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// It installs a replica of the partition that begins at a key: the writes to it are requested. The number
-    /// tells installations of one epoch apart.
+    /// The site installs a replica of the partition that begins at the key, and requests its writes. The
+    /// number identifies the installation within the site's epoch.
     Begin(Key, u64),
-    /// The installation has ended, whether it made a replica or not.
+    /// The installation has ended, whether or not it made a replica.
     End(Key),
 }
 
@@ -73,26 +75,34 @@ pub(crate) struct Subscription {
     site: Site,
     epoch: Epoch,
     known: Position,
-    /// The design at that position.
+    /// The design at the position `known`.
     design: Design,
-    /// True if the log has the join of this epoch.
-    has_joined: bool,
-    /// Partitions that the site installs a replica of, by start, and the numbers of the installations.
+    /// True if the log has the join of this epoch, or the site began with the rows of the partitions that it holds.
+    is_partial: bool,
+    /// The first keys of the partitions of which the site installs replicas, and the numbers of the
+    /// installations.
     requested: BTreeMap<Key, u64>,
 }
 
 impl Subscription {
-    /// Of an epoch that has written nothing yet, behind a prefix of the log, with the design there.
+    /// Returns the subscription of an epoch that has written nothing yet, after the prefix `known` of the
+    /// log, with the design at that position.
     pub(crate) fn new(site: Site, epoch: Epoch, known: Position, design: Design) -> Self {
-        Self { site, epoch, known, design, has_joined: false, requested: BTreeMap::new() }
+        Self { site, epoch, known, design, is_partial: false, requested: BTreeMap::new() }
     }
 
-    /// The prefix of the log that was delivered.
+    /// Returns the subscription of an epoch that begins with rows which its process persisted: those of the
+    /// partitions that the site holds.
+    pub(crate) fn resumed(site: Site, epoch: Epoch, known: Position, design: Design) -> Self {
+        Self { is_partial: true, ..Self::new(site, epoch, known, design) }
+    }
+
+    /// Returns the prefix of the log that was delivered.
     pub(crate) fn known(&self) -> Position {
         self.known
     }
 
-    /// The design there.
+    /// Returns the design at the end of the delivered prefix.
     pub(crate) fn design(&self) -> &Design {
         &self.design
     }
@@ -118,7 +128,8 @@ impl Subscription {
             deliveries.extend(run(mem::take(&mut passed)));
             deliveries.push(Delivery::Entry(delivered));
             if verdict == Verdict::Counts && entry.is_of_design() {
-                // The change may have joined a requested partition with one whose version the site does not know.
+                // The change may have merged a requested partition with one whose version the site does not
+                // know.
                 let starts = self.requested.keys();
                 deliveries.extend(starts.filter_map(|start| self.beginning(start)));
             }
@@ -127,12 +138,13 @@ impl Subscription {
         (from, deliveries)
     }
 
-    /// Executes a request, and returns what the site receives of it at this position.
+    /// Executes a request, and returns its delivery at this position, if there is one.
     pub(crate) fn execute(&mut self, request: Request) -> Option<Delivery<'static>> {
         match request {
             Request::Begin(start, installation) => {
                 self.requested.insert(start.clone(), installation);
-                // Without such a partition the site learns from the stream before this place that it is gone.
+                // If there is no such partition, the site learns from the stream before this position that it
+                // is gone.
                 self.beginning(&start)
             }
             Request::End(start) => {
@@ -148,17 +160,17 @@ impl Subscription {
         Some(Delivery::Begins { start: start.clone(), version, installation })
     }
 
-    /// The part of an entry that the site receives, if there is one.
+    /// Returns the part of an entry that the site receives, or `None` if the entry does not concern the site.
     fn part_of<'e>(&mut self, entry: &'e LogEntry, verdict: Verdict) -> Option<Cow<'e, LogEntry>> {
         if (entry.by.site, entry.by.epoch) == (self.site, self.epoch) {
-            self.has_joined |= entry.body == Body::Join && verdict == Verdict::Counts;
+            self.is_partial |= entry.body == Body::Join && verdict == Verdict::Counts;
             return Some(Cow::Borrowed(entry));
         }
         if verdict == Verdict::Void {
             return None;
         }
         match &entry.body {
-            Body::Commit(writes) if self.has_joined => {
+            Body::Commit(writes) if self.is_partial => {
                 let count = writes.iter().filter(|write| self.is_for_site(write)).count();
                 if count == writes.len() {
                     return Some(Cow::Borrowed(entry));

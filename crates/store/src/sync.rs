@@ -1,9 +1,9 @@
-//! The means by which threads share, and wait for each other: the system's locks, queues and threads; or,
-//! with the feature `shuttle`, those of a scheduler that draws at each of their operations which thread
-//! goes on.
+//! The primitives by which threads share data and wait for each other: the system's locks, queues and
+//! threads; or, with the feature `shuttle`, those of a scheduler that selects at random, at each of their
+//! operations, the thread that runs.
 //!
-//! The store's own threads take what they share from here, so that the same code runs by drawn
-//! schedules (`tests/schedules.rs`). Sockets, and the threads that wait for these, are none of it.
+//! The store's own threads use only these primitives, so that the same code runs under random schedules
+//! (`tests/schedules.rs`). Sockets, and the threads that wait for them, are not included.
 
 #[cfg(feature = "shuttle")]
 pub mod fault;

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -11,32 +12,33 @@ use crate::output_buffer::OutputBuffer;
 use crate::record::{Position, Site};
 use crate::reply::Reply;
 
-/// The most that a transaction writes, in bytes of keys and values.
+/// Maximum size of a transaction's writes, in bytes of keys and values.
 pub const WRITTEN_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A transaction as it comes to a site.
+/// A transaction as a site receives it.
 pub struct Transaction {
-    /// Its reads, besides its writes.
+    /// The ranges of keys that it may read, in addition to `writes`.
     pub reads: Vec<KeyRange>,
     /// The keys that it may write and read.
     pub writes: Vec<Key>,
-    /// The prefix of the log that its session has seen: it sees no less.
+    /// The prefix of the log that its session has seen: the transaction must see at least that.
     pub session: Position,
-    /// The client: one that does not wait for an answer before it sends the next transaction to the
-    /// same site has them done in the order in which they came there.
+    /// The client. If a client sends its next transaction to the same site before the reply, the site
+    /// executes the two in order of arrival.
     pub client: Option<u64>,
-    /// True if it came back from a site that was behind the position of its session for too long: it is to
-    /// run where the rows that it reads are mastered, if one site masters all of them (MorphoSys, §4.3).
+    /// True if another site returned the transaction because that site lagged behind the session's position
+    /// for too long. It is to run where the rows that it reads are mastered, if one site masters all of them
+    /// (MorphoSys, §4.3).
     pub at_masters: bool,
-    /// The output buffer of its client, if that is a connection.
+    /// The output buffer of its client, if the client is a connection.
     pub output: Option<Arc<OutputBuffer>>,
-    /// Its procedure.
+    /// The procedure, which reads and writes the rows.
     pub procedure: Box<dyn Procedure>,
 }
 
 impl Transaction {
-    /// Sorts what it declares, and joins ranges that overlap or touch, so that each key is looked for
-    /// in one place.
+    /// Sorts the declared keys and ranges, and joins ranges that overlap or touch, so that each key is in one
+    /// range at most.
     pub(crate) fn put_in_order(&mut self) {
         if !self.writes.is_sorted_by(|one, next| one < next) {
             self.writes.sort_unstable();
@@ -50,22 +52,23 @@ impl Transaction {
     }
 }
 
-/// The range among sorted ones, which do not touch each other, that has a key.
+/// Returns the range that contains a key, or `None`. The ranges are sorted and do not touch.
 fn range_of<'a>(ranges: &'a [KeyRange], key: &Key) -> Option<&'a KeyRange> {
     let behind = ranges.partition_point(|range| range.start <= *key);
     ranges[..behind].last().filter(|range| range.contains(key))
 }
 
-/// A transaction's effect on rows.
+/// The code of a transaction, which reads and writes rows.
 pub trait Procedure: Send {
-    /// Reads, writes and answers. It may be run again if it could not begin, never after it began.
+    /// Reads and writes rows, and returns the reply. It may be called again if it could not begin, never
+    /// after it began.
     ///
     /// # Errors
-    /// The reason why nothing of it shall happen.
+    /// Returns the reason why the transaction is to have no effect.
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort>;
 
-    /// The bytes of which another process makes the same ([`crate::resp::received`]); none of one that
-    /// can be run in this process only.
+    /// Encodes the procedure for another process, which decodes it by [`crate::resp::decode()`]. Returns `None`
+    /// if it can run in this process only.
     fn encode(&self) -> Option<Vec<u8>> {
         None
     }
@@ -80,28 +83,53 @@ where
     }
 }
 
-/// The reason why a transaction did nothing.
+/// The reason why a site's partitions cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Absence {
+    /// No process serves the site, and the log has the fence of its epoch.
+    Down,
+    /// The site's process is back, and still receives its rows.
+    Receiving,
+    /// No process has started as this site yet, or none has connected to this router.
+    NotStarted,
+    /// The site's process is not connected, and has not been declared dead yet.
+    Disconnected,
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Down => "is down",
+            Self::Receiving => "is back and still receives its rows",
+            Self::NotStarted => "has not come yet",
+            Self::Disconnected => "is not connected",
+        })
+    }
+}
+
+/// The reason why a transaction had no effect, or why its outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Abort {
-    /// The procedure's own reason.
+    /// The procedure aborted the transaction, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// It touched what it had not declared.
+    /// The transaction used a key that it had not declared.
     #[error("{0:?} is not among the declared keys")]
     Undeclared(Key),
     /// The site does not master the written rows, or has no copy of the rows that are read.
     #[error("this site has not all of it")]
     Elsewhere,
-    /// A precondition did not come in time.
+    /// The log position of the session, or a lock, was not reached in time.
     #[error("what the session has seen, or a lock, did not come within the bound")]
     Late,
-    /// Too many others wait.
+    /// Too many transactions wait at the site.
     #[error("too many transactions wait at this site")]
     Busy,
-    /// It writes more than a transaction may.
+    /// The transaction writes this many bytes, more than [`WRITTEN_BYTES_MAX`].
     #[error("{0} bytes are too many for one transaction: at most {WRITTEN_BYTES_MAX}")]
     TooLarge(usize),
-    /// Partitions that it writes are to be mastered by two sites.
+    /// Two partitions that the transaction writes are pinned to different sites.
     #[error(
         "{0:?} is pinned to {1} and {2:?} to {3}: no transaction writes both until one is unpinned"
     )]
@@ -109,58 +137,70 @@ pub enum Abort {
     /// The log's disk is full, and the transaction writes, or reads rows that are not logged yet.
     #[error("the log's disk is full")]
     LogFull,
-    /// It was written when the log's disk became full: it is logged once there is space, if the process
-    /// lives until then.
+    /// The log's disk became full after the transaction had written. The transaction is logged once there is
+    /// space, if the process lives until then.
     #[error("the log's disk became full before it was logged")]
     Unlogged,
-    /// The site was given up for dead before the log had the transaction.
+    /// The site was declared dead before the log had the transaction.
     #[error("the site was given up for dead")]
     Deposed,
+    /// The site that masters a needed partition is not available, and no other site has a copy. The key is
+    /// the first of that partition.
+    #[error("{0} {2}, and no other site has a copy of the keys from {start} on", start = from(.1))]
+    Down(Site, Key, Absence),
+    /// The transaction puts rows, and the memory of rows exceeds its limit.
+    #[error("command not allowed when used memory > 'maxmemory'.")]
+    OutOfMemory,
+}
+
+/// Formats the first key of a partition as `imago store design` does.
+fn from(start: &Key) -> String {
+    if *start == Key::least() { "(first)".to_owned() } else { start.to_string() }
 }
 
 /// The outcome of a transaction.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// The reply of its procedure.
+    /// The reply of the procedure.
     pub answer: Reply,
-    /// Its position in the log, if it wrote anything.
+    /// The transaction's position in the log; `None` if it wrote nothing.
     pub committed: Option<Position>,
 }
 
-/// A row as a transaction reads it: its value, and the version at which it was written.
+/// A row as a transaction reads it: its value, and the version of the partition at which it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The version of the row's partition then; 0 for what the transaction itself wrote.
+    /// The version of the row's partition at that write; 0 for the transaction's own write.
     pub version: u64,
-    /// The value.
+    /// The row's value.
     pub value: Value,
 }
 
-/// The rows as a transaction sees them: one state of the database, and what it wrote itself.
+/// The rows as a transaction sees them: one snapshot of the database, and the transaction's own writes.
 pub struct View<'a> {
     pub(crate) rows: &'a dyn ReadRows,
     pub(crate) reads: &'a [KeyRange],
     pub(crate) writes: &'a [Key],
     pub(crate) written: BTreeMap<Key, Option<Value>>,
-    /// Rows that were read.
+    /// Number of rows that were read.
     pub(crate) rows_read: Cell<u32>,
-    /// True if it did nothing, because a row that it had read before was changed meanwhile.
+    /// True if the transaction did nothing because a row that it watched had changed.
     pub(crate) is_stale: Cell<bool>,
 }
 
 /// The source of a view's rows.
 pub(crate) trait ReadRows {
     fn get(&self, key: &Key) -> Option<Seen>;
-    /// As [`Self::get`] of each.
+    /// Returns the rows of several keys, in the order of the keys, as [`Self::get`] does.
     fn get_each(&self, keys: &[Key]) -> Vec<Option<Seen>> {
         keys.iter().map(|key| self.get(key)).collect()
     }
-    /// The first rows of a range, at most so many.
+    /// Returns the first rows of a range, at most `limit`.
     fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)>;
 }
 
 impl<'a> View<'a> {
-    /// Of rows that are declared, with nothing written.
+    /// Returns a view of the declared rows, with nothing written.
     pub(crate) fn new(rows: &'a dyn ReadRows, reads: &'a [KeyRange], writes: &'a [Key]) -> Self {
         let (rows_read, is_stale) = (Cell::new(0), Cell::new(false));
         Self { rows, reads, writes, written: BTreeMap::new(), rows_read, is_stale }
@@ -187,7 +227,7 @@ impl View<'_> {
         Ok(self.rows.get(key))
     }
 
-    /// Reads rows, which together takes less than one after the other.
+    /// Reads several rows, which takes less time than reading them one by one.
     ///
     /// # Errors
     /// Returns an error if a key was not declared.
@@ -205,7 +245,7 @@ impl View<'_> {
         }
     }
 
-    /// Reads the first rows of a range, at most so many, in the order of their keys.
+    /// Reads the first rows of a range, at most `limit`, in key order.
     ///
     /// # Errors
     /// Returns an error if the range was not declared as a whole.
@@ -214,7 +254,7 @@ impl View<'_> {
         if !range.is_empty() && !declared.is_some_and(|declared| declared.covers(range)) {
             return Err(Abort::Undeclared(range.start.clone()));
         }
-        // Rows deleted here make room for as many more.
+        // As many more rows are read as the transaction has deleted.
         let deleted = self.written.values().filter(|value| value.is_none()).count();
         let found = self.rows.range(range, limit.saturating_add(deleted));
         self.count(found.len());
@@ -250,7 +290,7 @@ impl View<'_> {
         self.writes.binary_search(key).is_ok()
     }
 
-    /// Bytes of what it wrote.
+    /// Returns the size of the keys and values that the transaction wrote, in bytes.
     pub(crate) fn written_bytes(&self) -> usize {
         let bytes = |(key, value): (&Key, &Option<Value>)| {
             key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())

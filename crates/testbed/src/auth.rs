@@ -1,8 +1,8 @@
-//! Authorisation as a careful operator sets it up: a key file between the servers, an
-//! administrator, and an application user that is *not* root.
+//! Authorization as in a production cluster: a key file shared by the servers, an administrator, and an application
+//! user that is *not* root.
 //!
-//! The difference matters: a write block (`setUserWriteBlockMode`) stops the application and lets
-//! root pass, so that only an ordinary user shows whether a cut-over blocks anything.
+//! The difference matters: a write block (`setUserWriteBlockMode`) stops the application and does not apply to
+//! root, so only an ordinary user shows whether a cut-over blocks writes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,32 +17,32 @@ use crate::scratch;
 use crate::server::Server;
 use crate::wire;
 
-/// The role that lets an ordinary user through the stand-in router, whose commands the servers
-/// otherwise keep to themselves.
+/// Name of the role that lets an ordinary user run commands through the stand-in router: the servers reserve the
+/// commands of that router for internal users otherwise.
 const ROUTED_ROLE: &str = "imagoTestbedRouted";
 
 /// A user of the `admin` database.
 #[derive(Debug, Clone)]
 pub struct User {
-    /// The user's name.
+    /// Name of the user.
     pub name: String,
-    /// The password: hexadecimal, so that it needs no escaping in a connection string.
+    /// Password, in hexadecimal, so that it needs no escaping in a connection string.
     pub password: String,
 }
 
-/// The users of a cluster with authorisation.
+/// The users of a cluster with authorization.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// The administrator: root, which a write block does not stop.
+    /// The administrator: root, to which a write block does not apply.
     pub admin: User,
-    /// The application: reads and writes everything, administers databases, is not root.
+    /// The application: reads and writes all databases, administers databases, is not root.
     pub app: User,
-    /// The file by which the servers know each other.
+    /// Path of the key file by which the servers authenticate each other.
     pub key_file: PathBuf,
 }
 
 impl Credentials {
-    /// Makes passwords, and a key file in `folder`.
+    /// Generates passwords, and a key file in `folder`.
     pub(crate) fn generate(folder: &Path) -> Result<Self> {
         let key_file = folder.join("cluster.key");
         scratch::write_private(&key_file, scratch::random_hex(48)?.as_bytes())?;
@@ -53,14 +53,14 @@ impl Credentials {
     }
 }
 
-/// Runs administrative commands on single nodes, as the administrator where there is one.
+/// Runs administrative commands on single nodes, as the administrator if the cluster has users.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Admin<'a> {
     pub(crate) credentials: Option<&'a Credentials>,
 }
 
 impl Admin<'_> {
-    /// Runs `command` in `admin` on `server` itself, in any member state.
+    /// Runs `command` in the database `admin` directly on `server`, in any member state.
     pub(crate) async fn run(
         &self,
         server: &Server,
@@ -70,7 +70,7 @@ impl Admin<'_> {
         self.run_in(server, "admin", command, bound).await
     }
 
-    /// All documents of a small collection, as `server` itself has them.
+    /// Returns all documents of a small collection, read directly from `server`.
     pub(crate) async fn find(
         &self,
         server: &Server,
@@ -145,7 +145,7 @@ fn direct_client(port: u16, user: &User) -> Result<Client> {
 
 /// Creates both users on a replica set whose primary is `primary` and which has no users yet.
 ///
-/// With `routed`, both also get the action by which the stand-in router's commands pass.
+/// With `routed`, both users also get the action that permits the stand-in router's commands.
 pub(crate) async fn create_users(
     primary: &Server,
     credentials: &Credentials,
@@ -159,7 +159,7 @@ pub(crate) async fn create_users(
             "writeConcern": &majority,
         }
     };
-    // The first user comes in by the localhost exception, which then closes.
+    // The first user is created through the localhost exception, which that closes.
     let admin = create(&credentials.admin, vec!["root".into()]);
     wire::run(primary.port(), "admin", admin, BOUND).await?;
 

@@ -1,5 +1,5 @@
-//! The search for the server programs: an environment variable first, then `PATH`, then the cache
-//! folder that `make setup` fills.
+//! Search for the server programs: an environment variable first, then `PATH`, then the cache folder that
+//! `make setup` fills.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 const EXECUTABLE: &str = "an executable file";
-/// Beginning of the name of the file with Kafka's own classes, beside which its dependencies lie.
+/// Prefix of the name of the jar with Kafka's own classes; its dependencies are in the same folder.
 const KAFKA_JAR: &str = "kafka_2.13-";
-/// The folder of Kafka, within the cache folder.
+/// Path of Kafka's folder in the cache folder.
 const KAFKA_CACHED: &str = "imago/kafka-4.1.0";
-/// Beginning of the name of the file with Cassandra's own classes.
+/// Prefix of the name of the jar with Cassandra's own classes.
 const CASSANDRA_JAR: &str = "cassandra-all-";
-/// The folder of Cassandra, within the cache folder.
+/// Path of Cassandra's folder in the cache folder.
 const CASSANDRA_CACHED: &str = "imago/cassandra-5.0.9";
 
-/// The `mongod` to start: `IMAGO_MONGOD`, `PATH`, or the cache folder's.
+/// Returns the path of `mongod`: from `IMAGO_MONGOD`, `PATH`, or the cache folder.
 pub fn find_mongod() -> Result<PathBuf> {
     const VARIABLE: &str = "IMAGO_MONGOD";
     let cached = cache_dir().join("imago/bin/mongod");
@@ -29,14 +29,14 @@ pub fn find_mongod() -> Result<PathBuf> {
     })
 }
 
-/// The real `mongos`, if this machine has one: `IMAGO_MONGOS`, or `PATH`.
+/// Returns the path of a real `mongos` from `IMAGO_MONGOS` or `PATH`, or `None` if this machine has none.
 ///
-/// None is the usual case: package registries do not carry it, and [`crate::router`] stands in.
+/// `None` is the usual case: package registries do not offer it, and [`crate::router`] replaces it.
 pub fn find_mongos() -> Result<Option<PathBuf>> {
     Ok(named_by("IMAGO_MONGOS")?.or_else(|| on_path("mongos")))
 }
 
-/// The `redis-server` to start: `IMAGO_REDIS`, or `PATH`.
+/// Returns the path of `redis-server`: from `IMAGO_REDIS`, or `PATH`.
 pub fn find_redis() -> Result<PathBuf> {
     const VARIABLE: &str = "IMAGO_REDIS";
     named_by(VARIABLE)?.or_else(|| on_path("redis-server")).ok_or_else(|| Error::NoProgram {
@@ -46,34 +46,34 @@ pub fn find_redis() -> Result<PathBuf> {
     })
 }
 
-/// The specification of a Kafka server.
+/// The files of a Kafka installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaFiles {
-    /// A Java runtime, of version 17 or newer.
+    /// Path of a Java runtime, of version 17 or newer.
     pub java: PathBuf,
-    /// The folder with Kafka's classes and their dependencies.
+    /// Path of the folder with Kafka's classes and their dependencies.
     pub jars: PathBuf,
 }
 
-/// The Kafka to start: the jars in the folder `IMAGO_KAFKA` or in the cache folder, with the Java of
-/// `IMAGO_JAVA` or `PATH`.
+/// Returns the Kafka installation: the jars in the folder `IMAGO_KAFKA` or in the cache folder, with the Java
+/// runtime of `IMAGO_JAVA` or `PATH`.
 pub fn find_kafka() -> Result<KafkaFiles> {
     let wanted = "a folder with Kafka's jars (`libs` of its distribution)";
     let jars = find_jars("Kafka", "IMAGO_KAFKA", (KAFKA_JAR, KAFKA_CACHED), wanted)?;
     Ok(KafkaFiles { java: find_java()?, jars })
 }
 
-/// The specification of a Cassandra server.
+/// The files of a Cassandra installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CassandraFiles {
-    /// A Java runtime, of version 17 or newer.
+    /// Path of a Java runtime, of version 17 or newer.
     pub java: PathBuf,
-    /// The folder with Cassandra's classes and their dependencies.
+    /// Path of the folder with Cassandra's classes and their dependencies.
     pub jars: PathBuf,
 }
 
-/// The Cassandra to start: the jars in the folder `IMAGO_CASSANDRA` or in the cache folder, with the Java of
-/// `IMAGO_JAVA` or `PATH`.
+/// Returns the Cassandra installation: the jars in the folder `IMAGO_CASSANDRA` or in the cache folder, with the
+/// Java runtime of `IMAGO_JAVA` or `PATH`.
 pub fn find_cassandra() -> Result<CassandraFiles> {
     let wanted = "a folder with Cassandra's jars (`lib` of its distribution)";
     let (own, cached) = (CASSANDRA_JAR, CASSANDRA_CACHED);
@@ -90,8 +90,8 @@ fn find_java() -> Result<PathBuf> {
     })
 }
 
-/// The folder with a program's jars: the one that a variable names, else the one in the cache folder. It is known by
-/// the beginning of the name of the program's own.
+/// Returns the folder with a program's jars: the one that `variable` names, else `cached` in the cache folder. A
+/// folder is accepted if it has a jar whose name begins with `own`.
 fn find_jars(
     program: &'static str,
     variable: &'static str,
@@ -142,7 +142,7 @@ fn cache_dir() -> PathBuf {
     dir_or_home("XDG_CACHE_HOME", ".cache")
 }
 
-/// The folder that `variable` names, or `fallback` in the home folder (XDG base directories).
+/// Returns the folder that `variable` names, or `fallback` in the home folder (XDG base directories).
 pub(crate) fn dir_or_home(variable: &str, fallback: &str) -> PathBuf {
     let absolute = env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
     absolute.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
-//! One node of a Cassandra cluster: its configuration, its command line, and the probe of its readiness.
+//! One node of a Cassandra cluster: its configuration, its command line, and its readiness probe.
 //!
-//! All nodes of a cluster have the same ports, each on a loopback address of its own, as they would have on machines of
-//! their own: drivers take the port of the node that they know for that of all others.
+//! All nodes of a cluster use the same ports, each on its own loopback address, as nodes on separate machines do:
+//! drivers assume that all nodes use the port of the node that they know.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,10 +19,10 @@ use crate::place::Place;
 use crate::port::{Port, SharedPorts};
 use crate::wire;
 
-/// Tokens of a node: few, so that ranges are quickly told, and more than one, as in real clusters.
+/// Number of tokens of a node: few, so that ranges are calculated quickly, and more than one, as in real clusters.
 const TOKENS: u32 = 8;
 
-/// Packages of Java's that Cassandra uses although they are not exported to it, with their modules.
+/// Java packages, with their modules, that Cassandra uses although they are not exported to it.
 const EXPORTS: [&str; 11] = [
     "java.base/jdk.internal.misc",
     "java.base/jdk.internal.ref",
@@ -37,7 +37,7 @@ const EXPORTS: [&str; 11] = [
     "jdk.compiler/com.sun.tools.javac.file",
 ];
 
-/// Those that it looks into.
+/// Java packages, with their modules, that Cassandra accesses by reflection.
 const OPENS: [&str; 14] = [
     "java.base/java.io",
     "java.base/java.lang",
@@ -55,7 +55,7 @@ const OPENS: [&str; 14] = [
     "java.base/sun.nio.ch",
 ];
 
-/// The logging configuration of a node.
+/// Logging configuration of a node.
 const LOGGING: &str = r#"<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%date{ISO8601} %-5level %logger{0} %msg%n</pattern></encoder>
@@ -64,26 +64,26 @@ const LOGGING: &str = r#"<configuration>
 </configuration>
 "#;
 
-/// A node.
+/// A node of a Cassandra cluster.
 #[derive(Debug)]
 pub(crate) struct Cassandra {
     pub(crate) installed: CassandraFiles,
     pub(crate) cluster: String,
     pub(crate) ports: Arc<SharedPorts>,
-    /// Its address.
+    /// Loopback address of the node.
     pub(crate) host: Ipv4Addr,
-    /// The address of the node that others learn of the cluster from.
+    /// Address of the seed node, from which other nodes learn of the cluster.
     pub(crate) seed: Ipv4Addr,
     pub(crate) rack: String,
     pub(crate) heap_mb: u32,
-    /// Its share of the processors; none if it takes what it gets.
+    /// CPU limit of the node; `None` if it is unlimited.
     pub(crate) share: Option<CpuShare>,
-    /// Where `nodetool` asks: of each node its own, as it is on 127.0.0.1.
+    /// Port on 127.0.0.1 for `nodetool`; each node has its own.
     pub(crate) management: Port,
 }
 
 impl Cassandra {
-    /// Writes the configuration.
+    /// Writes the node's configuration files.
     pub(crate) fn prepare(&self, place: &Place) -> Result<()> {
         let folder = place.configuration();
         let doing = || format!("write the configuration {}", folder.display());
@@ -102,7 +102,7 @@ impl Cassandra {
             .map_err(Error::io(doing()))
     }
 
-    /// A script that runs Cassandra's `nodetool` against this node.
+    /// Returns a shell script that runs Cassandra's `nodetool` against this node.
     fn nodetool(&self, place: &Place) -> String {
         let mut words = vec![self.installed.java.display().to_string()];
         words.extend(["-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"].map(str::to_owned));
@@ -139,8 +139,9 @@ impl Cassandra {
             .arg(format!("-Djava.io.tmpdir={}", place.folder.display()))
             .arg(format!("-Dcassandra.config=file://{}", file.display()))
             .arg(format!("-Dcassandra.storagedir={}", place.data.display()))
-            // All waits below are for clusters whose nodes are far from each other. A node that joins right behind another
-            // one may still see that one join, and would refuse to; there is no data yet that could move wrongly.
+            // The wait times below are designed for clusters whose nodes are far apart. A node that joins soon
+            // after another one may still see that one joining, and would refuse to join; there is no data yet that
+            // could be moved wrongly.
             .args([
                 "-Dcassandra.consistent.rangemovement=false",
                 "-Dcassandra-foreground=yes",
@@ -184,7 +185,7 @@ impl Cassandra {
         settings
     }
 
-    /// Its address for clients.
+    /// Returns the node's address for clients.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((self.host, self.ports.clients.number()))
     }
@@ -194,7 +195,7 @@ impl Cassandra {
     }
 }
 
-/// The options that let Cassandra use those packages.
+/// Returns the Java options that give Cassandra access to the packages in [`EXPORTS`] and [`OPENS`].
 fn module_options() -> Vec<String> {
     let exports = EXPORTS.into_iter().chain(["jdk.compiler/com.sun.tools.javac.util"]);
     let opens = OPENS
@@ -205,12 +206,12 @@ fn module_options() -> Vec<String> {
     exports.chain(opens.flat_map(|name| option("--add-opens", name))).collect()
 }
 
-/// A word that the shell takes as it is.
+/// Returns the word quoted for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Asks a node which options its protocol has. It answers that only once it has joined, and takes clients.
+/// Asks a node for the options of its protocol. A node answers this only once it has joined and accepts clients.
 pub(crate) async fn ask_options(node: SocketAddr, bound: Duration) -> Result<()> {
     // Version 4, no flags, stream 0, OPTIONS (5), no body.
     const REQUEST: [u8; 9] = [4, 0, 0, 0, 5, 0, 0, 0, 0];

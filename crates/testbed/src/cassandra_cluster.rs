@@ -1,4 +1,4 @@
-//! A Cassandra cluster: nodes that are equals, each with a loopback address of its own.
+//! A Cassandra cluster: equal nodes, each with its own loopback address.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
 use crate::servers::Servers;
 
-/// The specification of a Cassandra cluster.
+/// Specification of a Cassandra cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CassandraSpec {
-    /// The testbed's name, after which its nodes are named; as that of another cluster.
+    /// Name of the testbed, which prefixes the names of its nodes.
     pub name: String,
-    /// The number of nodes.
+    /// Number of nodes.
     pub nodes: u8,
-    /// The number of racks, to which the nodes belong in turn.
+    /// Number of racks, to which the nodes are assigned in turn.
     pub racks: u8,
-    /// The heap of each node, in MiB.
+    /// Heap of each node, in MiB.
     pub heap_mb: u32,
-    /// What each node may use of the processors, in percent of one; without it as much as it gets.
+    /// CPU limit of each node, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
-    /// The folder below which data and logs are put; the system's temporary folder if `None`.
+    /// Folder in which data and logs are created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
 }
 
 impl CassandraSpec {
-    /// The default heap, in MiB.
+    /// Default heap of a node, in MiB.
     pub const HEAP_MB: u32 = 512;
-    /// The least heap with which a node serves, in MiB.
+    /// Least heap with which a node works, in MiB.
     const HEAP_MB_MIN: u32 = 256;
-    /// The most nodes on one machine.
+    /// Most nodes on one machine.
     const NODES_MAX: u8 = 32;
 
-    /// A cluster of so many nodes, all in one rack.
+    /// Returns the specification of a cluster of `nodes` nodes, all in one rack.
     #[must_use]
     pub fn new(name: &str, nodes: u8) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl CassandraSpec {
         }
     }
 
-    /// Checks that such a cluster can be started; the error says what to change.
+    /// Checks that the cluster can be started. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         let Self { nodes, racks, heap_mb, cpu_percent, .. } = *self;
         if !valid_name(&self.name) {
@@ -75,7 +75,8 @@ impl CassandraSpec {
     }
 }
 
-/// Times that a node is started that ends while it joins: now and then one that joins right behind another one does.
+/// Number of attempts to start a node that ends while it joins: a node that joins soon after another one sometimes
+/// does.
 const JOIN_TRIES: u32 = 3;
 
 /// A running Cassandra cluster; dropping it kills its nodes and removes their data.
@@ -89,7 +90,8 @@ pub struct CassandraCluster {
 }
 
 impl CassandraCluster {
-    /// Starts the nodes, one after the other, as each has to know of those before it; and waits until all take clients.
+    /// Starts the nodes one after the other, as each must know those before it, and waits until all accept clients.
+    #[crate::boxed]
     pub async fn start(spec: CassandraSpec) -> Result<Self> {
         spec.check()?;
         let installed = binary::find_cassandra()?;
@@ -116,7 +118,7 @@ impl CassandraCluster {
                     Err(Error::ServerEnded { status, tail, .. }) if number > 1 && tries < JOIN_TRIES => {
                         tracing::warn!("{name} ended with {status} while it joined, and is started anew: {tail}");
                         tries += 1;
-                        // It has no data yet that others have not.
+                        // The node has no data yet that other nodes do not have.
                         let data = scratch.path().join(&name);
                         let doing = format!("remove the data folder {}", data.display());
                         std::fs::remove_dir_all(&data).map_err(Error::io(doing))?;
@@ -129,43 +131,43 @@ impl CassandraCluster {
         Ok(Self { nodes, spec, scratch, unshared })
     }
 
-    /// Its specification.
+    /// Returns the specification of the cluster.
     #[must_use]
     pub fn spec(&self) -> &CassandraSpec {
         &self.spec
     }
 
-    /// The connection string, `cassandra://host:port,host:port`.
+    /// Returns the connection string, `cassandra://host:port,host:port`.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("cassandra://{}", self.nodes.addresses())
     }
 
-    /// Why nodes have no share of the processors although one was asked for.
+    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.unshared.as_deref()
     }
 
-    /// All nodes as they are now.
+    /// Returns the current state of all nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         self.nodes.infos()
     }
 
-    /// The folder with data and logs.
+    /// Returns the folder with data and logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Its nodes, to give faults to.
+    /// Returns the nodes, for fault injection.
     #[must_use]
     pub fn servers(&self) -> &Servers {
         &self.nodes
     }
 
-    /// The folder with the configuration of a node, and its `nodetool`, below the folder of the cluster.
+    /// Returns the folder with the configuration of a node and its `nodetool`; `folder` is the cluster's folder.
     #[must_use]
     pub fn configuration_of(folder: &Path, node: &str) -> PathBuf {
         folder.join(node).with_extension("conf")

@@ -1,4 +1,4 @@
-//! A whole cluster: a replica set, or shards with a config server and a router.
+//! A MongoDB cluster: a replica set, or shards with a config server and a router.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,10 @@ use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::times;
 
-pub use crate::spec::{ClusterSpec, NodeInfo, Role, valid_name};
+pub use crate::spec::{Certificates, ClusterSpec, NodeInfo, Role, valid_name};
 
 impl NodeInfo {
-    /// A server's, as it is now.
+    /// Returns the current state of a server.
     pub(crate) fn of(server: &Server, set: &str, role: Role) -> Self {
         Self {
             name: server.name().to_owned(),
@@ -46,7 +46,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Builds a cluster and waits until it takes majority writes everywhere.
+    /// Starts a cluster and waits until every replica set acknowledges majority writes.
+    #[crate::boxed]
     pub async fn start(spec: ClusterSpec) -> Result<Self> {
         spec.check()?;
         let began = Instant::now();
@@ -101,12 +102,12 @@ impl Cluster {
         .await
     }
 
-    /// True if the config server was ever killed, stopped or made to step down.
+    /// Returns true if a fault was injected into the config server.
     pub(crate) fn is_config_hurt(&self) -> bool {
         self.is_config_hurt.load(Ordering::Relaxed)
     }
 
-    /// Notes a fault of a node, or of a replica set's primary.
+    /// Records the injection of a fault into a node, or into a replica set's primary.
     pub(crate) fn injects(&self, node_or_set: &str) {
         if node_or_set.starts_with(&config_set_name(&self.spec)) {
             self.is_config_hurt.store(true, Ordering::Relaxed);
@@ -130,25 +131,25 @@ impl Cluster {
         &self.sets
     }
 
-    /// The cluster's name.
+    /// Returns the name of the cluster.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// Its specification.
+    /// Returns the specification of the cluster.
     #[must_use]
     pub fn spec(&self) -> &ClusterSpec {
         &self.spec
     }
 
-    /// The connection string of the application: with authorisation, of a user that is not root.
+    /// Returns the connection string of the application; with authorization, that of a user that is not root.
     #[must_use]
     pub fn uri(&self) -> String {
         self.uri_as(self.credentials.as_ref().map(|credentials| &credentials.app))
     }
 
-    /// The connection string of the administrator; without authorisation, the same as [`Self::uri`].
+    /// Returns the connection string of the administrator; without authorization, the same as [`Self::uri`].
     #[must_use]
     pub fn admin_uri(&self) -> String {
         self.uri_as(self.credentials.as_ref().map(|credentials| &credentials.admin))
@@ -162,30 +163,31 @@ impl Cluster {
         }
     }
 
-    /// Its users; `None` without authorisation.
+    /// Returns the users of the cluster, or `None` without authorization.
     #[must_use]
     pub fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
 
-    /// Why members have no share of the processors although one was asked for.
+    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.sets.iter().find_map(|set| set.unshared.as_deref())
     }
 
-    /// The names of the replica sets: the shards in order, then the config server's.
+    /// Returns the names of the replica sets: the shards in order, then the config server's.
     pub fn set_names(&self) -> impl Iterator<Item = &str> {
         self.sets.iter().map(|set| &*set.name)
     }
 
-    /// The members of a replica set as `SET/HOST:PORT,…`, as the servers name it to each other.
+    /// Returns the members of a replica set as `SET/HOST:PORT,…`, the form that servers use among themselves, or
+    /// `None` if there is no such set.
     #[must_use]
     pub fn seed(&self, set: &str) -> Option<String> {
         self.sets.iter().find(|candidate| candidate.name == set).map(ReplicaSet::seed)
     }
 
-    /// All nodes as they are now.
+    /// Returns the current state of all nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         let members = self.sets.iter().flat_map(|set| {
@@ -194,7 +196,7 @@ impl Cluster {
         members.chain(self.router.as_ref().map(RouterProcess::info)).collect()
     }
 
-    /// The folder with data and logs.
+    /// Returns the folder with data and logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
@@ -205,7 +207,7 @@ fn config_set_name(spec: &ClusterSpec) -> String {
     format!("{}-cfg", spec.name)
 }
 
-/// The replica sets of a cluster: name, purpose, number of members.
+/// Returns name, purpose and number of members of each replica set of a cluster.
 fn planned_sets(spec: &ClusterSpec) -> Vec<(String, Purpose, u32)> {
     let Some(shards) = spec.shards else {
         return vec![(spec.name.clone(), Purpose::Standalone, spec.members)];

@@ -1,6 +1,6 @@
-//! The servers under a testbed's name: a cluster of MongoDB, Cassandra or Redis, or a server that stands alone.
+//! The content of a testbed: a cluster of MongoDB, Cassandra or Redis, or a single server.
 //!
-//! Only here do they meet; the [`supervisor`](crate::supervisor) keeps each by the same rules.
+//! Only this module distinguishes them; the [`supervisor`](crate::supervisor) treats all alike.
 
 use std::path::Path;
 
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::redis_cluster::{RedisCluster, RedisClusterSpec};
 use crate::single::{Engine, Single, SingleSpec};
 
-/// The servers to start under a name.
+/// Specification of the servers of a testbed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentSpec {
-    /// A replica set or a sharded cluster of MongoDB.
+    /// A MongoDB replica set or sharded cluster.
     Cluster(ClusterSpec),
-    /// Nodes of Cassandra.
+    /// A Cassandra cluster.
     Cassandra(CassandraSpec),
-    /// Masters and replicas of Redis.
+    /// A Redis Cluster of masters and replicas.
     Redis(RedisClusterSpec),
-    /// One server of another kind.
+    /// A single server of Redis or Kafka.
     Single(SingleSpec),
 }
 
@@ -52,7 +52,7 @@ impl From<SingleSpec> for ContentSpec {
 }
 
 impl ContentSpec {
-    /// The testbed's name.
+    /// Returns the name of the testbed.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -63,7 +63,7 @@ impl ContentSpec {
         }
     }
 
-    /// The database's name as it stands in commands.
+    /// Returns the name of the database as commands use it.
     #[must_use]
     pub fn database(&self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl ContentSpec {
         }
     }
 
-    /// Shards, which in Redis each have a master; `None` without any.
+    /// Returns the number of shards, in Redis that of masters, or `None` if the content is not sharded.
     #[must_use]
     pub fn shards(&self) -> Option<u32> {
         match self {
@@ -83,7 +83,7 @@ impl ContentSpec {
         }
     }
 
-    /// Members of each replica set that holds data, or nodes among equals; 1 for a server that stands alone.
+    /// Returns the number of members of each replica set with data, or of equal nodes; 1 for a single server.
     #[must_use]
     pub fn members(&self) -> u32 {
         match self {
@@ -94,7 +94,7 @@ impl ContentSpec {
         }
     }
 
-    /// True if it has users and a key file.
+    /// Returns true if the content has users and a key file.
     #[must_use]
     pub fn auth(&self) -> bool {
         self.cluster().is_some_and(|spec| spec.auth)
@@ -107,7 +107,7 @@ impl ContentSpec {
         }
     }
 
-    /// Checks that it can be started; the error says what to change.
+    /// Checks that the content can be started. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Cluster(spec) => spec.check(),
@@ -117,7 +117,7 @@ impl ContentSpec {
         }
     }
 
-    /// Checks that this machine has the programs for it; the error says how to get them.
+    /// Checks that this machine has the required programs. The error states how to install them.
     pub fn find_programs(&self) -> Result<()> {
         match self {
             Self::Cluster(_) => binary::find_mongod().map(drop),
@@ -132,7 +132,7 @@ impl ContentSpec {
     }
 }
 
-/// The servers under a name; dropping it kills them and removes their data.
+/// The servers of a testbed; dropping it kills them and removes their data.
 #[derive(Debug)]
 pub(crate) enum Content {
     Cluster(Box<Cluster>),
@@ -142,7 +142,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Starts it and waits until it can be used.
+    /// Starts the servers and waits until they can be used.
     pub(crate) async fn start(spec: ContentSpec) -> Result<Self> {
         match spec {
             ContentSpec::Cluster(spec) => {
@@ -156,7 +156,7 @@ impl Content {
         }
     }
 
-    /// The application's connection string.
+    /// Returns the application's connection string.
     pub(crate) fn uri(&self) -> String {
         match self {
             Self::Cluster(cluster) => cluster.uri(),
@@ -166,7 +166,7 @@ impl Content {
         }
     }
 
-    /// The administrator's connection string.
+    /// Returns the administrator's connection string.
     pub(crate) fn admin_uri(&self) -> String {
         match self {
             Self::Cluster(cluster) => cluster.admin_uri(),
@@ -176,7 +176,7 @@ impl Content {
         }
     }
 
-    /// Why nodes have no share of the processors although one was asked for.
+    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
     pub(crate) fn unshared(&self) -> Option<String> {
         match self {
             Self::Cluster(cluster) => cluster.unshared().map(str::to_owned),
@@ -249,8 +249,8 @@ impl Content {
         }
     }
 
-    /// Has the primary of the node's replica set step down, or a replica of Redis take its master's place; returns the
-    /// set, or the old master, and the new one.
+    /// Makes the primary of the node's replica set step down, or a replica of Redis take over from its master.
+    /// Returns the replica set, or the old master, and the new primary or master.
     pub(crate) async fn step_down(&self, node: &str) -> Result<(String, String)> {
         match self {
             Self::Cluster(cluster) => {
@@ -273,7 +273,7 @@ impl Content {
     }
 }
 
-/// The server, if `node` names it.
+/// Returns the single server if `node` is its name, else an error.
 fn named<'a>(single: &'a Single, node: &str) -> Result<&'a Single> {
     let known = single.node().name;
     if known == node {

@@ -1,10 +1,10 @@
-//! A node's share of the processors, held by a control group of the kernel, so that nodes on one machine slow each other
-//! down no more than nodes on machines of their own.
+//! CPU limit of a node, enforced by a control group of the kernel, so that nodes on one machine slow each other
+//! down no more than nodes on separate machines.
 //!
-//! A process enters its group before it becomes the server, so that a JVM counts its processors as they will be. Groups
-//! are named after the process that made them; those of processes that are gone are removed by the next one.
-//! Both versions of control groups are known. Where there is neither, or this user may not make groups, there is no
-//! share, and its owner says so.
+//! A process enters its group before it becomes the server, so that a JVM counts its processors under the limit.
+//! The name of a group contains the process that made it; groups of processes that ended are removed by the next
+//! process. Both versions of control groups are supported. If there is neither, or this user may not make groups,
+//! there is no limit, and its owner reports that.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,23 +13,25 @@ use std::process::Command;
 
 use crate::process::{Liveness, ProcessId};
 
-/// A share is given anew so often; short, so that a server that has used its own up does not stand still for long.
+/// Period after which the quota of a group is renewed, in µs. It is short, so that a server that has used up its
+/// quota is not suspended for long.
 const PERIOD_US: u64 = 20_000;
 const PREFIX: &str = "imago-testbed-";
-/// Writes its own id to the file that comes first, and becomes the command behind it.
+/// Shell script that writes its own process id to the file in the first argument, and executes the command in the
+/// others.
 const ENTER: &str = r#"echo $$ > "$0" && exec "$@""#;
 
-/// Where groups can be made, and how a limit is written.
+/// Hierarchy of control groups, which determines where groups are made and how a limit is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hierarchy {
-    /// Of the controller `cpu` alone.
+    /// Version 1: the hierarchy of the controller `cpu`.
     One(PathBuf),
-    /// Of all controllers.
+    /// Version 2: the hierarchy of all controllers.
     Two(PathBuf),
 }
 
 impl Hierarchy {
-    /// The machine's, by its mounts; or why there is none.
+    /// Returns the machine's hierarchy according to its mounts, or the reason why there is none.
     fn of(mounts: &str) -> Result<Self, String> {
         let mut two = None;
         for line in mounts.lines() {
@@ -61,7 +63,7 @@ impl Hierarchy {
         }
     }
 
-    /// The files of a group that limit it to so many percent of one processor, with their content.
+    /// Returns the files, with their content, that limit a group to `percent` of one processor.
     fn limit(&self, percent: u16) -> Vec<(&'static str, String)> {
         let quota_us = PERIOD_US * u64::from(percent) / 100;
         match self {
@@ -73,7 +75,7 @@ impl Hierarchy {
         }
     }
 
-    /// The file by which a group has no limit, with its content.
+    /// Returns the file, with its content, that removes the limit of a group.
     fn no_limit(&self) -> (&'static str, String) {
         match self {
             Self::One(_) => ("cpu.cfs_quota_us", "-1".to_owned()),
@@ -82,7 +84,7 @@ impl Hierarchy {
     }
 }
 
-/// See the module's documentation; dropping it removes the group, whose processes must have ended.
+/// CPU limit of one node; dropping it removes the group, whose processes must have ended.
 #[derive(Debug)]
 pub(crate) struct CpuShare {
     group: PathBuf,
@@ -91,10 +93,10 @@ pub(crate) struct CpuShare {
 }
 
 impl CpuShare {
-    /// The least share of a server, in percent of one processor: with less none of them answers within a useful time.
+    /// Least limit of a server, in percent of one processor: with less none of them answers within a useful time.
     pub(crate) const PERCENT_MIN: u16 = 10;
 
-    /// Makes a group for a share that is asked for, if one is. Why it cannot be made is put into `missing`.
+    /// Makes a group if a limit is requested. If that fails, returns `None` and stores the reason in `missing`.
     pub(crate) fn asked(
         node: &str,
         percent: Option<u16>,
@@ -104,14 +106,14 @@ impl CpuShare {
         made.ok()
     }
 
-    /// What is wrong with a share that is asked for.
+    /// Returns a description of the fault of a requested limit, or `None` if it is valid.
     pub(crate) fn wrong(percent: Option<u16>) -> Option<String> {
         let percent = percent.filter(|percent| *percent < Self::PERCENT_MIN)?;
         let least = Self::PERCENT_MIN;
         Some(format!("{percent} % of a processor: a server needs at least {least} %"))
     }
 
-    /// Makes a group that has so many percent of one processor; or why it cannot be made.
+    /// Makes a group that is limited to `percent` of one processor, or returns the reason why that is impossible.
     pub(crate) fn of(node: &str, percent: u16) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/mounts").map_err(|error| error.to_string())?;
         Self::make(&Hierarchy::of(&mounts)?, node, percent)
@@ -130,7 +132,7 @@ impl CpuShare {
         Ok(share)
     }
 
-    /// Limits the group to its share, or lets it have what it gets for a while.
+    /// Enforces the limit of the group, or suspends it.
     pub(crate) fn hold(&self, is_held: bool) -> std::io::Result<()> {
         let files = if is_held {
             self.hierarchy.limit(self.percent)
@@ -140,7 +142,7 @@ impl CpuShare {
         files.into_iter().try_for_each(|(file, content)| fs::write(self.group.join(file), content))
     }
 
-    /// A command that becomes this program, in this group; arguments that are added are the program's.
+    /// Returns a command that runs `program` in this group; arguments that are added are those of `program`.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", ENTER]).arg(self.group.join("cgroup.procs")).arg(program);
@@ -154,7 +156,7 @@ impl Drop for CpuShare {
     }
 }
 
-/// Removes a group; the kernel may still count a process that was just killed.
+/// Removes a group. Attempts are repeated because the kernel may still count a process that was just killed.
 fn remove(group: &Path) {
     const ATTEMPTS: u32 = 20;
     for _ in 0..ATTEMPTS {
@@ -168,18 +170,18 @@ fn remove(group: &Path) {
     tracing::warn!(group = %group.display(), "could not remove a control group");
 }
 
-/// Removes the groups of processes that are gone. Their servers are gone too: the kernel killed them.
+/// Removes the groups of processes that ended. Their servers have ended too: the kernel killed them.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if owner(&entry.file_name()).is_some_and(|owner| owner.liveness() == Liveness::Gone) {
-            // Another process may do the same just now.
+            // A failure is ignored: another process may be removing the same group.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// The process that made a group of this name; none of groups that are not ours.
+/// Returns the process that made a group with this name, or `None` if the name is not that of a testbed's group.
 fn owner(name: &OsStr) -> Option<ProcessId> {
     let mut numbers = name.to_str()?.strip_prefix(PREFIX)?.split('-');
     let pid = numbers.next()?.parse().ok()?;
@@ -243,10 +245,7 @@ mod tests {
 
     #[test]
     fn a_busy_process_gets_its_share() {
-        let share = match CpuShare::of("busy", 20) {
-            Ok(share) => share,
-            Err(why) => return eprintln!("skipped: {why}"),
-        };
+        let Some(share) = crate::require(CpuShare::of("busy", 20)) else { return };
         let mut busy = share.command(Path::new("/bin/sh"));
         // About a second, if a fifth of a processor takes the steps of a fifth of a second.
         busy.args(["-c", "step=0; while [ $step -lt 200000 ]; do step=$((step + 1)); done"]);

@@ -1,50 +1,50 @@
-//! Errors of real servers: each variant names what was tried, on what, and the remedy.
+//! Errors of real servers: each variant names the operation, its object, and the remedy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-/// The result of this crate's operations.
+/// Result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a server or cluster could not be started, stopped, inject or asked.
+/// Reason why a server or cluster could not be started, stopped or queried, or a fault not be injected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No server program was found in any of the places where one may be.
+    /// A server program was not found.
     #[error(
         "no `{program}` found: looked at ${variable} and {looked}; \
          run `make setup`, or name one in {variable}"
     )]
     NoProgram {
-        /// The program's name.
+        /// Name of the program.
         program: &'static str,
-        /// The environment variable that may name it.
+        /// Name of the environment variable that may contain its path.
         variable: &'static str,
         /// The other places that were searched.
         looked: String,
     },
 
-    /// An environment variable names a server program that cannot be run.
+    /// An environment variable names a file or folder that is not the required program.
     #[error("{variable} names {}, which is not {wanted}: correct or unset it", path.display())]
     BadProgram {
-        /// The environment variable.
+        /// Name of the environment variable.
         variable: &'static str,
-        /// The name.
+        /// Value of the variable.
         path: PathBuf,
-        /// The expected content.
+        /// What the variable must name.
         wanted: &'static str,
     },
 
-    /// The specification asks for something that cannot be built.
+    /// The specification cannot be built.
     #[error("cannot build this testbed: {0}")]
     Spec(String),
 
-    /// The operating system refused something.
+    /// An operation of the operating system failed.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// The attempted action and its object.
+        /// The operation and its object.
         doing: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
 
@@ -53,72 +53,72 @@ pub enum Error {
         "found no free port on 127.0.0.1 in {attempts} attempts: are too many servers running?"
     )]
     NoPort {
-        /// Ports that were tried.
+        /// Number of ports that were tried.
         attempts: u32,
     },
 
-    /// A server ended without a request.
+    /// A server ended without having been requested to.
     #[error("{node} ended with {status} before it answered; the end of its log {}:\n{tail}", log.display())]
     ServerEnded {
-        /// The server's name.
+        /// Name of the server.
         node: String,
-        /// The exit status of its process.
+        /// Exit status of its process.
         status: ExitStatus,
-        /// Its log.
+        /// Path of its log.
         log: PathBuf,
-        /// The last lines of the log.
+        /// Last lines of the log.
         tail: String,
     },
 
-    /// Something did not happen within its bound.
+    /// A condition was not met within its time limit.
     #[error("waited {bound_s} s for {what}, in vain; last seen: {last}")]
     TimedOut {
         /// The awaited condition.
         what: String,
-        /// The bound, in seconds.
+        /// Time limit, in seconds.
         bound_s: u64,
-        /// The last observation before giving up.
+        /// Last observation before the time limit.
         last: String,
     },
 
-    /// A server refused a command.
+    /// A server rejected a command.
     #[error("{node} refused `{command}`: {message} (code {code})")]
     Refused {
-        /// The server's name or address.
+        /// Name or address of the server.
         node: String,
-        /// The command's name.
+        /// Name of the command.
         command: String,
-        /// The server's words.
+        /// The server's message.
         message: String,
         /// The server's error code.
         code: i32,
     },
 
-    /// A server could not be asked, or not understood.
+    /// A server did not reply, or its reply is malformed.
     #[error("cannot run `{command}` on {node}: {reason}")]
     Unanswered {
-        /// The server's name or address.
+        /// Name or address of the server.
         node: String,
-        /// The command's name.
+        /// Name of the command.
         command: String,
-        /// The event instead of a reply.
+        /// Reason why there is no valid reply.
         reason: String,
     },
 
-    /// No node of this name is in the cluster.
+    /// The cluster has no node or replica set of this name.
     #[error("cluster {cluster} has no {what} named {name}: it has {known}")]
     Unknown {
-        /// The cluster's name.
+        /// Name of the cluster.
         cluster: String,
         /// `node` or `replica set`.
         what: &'static str,
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         known: String,
     },
 
-    /// The name is none that a testbed may have.
+    /// A name is not valid for a testbed.
     #[error(
         "{name:?} cannot name a testbed: take 1 to 32 of a–z, 0–9 and `-`, beginning with a letter"
     )]
@@ -127,7 +127,7 @@ pub enum Error {
         name: String,
     },
 
-    /// A testbed of this name stands already.
+    /// A testbed of this name is already running.
     #[error(
         "a testbed named {name} is up already (kept by process {pid}): \
          take another name, or end it with `imago testbed down {name}`"
@@ -135,48 +135,49 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
-        /// Its supervisor's process id.
+        /// Process id of its supervisor.
         pid: u32,
     },
 
-    /// No testbed of this name stands.
+    /// No testbed of this name is running.
     #[error("no testbed is named {name}: {known}")]
     NoSuchTestbed {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         known: String,
     },
 
-    /// The supervisor of a testbed could not meet a request.
+    /// The supervisor of a testbed could not execute a request.
     #[error("the testbed {name}: {reason}")]
     Supervisor {
-        /// The testbed's name.
+        /// Name of the testbed.
         name: String,
-        /// The supervisor's message, or its end.
+        /// Message of the supervisor, or how it ended.
         reason: String,
     },
 
-    /// The node is not in a state in which this can be done to it.
+    /// The state of a node does not allow the request.
     #[error("cannot {action} {node}: it {state}")]
     WrongState {
         /// The request.
         action: &'static str,
-        /// The node's name.
+        /// Name of the node.
         node: String,
-        /// Its present state.
+        /// Present state of the node, as a verb phrase.
         state: &'static str,
     },
 }
 
-/// The last lines of a log; a server that says much while it ends has said why before these.
+/// Returns the last lines of a log, preceded by the last error before them: a server that logs much while it ends
+/// has logged the reason earlier.
 fn told_at_the_end(log: &str) -> String {
     const LINES: usize = 12;
     let lines: Vec<&str> = log.lines().collect();
     let (before, end) = lines.split_at(lines.len().saturating_sub(LINES));
     let is_why = |line: &&str| line.contains("ERROR") || line.contains("Exception");
     let why = before.iter().rposition(is_why).map_or(&[][..], |last| {
-        // A trace of calls says first what happened.
+        // A stack trace begins with the error.
         let first = before[..=last].iter().rposition(|line| line.contains("ERROR")).unwrap_or(last);
         &before[first..before.len().min(first + LINES)]
     });
@@ -184,14 +185,14 @@ fn told_at_the_end(log: &str) -> String {
 }
 
 impl Error {
-    /// A server that ended, with the end of its log.
+    /// Returns the error for a server that ended, with the end of its log.
     pub(crate) fn server_ended(node: &str, status: ExitStatus, log: &Path) -> Self {
         let content = std::fs::read_to_string(log).unwrap_or_default();
         let tail = told_at_the_end(&content);
         Self::ServerEnded { node: node.to_owned(), status, log: log.to_path_buf(), tail }
     }
 
-    /// Wraps a system error with the attempted operation.
+    /// Returns a function that wraps a system error with the attempted operation.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::Io { doing, source }

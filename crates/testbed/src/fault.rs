@@ -1,5 +1,4 @@
-//! Hurting a cluster on purpose: kill, stop, restart and step down, and waiting for the
-//! consequences.
+//! Fault injection into a cluster (kill, stop, restart, step down), and waiting for the consequences.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,11 @@ use crate::router_process::RouterProcess;
 use crate::server::Server;
 use crate::times;
 
-/// Time for which a primary that stepped down stays away from elections, in seconds.
+/// Time for which a primary that stepped down is not eligible, in seconds.
 const STEP_DOWN_S: i32 = 5;
 
 impl Cluster {
-    /// Kills a node at once (kill -9). Its port and data stay its own.
+    /// Kills a node at once (kill -9). Its port and data remain reserved for it.
     pub fn kill(&self, node: &str) -> Result<()> {
         self.injects(node);
         match self.front_named(node) {
@@ -26,25 +25,27 @@ impl Cluster {
         }
     }
 
-    /// Asks a node that holds data to end (SIGTERM), and waits until it is gone. Its port and data stay its own.
+    /// Asks a node with data to end (SIGTERM), and waits until it has ended. Its port and data remain reserved for
+    /// it.
+    #[crate::boxed]
     pub async fn terminate(&self, node: &str) -> Result<()> {
         self.injects(node);
         self.server(node)?.terminate().await
     }
 
-    /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
+    /// Suspends a node (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
         self.injects(node);
         self.server(node)?.stop()
     }
 
-    /// Lets a stopped node go on (SIGCONT).
+    /// Resumes a suspended node (SIGCONT).
     pub fn resume(&self, node: &str) -> Result<()> {
         self.server(node)?.resume()
     }
 
-    /// Starts a killed node on the same port and data and waits until its replica set has settled
-    /// again.
+    /// Starts a killed node again on the same port and data, and waits until its replica set has settled.
+    #[crate::boxed]
     pub async fn restart(&self, node: &str) -> Result<()> {
         if let Some(router) = self.front_named(node) {
             return router.restart().await;
@@ -59,8 +60,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets stopped nodes go on, starts killed ones again, and waits until every member of every
-    /// replica set has all writes.
+    /// Resumes suspended nodes, starts killed ones again, and waits until every member of every replica set has all
+    /// writes.
     pub(crate) async fn heal(&self) -> Result<()> {
         let is_gone = |router: &&RouterProcess| router.info().process.is_none();
         if let Some(router) = self.router().filter(is_gone) {
@@ -80,15 +81,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Holds the members with data to their shares of the processors, or lets them have what they get for a while: to be
-    /// filled sooner, for example.
+    /// Enforces the CPU limits of the members with data, or suspends the limits, for example to load data faster.
     pub fn hold_cpu_shares(&self, is_held: bool) -> Result<()> {
         let members = self.sets().iter().flat_map(|set| &set.members);
         members.into_iter().try_for_each(|server| server.hold_cpu_share(is_held))
     }
 
-    /// Has the primary of `set` step down, waits for another, and returns the new primary's name.
-    /// A set of one member elects the same one again.
+    /// Makes the primary of `set` step down, waits for the next one, and returns its name. A set of one member
+    /// elects the same one again.
+    #[crate::boxed]
     pub async fn step_down(&self, set: &str) -> Result<String> {
         self.injects(set);
         let set = self.set(set)?;
@@ -102,23 +103,26 @@ impl Cluster {
         Ok(new.name().to_owned())
     }
 
-    /// The name of the primary of `set`, once there is one.
+    /// Returns the name of the primary of `set`, once there is one.
+    #[crate::boxed]
     pub async fn primary(&self, set: &str) -> Result<String> {
         Ok(self.set(set)?.wait_primary(|_| true).await?.name().to_owned())
     }
 
-    /// The name of the primary of `set`, once it is another one than `old`.
+    /// Returns the name of the primary of `set`, once it differs from `old`.
+    #[crate::boxed]
     pub async fn primary_other_than(&self, set: &str, old: &str) -> Result<String> {
         let set = self.set(set)?;
         Ok(set.wait_primary(|server| server.name() != old).await?.name().to_owned())
     }
 
     /// Waits until `set` has a primary and every running member follows it.
+    #[crate::boxed]
     pub async fn settled(&self, set: &str) -> Result<()> {
         self.set(set)?.wait_settled().await.map(|_| ())
     }
 
-    /// The replica set that `node` names or belongs to.
+    /// Returns the name of the replica set that `node` names or belongs to.
     pub fn set_name_of(&self, node: &str) -> Result<String> {
         if let Some(set) = self.set_names().find(|set| *set == node) {
             return Ok(set.to_owned());

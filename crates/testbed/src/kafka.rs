@@ -1,8 +1,8 @@
-//! A Kafka server, broker and controller in one process (KRaft): its properties, its storage, and
-//! how it is asked whether it answers.
+//! A Kafka server, broker and controller in one process (KRaft): its properties, its storage, and its readiness
+//! probe.
 //!
-//! It is one node with one copy of everything. Its second port, the controller's, is its own alone,
-//! but has to stay the same over restarts like the first: it is written into the quorum.
+//! It is one node with one copy of everything. Its second port, the controller's, is used by itself only, but has
+//! to stay the same over restarts like the first: it is stored in the quorum.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -17,13 +17,14 @@ use crate::port::Port;
 use crate::process;
 use crate::wire;
 
-/// Names the cluster in its storage; a testbed's storage meets no other cluster.
+/// Id of the cluster in its storage. It is constant, because a testbed's storage is never joined with another
+/// cluster's.
 const CLUSTER_ID: &str = "aW1hZ28tdGVzdGJlZC0tMQ";
-/// Longest time to format the storage: the start of one Java program.
+/// Time allowed to format the storage, which starts one Java program.
 const FORMAT_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// The logging configuration of Kafka.
+/// Logging configuration of Kafka.
 const LOGGING: &str = "\
 status = error
 appender.out.type = Console
@@ -34,7 +35,7 @@ rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
 ";
 
-/// Kafka's files, and how much memory it may take.
+/// Kafka's files, and its memory limit.
 #[derive(Debug)]
 pub(crate) struct Kafka {
     pub(crate) installed: KafkaFiles,
@@ -87,14 +88,14 @@ impl Kafka {
         Ok(command)
     }
 
-    /// Java with Kafka's classes and bounded memory; its output goes to the log.
+    /// Returns a command that runs Java with Kafka's classes and bounded memory; its output goes to the log.
     fn java(&self, place: &Place) -> Result<Command> {
         let (output, errors) = place.log_output()?;
         let mut command = Command::new(&self.installed.java);
         command
             .arg(format!("-Xmx{}m", self.heap_mb))
             .args(["-XX:MaxDirectMemorySize=64m", "-XX:+UseSerialGC"])
-            // Java's own traces would stay behind in the system's temporary folder.
+            // Without this option Java's own trace files would stay in the system's temporary folder.
             .arg("-XX:-UsePerfData")
             .arg(format!("-Djava.io.tmpdir={}", place.folder.display()))
             .arg(format!("-Dlog4j2.configurationFile={}", logging_file(place).display()))
@@ -108,10 +109,9 @@ impl Kafka {
     fn properties(&self, place: &Place) -> String {
         let (port, controller) = (place.port, self.controller.number());
         let data = place.data.display();
-        // Below the ports: a broker that was killed may come back after two seconds instead of
-        // nine, which is how long its controller takes the old one for alive; one copy of the
-        // topics that Kafka keeps for itself; no wait for a second consumer; and buffers that fit
-        // a small heap.
+        // After the ports: a broker that was killed may come back after two seconds instead of nine, the time for
+        // which its controller assumes that the old one is alive; one copy of Kafka's internal topics; no wait for
+        // a second consumer; and buffers that fit in a small heap.
         format!(
             "process.roles=broker,controller\n\
              node.id=1\n\
@@ -144,12 +144,12 @@ impl Kafka {
     }
 }
 
-/// The program that formats; one that is not waited for to its end is killed.
+/// The process that formats the storage. It is killed when this value is dropped before its end.
 struct Formatting(Child);
 
 impl Drop for Formatting {
     fn drop(&mut self) {
-        // It fails only for a process that has ended, which is the aim.
+        // Killing fails only if the process has ended, which is the aim.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -163,11 +163,11 @@ fn logging_file(place: &Place) -> PathBuf {
     place.folder.join("log4j2.properties")
 }
 
-/// Asks the server at `port` which versions of the protocol it has. Kafka answers that only once
-/// its broker has joined its controller, and takes requests.
+/// Asks the server at `port` for its protocol versions. Kafka answers this only once its broker has joined its
+/// controller and accepts requests.
 pub(crate) async fn ask_versions(port: u16, bound: Duration) -> Result<()> {
-    // The length of the rest; the request ApiVersions (18) in its version 0; an id that comes back;
-    // no client's name.
+    // Length of the rest; the request ApiVersions (18) in its version 0; a correlation id, which the reply repeats;
+    // no client name.
     const REQUEST: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
     const ID: i32 = 7;
     let exchange = async {

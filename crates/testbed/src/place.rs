@@ -8,23 +8,24 @@ use crate::error::{Error, Result};
 /// The port and the files of a server.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Its port on 127.0.0.1.
+    /// Port of the server on 127.0.0.1.
     pub(crate) port: u16,
-    /// Its cluster's folder, in which it runs.
+    /// Folder of its cluster, which is its working directory.
     pub(crate) folder: PathBuf,
-    /// The folder of its data.
+    /// Folder of its data.
     pub(crate) data: PathBuf,
-    /// Its log file.
+    /// Path of its log file.
     pub(crate) log: PathBuf,
 }
 
 impl Place {
-    /// The folder with the configuration of a server whose data lies there.
+    /// Returns the folder with the server's configuration, which is next to its data folder.
     pub(crate) fn configuration(&self) -> PathBuf {
         self.data.with_extension("conf")
     }
 
-    /// The standard output and error of a program that does not write its log file itself.
+    /// Returns standard output and error for a program that does not write its log file itself; both append to the
+    /// log.
     pub(crate) fn log_output(&self) -> Result<(Stdio, Stdio)> {
         let open = || {
             let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log)?;

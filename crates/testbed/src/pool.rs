@@ -1,22 +1,20 @@
-//! Clusters for tests, each used by one test after the other.
+//! A pool of clusters for tests, each leased to one test after the other.
 //!
-//! A `mongod` costs a second of processor time to start, and half of that is a loop by which its
-//! storage engine measures the processor's clock: no option shortens it. So a cluster outlives the
-//! test that needed it. The invariant is that a test cannot tell a used cluster from a new one:
+//! A `mongod` costs a second of processor time to start, and half of that is a loop by which its storage engine
+//! measures the processor's clock: no option shortens it. Clusters are therefore reused. The invariant is that a
+//! test cannot distinguish a used cluster from a new one:
 //!
-//! - one test at a time has it, from [`lease`] until its [`Leased`] is dropped;
-//! - it goes back only if the test did not panic, left the config server alone (one that was elected
-//!   a moment ago still refuses to move chunks), and did not call [`Leased::end_with_this_test`];
-//! - before the next test gets it, servers that were killed or frozen come back and every member has
-//!   caught up ([`Cluster::heal`]), what the last test asked for with [`Leased::undo`] is run, write
-//!   blocks are lifted and databases dropped. Then its [`Imprint`] (parameters, members, users, roles,
-//!   shards, zones, settings, databases) must be what it was when the cluster was new; otherwise the
-//!   cluster is ended and another started.
+//! - one test at a time has the cluster, from [`lease`] until its [`Leased`] is dropped;
+//! - the cluster returns to the pool only if the test did not panic, injected no fault into the config server (one
+//!   that was elected a moment ago still refuses to move chunks), and did not call [`Leased::end_with_this_test`];
+//! - before the next test gets it, servers that were killed or suspended are restored and every member has caught
+//!   up ([`Cluster::heal`]), the commands that the last test passed to [`Leased::undo`] are run, write blocks are
+//!   lifted and databases dropped. Then its [`Imprint`] (parameters, members, users, roles, shards, zones,
+//!   settings, databases) must equal that of the new cluster; otherwise the cluster is ended and another started.
 //!
-//! The pool also bounds how many servers are at work in this process at once ([`SERVERS_AT_ONCE`]):
-//! on two cores more of them miss each other's heartbeats and hold elections that no test asked for.
-//! Idle clusters are ended when the process exits, and the oldest when they have more servers than
-//! [`IDLE_SERVERS_MAX`].
+//! The pool also limits the number of servers at work in this process ([`SERVERS_AT_ONCE`]): on two cores more of
+//! them miss each other's heartbeats and hold unexpected elections. Idle clusters are ended when the process exits,
+//! and the oldest when they have more servers than [`IDLE_SERVERS_MAX`].
 
 mod imprint;
 
@@ -35,14 +33,14 @@ use crate::error::Result;
 use crate::times;
 use imprint::Imprint;
 
-/// Most servers of the leased clusters of one process.
+/// Most servers in the leased clusters of one process.
 pub const SERVERS_AT_ONCE: u32 = 20;
-/// Most servers of idle clusters; each takes 150 MB, 200 MB for its files, and 0.6 % of a
-/// processor.
+/// Most servers in idle clusters. Each takes 150 MB of memory, 200 MB for its files, and 0.6 % of a processor.
 const IDLE_SERVERS_MAX: u32 = 16;
 /// A folder whose files are in memory.
 const MEMORY: &str = "/dev/shm";
-/// Bytes that must be free there; the servers of the suite need a third of them.
+/// Least free space in [`MEMORY`], in bytes, for which it is used; the servers of the test suite need a third of
+/// that.
 const MEMORY_FREE_MIN: u64 = 6 << 30;
 
 static AT_WORK: Semaphore = Semaphore::const_new(SERVERS_AT_ONCE as usize);
@@ -55,7 +53,7 @@ struct Idle {
     undo: Mutex<Vec<(Role, Document)>>,
 }
 
-/// A cluster that one test has; it goes back when this value is dropped.
+/// A cluster leased by one test; it returns to the pool when this value is dropped.
 #[derive(Debug)]
 pub struct Leased {
     idle: Option<Idle>,
@@ -63,25 +61,27 @@ pub struct Leased {
     _permit: Option<SemaphorePermit<'static>>,
 }
 
-/// A replica set to lease.
+/// Returns the specification of a replica set to lease.
 #[must_use]
 pub fn replica_set(members: u32) -> ClusterSpec {
     ClusterSpec::replica_set("pool", members)
 }
 
-/// A cluster of `shards` shards to lease, each of one member.
+/// Returns the specification of a sharded cluster to lease, of `shards` shards with one member each.
 #[must_use]
 pub fn sharded(shards: u32) -> ClusterSpec {
     ClusterSpec::sharded("pool", shards)
 }
 
-/// Leases a cluster like this; its name is the pool's, so ask it for the names of sets and nodes.
+/// Leases a cluster with this specification. Its name is chosen by the pool, so the names of sets and nodes must be
+/// read from it.
+#[crate::boxed]
 pub async fn lease(spec: ClusterSpec) -> Result<Leased> {
     let [leased] = lease_all([spec]).await?;
     Ok(leased)
 }
 
-/// Leases several clusters at once: two tests that took them one by one could wait for each other.
+/// Leases several clusters at once. Two tests that leased them one by one could deadlock.
 pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Leased; N]> {
     let servers = specs.iter().map(servers).sum::<u32>().min(SERVERS_AT_ONCE);
     let began = Instant::now();
@@ -99,8 +99,8 @@ pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Lease
     Ok(leased.try_into().expect("as many clusters as specifications"))
 }
 
-/// A folder in memory for data that need not outlive this machine's power; `None` if there is none
-/// with enough room.
+/// Returns a folder in memory, for data that need not survive a loss of power, or `None` if there is none with
+/// enough free space.
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     let room = rustix::fs::statvfs(MEMORY).ok()?;
@@ -108,7 +108,7 @@ pub fn folder() -> Option<PathBuf> {
     (free >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
 }
 
-/// Memory that could be used without swapping, in bytes: a file system in memory may be larger than
+/// Returns the memory that is available without swapping, in bytes. A file system in memory may be larger than
 /// that.
 fn available_memory() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -116,7 +116,7 @@ fn available_memory() -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Number of servers of a cluster.
+/// Returns the number of servers of a cluster.
 fn servers(spec: &ClusterSpec) -> u32 {
     spec.shards.map_or(spec.members, |shards| shards * spec.members + 1)
 }
@@ -147,19 +147,19 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
     Ok(Idle { cluster, new, undo: Mutex::default() })
 }
 
-/// True if two clusters differ by their names only.
+/// Returns true if two specifications differ only in their names.
 fn is_alike(one: &ClusterSpec, other: &ClusterSpec) -> bool {
     ClusterSpec { name: other.name.clone(), ..one.clone() } == *other
 }
 
 impl Leased {
-    /// Has `command` run on every server of this role, as the administrator, before another test gets
+    /// Registers `command` to be run on every server of this role, as the administrator, before another test gets
     /// the cluster.
     pub fn undo(&self, on: Role, command: Document) {
         locked(&self.inner().undo).push((on, command));
     }
 
-    /// Ends the cluster with this test: for a change that no command undoes.
+    /// Ends the cluster with this test, for a change that no command undoes.
     pub fn end_with_this_test(&self) {
         self.is_kept.store(false, Ordering::Relaxed);
     }
@@ -191,7 +191,7 @@ impl Drop for Leased {
         while all.iter().map(|idle| servers(idle.cluster.spec())).sum::<u32>() > IDLE_SERVERS_MAX {
             oldest.extend(all.pop_front());
         }
-        // To end servers takes a while, and others need not wait for it.
+        // Ending servers takes a while, and other tests need not wait for it.
         drop(all);
         drop(oldest);
     }
@@ -201,18 +201,18 @@ fn idle() -> MutexGuard<'static, VecDeque<Idle>> {
     locked(&IDLE)
 }
 
-/// A lock that a panicking test held is as good as another: that test's cluster is discarded.
+/// Locks a mutex. One that a panicking test held is valid too, because that test's cluster is discarded.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has idle clusters and their folders go when this process exits. Statics are not dropped; if this
-/// does not run, because the process is killed, the kernel ends the servers and the next testbed
-/// removes the folders.
+/// Registers the end of idle clusters and their folders at the exit of this process. Statics are not dropped. If
+/// this does not run, because the process is killed, the kernel ends the servers and the next testbed removes the
+/// folders.
 #[allow(unsafe_code, reason = "the standard library has no way to act at exit")]
 fn end_at_exit() {
     extern "C" fn end() {
-        // A panic must not cross into C; a kill would leave the same behind.
+        // A panic must not cross into C. After one, the same remains as after a kill.
         let _ = std::panic::catch_unwind(|| drop(std::mem::take(&mut *idle())));
     }
     static REGISTERED: Once = Once::new();

@@ -1,9 +1,9 @@
-//! Ports that stay a server's own while it is down.
+//! Ports that stay reserved for a server while it is down.
 //!
-//! A killed node must come back on the same port, but any process can take a free port. So ports are taken
-//! from outside the range that the kernel gives to outgoing connections, and each is reserved
-//! among testbeds by an abstract socket of the same number: such a name lives in the network
-//! namespace, as ports do, and the kernel frees it when its owner ends.
+//! A killed node must come back on the same port, but any process can take a free port. Ports are therefore taken
+//! from outside the range that the kernel gives to outgoing connections, and each is reserved among testbeds by an
+//! abstract socket named after it. Such a name belongs to the network namespace, as ports do, and the kernel frees
+//! it when its owner ends.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 const ATTEMPTS: u32 = 2_000;
 const FIRST: u32 = 20_000;
 
-/// A port that no other testbed takes while this value lives.
+/// A port that no other testbed takes while this value exists.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -23,9 +23,9 @@ pub struct Port {
 }
 
 impl Port {
-    /// Reserves a port on which nothing listens now.
+    /// Reserves a port that is free at the moment.
     pub fn reserve() -> Result<Self> {
-        // Concurrent processes begin at different places, so that they rarely meet.
+        // Concurrent processes begin at different ports, so that they rarely collide.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (first, count) = candidates();
         let offset = std::process::id().wrapping_mul(7_919);
@@ -47,20 +47,20 @@ impl Port {
         Some(Self { number, _reserved: reserved })
     }
 
-    /// Its number.
+    /// Returns the port number.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
     }
 }
 
-/// The ports that all nodes of a cluster have, each node on a loopback address of its own, as they would have on
-/// machines of their own.
+/// The ports that all nodes of a cluster use, each node on its own loopback address, as nodes on separate machines
+/// do.
 #[derive(Debug)]
 pub(crate) struct SharedPorts {
-    /// For clients.
+    /// Port for clients.
     pub(crate) clients: Port,
-    /// Between nodes.
+    /// Port for connections between nodes.
     pub(crate) peers: Port,
 }
 
@@ -69,15 +69,16 @@ impl SharedPorts {
         Ok(Self { clients: Port::reserve()?, peers: Port::reserve()? })
     }
 
-    /// The address of a node, from 1 on: a network of the loopback interface that no other cluster has.
+    /// Returns the address of a node, counted from 1, in a network of the loopback interface that no other cluster
+    /// uses.
     pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
         let [high, low] = self.clients.number().to_be_bytes();
         Ipv4Addr::new(127, high, low, node)
     }
 }
 
-/// The first candidate and how many there are: those below the kernel's range for outgoing
-/// connections, or, where that leaves too few, all unprivileged ones from [`FIRST`] on.
+/// Returns the first candidate and the number of candidates: the ports below the kernel's range for outgoing
+/// connections, or, if those are too few, all unprivileged ones from [`FIRST`] on.
 fn candidates() -> (u32, u32) {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let lowest_outgoing = range

@@ -1,9 +1,8 @@
-//! Child processes that cannot outlive this process, and identities of processes that cannot be
-//! confused.
+//! Child processes that cannot outlive this process, and unambiguous identities of processes.
 //!
-//! The kernel's parent-death signal fires when the *thread* that made the child ends, so every
-//! child is made by one thread that lives as long as this process. A process is identified by its
-//! id and its start time together: ids are used again, and a signal must never reach a stranger.
+//! The kernel's parent-death signal is sent when the *thread* that created the child ends, so every child is
+//! created by one thread that lives as long as this process. A process is identified by its id and its start time
+//! together: ids are reused, and a signal must never reach an unrelated process.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -17,23 +16,21 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// Bound on the wait for a stop signal to take effect; it takes less than a millisecond on an idle
-/// machine.
+/// Time allowed for a stop signal to take effect, which takes less than a millisecond on an idle machine.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_micros(200);
 
 type SpawnRequest = (Command, Sender<io::Result<Child>>);
 
-/// Starts `command` in a process group of its own; the kernel kills it when this process ends,
-/// for any reason.
+/// Starts `command` in its own process group. The kernel kills it when this process ends, for any reason.
 pub fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, requests) = mpsc::channel::<SpawnRequest>();
         let run = move || {
             for (command, reply) in requests {
-                // The requester may be gone; then dropping the child's handle is right, because it
-                // can only be gone when this process is ending.
+                // The requester may be gone. Dropping the child's handle is right then, because the requester can
+                // only be gone when this process is ending.
                 let _ = reply.send(spawn_bound_to_this_thread(command));
             }
         };
@@ -58,7 +55,7 @@ fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // If the parent died before the line above, no signal will ever come.
+            // If the parent died before the call above, no signal is ever sent.
             if rustix::process::getppid() != Some(parent) {
                 return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
             }
@@ -68,41 +65,41 @@ fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// A process that cannot be confused with a later one of the same id.
+/// Identity of a process, distinct from a later process with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     /// The process id.
     pub pid: u32,
-    /// Time of its start, in clock ticks since the machine's (field 22 of `/proc/PID/stat`).
+    /// Start time of the process, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub start_ticks: u64,
 }
 
-/// The kernel's view of a process.
+/// State of a process according to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Liveness {
-    /// It runs, or could.
+    /// The process runs, or is ready to run.
     Running,
-    /// It is stopped by a signal and does nothing until it is continued.
+    /// The process is suspended by a signal until it is resumed.
     Stopped,
-    /// It has ended (or another process has its id now).
+    /// The process has ended, or another process has its id now.
     Gone,
 }
 
 impl ProcessId {
-    /// The identity of the process that now has this id; `None` if there is none.
+    /// Returns the identity of the process that has this id now, or `None` if there is none.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         read_stat(pid).map(|(start_ticks, _)| Self { pid, start_ticks })
     }
 
-    /// This very process.
+    /// Returns the identity of this process.
     #[must_use]
     pub fn own() -> Self {
         Self::of(std::process::id()).expect("a running process has an entry in /proc")
     }
 
-    /// The state of this process; one that only waits for its parent counts as gone.
+    /// Returns the state of the process. A zombie counts as gone.
     #[must_use]
     pub fn liveness(self) -> Liveness {
         match read_stat(self.pid) {
@@ -115,15 +112,15 @@ impl ProcessId {
         }
     }
 
-    /// Sends a signal to this process and to no other; false if it is gone.
+    /// Sends a signal to this process and to no other. Returns false if it is gone.
     ///
-    /// A stop has taken effect when this returns. The kernel delivers the signal later than it
-    /// accepts it, and a reader of [`Self::liveness`] in between would see a running process.
+    /// A stop has taken effect when this returns. The kernel delivers the signal later than it accepts it, and a
+    /// caller of [`Self::liveness`] in between would see a running process.
     pub fn signal(self, signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(false);
         };
-        // The descriptor pins the process: a later process with the same id cannot be hit.
+        // The descriptor pins the process, so a later process with the same id cannot receive the signal.
         let pinned = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pinned) => pinned,
             Err(rustix::io::Errno::SRCH) => return Ok(false),
@@ -140,7 +137,7 @@ impl ProcessId {
         }
     }
 
-    /// Waits until a stop signal has taken effect, or the process is gone.
+    /// Waits until a stop signal has taken effect or the process is gone.
     fn wait_stopped(self) -> io::Result<()> {
         let sent = Instant::now();
         while self.liveness() == Liveness::Running {
@@ -158,10 +155,10 @@ impl ProcessId {
     }
 }
 
-/// Start time and state of a process, from `/proc/PID/stat`.
+/// Returns the start time, in clock ticks since boot, and the state of a process from `/proc/PID/stat`, or `None`.
 fn read_stat(pid: u32) -> Option<(u64, char)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses and may hold anything.
+    // The second field is the program's name in parentheses, and may contain any characters.
     let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     Some((fields.get(19)?.parse().ok()?, fields.first()?.chars().next()?))
 }

@@ -1,7 +1,7 @@
-//! Differences between the servers of one database and those of another: their command lines, the
-//! probe of their readiness, the sign that their port was taken.
+//! Differences between the servers of the databases: command lines, readiness probes, the sign that a port was
+//! taken.
 //!
-//! All else (ports, data, signals, ends) is [`crate::server`]'s and the same for each.
+//! Everything else (ports, data, signals, ends) is common and in [`crate::server`].
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -18,26 +18,26 @@ use crate::redis::Redis;
 use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(5);
-/// Exit code of MongoDB's servers when their port is taken.
+/// Exit code of MongoDB servers when their port is taken.
 const MONGO_EXIT_PORT_TAKEN: i32 = 48;
-/// The line that other servers log then: the system's own words.
+/// Text that the other servers log when their port is taken: the system's own message.
 const PORT_TAKEN: &str = "Address already in use";
 
-/// A server program, with the part of its command line that does not depend on its place.
+/// A server program, with the part of its command line that does not depend on its [`Place`].
 #[derive(Debug)]
 pub(crate) enum Program {
     /// `mongod`, or `mongos`.
     Mongo(Mongo),
     /// `redis-server`.
     Redis(Redis),
-    /// Kafka, broker and controller in one.
+    /// Kafka, broker and controller in one process.
     Kafka(Kafka),
     /// A node of a Cassandra cluster.
     Cassandra(Cassandra),
 }
 
 impl Program {
-    /// The program's file.
+    /// Returns the path of the program.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Mongo(mongo) => &mongo.path,
@@ -47,7 +47,7 @@ impl Program {
         }
     }
 
-    /// The address of a program that does not take a port of its own, but has one of its cluster's.
+    /// Returns the address of a program that uses a port of its cluster, or `None` if it reserves its own.
     pub(crate) fn fixed_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Cassandra(node) => Some(node.address()),
@@ -56,7 +56,7 @@ impl Program {
         }
     }
 
-    /// Its share of the processors, if it has one.
+    /// Returns the program's CPU limit, or `None` if it has none.
     pub(crate) fn cpu_share(&self) -> Option<&CpuShare> {
         match self {
             Self::Mongo(mongo) => mongo.share.as_ref(),
@@ -66,12 +66,12 @@ impl Program {
         }
     }
 
-    /// True if it has a data folder (a router has none).
+    /// Returns true if the program has a data folder (a router has none).
     pub(crate) fn keeps_data(&self) -> bool {
         !matches!(self, Self::Mongo(Mongo { keeps_data: false, .. }))
     }
 
-    /// Puts down the files that the program expects to find at its first start.
+    /// Writes the files that the program needs at its first start.
     pub(crate) async fn prepare(&self, place: &Place) -> Result<()> {
         match self {
             Self::Mongo(_) => Ok(()),
@@ -81,7 +81,7 @@ impl Program {
         }
     }
 
-    /// The command that starts it.
+    /// Returns the command that starts the program.
     pub(crate) fn command(&self, place: &Place) -> Result<Command> {
         let mut command = match self {
             Self::Mongo(mongo) => mongo.command(place),
@@ -93,7 +93,7 @@ impl Program {
         Ok(command)
     }
 
-    /// Asks the server at `port` for an answer.
+    /// Checks that the server at `port` answers.
     pub(crate) async fn probe(&self, port: u16) -> Result<()> {
         match self {
             Self::Mongo(_) => wire::hello(port, PROBE_BOUND).await.map(drop),
@@ -103,7 +103,7 @@ impl Program {
         }
     }
 
-    /// True if it ended because its port was taken.
+    /// Returns true if the server ended because its port was taken.
     pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
         match self {
             Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),
@@ -113,7 +113,7 @@ impl Program {
         }
     }
 
-    /// Has it take other ports than before, besides the one that [`Place`] names.
+    /// Chooses new ports for the program, except the one in its [`Place`].
     pub(crate) fn change_ports(&mut self) -> Result<()> {
         match self {
             Self::Mongo(_) | Self::Redis(_) | Self::Cassandra(_) => Ok(()),
@@ -122,17 +122,17 @@ impl Program {
     }
 }
 
-/// A server of MongoDB's.
+/// A MongoDB server.
 #[derive(Debug)]
 pub(crate) struct Mongo {
     pub(crate) path: PathBuf,
-    /// Besides those that its place asks for.
+    /// Arguments other than those that follow from its [`Place`].
     pub(crate) arguments: Vec<OsString>,
-    /// True if it keeps data (a router does not).
+    /// True if the server has a data folder (a router has none).
     pub(crate) keeps_data: bool,
-    /// True if it has the lowest priority.
+    /// True if the server has a low scheduling priority.
     pub(crate) yields_cpu: bool,
-    /// Its share of the processors; none if it takes what it gets.
+    /// CPU limit of the server; `None` if it is unlimited.
     pub(crate) share: Option<CpuShare>,
 }
 
@@ -141,9 +141,10 @@ impl Mongo {
         let mut command = if let Some(share) = &self.share {
             share.command(&self.path)
         } else if self.yields_cpu {
-            // It becomes the server.
+            // `nice` becomes the server. Its share is a tenth of that of each other busy process. At the lowest
+            // priority a server did not start within two minutes on a machine with eight busy processes.
             let mut command = Command::new("nice");
-            command.args(["-n", "19"]).arg(&self.path);
+            command.args(["-n", "10"]).arg(&self.path);
             command
         } else {
             Command::new(&self.path)

@@ -1,12 +1,12 @@
-//! A Redis server: its configuration, its command line, and the probe of its readiness.
+//! A Redis server: its configuration, its command line, and its readiness probe.
 //!
-//! It keeps an append-only file, to which it writes before it answers, so that a killed server
-//! comes back with everything that it had acknowledged. Its configuration is a file, which
-//! `CONFIG REWRITE` changes, and with which a killed server is started again.
+//! It has an append-only file, to which it writes before it answers, so a server that is killed and restarted has
+//! everything that it had acknowledged. Its configuration is a file, which `CONFIG REWRITE` changes, and which a
+//! restart uses.
 //!
-//! A node of a cluster has an address of its own. It has to name that to the others and to connect
-//! to them from it, or they take it for another one; and its protected mode has to be off, or
-//! replicas are refused while the cluster says that all is well.
+//! A node of a cluster has its own address. It has to announce that address to the others and to connect to them
+//! from it, or they take it for another node; and its protected mode has to be off, or replicas are rejected while
+//! the cluster reports no problem.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,24 +23,24 @@ use crate::place::Place;
 use crate::port::SharedPorts;
 use crate::wire;
 
-/// The name of the file with the configuration.
+/// Name of the configuration file.
 pub(crate) const CONFIGURATION: &str = "redis.conf";
-/// Time after which a node that is silent counts as failed by the others, in milliseconds.
+/// Time without a reply after which the other nodes consider a node failed, in ms.
 const NODE_TIMEOUT_MS: u32 = 3_000;
 
-/// `redis-server`, and how much it may hold.
+/// `redis-server`, its limits, and its role in a cluster.
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) path: PathBuf,
-    /// Limit of its data, in MiB; writes are refused beyond.
+    /// Limit of its data, in MiB; writes beyond it are rejected.
     pub(crate) memory_mb: u32,
-    /// Its place in a cluster; `None` for a server that stands alone.
+    /// Its address in a cluster; `None` for a single server.
     pub(crate) node: Option<RedisNode>,
-    /// Its share of the processors; none if it takes what it gets.
+    /// CPU limit of the server; `None` if it is unlimited.
     pub(crate) share: Option<CpuShare>,
 }
 
-/// The address of a node of a cluster.
+/// Address of a node of a cluster.
 #[derive(Debug)]
 pub(crate) struct RedisNode {
     pub(crate) ports: Arc<SharedPorts>,
@@ -48,14 +48,14 @@ pub(crate) struct RedisNode {
 }
 
 impl RedisNode {
-    /// Its address for clients.
+    /// Returns the node's address for clients.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((self.host, self.ports.clients.number()))
     }
 }
 
 impl Redis {
-    /// Writes the configuration.
+    /// Writes the configuration file.
     pub(crate) fn prepare(&self, place: &Place) -> Result<()> {
         let folder = place.configuration();
         let doing = || format!("write the configuration {}", folder.display());
@@ -106,18 +106,18 @@ impl Redis {
         Ok(command)
     }
 
-    /// Its address, if it does not take a port of its own.
+    /// Returns the address of a node of a cluster, or `None` for a single server.
     pub(crate) fn fixed_address(&self) -> Option<SocketAddr> {
         self.node.as_ref().map(RedisNode::address)
     }
 
-    /// Asks it, at this port if it stands alone, for its PONG.
+    /// Pings the server: at its cluster address, or at `port` for a single server.
     pub(crate) async fn probe(&self, port: u16, bound: Duration) -> Result<()> {
         ping(self.fixed_address().unwrap_or(wire::local(port)), bound).await
     }
 }
 
-/// Asks a server for its PONG; it is not given while data is loaded.
+/// Pings a server. It does not reply with PONG while it loads its data.
 pub(crate) async fn ping(server: SocketAddr, bound: Duration) -> Result<()> {
     const EXPECTED: &[u8] = b"+PONG\r\n";
     let exchange = async {

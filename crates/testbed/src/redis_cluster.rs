@@ -1,4 +1,4 @@
-//! A Redis Cluster: masters that share the slots, and replicas of each, every node with a loopback address of its own.
+//! A Redis Cluster: masters that share the slots, and replicas of each; every node has its own loopback address.
 
 mod forming;
 
@@ -22,37 +22,37 @@ use crate::single::{Engine, SingleSpec};
 
 pub(crate) use forming::state_of;
 
-/// The specification of a Redis Cluster.
+/// Specification of a Redis Cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedisClusterSpec {
-    /// The testbed's name, after which its nodes are named; as that of another cluster.
+    /// Name of the testbed, which prefixes the names of its nodes.
     pub name: String,
-    /// The number of masters.
+    /// Number of masters.
     pub masters: u8,
-    /// The number of replicas of each master.
+    /// Number of replicas of each master.
     pub replicas: u8,
     /// Limit of each node's data, in MiB.
     pub memory_mb: u32,
-    /// What each node may use of the processors, in percent of one; as much as it gets if `None`.
+    /// CPU limit of each node, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
-    /// The folder below which data and logs are put; the system's temporary folder if `None`.
+    /// Folder in which data and logs are created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
 }
 
 impl RedisClusterSpec {
-    /// The least masters: of fewer no majority is left to agree on a fail-over.
+    /// Least number of masters: with fewer no majority remains to agree on a fail-over.
     const MASTERS_MIN: u8 = 3;
-    /// The most nodes on one machine.
+    /// Most nodes on one machine.
     const NODES_MAX: u32 = 32;
 
-    /// A cluster of so many masters, each with one replica.
+    /// Returns the specification of a cluster of `masters` masters, each with one replica.
     #[must_use]
     pub fn new(name: &str, masters: u8) -> Self {
         let (name, memory_mb) = (name.into(), SingleSpec::MEMORY_MB);
         Self { name, masters, replicas: 1, memory_mb, cpu_percent: None, folder: None }
     }
 
-    /// Checks that such a cluster can be started; the error says what to change.
+    /// Checks that the cluster can be started. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         if !valid_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
@@ -89,8 +89,9 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts the nodes, makes a cluster of them, and waits until each one says that it is well and every replica has
-    /// what its master has. The first nodes are the masters, those behind them the replicas of one master after the other.
+    /// Starts the nodes, forms a cluster of them, and waits until each node reports that the cluster is healthy and
+    /// every replica is in sync with its master. The first nodes are the masters; the others are assigned as
+    /// replicas to the masters in turn.
     pub async fn start(spec: RedisClusterSpec) -> Result<Self> {
         spec.check()?;
         let path = binary::find_redis()?;
@@ -114,43 +115,43 @@ impl RedisCluster {
         Ok(Self { nodes, spec, scratch, unshared })
     }
 
-    /// Its specification.
+    /// Returns the specification of the cluster.
     #[must_use]
     pub fn spec(&self) -> &RedisClusterSpec {
         &self.spec
     }
 
-    /// The connection string, `redis://host:port,host:port`.
+    /// Returns the connection string, `redis://host:port,host:port`.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("redis://{}", self.nodes.addresses())
     }
 
-    /// Why its nodes have no share of the processors although one was asked for; none if they have.
+    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.unshared.as_deref()
     }
 
-    /// All nodes as they are now.
+    /// Returns the current state of all nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         self.nodes.infos()
     }
 
-    /// The folder with data and logs.
+    /// Returns the folder with data and logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Its nodes, to give faults to.
+    /// Returns the nodes, for fault injection.
     #[must_use]
     pub fn servers(&self) -> &Servers {
         &self.nodes
     }
 
-    /// Has a replica of the master take its place, and returns that one's name.
+    /// Makes a replica of the master `node` take over from it, and returns the replica's name.
     pub(crate) async fn step_down(&self, node: &str) -> Result<String> {
         let address = self.nodes.named(node)?.socket();
         let new = forming::fail_over(node, address).await?;
@@ -160,7 +161,8 @@ impl RedisCluster {
     }
 }
 
-/// The file with the configuration of a Redis server, below its testbed's folder. `CONFIG REWRITE` changes it.
+/// Returns the path of a Redis server's configuration file in its testbed's folder. `CONFIG REWRITE` changes the
+/// file.
 #[must_use]
 pub fn redis_configuration_of(folder: &Path, node: &str) -> PathBuf {
     folder.join(node).with_extension("conf").join(CONFIGURATION)

@@ -1,11 +1,11 @@
-//! A TCP relay that stands before a node or a router and can be cut, slowed, stalled and restored.
+//! A TCP relay before a node or a router, which can be cut, slowed, stalled and restored.
 //!
-//! The kernel's own delay queue is not available everywhere, so the latency is made here: each
-//! chunk is stamped on arrival and sent on when its time has come, in order. The chunks that wait
-//! in between are bounded; beyond that the sender is held back, as by a long wire.
+//! The kernel's own delay queue is not available everywhere, so the relay delays chunks itself: each chunk is
+//! stamped on arrival and forwarded after the delay, in order. The number of waiting chunks is bounded; beyond that
+//! the sender is blocked, as on a long-distance link.
 //!
-//! A relay runs on a thread and a runtime of its own: the delays that it makes do not depend on
-//! how busy the caller's runtime is, and it outlives any one of them.
+//! A relay has its own thread and runtime: its delays do not depend on the load of the caller's runtime, and it
+//! outlives that runtime.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
@@ -19,22 +19,22 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 
-/// Bytes read at once.
+/// Most bytes in one read.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks under way in one direction of one connection: 16 MiB at most.
+/// Most chunks in transit in one direction of one connection: 16 MiB.
 const CHUNKS_UNDER_WAY: usize = 256;
 
-/// The state of a relay's connections.
+/// State of a relay's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Passes everything on, this much later in each direction.
+    /// Forwards everything, with this delay in each direction.
     Open {
-        /// The delay of each chunk.
+        /// Delay of each chunk.
         latency: Duration,
     },
-    /// Passes nothing on, and keeps connections open: the peer seems to have fallen silent.
+    /// Forwards nothing, and leaves connections open: the peer appears silent.
     Stalled,
-    /// Breaks all connections and every new one: the peer seems to be gone.
+    /// Breaks all connections and every new one: the peer appears to be gone.
     Cut,
 }
 
@@ -47,7 +47,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay on a free port of this machine before `target`, a port of this machine.
+    /// Starts a relay on a free port of this machine to the port `target` of this machine.
     pub fn start(target: u16) -> Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -66,23 +66,23 @@ impl Relay {
         Ok(Self { address, mode: Some(mode), thread: Some(thread) })
     }
 
-    /// The port that stands for the target.
+    /// Returns the port of the relay.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// The address that stands for the target, as `host:port`.
+    /// Returns the address of the relay, as `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Changes the relay's mode, for open connections as for new ones.
+    /// Changes the relay's mode, for existing and new connections.
     pub fn set(&self, mode: Mode) {
         if let Some(sender) = &self.mode {
-            // Without a receiver the thread has ended, which only a failed accept makes it do;
-            // the connections are broken then, in each mode.
+            // Without a receiver the thread has ended, which happens only after a failed accept; the connections
+            // are broken then, in every mode.
             let _ = sender.send(mode);
         }
     }
@@ -92,17 +92,17 @@ impl Relay {
         self.set(Mode::Cut);
     }
 
-    /// Passes everything on `latency` later, in each direction.
+    /// Forwards everything with the delay `latency` in each direction.
     pub fn slow(&self, latency: Duration) {
         self.set(Mode::Open { latency });
     }
 
-    /// Passes nothing on, and keeps connections open.
+    /// Forwards nothing, and leaves connections open.
     pub fn stall(&self) {
         self.set(Mode::Stalled);
     }
 
-    /// Passes everything on at once. Connections that were cut stay broken; stalled data flows.
+    /// Forwards everything without delay. Connections that were cut stay broken; stalled data is forwarded.
     pub fn restore(&self) {
         self.set(Mode::Open { latency: Duration::ZERO });
     }
@@ -112,7 +112,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.mode = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the relay's thread has already been reported by the thread itself.
+            // The relay's thread has reported its panic itself.
             let _ = thread.join();
         }
     }
@@ -131,7 +131,7 @@ async fn serve(
                     let mode = changes.clone();
                     tokio::spawn(async move { connection(client, target, mode).await });
                 }
-                // Out of file descriptors, or a connection broken before it was taken.
+                // Out of file descriptors, or the connection broke before it was accepted.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
             changed = changes.changed() => if changed.is_err() { return },
@@ -145,7 +145,7 @@ async fn connection(client: TcpStream, target: SocketAddr, mut mode: watch::Rece
         return reset(&client);
     }
     let Ok(server) = TcpStream::connect(target).await else { return reset(&client) };
-    // Chunks are sent on as they came; waiting for more would add latency.
+    // Chunks are forwarded as they arrived; waiting for more would add latency.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (client_read, client_write) = client.into_split();
     let (server_read, server_write) = server.into_split();
@@ -162,16 +162,16 @@ async fn connection(client: TcpStream, target: SocketAddr, mut mode: watch::Rece
 }
 
 async fn until_cut(mut mode: watch::Receiver<Mode>) {
-    // An error means that the relay itself is gone: the connection goes with it.
+    // An error means that the relay itself is gone: the connection ends with it.
     let _ = mode.wait_for(|mode| *mode == Mode::Cut).await;
 }
 
-/// Has the kernel answer with a reset instead of an orderly end.
+/// Makes the kernel close the connection by a reset instead of an orderly end.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Carries one direction: reading and stamping on one side, waiting and writing on the other.
+/// Forwards one direction: one task reads and stamps chunks, the other waits and writes.
 async fn direction(from: OwnedReadHalf, to: OwnedWriteHalf, mode: watch::Receiver<Mode>) {
     let (sender, receiver) = mpsc::channel(CHUNKS_UNDER_WAY);
     tokio::join!(receive(from, sender), deliver(receiver, to, mode));

@@ -1,4 +1,4 @@
-//! A replica set: its members, its first configuration, and waiting for it to settle.
+//! A replica set: its members, its initial configuration, and waiting until it has settled.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,36 +16,36 @@ use crate::server::{Launch, Server};
 use crate::spec::{ClusterSpec, Role};
 use crate::wire::{self, Hello};
 
-/// Longest time for a set to have a primary and every member following it.
+/// Time allowed for a set to have a primary that every member follows.
 pub(crate) const SETTLE_BOUND: Duration = Duration::from_secs(120);
 const COMMAND_BOUND: Duration = Duration::from_secs(60);
 const HELLO_BOUND: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The purpose of a replica set.
+/// Purpose of a replica set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Holds data and stands alone.
+    /// A replica set that is not part of a sharded cluster.
     Standalone,
-    /// Holds a part of a sharded cluster's data.
+    /// A shard: it has a part of a sharded cluster's data.
     Shard,
-    /// Holds a sharded cluster's metadata.
+    /// The config server: it has a sharded cluster's metadata.
     Config,
 }
 
-/// The members of one replica set.
+/// One replica set and its members.
 #[derive(Debug)]
 pub(crate) struct ReplicaSet {
     pub(crate) name: String,
     pub(crate) purpose: Purpose,
     pub(crate) members: Vec<Server>,
-    /// Why members have no share of the processors although one was asked for.
+    /// Reason why CPU limits were requested but are unavailable; `None` otherwise.
     pub(crate) unshared: Option<String>,
 }
 
 impl ReplicaSet {
-    /// Starts `count` members, makes them a replica set with its users, and waits until a majority
-    /// write succeeds and every member follows.
+    /// Starts `count` members, initiates the replica set, creates its users, and waits until a majority write
+    /// succeeds and every member follows.
     pub(crate) async fn start(
         set: String,
         purpose: Purpose,
@@ -81,7 +81,7 @@ impl ReplicaSet {
         Ok(set)
     }
 
-    /// The role of its members in their cluster.
+    /// Returns the role of the members in their cluster.
     pub(crate) fn role(&self) -> Role {
         if self.purpose == Purpose::Config { Role::Config } else { Role::Member }
     }
@@ -107,7 +107,7 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// Waits until one member is primary and every other running one is a secondary that knows it.
+    /// Waits until one member is primary and every other running member is a secondary that knows it.
     pub(crate) async fn wait_settled(&self) -> Result<&Server> {
         self.wait(&format!("a settled replica set {}", self.name), |states| {
             let primary = sole_primary(states)?;
@@ -117,7 +117,7 @@ impl ReplicaSet {
                     (hello.primary || hello.secondary)
                         && hello.primary_address.as_ref() == Some(&address)
                 }
-                // One that was stopped or killed cannot follow, and its test knows that.
+                // A member that was stopped or killed cannot follow, and its test expects that.
                 None => server.liveness() != Liveness::Running,
             });
             settled.then_some(primary)
@@ -125,7 +125,7 @@ impl ReplicaSet {
         .await
     }
 
-    /// Waits until a member that `wanted` accepts is the primary.
+    /// Waits until the primary is a member that `wanted` accepts.
     pub(crate) async fn wait_primary(&self, wanted: impl Fn(&Server) -> bool) -> Result<&Server> {
         self.wait(&format!("a primary of {}", self.name), |states| {
             sole_primary(states).filter(|index| wanted(&self.members[*index]))
@@ -133,7 +133,7 @@ impl ReplicaSet {
         .await
     }
 
-    /// Asks all members again and again until `decide` names one of them.
+    /// Polls all members until `decide` selects one of them.
     async fn wait(
         &self,
         what: &str,
@@ -156,10 +156,10 @@ impl ReplicaSet {
         }
     }
 
-    /// The reply of each member; `None` for one that does not answer.
+    /// Returns the reply of each member; `None` for a member that does not reply.
     pub(crate) async fn states(&self) -> Vec<Option<Hello>> {
         let asked = self.members.iter().map(|server| async {
-            // A stopped or killed process cannot answer: do not spend the bound on it.
+            // A stopped or killed process cannot reply, so no time is spent on it.
             match server.liveness() {
                 Liveness::Running => wire::hello(server.port(), HELLO_BOUND).await.ok(),
                 Liveness::Stopped | Liveness::Gone => None,
@@ -176,14 +176,14 @@ impl ReplicaSet {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    /// Waits until every member has a write, and the users before it.
+    /// Waits until every member has a new write, and with it the users that were created before.
     pub(crate) async fn confirm_write(
         &self,
         primary: &Server,
         credentials: Option<&Credentials>,
     ) -> Result<()> {
         let members = i32::try_from(self.members.len()).expect("at most seven members");
-        // A note in the oplog is a write that leaves no collection behind.
+        // A note in the oplog is a write that creates no collection.
         let command = doc! {
             "appendOplogNote": 1,
             "data": { "imago": "testbed ready" },
@@ -193,12 +193,12 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// `set/host:port,host:port`, as the servers name a set to each other.
+    /// Returns `set/host:port,host:port`, the form that servers use among themselves.
     pub(crate) fn seed(&self) -> String {
         format!("{}/{}", self.name, self.addresses())
     }
 
-    /// `host:port,host:port`.
+    /// Returns the addresses of the members, `host:port,host:port`.
     pub(crate) fn addresses(&self) -> String {
         self.members.iter().map(Server::address).collect::<Vec<_>>().join(",")
     }
@@ -207,11 +207,11 @@ impl ReplicaSet {
 fn sole_primary(states: &[Option<Hello>]) -> Option<usize> {
     let is_primary = |state: &Option<Hello>| state.as_ref().is_some_and(|hello| hello.primary);
     let mut primaries = (0..states.len()).filter(|index| is_primary(&states[*index]));
-    // Two for a moment are possible after a stop: the old one does not know yet.
+    // Two primaries are possible for a moment after a stop: the old one does not know of the new one yet.
     primaries.next().filter(|_| primaries.next().is_none())
 }
 
-/// The parts that all servers of a cluster share.
+/// Properties that all servers of a cluster share.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
     pub(crate) mongod: &'a Path,
@@ -235,18 +235,24 @@ fn arguments(
     arguments.extend(["--wiredTigerCacheSizeGB".into(), cache_gb.into()]);
     if let Some(oplog_mb) = spec.oplog_mb {
         arguments.extend(["--oplogSize".into(), oplog_mb.to_string().into()]);
-        // The oplog is cut only up to the last checkpoint, of which there is one a minute otherwise.
+        // The oplog is truncated only up to the last checkpoint, and by default there is one per minute.
         arguments.extend(["--syncdelay".into(), "1".into()]);
     }
     if let Some(credentials) = credentials {
         arguments.extend(["--keyFile".into(), PathBuf::from(&credentials.key_file).into()]);
     }
+    if let Some(tls) = &spec.tls {
+        arguments.extend(["--tlsMode".into(), "preferTLS".into()]);
+        arguments.extend(["--tlsCertificateKeyFile".into(), tls.server.clone().into()]);
+        arguments.extend(["--tlsCAFile".into(), tls.authority.clone().into()]);
+        arguments.push("--tlsAllowConnectionsWithoutCertificates".into());
+    }
     let mut parameters: Vec<(&str, &str)> = vec![("diagnosticDataCollectionEnabled", "false")];
     if purpose == Purpose::Config {
-        // Otherwise even an empty collection takes five minutes to reshard.
+        // By default resharding takes at least five minutes, even for an empty collection.
         parameters.push(("reshardingMinimumOperationDurationMillis", "0"));
     }
-    // A server refuses a parameter that is there twice.
+    // A server rejects a parameter that is given twice.
     parameters.retain(|(name, _)| !spec.parameters.iter().any(|(other, _)| other == name));
     parameters.extend(spec.parameters.iter().map(|(name, value)| (&**name, &**value)));
     for (name, value) in parameters {

@@ -1,8 +1,8 @@
-//! The router of a cluster: a real `mongos` where this machine has one, else the stand-in of
-//! [`crate::router`], on a port that stays its own while it is down.
+//! The router of a cluster: a real `mongos` if this machine has one, else the stand-in of [`crate::router`], on a
+//! port that stays reserved while it is down.
 //!
-//! The stand-in gets a thread and a runtime of its own, like the process that it replaces: it serves
-//! clients of any runtime, and outlives the one on which the cluster was started.
+//! The stand-in has its own thread and runtime, like the process that it replaces: it serves clients of any
+//! runtime, and outlives the runtime on which the cluster was started.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ use crate::router::{Router, RouterSpec, Threads};
 use crate::server::{Launch, Server};
 use crate::spec::{NodeInfo, Role};
 
-/// Longest time for the stand-in's threads to end; those that still run then are left alone.
+/// Time allowed for the stand-in's threads to end; those that still run then are abandoned.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
 /// A cluster's router.
@@ -36,8 +36,7 @@ pub(crate) enum RouterProcess {
 }
 
 impl RouterProcess {
-    /// Starts `mongos`, or the stand-in if that is `None`, before the config server `config`
-    /// (`SET/HOST:PORT,…`).
+    /// Starts `mongos`, or the stand-in if `mongos` is `None`, for the config server `config` (`SET/HOST:PORT,…`).
     pub(crate) async fn start(
         name: String,
         mongos: Option<PathBuf>,
@@ -67,7 +66,7 @@ impl RouterProcess {
         Ok(Self::Mongos(Server::start(launch, folder).await?))
     }
 
-    /// Its name within the cluster.
+    /// Returns the router's name in the cluster.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Mongos(server) => server.name(),
@@ -75,7 +74,7 @@ impl RouterProcess {
         }
     }
 
-    /// `host:port`.
+    /// Returns the router's address, `host:port`.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Mongos(server) => server.address(),
@@ -83,7 +82,7 @@ impl RouterProcess {
         }
     }
 
-    /// Ends it at once; its clients' connections break.
+    /// Ends the router at once; its clients' connections break.
     pub(crate) fn kill(&self) -> Result<()> {
         match self {
             Self::Mongos(server) => server.kill(),
@@ -91,7 +90,7 @@ impl RouterProcess {
         }
     }
 
-    /// Starts it again on the same port.
+    /// Starts the router again on the same port.
     pub(crate) async fn restart(&self) -> Result<()> {
         match self {
             Self::Mongos(server) => server.restart().await,
@@ -99,7 +98,7 @@ impl RouterProcess {
         }
     }
 
-    /// The process to stop and continue; the stand-in has none of its own.
+    /// Returns the process to suspend and resume, or an error for the stand-in, which has no process of its own.
     pub(crate) fn server(&self) -> Result<&Server> {
         match self {
             Self::Mongos(server) => Ok(server),
@@ -111,7 +110,7 @@ impl RouterProcess {
         }
     }
 
-    /// The node as it is now.
+    /// Returns the current state of the router.
     pub(crate) fn info(&self) -> NodeInfo {
         let (port, process, log) = match self {
             Self::Mongos(server) => (server.port(), server.process(), Some(server.log())),
@@ -186,8 +185,8 @@ impl StandIn {
                     Err(error) => drop(listening.send(Err(error))),
                 }
             });
-            // Waits until the listener and the clients' connections are closed: only then is the
-            // port free for a restart.
+            // Waits until the listener and the clients' connections are closed: only then is the port free for a
+            // restart.
             runtime.shutdown_timeout(STOP_BOUND);
         };
         let thread = std::thread::Builder::new().name("testbed-router".into()).spawn(serve);
@@ -222,7 +221,7 @@ impl Drop for StandIn {
 
 impl Running {
     fn end(self) {
-        // A thread that has ended needs no word; one that panicked has told so itself.
+        // A thread that has ended needs no signal; one that panicked has reported that itself.
         let _ = self.stop.send(());
         let _ = self.thread.join();
     }

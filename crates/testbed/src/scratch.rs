@@ -1,9 +1,9 @@
-//! A cluster's own folder of data and logs, removed with the cluster.
+//! The folder of a cluster's data and logs, removed with the cluster.
 //!
-//! A process that is killed cannot remove its folder. Each folder therefore holds a locked file;
-//! the kernel drops the lock with its owner, and the next process that makes a folder removes those whose
-//! lock is free. A folder gets its telling name only once it is locked, so that none is removed
-//! between its making and its locking.
+//! A process that is killed cannot remove its folder. Each folder therefore contains a locked file. The kernel
+//! releases the lock when its owner ends, and the next process that makes a folder removes those with a free lock.
+//! A folder gets its recognisable name only once it is locked, so that it cannot be removed between its creation
+//! and its locking.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 const PREFIX: &str = "imago-testbed-";
 const LOCK: &str = "owner.lock";
 
-/// A folder that is removed when this value is dropped, and by others if this process dies.
+/// A folder that is removed when this value is dropped, or by other processes if this one dies.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -25,8 +25,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder for `name` below `base` (default: the system's temporary folder), readable by
-    /// this user only, and removes the folders of dead owners there.
+    /// Makes a folder for `name` in `base` (default: the system's temporary folder), readable by this user only,
+    /// and removes the folders of dead owners there.
     pub fn new(name: &str, base: Option<&Path>) -> Result<Self> {
         let base = base.map_or_else(std::env::temp_dir, Path::to_path_buf);
         sweep(&base);
@@ -42,7 +42,7 @@ impl Scratch {
         Ok(Self { path, _lock: lock })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -55,14 +55,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the folders below `base` whose owners are gone.
+/// Removes the folders in `base` whose owners have ended.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // A lock that cannot be opened or taken belongs to a living process, or to another user.
+        // A lock that cannot be opened or taken belongs to a running process, or to another user.
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             remove(&entry.path());
@@ -70,7 +70,7 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Removes a folder; a server that is just being killed may still add a file meanwhile.
+/// Removes a folder. Attempts are repeated because a server that is being killed may still add a file.
 pub(crate) fn remove(path: &Path) {
     const ATTEMPTS: u32 = 20;
     for _ in 0..ATTEMPTS {
@@ -91,7 +91,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     written.map_err(Error::io(format!("write {}", path.display())))
 }
 
-/// `bytes` random bytes in hexadecimal.
+/// Returns `bytes` random bytes in hexadecimal.
 pub(crate) fn random_hex(bytes: usize) -> Result<String> {
     let mut random = vec![0; bytes];
     File::open("/dev/urandom")

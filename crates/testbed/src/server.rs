@@ -1,5 +1,5 @@
-//! One server process: started on a reserved port, stopped with its value, restarted on the same
-//! port and data.
+//! One server process: started on a reserved port, killed when its value is dropped, restarted on the same port and
+//! data.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,20 +14,20 @@ use crate::port::Port;
 use crate::process::{self, Liveness, ProcessId};
 use crate::program::{Place, Program};
 
-/// Longest time for a server to answer after its start; a busy machine needs far longer than an
-/// idle one's second.
+/// Time allowed for a server to answer after its start; a busy machine needs far longer than the one second of an
+/// idle one.
 const ANSWER_BOUND: Duration = Duration::from_secs(120);
-/// Longest time for a server to end after it was asked to.
+/// Time allowed for a server to end after a request to end.
 const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(40);
 const PORT_ATTEMPTS: u32 = 5;
 
-/// The command to start.
+/// A program to start, and the name of the server.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// The server's name within its cluster.
+    /// Name of the server in its cluster.
     pub(crate) name: String,
-    /// The program, with the part of its command line that does not depend on its place.
+    /// The program, with the part of its command line that does not depend on its [`Place`].
     pub(crate) program: Program,
 }
 
@@ -36,13 +36,13 @@ pub(crate) struct Launch {
 pub(crate) struct Server {
     launch: Launch,
     folder: PathBuf,
-    /// Its own port on 127.0.0.1; none of a program that has an address of its cluster's.
+    /// Its reserved port on 127.0.0.1; `None` for a program that uses an address of its cluster.
     port: Option<Port>,
     child: Mutex<Option<Child>>,
 }
 
 impl Server {
-    /// Starts a server with its files below `folder` and waits until it answers.
+    /// Starts a server with its files in `folder` and waits until it answers.
     pub(crate) async fn start(launch: Launch, folder: &Path) -> Result<Self> {
         let data = folder.join(&launch.name);
         if launch.program.keeps_data() {
@@ -57,7 +57,7 @@ impl Server {
             server.launch.program.prepare(&server.place()).await?;
             server.spawn()?;
             match server.wait_answering().await {
-                // Another process took the port between its reservation and the server's start.
+                // Another process took the port between its reservation and the start of the server.
                 Err(Error::ServerEnded { status, log, .. })
                     if attempt < PORT_ATTEMPTS
                         && !is_fixed
@@ -72,7 +72,7 @@ impl Server {
         unreachable!("the loop ends at its last attempt")
     }
 
-    /// Holds it to its share of the processors, or lets it have what it gets; nothing if it has no share.
+    /// Enforces the server's CPU limit, or suspends it; without a limit this does nothing.
     pub(crate) fn hold_cpu_share(&self, is_held: bool) -> Result<()> {
         let Some(share) = self.launch.program.cpu_share() else { return Ok(()) };
         let doing = format!("change the share of the processors of {}", self.name());
@@ -132,7 +132,7 @@ impl Server {
         Ok(status)
     }
 
-    /// Kills the process at once (kill -9) and waits until it is gone.
+    /// Kills the process at once (kill -9) and waits until it has ended.
     pub(crate) fn kill(&self) -> Result<()> {
         let Some(mut child) = self.child().take() else {
             return Err(self.wrong_state("kill", "is not running"));
@@ -144,7 +144,7 @@ impl Server {
             .map_err(Error::io(format!("kill {}", self.name())))
     }
 
-    /// Asks the process to end (SIGTERM), as the system does when it shuts down, and waits until it is gone.
+    /// Asks the process to end (SIGTERM), as the system does when it shuts down, and waits until it has ended.
     pub(crate) async fn terminate(&self) -> Result<()> {
         self.signal("end", Signal::TERM)?;
         let started = Instant::now();
@@ -158,12 +158,12 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the process where it is (SIGSTOP): its connections stay open and silent.
+    /// Suspends the process (SIGSTOP): its connections stay open and silent.
     pub(crate) fn stop(&self) -> Result<()> {
         self.signal("stop", Signal::STOP)
     }
 
-    /// Lets a stopped process go on (SIGCONT).
+    /// Resumes a suspended process (SIGCONT).
     pub(crate) fn resume(&self) -> Result<()> {
         self.signal("continue", Signal::CONT)
     }
@@ -182,46 +182,46 @@ impl Server {
         Error::WrongState { action, node: self.name().to_owned(), state }
     }
 
-    /// The process, unless it was killed or has ended.
+    /// Returns the identity of the process, or `None` if it was killed or has ended.
     pub(crate) fn process(&self) -> Option<ProcessId> {
         let pid = self.child().as_ref()?.id();
         ProcessId::of(pid)
     }
 
-    /// The state of the process.
+    /// Returns the state of the process.
     pub(crate) fn liveness(&self) -> Liveness {
         self.process().map_or(Liveness::Gone, ProcessId::liveness)
     }
 
-    /// The server's name within its cluster.
+    /// Returns the server's name in its cluster.
     pub(crate) fn name(&self) -> &str {
         &self.launch.name
     }
 
-    /// The address it listens on, also while it is down.
+    /// Returns the address on which the server listens, also while it is down.
     pub(crate) fn socket(&self) -> SocketAddr {
         let own = |port: &Port| SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
         let fixed = self.launch.program.fixed_address();
         fixed.or(self.port.as_ref().map(own)).expect("a port of its own, or its cluster's")
     }
 
-    /// The port of [`Self::socket`].
+    /// Returns the port of [`Self::socket`].
     pub(crate) fn port(&self) -> u16 {
         self.socket().port()
     }
 
-    /// `host:port`, as it stands in connection strings.
+    /// Returns the address as `host:port`, for connection strings.
     pub(crate) fn address(&self) -> String {
         self.socket().to_string()
     }
 
-    /// Its log file.
+    /// Returns the path of the log file.
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join(format!("{}.log", self.launch.name))
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        // A panic elsewhere must not keep `drop` from killing the process.
+        // A panic in another thread must not prevent `drop` from killing the process.
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -229,7 +229,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child().take() {
-            // It fails only for a process that has ended, which is the aim.
+            // Killing fails only if the process has ended, which is the aim.
             let _ = child.kill();
             let _ = child.wait();
         }

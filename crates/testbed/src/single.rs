@@ -1,4 +1,4 @@
-//! A server that stands alone: one Redis, or one Kafka that is broker and controller in one.
+//! A single server: Redis, or Kafka as broker and controller in one process.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
 use crate::wire;
 
-/// Which server.
+/// Database of a single server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -27,7 +27,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Its name as it stands in commands.
+    /// Returns the name of the database as commands use it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// The least memory with which it serves, in MiB.
+    /// Returns the least memory with which the server works, in MiB.
     pub(crate) fn memory_mb_min(self) -> u32 {
         match self {
             Self::Redis => 8,
@@ -53,32 +53,32 @@ impl Engine {
     }
 }
 
-/// The server to start.
+/// Specification of a single server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SingleSpec {
-    /// The testbed's name, after which its node is named; as that of a cluster.
+    /// Name of the testbed, which prefixes the name of its node.
     pub name: String,
-    /// Which server.
+    /// Database of the server.
     pub engine: Engine,
     /// Limit of Redis' data, or of Kafka's heap, in MiB.
     pub memory_mb: u32,
-    /// What Redis may use of the processors, in percent of one; as much as it gets if `None`.
+    /// CPU limit of Redis, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
-    /// The folder below which data and log are put; the system's temporary folder if `None`.
+    /// Folder in which data and log are created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
 }
 
 impl SingleSpec {
-    /// The default memory, in MiB.
+    /// Default memory, in MiB.
     pub const MEMORY_MB: u32 = 256;
 
-    /// A Redis server.
+    /// Returns the specification of a Redis server.
     #[must_use]
     pub fn redis(name: &str) -> Self {
         Self::of(Engine::Redis, name)
     }
 
-    /// A Kafka server.
+    /// Returns the specification of a Kafka server.
     #[must_use]
     pub fn kafka(name: &str) -> Self {
         Self::of(Engine::Kafka, name)
@@ -89,7 +89,7 @@ impl SingleSpec {
         Self { name, engine, memory_mb, cpu_percent: None, folder: None }
     }
 
-    /// Checks that such a server can be started; the error says what to change.
+    /// Checks that the server can be started. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         if !valid_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
@@ -108,7 +108,8 @@ impl SingleSpec {
         Ok(())
     }
 
-    /// The program to start, if this machine has it; why it has no share of the processors is put into `unshared`.
+    /// Returns the program to start, if this machine has it. If the CPU limit is unavailable, the reason is stored
+    /// in `unshared`.
     fn program(&self, node: &str, unshared: &mut Option<String>) -> Result<Program> {
         Ok(match self.engine {
             Engine::Redis => {
@@ -121,7 +122,7 @@ impl SingleSpec {
     }
 }
 
-/// A running server that stands alone; dropping it kills it and removes its data.
+/// A running single server; dropping it kills it and removes its data.
 #[derive(Debug)]
 pub struct Single {
     // Fields drop in this order: the server, then the folder with its data.
@@ -133,6 +134,7 @@ pub struct Single {
 
 impl Single {
     /// Starts the server and waits until it answers.
+    #[crate::boxed]
     pub async fn start(spec: SingleSpec) -> Result<Self> {
         spec.check()?;
         let (name, mut unshared) = (format!("{}-0", spec.name), None);
@@ -143,19 +145,19 @@ impl Single {
         Ok(Self { server, spec, scratch, unshared })
     }
 
-    /// Its specification.
+    /// Returns the specification of the server.
     #[must_use]
     pub fn spec(&self) -> &SingleSpec {
         &self.spec
     }
 
-    /// Why it has no share of the processors although one was asked for; none if it has.
+    /// Returns the reason why a CPU limit was requested but is unavailable, or `None`.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.unshared.as_deref()
     }
 
-    /// The address for clients: a URL for Redis, a bootstrap server as `host:port` for Kafka.
+    /// Returns the address for clients: a URL for Redis, a bootstrap server as `host:port` for Kafka.
     #[must_use]
     pub fn uri(&self) -> String {
         match self.spec.engine {
@@ -164,45 +166,47 @@ impl Single {
         }
     }
 
-    /// The port on 127.0.0.1, which stays its own while it is down.
+    /// Returns the port on 127.0.0.1, which stays reserved while the server is down.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.server.port()
     }
 
-    /// Its one node as it is now.
+    /// Returns the current state of its only node.
     #[must_use]
     pub fn node(&self) -> NodeInfo {
         NodeInfo::of(&self.server, "", Role::Alone)
     }
 
-    /// The folder with data and log.
+    /// Returns the folder with data and log.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Kills it at once (kill -9). Its port and data stay its own.
+    /// Kills the server at once (kill -9). Its port and data remain reserved for it.
     pub fn kill(&self) -> Result<()> {
         self.server.kill()
     }
 
-    /// Asks it to end (SIGTERM), and waits until it is gone. Its port and data stay its own.
+    /// Asks the server to end (SIGTERM), and waits until it has ended. Its port and data remain reserved for it.
+    #[crate::boxed]
     pub async fn terminate(&self) -> Result<()> {
         self.server.terminate().await
     }
 
-    /// Stops it where it is (SIGSTOP): its connections stay open and silent.
+    /// Suspends the server (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self) -> Result<()> {
         self.server.stop()
     }
 
-    /// Lets it go on after a stop (SIGCONT).
+    /// Resumes a suspended server (SIGCONT).
     pub fn resume(&self) -> Result<()> {
         self.server.resume()
     }
 
-    /// Starts it again after a kill, on the same port and data, and waits until it answers.
+    /// Starts a killed server again, on the same port and data, and waits until it answers.
+    #[crate::boxed]
     pub async fn restart(&self) -> Result<()> {
         self.server.restart().await
     }

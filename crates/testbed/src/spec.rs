@@ -1,4 +1,4 @@
-//! The specification of a cluster, and its nodes.
+//! Specification of a MongoDB cluster, and the description of nodes.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -9,33 +9,44 @@ use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::process::ProcessId;
 
-/// The specification of a cluster.
+/// Specification of a MongoDB cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSpec {
-    /// The cluster's name; replica sets and nodes are named after it. Lower-case letters, digits
-    /// and `-`, at most 32, beginning with a letter.
+    /// Name of the cluster, which prefixes the names of replica sets and nodes. Lower-case letters, digits and `-`,
+    /// at most 32, beginning with a letter.
     pub name: String,
-    /// The number of shards; `None` for a replica set alone.
+    /// Number of shards; `None` for a replica set alone.
     pub shards: Option<u32>,
-    /// Members of the replica set, or of each shard.
+    /// Number of members of the replica set, or of each shard.
     pub members: u32,
-    /// With a key file, an administrator, and an application user that is not root.
+    /// True for a cluster with a key file, an administrator, and an application user that is not root.
     pub auth: bool,
-    /// The storage engine's cache of each member, in MiB.
+    /// Size of the storage engine's cache of each member, in MiB.
     pub cache_mb: u32,
-    /// The oplog's size in MiB, kept within seconds; `None` leaves it to the server.
+    /// Size of the oplog, in MiB, to which it is truncated within seconds; `None` for the server's default.
     pub oplog_mb: Option<u32>,
-    /// Time for which members wait for a silent primary before they elect another, in milliseconds.
+    /// Time without a reply from the primary after which members elect another one, in ms.
     pub election_timeout_ms: u32,
     /// Further server parameters (`--setParameter`) of each member, as name and value.
     pub parameters: Vec<(String, String)>,
-    /// The folder below which data and logs are put; the system's temporary folder if `None`.
+    /// Folder in which data and logs are created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
-    /// Share of one processor that each member with data may use, in percent; `None` for as much as it gets.
+    /// CPU limit of each member with data, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
-    /// True if its servers take only the processor time that others on the machine leave.
+    /// True if the servers have a low scheduling priority: other busy processes get ten times as much CPU time.
     pub yields_cpu: bool,
+    /// Certificates if members offer TLS; connections without TLS are accepted too.
+    pub tls: Option<Certificates>,
+}
+
+/// Files by which members offer TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificates {
+    /// Path of a member's certificate and its key (PEM), for 127.0.0.1.
+    pub server: PathBuf,
+    /// Path of the certificate of the authority that signed it (PEM).
+    pub authority: PathBuf,
 }
 
 impl Default for ClusterSpec {
@@ -52,37 +63,38 @@ impl Default for ClusterSpec {
             folder: None,
             cpu_percent: None,
             yields_cpu: false,
+            tls: None,
         }
     }
 }
 
 impl ClusterSpec {
-    /// A replica set of `members`.
+    /// Returns the specification of a replica set of `members` members.
     #[must_use]
     pub fn replica_set(name: &str, members: u32) -> Self {
         Self { name: name.into(), members, ..Self::default() }
     }
 
-    /// A sharded cluster of `shards`, each a replica set of one member.
+    /// Returns the specification of a sharded cluster of `shards` shards, each a replica set of one member.
     #[must_use]
     pub fn sharded(name: &str, shards: u32) -> Self {
         Self { name: name.into(), shards: Some(shards), ..Self::default() }
     }
 
-    /// The same with authorisation.
+    /// Returns this specification with authorization.
     #[must_use]
     pub fn with_auth(self) -> Self {
         Self { auth: true, ..self }
     }
 
-    /// The same with a server parameter set on each member.
+    /// Returns this specification with a further server parameter on each member.
     #[must_use]
     pub fn with_parameter(mut self, name: &str, value: &str) -> Self {
         self.parameters.push((name.into(), value.into()));
         self
     }
 
-    /// Checks that such a cluster can be built; the error says what to change.
+    /// Checks that the cluster can be built. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         let bad = |what: String| Err(Error::Spec(what));
         if !valid_name(&self.name) {
@@ -104,7 +116,7 @@ impl ClusterSpec {
     }
 }
 
-/// True if a cluster may have this name: it becomes a file's, a folder's and a replica set's.
+/// Returns true if the name is valid for a cluster. It is used in names of files, folders and replica sets.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -113,43 +125,43 @@ pub fn valid_name(name: &str) -> bool {
         && name.bytes().all(plain)
 }
 
-/// The role of a node in its cluster.
+/// Role of a node in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A member that holds data.
+    /// A member of a replica set with data.
     Member,
     /// A member of the config server's replica set.
     Config,
     /// A router.
     Router,
-    /// A server that stands alone.
+    /// A single server.
     Alone,
-    /// A node among equals.
+    /// One of several equal nodes.
     Node,
 }
 
-/// One node, as it is now.
+/// Description of a node and its current state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its name: `SET-INDEX`, or `NAME-router`; `NAME-0` if it stands alone.
+    /// Name: `SET-INDEX`, or `NAME-router`; `NAME-0` for a single server.
     pub name: String,
-    /// The replica set that it belongs to; empty for one that belongs to none.
+    /// Name of its replica set; empty if it belongs to none.
     pub set: String,
-    /// Its role.
+    /// Role in its cluster.
     pub role: Role,
-    /// The address that it listens on.
+    /// Address on which it listens.
     #[serde(default = "loopback")]
     pub host: IpAddr,
-    /// The port there.
+    /// Port on which it listens.
     pub port: u16,
     /// Its process; `None` while it is down.
     pub process: Option<ProcessId>,
-    /// Its log file; `None` for the stand-in router, which is a part of the testbed's process.
+    /// Path of its log file; `None` for the stand-in router, which is a part of the testbed's process.
     pub log: Option<PathBuf>,
 }
 
-/// The address of nodes that were noted before others had another one.
+/// Returns the address of nodes in entries from before nodes could have other addresses.
 fn loopback() -> IpAddr {
     Ipv4Addr::LOCALHOST.into()
 }

@@ -1,5 +1,5 @@
-//! The times for which tests wait for servers. If `IMAGO_TESTBED_TIMES` names a file, each start,
-//! restart, restoration and wait for a lease adds a line of JSON to it.
+//! Durations for which tests wait for servers. If `IMAGO_TESTBED_TIMES` names a file, each start, restart,
+//! restoration and wait for a lease adds a line of JSON to it.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use crate::spec::ClusterSpec;
 
-/// Names the file.
+/// Environment variable with the path of the file.
 const VARIABLE: &str = "IMAGO_TESTBED_TIMES";
 
-/// Notes that something took from `began` until now.
+/// Records the time from `began` until now as the duration of `what`.
 pub(crate) fn note(what: &str, of: &str, began: Instant) {
     let Some(file) = std::env::var_os(VARIABLE) else { return };
     let line = serde_json::json!({
@@ -22,13 +22,13 @@ pub(crate) fn note(what: &str, of: &str, began: Instant) {
     }
 }
 
-// One write of a short line: processes do not tear each other's lines apart.
+// The line is written by one short write, so that lines of concurrent processes are not mixed.
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
     file.write_all(line.as_bytes())
 }
 
-/// A cluster in words.
+/// Returns a description of a cluster.
 pub(crate) fn kind(spec: &ClusterSpec) -> String {
     let shards = spec.shards.map_or(String::new(), |shards| format!("{shards} shards × "));
     let auth = if spec.auth { ", users" } else { "" };

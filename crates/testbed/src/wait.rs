@@ -1,19 +1,18 @@
-//! Waits of tests: for a condition, with a bound that says what did not happen.
+//! Waits of tests: for a condition, with a time limit whose error names the condition.
 //!
-//! A test that sleeps and then looks is right on the machine where it was written. So tests do not
-//! sleep (a layout rule): they wait [`until`] a condition holds, or they spend a time that is itself
-//! their subject: how long a fault [`lasts`], at which drawn moment one comes, how fast a writer
-//! writes.
+//! A test that sleeps and then checks is right only on the machine where it was written. Tests therefore do not
+//! sleep (a layout rule). They wait [`until`] a condition holds, or they spend a time that is itself under test
+//! ([`lasts`]): the duration of a fault, a random moment, the interval of a writer.
 
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes on a busy machine; a test that waits so long has failed.
+/// Time limit of every wait, longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks at a condition that is cheap to see.
+/// Interval between two checks of a cheap condition.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A wait whose condition is a loop's: `while !holds { wait.again().await }`.
+/// A wait for a loop's condition: `while !holds { wait.again().await }`.
 #[derive(Debug)]
 pub struct Wait<'a> {
     what: &'a str,
@@ -23,36 +22,37 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// Begins to wait until `what`; `poll` is the pause between two looks.
+    /// Starts to wait until `what`; `poll` is the pause between two checks.
     #[track_caller]
     #[must_use]
     pub fn until(poll: Duration, what: &'a str) -> Self {
         Self { what, poll, caller: Location::caller(), began: Instant::now() }
     }
 
-    /// Passes the time to the next look.
+    /// Sleeps until the next check.
     ///
     /// # Panics
-    /// With the awaited condition, when [`PATIENCE`] is over.
+    /// Panics with the awaited condition when [`PATIENCE`] has elapsed.
+    #[crate::boxed]
     pub async fn again(&self) {
         in_time(self.began, self.what, self.caller);
         tokio::time::sleep(self.poll).await;
     }
 }
 
-/// Waits until `happened`.
+/// Waits until `happened` returns true, checking at a short interval.
 ///
 /// # Panics
-/// With `what`, when [`PATIENCE`] is over.
+/// Panics with `what` when [`PATIENCE`] has elapsed.
 #[track_caller]
 pub fn until(what: &str, happened: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     until_with(POLL, what, happened)
 }
 
-/// The same where each look costs something: so long passes between two of them.
+/// Waits until `happened` returns true, with the pause `poll` between two checks, for a check that is costly.
 ///
 /// # Panics
-/// With `what`, when [`PATIENCE`] is over.
+/// Panics with `what` when [`PATIENCE`] has elapsed.
 #[track_caller]
 pub fn until_with(
     poll: Duration,
@@ -67,19 +67,19 @@ pub fn until_with(
     }
 }
 
-/// The same where there is no runtime.
+/// Waits until `happened` returns true, without an async runtime.
 ///
 /// # Panics
-/// With `what`, when the bound is reached.
+/// Panics with `what` when [`PATIENCE`] has elapsed.
 #[track_caller]
 pub fn until_blocking(what: &str, happened: impl FnMut() -> bool) {
     until_or_say(what, String::new, happened);
 }
 
-/// The same, and when the bound is reached it tells the known facts about the cause.
+/// Waits until `happened` returns true, without an async runtime; a failure also reports the result of `known`.
 ///
 /// # Panics
-/// With `what` and the known facts, when the bound is reached.
+/// Panics with `what` and the result of `known` when [`PATIENCE`] has elapsed.
 #[track_caller]
 pub fn until_or_say(
     what: &str,
@@ -103,12 +103,14 @@ fn in_vain(what: &str, caller: &Location<'_>) -> String {
     format!("{caller}: waited {} s in vain until {what}", PATIENCE.as_secs())
 }
 
-/// Passes the time that a fault lasts, a drawn moment is away, or a writer pauses.
+/// Sleeps for a time that is under test: the duration of a fault, the time to a random moment, the pause of a
+/// writer.
+#[crate::boxed]
 pub async fn lasts(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// The same where there is no runtime.
+/// Sleeps for a time that is under test, without an async runtime.
 pub fn lasts_blocking(time: Duration) {
     std::thread::sleep(time);
 }

@@ -1,9 +1,9 @@
-//! One command to one server over a connection of its own, without the driver.
+//! One command to one server over a separate connection, without the driver.
 //!
-//! The driver keeps monitors alive on the runtime that made it and hides a node's silence behind
-//! server selection. Asking "are you up, and what are you?" a few times a second wants neither.
-//! MongoDB's message is OP_MSG with one body section, as the wire protocol's documentation has it;
-//! what other servers are asked is theirs ([`crate::redis`], [`crate::kafka`]).
+//! The driver runs monitors on the runtime that created it and hides a node's silence behind server selection. A
+//! probe that runs a few times a second needs neither. The MongoDB message is an OP_MSG with one body section, as
+//! in the documentation of the wire protocol; the probes of other servers are in [`crate::redis`] and
+//! [`crate::kafka`].
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -19,8 +19,8 @@ const OP_MSG: i32 = 2013;
 const HEADER_BYTES: usize = 16;
 const REPLY_BYTES_MAX: usize = 48 * 1024 * 1024;
 
-/// Runs `command` in database `database` on the server at `port` of this machine, without
-/// credentials. An answer with `ok: 0` is an error.
+/// Runs `command` in database `database` on the server at `port` of this machine, without credentials. A reply with
+/// `ok: 0` is an error.
 pub(crate) async fn run(
     port: u16,
     database: &str,
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     })
 }
 
-/// Waits for `exchange`, which asks the server at an address for `command`, at most so long.
+/// Waits for `exchange`, which sends `command` to the server at `node`, at most for `bound`.
 pub(crate) async fn within<T>(
     node: SocketAddr,
     command: &str,
@@ -57,17 +57,17 @@ pub(crate) async fn within<T>(
     Err(Error::Unanswered { node: node.to_string(), command: command.to_owned(), reason })
 }
 
-/// The address of the server at `port` of this machine.
+/// Returns the address of the server at `port` of this machine.
 pub(crate) fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// A connection to a server.
+/// Opens a connection to a server.
 pub(crate) async fn connect(node: SocketAddr) -> std::io::Result<TcpStream> {
     TcpStream::connect(node).await
 }
 
-/// An answer that cannot be one.
+/// Returns the error for an invalid reply.
 pub(crate) fn invalid(what: String) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidData, what)
 }
@@ -100,25 +100,25 @@ async fn exchange(port: u16, command: &Document) -> std::io::Result<Document> {
     }
     let mut rest = vec![0; length - 4];
     stream.read_exact(&mut rest).await?;
-    // Behind the length: two ids, the opcode, the flags, the section's kind.
+    // After the length: two ids, the opcode, the flags, the kind of the section.
     let opcode = rest.get(8..12).and_then(|bytes| bytes.try_into().ok()).map(i32::from_le_bytes);
     let body = rest.get(17..).filter(|_| opcode == Some(OP_MSG) && rest[16] == 0);
     let body = body.ok_or_else(|| invalid("a reply that is not one document".into()))?;
     Document::from_reader(body).map_err(|error| invalid(error.to_string()))
 }
 
-/// A server's reply to `hello`.
+/// Reply of a server to `hello`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// It is the primary and takes writes (or is a router).
+    /// True if the server is the primary and accepts writes, or is a router.
     pub(crate) primary: bool,
-    /// It is a secondary.
+    /// True if the server is a secondary.
     pub(crate) secondary: bool,
-    /// The member that it takes for the primary, as `host:port`.
+    /// Address of the primary according to the server, as `host:port`.
     pub(crate) primary_address: Option<String>,
 }
 
-/// Asks the server at `port` for its state.
+/// Sends `hello` to the server at `port`.
 pub(crate) async fn hello(port: u16, bound: Duration) -> Result<Hello> {
     let answer = run(port, "admin", doc! { "hello": 1 }, bound).await?;
     Ok(Hello {
@@ -129,7 +129,7 @@ pub(crate) async fn hello(port: u16, bound: Duration) -> Result<Hello> {
 }
 
 impl Hello {
-    /// The member's state in one word.
+    /// Returns the server's state as one word.
     pub(crate) fn state_name(&self) -> &'static str {
         match (self.primary, self.secondary) {
             (true, _) => "primary",

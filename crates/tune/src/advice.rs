@@ -1,9 +1,9 @@
-//! Advice: whether the configuration should change, when and to what; and what such advice would have brought in the
-//! past, beside other ways to choose.
+//! Advice: whether the configuration should change, when and to which one, and how such advice would have performed on
+//! the past trace compared with baselines.
 //!
-//! The first two thirds of a trace are learned from: there the forecast and the look-ahead are chosen by which serves
-//! most, in a replay of their second half. The last third is lived through by the choice. Then the whole trace is learned
-//! from, and the plan from its end on is the advice.
+//! The first two thirds of a trace are training data: the forecast and the look-ahead that serve most in a replay of
+//! their second half are selected there. The selection is then replayed on the last third. Finally the forecast learns
+//! from the whole trace, and the plan from the trace's end on is the advice.
 
 use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::forecast::{Errors, Forecast, Queue, backtest};
@@ -19,86 +19,92 @@ use crate::basis::{Basis, Chosen, ChosenDemand, bound_s};
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 
-/// Times at which a forecast is asked in a back-test, about.
+/// Approximate number of intervals at which a back-test queries a forecast.
 const ASKED: usize = 500;
-/// Intervals that a queue may have: a plan is made for all of them.
+/// Maximum length of a queue, in intervals: one plan covers all of them.
 const QUEUE_MAX: usize = 2_000;
-/// Plans of the past that confidence is told from.
+/// Minimum number of past plans from which a [`Confidence`] is estimated.
 const PROMISES_MIN: usize = 5;
-/// Intervals that a trace needs: fewer leave nothing to choose by.
+/// Minimum length of a trace, in intervals: a shorter one leaves too little data for training and replay.
 const INTERVALS_MIN: usize = 30;
 
-/// The question.
+/// Input of [`advise`].
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// What clients asked for.
+    /// Operations that clients requested, interval by interval.
     pub trace: &'q Trace,
-    /// Its name.
+    /// File name of the trace, for error messages.
     pub file: &'q str,
-    /// The default configuration.
+    /// Index of the default configuration, which a baseline uses.
     pub default: usize,
-    /// What is known to come behind its end, with its name: a queue of jobs, for example. The plan is made for that then.
+    /// Known future workload that starts at the trace's end (for example, a queue of jobs), and its file name. If
+    /// present, the plan covers exactly this workload.
     pub queue: Option<(&'q Trace, &'q str)>,
-    /// What is decided by.
+    /// Measurements, costs and options of the decision.
     pub basis: Basis<'q>,
 }
 
-/// The advice, with what it is told from.
+/// The advice, and the data that it was derived from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The length of an interval, in seconds.
+    /// Length of an interval, in seconds.
     pub interval_s: u64,
-    /// Intervals of the trace, and those among them that were missing.
+    /// Number of intervals in the trace, missing ones included.
     pub intervals: usize,
-    /// See [`Self::intervals`].
+    /// Number of intervals in the trace without data.
     pub missing: usize,
-    /// From the first node's stop to the end of a roll, in seconds.
+    /// Duration of the longest allowed change from the present configuration, in seconds; for a roll, from the first
+    /// node's stop to the last node's catch-up.
     pub roll_s: f64,
-    /// The configuration at present.
+    /// Name of the present configuration.
     pub current: String,
-    /// The forecasts, with their errors.
+    /// Back-test errors of each usable forecast of mixes.
     pub forecasts: Vec<ForecastReport>,
-    /// The forecast that the plan is made by.
+    /// Name of the forecast that the plan uses.
     pub forecast: String,
-    /// The intervals that it is made for.
+    /// Length of the plan, in intervals.
     pub look_ahead: usize,
-    /// The forecasts of how much clients ask for; null where intervals weigh by capacity, and with a queue.
+    /// Forecasts of the request rate; null where intervals weigh by capacity, and with a queue.
     pub demand: Option<DemandReport>,
-    /// The plan from the end of the trace on.
+    /// Changes of the plan, which starts at the end of the trace; empty if no change is advised.
     pub plan: Vec<PlannedChange>,
-    /// What is expected within the look-ahead.
+    /// Operations expected within the look-ahead, with and without the plan.
     pub expected: Expected,
-    /// The most that clients are expected to ask for until the plan's next change behind its first interval, as a share of what the present configuration
-    /// serves of it; null where intervals weigh by capacity.
+    /// Highest expected load until the plan's next change after its first interval, as a share (1 = saturated) of the
+    /// present configuration's throughput for the same mix; null where intervals weigh by capacity.
     pub busy_peak: Option<f64>,
-    /// The records of clients, and those that configurations were measured with.
+    /// Record sizes and reuse distances of the trace compared with those of the measurements.
     pub records: RecordsReport,
-    /// How far that can be trusted; null if nothing is to be changed, or too few plans of the past can be looked at.
+    /// Confidence in the plan's gain; null if the plan changes nothing, with a queue, and if fewer than five
+    /// past plans can be evaluated.
     pub confidence: Option<Confidence>,
-    /// Each other configuration: what a change to it would bring.
+    /// For each other configuration, the benefit and the cost of the best single change to it.
     pub alternatives: Vec<Alternative>,
-    /// What the last third of the trace would have been with such plans.
+    /// Replay of the last third of the trace with plans made the same way.
     pub replay: ReplayReport,
-    /// The same by other ways to choose.
+    /// Results of the baselines on the last third of the trace.
     pub baselines: Vec<BaselineReport>,
 }
 
-/// How far a plan can be trusted: by what plans with a change in the last third of the trace promised, and what they kept.
-/// The measurements are taken for true in both.
+/// Confidence in a plan, from the expected and the actual gains of plans with a change in the last third of the trace.
+/// Both gains rely on the measurements, whose own error is not included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Confidence {
-    /// Plans of the past that are gone by.
+    /// Number of past plans whose look-ahead ended within the trace.
     pub plans: usize,
-    /// The share of them that gained, their changes included.
+    /// Share of these plans with a gain above zero after the cost of their changes, 0 to 1.
     pub gained: f64,
-    /// The gain of this plan, less what the plans of the past promised too much: in one case of ten it is below.
+    /// Expected gain of this plan plus the 10th percentile of (actual − expected) gain of past plans, as a share of the
+    /// operations served without a change.
     pub gain_low: f64,
-    /// Likewise: in one case of ten it is above.
+    /// Expected gain of this plan plus the 90th percentile of (actual − expected) gain of past plans, as a share of the
+    /// operations served without a change.
     pub gain_high: f64,
 }
 
 impl Confidence {
-    /// None if there are fewer than [`PROMISES_MIN`].
+    /// Estimates the confidence in a plan with the gain `expected`; None if there are fewer than [`PROMISES_MIN`]
+    /// promises.
     fn of(expected: f64, promises: &[Promise]) -> Option<Self> {
         let plans = promises.len();
         if plans < PROMISES_MIN {
@@ -117,23 +123,24 @@ impl Confidence {
     }
 }
 
-/// The records that clients ask for, beside those of the measurements.
+/// Records that clients request, compared with those of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecordsReport {
-    /// The median of the trace's mean sizes, in bytes; null if it does not tell.
+    /// Median over the trace of the mean record size, in bytes; null if the trace does not include sizes.
     pub bytes: Option<f64>,
-    /// The same of the measurements.
+    /// Median over the measurements of the mean record size, in bytes; null if they do not include sizes.
     pub measured_bytes: Option<f64>,
-    /// The median of the trace's reuse distances, in records; null if it does not tell.
+    /// Median over the trace of the reuse distance, in records; null if the trace does not include it.
     pub reuse_distance: Option<f64>,
-    /// The same of the measurements.
+    /// Median over the measurements of the reuse distance, in records; null if they do not include it.
     pub measured_reuse_distance: Option<f64>,
-    /// Why the measurements may not hold for these records: the one is more than twice the other.
+    /// Reasons why the measurements may not apply to these records: a size or a reuse distance that differs by more
+    /// than a factor of two.
     pub doubts: Vec<String>,
 }
 
 impl RecordsReport {
-    /// Those of a trace beside those of the measurements.
+    /// Compares the records of a trace with those of the measurements.
     #[must_use]
     pub fn of(seen: Records, measured: Records) -> Self {
         let ratio = seen.ratio_to(measured);
@@ -163,74 +170,76 @@ impl RecordsReport {
     }
 }
 
-/// A forecast.
+/// Back-test result of one forecast.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForecastReport {
-    /// Its name.
+    /// Name of the forecast.
     pub name: &'static str,
-    /// The root of the mean square of the differences between expected and real shares, by the distance in intervals,
-    /// from one on; null where it cannot tell.
+    /// Root mean square error by distance, from one interval on: in shares of the mix (0 to 1) for a forecast of mixes,
+    /// in operations per second for a forecast of rates. Null at a distance where the forecast makes no prediction.
     pub rmse: Vec<Option<f64>>,
 }
 
-/// How much clients ask for, and how it is forecast.
+/// The request rate, and how it is forecast.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DemandReport {
-    /// The mean of the trace's last third, in operations a second.
+    /// Mean rate of the trace's last third, in operations per second.
     pub mean_s: f64,
-    /// The forecasts; the root of the mean square is in operations a second.
+    /// Back-test errors of each forecast of rates, in operations per second.
     pub forecasts: Vec<ForecastReport>,
-    /// The forecast that is used.
+    /// Name of the forecast in use.
     pub forecast: String,
 }
 
-/// A change that is planned.
+/// A planned change of configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlannedChange {
-    /// When it begins, in seconds since 1970.
+    /// Start of the change, in seconds since 1970.
     pub at_s: u64,
-    /// The configuration that it leads to.
+    /// Name of the configuration to change to.
     pub to: String,
 }
 
-/// What a part of the trace would have been.
+/// Result of a replay of a part of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// Intervals that were learned from.
+    /// Number of intervals that served as training data.
     pub learned: usize,
-    /// Those that were lived through.
+    /// Number of intervals that were replayed.
     pub lived: usize,
-    /// The forecast and the look-ahead that this was done with, in intervals.
+    /// Name of the forecast used in the replay.
     pub forecast: &'static str,
-    /// See [`Self::forecast`].
+    /// Look-ahead used in the replay, in intervals.
     pub look_ahead: usize,
-    /// What was served: operations; where intervals weigh by demand, seconds in which the best configuration would be busy.
+    /// Amount served: operations; where intervals weigh by demand, seconds in which the best configuration would be
+    /// busy.
     pub served: f64,
-    /// Changes.
+    /// Number of changes of configuration.
     pub changes: usize,
-    /// Plans that were made, and those of them that a departure from the forecast called for.
+    /// Number of plans.
     pub plans: usize,
-    /// See [`Self::plans`].
+    /// Number of plans that were made early because the workload departed from the forecast.
     pub departures: usize,
 }
 
-/// Another way to choose.
+/// Result of a baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BaselineReport {
-    /// Its name.
+    /// Name of the baseline.
     pub name: &'static str,
-    /// What was served, in the unit of [`ReplayReport::served`].
+    /// Amount served, in the unit of [`ReplayReport::served`].
     pub served: f64,
-    /// What the planned way serves, as a ratio to it.
+    /// Amount that the planned changes serve, divided by that of this baseline.
     pub planned_ratio: f64,
-    /// Changes.
+    /// Number of changes of configuration.
     pub changes: usize,
 }
 
-/// Gives advice.
+/// Computes the advice for a trace.
 ///
 /// # Errors
-/// Fails if the trace is too short, or no forecast has the name that was asked for.
+/// Fails if the trace is too short, if the requested forecast cannot be used, if a queue does not start at the trace's
+/// end or has too many intervals, or if no plan can be made.
 pub fn advise(question: &Question<'_>) -> Result<Advice> {
     let Question { trace, basis, .. } = *question;
     let measurements = basis.measurements;
@@ -291,7 +300,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
             (Box::new(Queue::new(queue.intervals.clone())), queue.intervals.len())
         }
         None => {
-            // The whole trace is learned from, with rates that the learned part may not have had.
+            // The forecast learns from the whole trace; the bound covers rates that occur only after the training part.
             let demand = ChosenDemand { bound_s: bound_s(intervals), ..chosen.demand };
             (basis.forecast(&Chosen { demand, ..chosen }), look_ahead)
         }
@@ -343,7 +352,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     })
 }
 
-/// Makes sure that a queue goes on where the trace ends.
+/// Checks that a queue has at most [`QUEUE_MAX`] intervals, and that it continues the trace without a gap.
 fn require_behind(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Result<()> {
     let begins_s = queue.intervals.first().map_or(0, |first| first.start_s);
     if queue.intervals.len() > QUEUE_MAX {

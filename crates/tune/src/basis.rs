@@ -1,5 +1,5 @@
-//! What is decided by: what configurations serve, what changes between them take, and the forecast and the look-ahead
-//! that serve most in a replay of the past.
+//! Inputs of a decision: the throughputs of the configurations, the costs of changes between them, and the selection of
+//! the forecast and the look-ahead that serve most in a replay of the past.
 
 use imago_plan::tune::forecast::{
     Calendar, Demand, Errors, Forecast, LastValue, Markov, Seasonal, WithDemand,
@@ -13,22 +13,22 @@ use serde::Serialize;
 
 use crate::measurements::Measurements;
 
-/// Look-aheads to choose among, in intervals.
+/// Candidate look-aheads, in intervals.
 const LOOK_AHEADS: [usize; 8] = [1, 2, 3, 5, 10, 20, 40, 80];
-/// A mix so far from what was expected calls for a new plan.
+/// Distance between the actual and the expected mix that triggers a new plan.
 const DEPARTS: f64 = 0.2;
-/// Intervals between a plan and one that a departure calls for.
+/// Minimum number of intervals between a plan and a new one that such a departure triggers.
 const REPLAN_MIN: usize = 2;
-/// What clients' requests repeat by, if nothing else is known, in seconds.
+/// Default season of the workload, in seconds.
 pub const DAY_S: u64 = 86_400;
 
-/// Distances that forecasts of rates are compared by, in intervals.
+/// Maximum distance at which forecasts of rates are compared, in intervals.
 const DEMAND_AHEAD: usize = LOOK_AHEADS[LOOK_AHEADS.len() - 1];
-/// Times at which a forecast is asked in a back-test, about.
+/// Approximate number of intervals at which a back-test queries a forecast.
 const ASKED: usize = 500;
-/// How many times the most that was seen a rate may be until the choice is made anew.
+/// Ratio of the assumed upper bound of rates to the highest rate so far.
 const HEADROOM: f64 = 2.0;
-/// A bound of rates of which none was seen yet, in operations a second.
+/// Assumed upper bound of rates before any rate is known, in operations per second.
 const BOUND_UNSEEN_S: f64 = 1e9;
 
 const LAST_VALUE: &str = "last-value";
@@ -38,11 +38,12 @@ const TIME_OF_DAY: &str = "time-of-day";
 const TIME_OF_WEEK: &str = "time-of-week";
 const SEASONAL: &str = "seasonal";
 
-/// The forecasts' names, as they are asked for.
+/// Names of the forecasts, as users select them.
 pub const FORECASTS: [&str; 6] =
     [LAST_VALUE, MARKOV_1, MARKOV_2, TIME_OF_DAY, TIME_OF_WEEK, SEASONAL];
 
-/// Why a forecast cannot be used, however much was seen, where clients' requests repeat by a season.
+/// Returns why a forecast cannot be used with this season and interval length, regardless of the amount of training
+/// data; None if it can be used.
 #[must_use]
 pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'static str> {
     match forecast {
@@ -56,100 +57,100 @@ pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'stat
     }
 }
 
-/// How the configuration is changed from one to another.
+/// Whether, and by which class of change, the cluster can go from one configuration to another.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
-    /// By knobs of which the dearest is of this class.
+    /// A change of this class: the most expensive class among the differing settings.
     By(CostClass),
-    /// Not at all, for this reason.
+    /// No change is allowed, for this reason.
     Barred(String),
 }
 
-/// The same way between any two configurations.
+/// Returns a matrix in which every change between two configurations has this class.
 #[must_use]
 pub fn same_way(configurations: usize, class: CostClass) -> Vec<Vec<Way>> {
     vec![vec![Way::By(class); configurations]; configurations]
 }
 
-/// See the module's documentation.
+/// Inputs of a decision; see the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Basis<'b> {
-    /// What the configurations serve.
+    /// Throughputs of the configurations.
     pub measurements: &'b Measurements,
-    /// The length of an interval, in seconds.
+    /// Length of an interval, in seconds.
     pub interval_s: u64,
-    /// The length of what clients' requests repeat by, in seconds: a day, if nothing else is known. No shorter
-    /// than an interval.
+    /// Period after which the workload repeats, in seconds: a day by default. No shorter than an interval.
     pub season_s: u64,
-    /// The configuration at present.
+    /// Index of the present configuration.
     pub current: usize,
-    /// What changes take.
+    /// Durations and lost capacity of changes.
     pub costs: Costs,
-    /// For each configuration, the way to each other one.
+    /// Transitions by the indices of the old and of the new configuration.
     pub ways: &'b [Vec<Way>],
-    /// How a roll is counted.
+    /// Rule that charges the lost capacity of a roll.
     pub rule: Rule,
-    /// The least gain that a plan is followed for; see [`Setting::gain_min`].
+    /// Minimum relative gain at which a plan is followed; see [`Setting::gain_min`].
     pub gain_min: f64,
-    /// The forecast to use; without it the one that serves most.
+    /// Forecast to use; None selects the one that serves most.
     pub forecast: Option<&'b str>,
-    /// The look-ahead to use, in intervals; without it the one that serves most.
+    /// Look-ahead to use, in intervals; None selects the one that serves most.
     pub look_ahead: Option<usize>,
-    /// The most changes of a plan; without it as many as pay.
+    /// Maximum number of changes in a plan; None is no limit.
     pub changes_max: Option<usize>,
-    /// What an interval weighs.
+    /// Weight of an interval in a plan: by capacity or by demand.
     pub weight: Weight,
 }
 
-/// The forecasts that are used, and how far they are asked.
+/// The selected forecasts and look-ahead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen {
-    /// The forecast of mixes, by its name.
+    /// Name of the forecast of mixes.
     pub forecast: &'static str,
-    /// Intervals that a plan is made for.
+    /// Length of a plan, in intervals.
     pub look_ahead: usize,
-    /// The forecast of rates.
+    /// Forecast of rates.
     pub demand: ChosenDemand,
 }
 
-/// How rates are forecast.
+/// The selected forecast of rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChosenDemand {
-    /// The forecast, by its name.
+    /// Name of the forecast.
     pub forecast: &'static str,
-    /// Rates beyond it are taken for it, in operations a second.
+    /// Upper bound of rates, in operations per second: higher ones are clamped to it.
     pub bound_s: f64,
 }
 
-/// A change to one other configuration, at the time at which it brings most.
+/// A single change to one other configuration, at the time at which it gains most.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Alternative {
-    /// The configuration.
+    /// Name of the configuration.
     pub to: String,
-    /// When it would begin, in seconds since 1970.
+    /// Start of the change, in seconds since 1970.
     pub at_s: u64,
-    /// Operations more than by the present one, if the change cost nothing, as a share of what that serves.
+    /// Additional operations compared with the present configuration if the change cost nothing, as a share of the
+    /// operations that the present configuration serves.
     pub benefit: f64,
-    /// What is lost while the change is under way, likewise.
+    /// Operations lost during the change, as a share of the operations that the present configuration serves.
     pub cost: f64,
-    /// One sentence.
+    /// Explanation in one sentence.
     pub because: String,
 }
 
-/// What is served within the look-ahead: operations; where intervals weigh by demand, seconds in which the best configuration
-/// would be busy.
+/// Amount served within the look-ahead: operations; where intervals weigh by demand, seconds in which the best
+/// configuration would be busy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Expected {
-    /// If the configuration stays.
+    /// Amount served without a change.
     pub stays: f64,
-    /// By the plan.
+    /// Amount served with the plan.
     pub planned: f64,
-    /// The gain, as a share of the first.
+    /// Gain of the plan, as a share of [`Self::stays`].
     pub gain: f64,
 }
 
 impl Expected {
-    /// What a plan expects.
+    /// Returns the amounts that a plan expects; a plan that is not followed gains nothing.
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let planned = if plan.is_followed { plan.best.operations } else { plan.stays };
@@ -162,7 +163,7 @@ impl Expected {
 }
 
 impl Basis<'_> {
-    /// What a planner decides by.
+    /// Returns the planner's setting for this look-ahead (in intervals). With `is_at_once`, all nodes restart together.
     #[must_use]
     pub fn setting(&self, look_ahead: usize, is_at_once: bool) -> Setting {
         let interval_s = self.interval_s as f64;
@@ -174,7 +175,7 @@ impl Basis<'_> {
             Way::By(class) => {
                 Sliced::new(&costs.phases(*class), interval_s, self.rule, costs.restart_s)
             }
-            // A change in which nothing is served for as long as the plan reaches is never taken.
+            // A barred change would serve nothing for the whole plan, so that no plan includes it.
             Way::Barred(_) => Sliced { capacity_s: vec![(0.0, 0.0); look_ahead.max(1)] },
         };
         let ways = self.ways[self.current].iter().enumerate();
@@ -194,7 +195,7 @@ impl Basis<'_> {
         }
     }
 
-    /// The longest of the changes from the present configuration, in seconds.
+    /// Returns the duration of the longest allowed change from the present configuration, in seconds.
     #[must_use]
     pub fn roll_s(&self) -> f64 {
         let others =
@@ -206,9 +207,9 @@ impl Basis<'_> {
         seconds.fold(0.0, f64::max)
     }
 
-    /// The forecasts that can be used with so many intervals to learn from: by the time of day only with two days of them
-    /// at least, of the week with two weeks, by a season with two days of a fit number of intervals. Where something else
-    /// than a day repeats, that takes its place, and there is no week.
+    /// Returns the forecasts that can be used with this number of training intervals. The time of day and the season
+    /// need two seasons of them, the time of week two weeks; the season must also be a suitable number of intervals. If
+    /// the season is not a day, it replaces the day, and the time of week is unavailable.
     #[must_use]
     pub fn usable(&self, learned: usize) -> Vec<&'static str> {
         let learned_s = learned as u64 * self.interval_s;
@@ -225,7 +226,7 @@ impl Basis<'_> {
         Seasonal::of_season(self.season_s, self.interval_s)
     }
 
-    /// The forecast that was chosen, which has seen nothing yet; of rates too, if intervals weigh by them.
+    /// Builds the selected forecast, without training; it includes rates if intervals weigh by demand.
     #[must_use]
     pub fn forecast(&self, chosen: &Chosen) -> Box<dyn Forecast + Send + Sync> {
         let mixes = self.named(chosen.forecast);
@@ -239,7 +240,7 @@ impl Basis<'_> {
         }
     }
 
-    /// The forecast of this name, which has seen nothing yet.
+    /// Builds the forecast with this name, without training; the last value if the name is unknown.
     #[must_use]
     pub fn named(&self, name: &str) -> Box<dyn Forecast + Send + Sync> {
         match name {
@@ -252,15 +253,16 @@ impl Basis<'_> {
         }
     }
 
-    /// What is used while there is no past to choose by: this forecast, and the last rate.
+    /// Returns the selection before there is data to select by: this forecast of mixes, and the last rate.
     #[must_use]
     pub fn without_past(forecast: &'static str, look_ahead: usize) -> Chosen {
         let demand = ChosenDemand { forecast: LAST_VALUE, bound_s: BOUND_UNSEEN_S };
         Chosen { forecast, look_ahead, demand }
     }
 
-    /// How far each forecast of rates was off behind the first intervals, which it only learned from, in operations a
-    /// second, with its name as it is asked for. Chains are of tenths, which is too coarse for a rate.
+    /// Back-tests each forecast of rates after the first `learns` intervals, which are training data only. Returns
+    /// names and errors in operations per second. Markov chains are left out: they have ten states, which is too coarse
+    /// for a rate.
     pub fn demand_errors(
         &self,
         intervals: &[Interval],
@@ -277,7 +279,8 @@ impl Basis<'_> {
         self.usable(intervals.len()).into_iter().filter(fine).map(of).collect()
     }
 
-    /// The forecast of rates that was least off in the second half of some intervals; of equal ones the simplest.
+    /// Returns the forecast of rates with the least error in the second half of some intervals; of equal ones the
+    /// simplest.
     #[must_use]
     pub fn choose_demand(&self, intervals: &[Interval]) -> ChosenDemand {
         let errors = self.demand_errors(intervals, intervals.len() / 2);
@@ -289,8 +292,8 @@ impl Basis<'_> {
         ChosenDemand { forecast, bound_s: bound_s(intervals) }
     }
 
-    /// The forecast and the look-ahead that serve most in a replay of the second half of some intervals; of equal ones
-    /// the simplest forecast and the shortest look-ahead.
+    /// Returns the forecast and the look-ahead that serve most in a replay of the second half of some intervals; of
+    /// equal ones the simplest forecast and the shortest look-ahead.
     #[must_use]
     pub fn choose(&self, intervals: &[Interval]) -> Chosen {
         let rates = |mix: Mix| self.measurements.throughputs.of(mix);
@@ -322,7 +325,8 @@ impl Basis<'_> {
         best.map_or(Chosen { demand, ..simplest }, |(_, chosen)| chosen)
     }
 
-    /// For each other configuration the best time for one change to it, and why it is or is not made.
+    /// Returns, for each other configuration, the best time for a single change to it, and the reason why the plan
+    /// includes it or not.
     pub fn alternatives(&self, plan: &Plan, at_s: impl Fn(usize) -> u64) -> Vec<Alternative> {
         let outlook = &plan.outlook;
         let stays = plan.stays.max(f64::MIN_POSITIVE);
@@ -374,7 +378,7 @@ impl Basis<'_> {
     }
 }
 
-/// What rates are taken to be below, in operations a second.
+/// Returns the assumed upper bound of rates, in operations per second: [`HEADROOM`] times the highest rate.
 pub(crate) fn bound_s(intervals: &[Interval]) -> f64 {
     let most = intervals.iter().filter_map(|one| one.rate_s).fold(0.0, f64::max);
     if most > 0.0 { most * HEADROOM } else { BOUND_UNSEEN_S }

@@ -1,4 +1,4 @@
-//! Apache Cassandra: how its nodes are reached, asked, and changed.
+//! Apache Cassandra: connections to its nodes, its settings and statistics, and changes of its configuration.
 
 pub mod compaction;
 pub mod connection;
@@ -14,6 +14,7 @@ pub mod ring;
 pub mod roll;
 pub mod settings_file;
 pub mod tuned;
+mod yaml;
 
 pub use error::{Error, Result};
 pub use scylla::statement::Consistency;
@@ -40,7 +41,7 @@ impl Settings for Cassandra {
     }
 }
 
-/// A connection string.
+/// Connection string of a Cassandra cluster.
 pub type Uri = cluster::Uri<Cassandra>;
-/// How the nodes of a cluster are reached.
+/// Cluster file of a Cassandra cluster: how its nodes are reached.
 pub type ClusterFile = cluster::ClusterFile<Cassandra>;

@@ -1,4 +1,4 @@
-//! What it takes to change a cluster from one configuration to another.
+//! Cost classes of changes from one configuration to another.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,11 @@ use crate::basis::Way;
 use crate::cluster::{Result, Settings};
 use crate::configurations::{Configuration, differences};
 
-/// For each configuration, the way to each other one: by what the dearest differences take, if that is approved.
+/// Returns the transition between each pair of configurations: by the class of the most expensive difference if that
+/// class is approved, and barred otherwise.
 ///
 /// # Errors
-/// There is no such setting.
+/// Fails if a setting is unknown.
 pub fn ways<D: Settings>(
     all: &[Configuration],
     approved: &BTreeSet<CostClass>,
@@ -34,11 +35,11 @@ pub fn ways<D: Settings>(
     all.iter().map(row).collect()
 }
 
-/// The dearest class of what differs between two configurations.
+/// Returns the most expensive class among the differences between two configurations.
 fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostClass> {
     let table = match (&from.compaction, &to.compaction) {
         (from, to) if from == to => CostClass::Live,
-        // Files of one strategy are none of another.
+        // The data files of one strategy are unsuitable for another.
         (Some(from), Some(to)) if from.class() != to.class() => CostClass::Rewrite,
         _ => CostClass::Alter,
     };
@@ -52,7 +53,7 @@ fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostCl
     })
 }
 
-/// The name of a class, as it is approved.
+/// Returns the name of a class, as users approve it.
 #[must_use]
 pub fn name(class: CostClass) -> &'static str {
     match class {

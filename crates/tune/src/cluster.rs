@@ -1,4 +1,4 @@
-//! Clusters of any database: how their nodes are named and reached, and what can go wrong with them.
+//! Clusters of any supported database: access to their nodes, their settings, and errors.
 
 pub mod compaction;
 pub mod costs;
@@ -18,29 +18,29 @@ pub use uri::Uri;
 
 use serde::Serialize;
 
-/// A database whose clusters are tuned: what its connection strings and cluster files are like.
+/// A supported database: the format of its connection strings and cluster files.
 pub trait Database {
-    /// Its name in a cluster file.
+    /// Name of the database in a cluster file.
     const NAME: &'static str;
-    /// What its connection strings begin with.
+    /// Prefix of its connection strings.
     const SCHEME: &'static str;
-    /// The port of a node unless it is named.
+    /// Default port of a node.
     const PORT: u16;
-    /// What may stand behind the hosts of a connection string.
+    /// Optional suffix of a connection string, after the hosts.
     const PATH: &'static str;
     /// True if a cluster file has to name a `nodetool`.
     const HAS_NODETOOL: bool;
 }
 
-/// A setting of a node.
+/// A change of one setting on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValueChange {
-    /// Its name.
+    /// Name of the setting.
     pub setting: String,
-    /// The value in the file; nothing: the default.
+    /// Present value in the node's file; None: the default.
     pub from: Option<String>,
-    /// The new value; nothing: the default.
+    /// New value; None: the default.
     pub to: Option<String>,
-    /// `live` or `restart`.
+    /// Cost class: `live` or `restart`.
     pub class: &'static str,
 }

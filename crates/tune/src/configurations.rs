@@ -1,4 +1,4 @@
-//! The configurations among which tuning chooses: a file that names each with its settings.
+//! The candidate configurations: a file that defines each by its name and its settings.
 //!
 //! ```toml
 //! [[configuration]]
@@ -10,7 +10,7 @@
 //! compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
 //! ```
 //!
-//! A setting that another configuration names, and this one does not, has its default here.
+//! A setting that another configuration has, and this one does not, has its default value here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -39,21 +39,21 @@ struct WrittenOne {
     compaction: Option<Compaction>,
 }
 
-/// A configuration.
+/// A candidate configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// Its name.
+    /// Name of the configuration.
     pub name: String,
-    /// The settings that it names.
+    /// Values of its settings, by name, as text.
     pub settings: BTreeMap<String, String>,
-    /// The compaction of the table in question.
+    /// Compaction of the tuned table; either all configurations have one, or none has.
     pub compaction: Option<Compaction>,
 }
 
-/// Reads a file of configurations.
+/// Reads and validates a file of configurations.
 ///
 /// # Errors
-/// It cannot be read, or says something that makes no sense.
+/// Fails if the file cannot be read or is invalid.
 pub fn read<D: Settings>(path: &Path) -> Result<Vec<Configuration>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
@@ -64,10 +64,10 @@ pub fn read<D: Settings>(path: &Path) -> Result<Vec<Configuration>> {
     })
 }
 
-/// Reads configurations from a text; see [`read`].
+/// Parses and validates configurations; see [`read`].
 ///
 /// # Errors
-/// It says something that makes no sense.
+/// Fails if the text is invalid.
 pub fn parse<D: Settings>(text: &str) -> Result<Vec<Configuration>> {
     let written: Written = toml::from_str(text)
         .map_err(|error| Error::Usage(error.to_string().trim_end().to_owned()))?;
@@ -118,10 +118,10 @@ pub fn parse<D: Settings>(text: &str) -> Result<Vec<Configuration>> {
     Ok(all)
 }
 
-/// Checks what settings are to have; nothing: the default.
+/// Checks new values of settings; None stands for the default.
 ///
 /// # Errors
-/// There is no such setting, it takes no such value, or it has no default that can be set in a running node.
+/// Fails if a setting is unknown, if it does not take the value, or if its default cannot be set on a running node.
 pub(crate) fn check<D: Settings>(changes: &BTreeMap<String, Option<String>>) -> Result<()> {
     for (name, text) in changes {
         let setting = D::find(name)?;
@@ -139,7 +139,7 @@ pub(crate) fn check<D: Settings>(changes: &BTreeMap<String, Option<String>>) -> 
     Ok(())
 }
 
-/// The text of a file of configurations; each stands behind the lines of its remark.
+/// Formats a file of configurations, with a remark as comment before each configuration that has one.
 ///
 /// # Panics
 /// If there are more remarks than configurations.
@@ -154,7 +154,7 @@ pub fn write(head: &str, all: &[Configuration], remarks: &[String]) -> String {
         }
         _ = writeln!(text, "[[configuration]]\nname = {}", quoted(&one.name));
         if !one.settings.is_empty() {
-            // Counts need no quotes.
+            // Integers need no quotes.
             let value =
                 |text: &str| text.parse::<u32>().map_or_else(|_| quoted(text), |n| n.to_string());
             let setting = |(name, text): (&String, &String)| format!("{name} = {}", value(text));
@@ -172,12 +172,12 @@ pub fn write(head: &str, all: &[Configuration], remarks: &[String]) -> String {
     text
 }
 
-/// Lines of comment.
+/// Formats a text as comment lines.
 fn remark(text: &str) -> String {
     text.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// A string as TOML has it: as JSON has it, too.
+/// Quotes a TOML string; JSON's syntax is valid there.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
@@ -187,7 +187,7 @@ fn key(name: &str) -> String {
     if !name.is_empty() && name.chars().all(is_bare) { name.to_owned() } else { quoted(name) }
 }
 
-/// What one of the configurations has of each setting that any of them names; nothing: the default.
+/// Returns the values, in one configuration, of all settings that any of them has; None stands for the default.
 #[must_use]
 pub fn settings(all: &[Configuration], number: usize) -> BTreeMap<String, Option<String>> {
     let names: BTreeSet<&String> = all.iter().flat_map(|one| one.settings.keys()).collect();
@@ -195,10 +195,10 @@ pub fn settings(all: &[Configuration], number: usize) -> BTreeMap<String, Option
     names.into_iter().map(|name| (name.clone(), own.get(name).cloned())).collect()
 }
 
-/// The settings in which two configurations differ; one that has its default differs not from one that names it.
+/// Returns the settings in which two configurations differ. An explicit default equals an absent setting.
 ///
 /// # Errors
-/// There is no such setting, or it takes no such value.
+/// Fails if a setting is unknown, or if it does not take the value.
 pub fn differences<D: Settings>(
     from: &Configuration,
     to: &Configuration,
@@ -218,10 +218,10 @@ pub fn differences<D: Settings>(
     Ok(found)
 }
 
-/// What a change from one of the configurations to another sets, and nothing that both have.
+/// Returns the new values of the settings that differ between two of the configurations.
 ///
 /// # Errors
-/// As [`differences`].
+/// Fails in the same cases as [`differences`].
 pub fn change<D: Settings>(
     all: &[Configuration],
     (from, to): (usize, usize),
@@ -232,10 +232,10 @@ pub fn change<D: Settings>(
     Ok(changes)
 }
 
-/// The configurations in the order of the measurements.
+/// Sorts the configurations into the order of the measurements.
 ///
 /// # Errors
-/// One was not measured, or is not in the file.
+/// Fails if a configuration was not measured, or if a measured one is not in the file.
 pub fn in_order(
     mut configurations: Vec<Configuration>,
     measurements: &Measurements,

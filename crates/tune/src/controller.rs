@@ -1,15 +1,15 @@
-//! The loop that tunes a cluster: it looks at what clients ask for, decides, rolls, measures what came of it, and goes back
-//! if that was worse (SOPHIA, §3.1).
+//! The control loop: it observes the operations that clients request, decides, rolls, measures the effect of a change,
+//! and reverts the change if the cluster performs worse (SOPHIA, §3.1).
 //!
-//! Looks are several to an interval. A change is judged by the looks before and behind it, when throughput behind it no
-//! longer rises; no other change begins before. Everything that is decided is kept in the cluster, with its reasons, and
-//! each interval that was seen is added to a file, the trace: a controller that is started anew goes on from both.
+//! An interval has several samples. A change is judged by the samples before and after it, once throughput has stopped
+//! rising; no other change begins earlier. Every decision is persisted in the cluster, with its reasons, and each
+//! observed interval is appended to a file, the trace: a restarted controller resumes from both.
 //!
 //! Invariants:
 //! - One controller decides for a cluster (a lease), and one job changes it (the roll's lock).
-//! - Nothing is changed while another process holds changes back, beyond the limit of a day, of a class that is not
-//!   approved, or when the controller only advises.
-//! - A change that was worse beyond its noise is undone, and not made again for a day.
+//! - No change is made while changes are suspended, beyond the daily limit, of a cost class that is not approved, or if
+//!   the controller only advises.
+//! - A change that is worse by more than its noise is reverted, and not repeated for a day.
 
 mod begin;
 pub(crate) mod cluster;
@@ -45,42 +45,43 @@ pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
 use trial::Trial;
 
-/// Looks to an interval, and the least and the most time between two.
+/// Number of samples in an interval, and bounds of the time between two samples.
 const LOOKS: u32 = 6;
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(20);
-/// Looks that are kept from before a change; and of intervals since the change before.
+/// Number of samples to retain from before a change, and number of intervals since the previous change.
 const BEFORE: usize = 24;
 const HISTORY: usize = 2_000;
-/// A change in a quiet time is judged within a day.
+/// Maximum time to judge a change made under low load, in seconds: a day has busy times.
 const QUIET_MAX_S: f64 = 86_400.0;
-/// A change that was undone, or failed, is not made again for so long; one that could not be begun, for so long.
+/// Time for which a reverted or failed change is not repeated, and for which a refused one is not, in seconds.
 const BARRED_S: u64 = 86_400;
 const PASSING_S: u64 = 900;
 
-/// Something under way.
+/// State of the control loop.
 enum Phase<'a> {
     Watching,
     Rolling(Rolling<'a>),
     Judging(Trial),
-    /// This undoes a change that was worse, as soon as nothing speaks against it.
+    /// A change that was worse is to be reverted by this one, as soon as no obstacle is left.
     Undoing(Change),
-    /// Nodes may have either configuration of a change, and not all tell which; the change is to be undone.
+    /// A roll failed, and nodes may have either configuration; the change that remains to be made, if it was a
+    /// reversion.
     Unknown(Option<Change>),
 }
 
-/// A roll under way.
+/// A roll in progress.
 struct Rolling<'a> {
     change: Change,
-    /// True if it undoes another one.
+    /// True if the roll reverts another change.
     is_undoing: bool,
     before: Vec<Window>,
-    /// True if clients ask for little.
+    /// True if the load was low at the start.
     is_quiet: bool,
     rolled: LocalBoxFuture<'a, Result<Rolled>>,
 }
 
-/// The loop and its state.
+/// The control loop and its state.
 struct Controller<'a, C: Cluster> {
     cluster: &'a C,
     request: &'a Request,
@@ -91,36 +92,36 @@ struct Controller<'a, C: Cluster> {
     log: C::Log,
     tuner: Tuner,
     phase: Phase<'a>,
-    /// The last looks.
+    /// Most recent samples.
     looks: Vec<Window>,
-    /// One look of each interval since the last change.
+    /// One sample of each interval since the last change.
     history: VecDeque<Window>,
-    /// What was counted in the interval so far.
+    /// Operations of each kind counted in the present interval.
     counted: [u64; KINDS],
-    /// The start of the interval, in seconds since 1970.
+    /// Start of the present interval, in seconds since 1970.
     start_s: u64,
-    /// False until an interval has begun with the first look.
+    /// False until the first complete interval has begun.
     is_whole: bool,
-    /// Changes that may not be made before a moment.
+    /// Barred changes (indices of both configurations), with the end of the bar in seconds since 1970.
     barred: BTreeMap<(usize, usize), u64>,
-    /// The moments of changes.
+    /// Start times of the changes of the last day, in seconds since 1970.
     changes: Vec<u64>,
-    /// What changes take, as far as no roll has shown it.
+    /// Assumed costs of changes; those that past rolls have shown take precedence.
     costs: Costs,
     took: Vec<Took>,
     leads_since: Instant,
-    /// Ends a roll that is under way.
+    /// Cancels the roll in progress.
     rolls: CancellationToken,
-    /// True once it was said that what was measured may not hold.
+    /// True after the warning that the measurements may not apply to the cluster's records.
     has_doubted: bool,
-    /// What ends the controller when the roll that is under way has ended.
+    /// Error with which the controller ends, after the roll in progress.
     fault: Option<Error>,
-    /// The reason why nothing was done, as it was said last.
+    /// The last reported decision or warning, to suppress repetitions.
     said: String,
     summary: Summary,
 }
 
-/// Tunes a cluster until it is interrupted: as `run` of its database's `tuned`.
+/// Tunes a cluster until it is cancelled; called by `run` in the `tuned` module of each database.
 pub(crate) async fn run<C: Cluster>(
     cluster: &C,
     request: &Request,
@@ -199,14 +200,14 @@ pub(crate) async fn run<C: Cluster>(
         ended.map(|()| controller.summary)
     };
     let ended = Box::pin(controlled).await;
-    // Behind its end the lease would end by itself.
+    // After the loop has ended the lease would expire by itself.
     let resigned = log.resign(process).await;
     let summary = ended?;
     resigned?;
     Ok(summary)
 }
 
-/// Takes the controllers' lease, or says who has it.
+/// Acquires the controllers' lease; the error names the process that holds it.
 async fn lead(log: &impl DecisionLog, process: &str) -> Result<()> {
     match log.lead(process).await? {
         None => Ok(()),
@@ -214,7 +215,7 @@ async fn lead(log: &impl DecisionLog, process: &str) -> Result<()> {
     }
 }
 
-/// Does some work to its end, and renews the lease meanwhile. Whether it still leads has to be asked behind that.
+/// Completes `work` and renews the lease meanwhile. The caller must check afterwards that it still holds the lease.
 async fn while_leading<T>(
     log: &impl DecisionLog,
     process: &str,
@@ -224,14 +225,14 @@ async fn while_leading<T>(
         tokio::select! {
             done = &mut work => return done,
             () = tokio::time::sleep(LEASE / 6) => {
-                // What came of it is asked at the end: a roll is not left in its middle.
+                // The result is checked at the end: a roll must not be abandoned halfway.
                 let _ = log.lead(process).await;
             }
         }
     }
 }
 
-/// The time between two looks.
+/// Returns the time between two samples.
 fn look_every(interval: Duration) -> Duration {
     (interval / LOOKS).clamp(LOOK_MIN, LOOK_MAX)
 }
@@ -265,7 +266,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
                         Ok(()) => self.look(observation).await,
                         Err(lost) => Err(lost),
                     };
-                    // A node that is stopped at this moment has to come back first.
+                    // A node that is stopped at this moment must return to service first.
                     if let Err(error) = looked {
                         self.rolls.cancel();
                         self.fault = Some(error);
@@ -276,14 +277,14 @@ impl<'a, C: Cluster> Controller<'a, C> {
         }
     }
 
-    /// The interval that a moment belongs to.
+    /// Returns the start of the interval that contains a time; both are in seconds since 1970.
     fn interval_of(&self, at_s: u64) -> u64 {
         let length = self.request.interval.as_secs();
         at_s - at_s % length
     }
 
-    /// Renews the lease, long before its end and not with each look: it costs the cluster a transaction. A cluster that
-    /// does not answer gives it to no other process either.
+    /// Renews the lease, long before it expires but not with each sample: a renewal costs a transaction. While the
+    /// cluster does not answer, no other process can acquire the lease.
     async fn lead(&mut self) -> Result<()> {
         if self.leads_since.elapsed() < LEASE / 6 {
             return Ok(());
@@ -324,22 +325,22 @@ impl<'a, C: Cluster> Controller<'a, C> {
             self.judge().await?;
         }
         let now_s = self.interval_of(now_s());
-        // A clock that is set back is waited for: intervals have to be in their order.
+        // If the clock is set back, the controller waits: the start times of intervals must increase.
         if now_s <= self.start_s {
             return Ok(());
         }
-        // One look of each interval is kept for longer: a change in a quiet time is judged beside busy ones.
+        // One sample of each interval is retained longer: a change under low load is judged by samples under high load.
         self.history.extend(window);
         if self.history.len() > HISTORY {
             self.history.pop_front();
         }
         let (first_s, counted) = (self.start_s, std::mem::take(&mut self.counted));
         self.start_s = now_s;
-        // The first one had begun before it was looked at.
+        // The first interval began before the observation did.
         if !std::mem::replace(&mut self.is_whole, true) {
             return Ok(());
         }
-        // A look that was late counted for several.
+        // A late sample covers several intervals.
         let length = self.request.interval.as_secs();
         let several = (now_s - first_s) / length;
         let each = counted.map(|count| count / several);
@@ -359,7 +360,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         }
     }
 
-    /// Keeps an interval that was seen, and learns from it.
+    /// Appends an observed interval to the trace, and passes it to the tuner.
     fn observed(&mut self, start_s: u64, counted: [u64; KINDS], last: &Observation) -> Result<()> {
         let is_quiet = is_quiet(counted, self.request.interval.as_secs_f64());
         let operations = if is_quiet { [0; KINDS] } else { counted };
@@ -380,7 +381,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         Ok(())
     }
 
-    /// Decides, and begins what is to be done.
+    /// Decides, and starts the change if one is due.
     async fn decide(&mut self) -> Result<()> {
         self.open_ways()?;
         let Some(decision) = self.tuner.decide() else { return Ok(()) };
@@ -395,7 +396,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
             obstacle => obstacle,
         };
         if let Some(obstacle) = obstacle {
-            // It is looked at again with the next interval.
+            // The plan is made again with the next interval.
             self.tuner.forget_plan();
             return self.tell(decision, Some(obstacle)).await;
         }
@@ -405,7 +406,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         self.begin(change, false, is_quiet).await
     }
 
-    /// Says and keeps a decision, unless it is the same as the last one.
+    /// Reports and persists a decision, unless it equals the last one.
     async fn tell(
         &mut self,
         decision: crate::tuner::Decision,
@@ -423,7 +424,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         Ok(())
     }
 
-    /// Keeps something if the cluster takes it: tuning goes on without it.
+    /// Persists an entry; if that fails, only warns: tuning continues without it.
     async fn keep(&self, kind: Kind, what: &str, detail: &impl serde::Serialize) {
         let detail = serde_json::to_value(detail).expect("texts and numbers");
         if let Err(error) = self.log.keep(now_s(), kind, what, &detail).await {
@@ -436,7 +437,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         found.expect("the configuration was measured")
     }
 
-    /// Looks since the last change at which clients asked for as much as they notice.
+    /// Returns the samples since the last change at which the load was high enough to judge a change by.
     fn busy_times(&self) -> Vec<Window> {
         let present = self.tuner.configuration();
         let is_busy = |one: &&Window| self.tuner.busy(one, present) >= self.request.busy_min;
@@ -447,7 +448,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         self.busy_times().len() >= WINDOWS_MIN
     }
 
-    /// Begins a change, behind keeping that it does.
+    /// Persists the start of a change, then starts its roll.
     async fn begin(&mut self, change: Change, is_undoing: bool, is_quiet: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
@@ -471,7 +472,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
     }
 }
 
-/// Waits for the end of the roll that is under way; for ever if there is none.
+/// Waits for the end of the roll in progress; never returns if there is none.
 async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
     match phase {
         Phase::Rolling(rolling) => (&mut rolling.rolled).await,
@@ -479,7 +480,7 @@ async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
     }
 }
 
-/// Looks at a moment. One that is dropped on the way has counted nothing.
+/// Takes a sample at this time. A sample whose future is dropped early does not reset the counters.
 async fn look_at(observer: &mut impl cluster::Observe, moment: Instant) -> Observation {
     tokio::time::sleep_until(moment).await;
     observer.look().await

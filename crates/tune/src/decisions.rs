@@ -1,9 +1,9 @@
-//! What was decided for a cluster, and why: kept for some months; and the lease by which one controller decides at a time.
+//! The log of decisions for a cluster, persisted for 90 days, and the lease that allows one controller at a time.
 //!
 //! Invariants:
-//! - A change is kept before it is made, and its judgement when it is made: the next controller goes by both.
-//! - A controller that cannot renew its lease changes nothing any more.
-//! - What is held back stays so until an operator has it go on.
+//! - A change is logged before it starts, and its judgement when it is made: the next controller relies on both.
+//! - A controller that cannot renew its lease makes no further change.
+//! - A suspension of changes lasts until an operator resumes them.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use time::{Date, OffsetDateTime};
 
 use crate::cluster::{Error, Result};
 
-/// Days that are kept and read at most.
+/// Maximum age of entries, in days.
 pub const DAYS_MAX: u16 = 90;
-/// How long a controller holds its lease without renewing it.
+/// Time after which a lease expires unless it is renewed.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 
 /// Kinds of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A plan, whether or not it has the cluster changed.
+    /// A decision, whether or not it changes the cluster.
     Decided,
-    /// A change begins.
+    /// A change starts.
     Changing,
-    /// A change ended, or failed.
+    /// A change has completed or failed.
     Changed,
-    /// What came of a change.
+    /// A change was judged.
     Judged,
 }
 
 impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::Decided, Self::Changing, Self::Changed, Self::Judged];
 
-    /// Its name.
+    /// Returns the name of the kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,25 +47,25 @@ impl Kind {
     }
 }
 
-/// An entry.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When, in milliseconds since the Unix epoch, by the clock of what keeps it.
+    /// Time of the entry, in milliseconds since the Unix epoch, by the clock of the server that stores it.
     pub at_ms: i64,
-    /// Its kind.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// In a sentence.
+    /// Summary in one sentence.
     pub what: String,
-    /// For programs; what it holds depends on the kind.
+    /// Details for programs; their structure depends on the kind.
     pub detail: serde_json::Value,
 }
 
-/// What keeps them.
+/// A store of decisions, of the controllers' lease and of a suspension.
 pub trait DecisionLog {
-    /// Keeps an entry.
+    /// Persists an entry.
     ///
     /// # Errors
-    /// It could not be kept.
+    /// Fails if the entry cannot be persisted.
     fn keep(
         &self,
         at_s: u64,
@@ -74,38 +74,38 @@ pub trait DecisionLog {
         detail: &Json,
     ) -> impl Future<Output = Result<()>>;
 
-    /// The entries of the last days, the oldest first.
+    /// Returns the entries of the last `days` days, the oldest first.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// Fails if the entries cannot be read.
     fn decisions(&self, now_s: u64, days: u16) -> impl Future<Output = Result<Vec<Entry>>>;
 
-    /// Takes the controllers' lease, or renews it. Returns the process that has it, if that is another one.
+    /// Acquires or renews the controllers' lease. Returns the process that holds it, if that is another one.
     ///
     /// # Errors
-    /// The cluster does not answer.
+    /// Fails if the cluster does not answer.
     fn lead(&self, process: &str) -> impl Future<Output = Result<Option<String>>>;
 
-    /// Gives the controllers' lease up.
+    /// Releases the controllers' lease.
     ///
     /// # Errors
-    /// The cluster does not answer.
+    /// Fails if the cluster does not answer.
     fn resign(&self, process: &str) -> impl Future<Output = Result<()>>;
 
-    /// Has controllers change nothing, or go on.
+    /// Suspends all changes by controllers, or resumes them.
     ///
     /// # Errors
-    /// It could not be kept.
+    /// Fails if the suspension cannot be persisted.
     fn hold(&self, is_held: bool, process: &str) -> impl Future<Output = Result<()>>;
 
-    /// The process that had controllers change nothing, if one did.
+    /// Returns the process that suspended changes; None if they are not suspended.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the suspension cannot be read.
     fn held_by(&self) -> impl Future<Output = Result<Option<String>>>;
 }
 
-/// What a controller says that finds another one.
+/// Returns the error for a controller that finds another one active.
 pub(crate) fn led_by(holder: &str) -> Error {
     let within = LEASE.as_secs();
     Error::precondition(
@@ -114,7 +114,7 @@ pub(crate) fn led_by(holder: &str) -> Error {
     )
 }
 
-/// The day of a moment, by which entries are kept together.
+/// Returns the date of a time (in seconds since 1970), in UTC, by which entries are partitioned.
 pub(crate) fn day(at_s: u64) -> String {
     let at = i64::try_from(at_s).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
     at.map_or(Date::MIN, OffsetDateTime::date).to_string()

@@ -1,4 +1,4 @@
-//! Configurations to measure: which settings are varied, as a user names them, and what is drawn of them.
+//! Designs of experiments: the settings that a user wants to vary, and the configurations to measure.
 
 use std::collections::BTreeMap;
 
@@ -14,54 +14,55 @@ use crate::cluster::{Error, Result, Settings};
 use crate::configurations::{self, Configuration};
 use crate::dimensions::{Dimension, are_words, configuration, number, point};
 
-/// The name of the first configuration.
+/// Name of the first configuration.
 const DEFAULT: &str = "default";
 
-/// What is asked for.
+/// Input of [`design`].
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
-    /// Settings with their values: between two bounds, as `concurrent_reads=16..64`, or a list of them, as
+    /// Settings with their values: a range, as in `concurrent_reads=16..64`, or a list, as in
     /// `memtable_heap_space=32MiB,64MiB`.
     pub knobs: &'r [String],
-    /// Compactions, the default's first; see [`Compaction::parse`].
+    /// Compactions, the default first; see [`Compaction::parse`].
     pub compactions: &'r [String],
-    /// Configurations to draw, besides the default.
+    /// Number of configurations to draw, in addition to the default.
     pub runs: usize,
-    /// What is drawn by.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
 /// A design.
 #[derive(Clone, Debug, Serialize)]
 pub struct Design {
-    /// What it was drawn by.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// The settings that are varied.
+    /// The varied settings.
     pub knobs: Vec<Varied>,
-    /// The largest correlation of two settings, without its sign.
+    /// Largest absolute correlation of two settings, 0 to 1.
     pub correlation: f64,
-    /// The names of the configurations, the default first.
+    /// Names of the configurations, the default first.
     pub configurations: Vec<String>,
-    /// The file of configurations.
+    /// Content of the file of configurations.
     #[serde(skip)]
     pub text: String,
 }
 
-/// A setting that is varied.
+/// A varied setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Varied {
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What a change of it costs.
+    /// Cost class of a change.
     pub class: &'static str,
-    /// Its values in the design, each once; numbers from the least to the largest.
+    /// Distinct values in the design; numbers in ascending order.
     pub values: Vec<String>,
 }
 
 /// Draws a design of a database's settings.
 ///
 /// # Errors
-/// The settings make no sense, a compaction is named of a database that has none, or there are not so many configurations.
+/// Fails if a setting is invalid, if the database has no compactions but the request has, or if there are fewer
+/// configurations than requested.
 pub fn design<D: Settings>(request: &Request<'_>) -> Result<Design> {
     if !D::HAS_COMPACTION && !request.compactions.is_empty() {
         let what = "a compaction is named, and tables of Cassandra alone have one";
@@ -109,7 +110,7 @@ pub fn design<D: Settings>(request: &Request<'_>) -> Result<Design> {
         knobs.iter().map(told).collect::<String>()
     );
     let text = configurations::write(&head, &drawn, &[]);
-    // It has to be a file that is read again.
+    // The text must be a valid file of configurations.
     configurations::parse::<D>(&text)?;
     Ok(Design {
         seed: request.seed,
@@ -120,7 +121,7 @@ pub fn design<D: Settings>(request: &Request<'_>) -> Result<Design> {
     })
 }
 
-/// A setting, as it is asked for.
+/// Parses a setting with its values, as a user writes it.
 fn setting<D: Settings>(text: &str) -> Result<(Dimension, Column)> {
     let (name, values) = text.split_once('=').ok_or_else(|| {
         Error::Usage(format!("\"{text}\" is no setting with its values: write {text}=16..64"))
@@ -136,7 +137,7 @@ fn setting<D: Settings>(text: &str) -> Result<(Dimension, Column)> {
                 chosen.push(word);
             }
         }
-        // As a file of configurations has them: with the default, in the order of their names.
+        // In the order that a file of configurations gives them: with the default, sorted by name.
         chosen.sort();
         if chosen.len() < 2 {
             return Err(no_choice());

@@ -1,7 +1,8 @@
-//! The settings in which configurations differ, as the axes of a static tuner.
+//! The settings in which configurations differ, as axes of the search space of a static tuner.
 //!
-//! A size, a rate, a time or a count is a number in its unit; a word, and a whole compaction with its options, is a word.
-//! A setting that follows the machine unless the file has it has no number then: such a configuration has no point.
+//! A size, a rate, a duration or a count is a number in its unit. A word, and a compaction with its options, is
+//! categorical. A setting that follows the machine has no number unless the file sets it: such a configuration has no
+//! point.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +14,17 @@ use crate::cluster::values::Values;
 use crate::cluster::{Result, Setting, Settings};
 use crate::configurations::Configuration;
 
-/// The name of the compaction among settings.
+/// Name of the compaction among the dimensions.
 pub const COMPACTION: &str = "compaction";
 
-/// A setting that is varied.
+/// A varied setting, or the varied compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dimension {
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What a change of it costs.
+    /// Cost class of a change.
     pub class: CostClass,
-    /// Its axis.
+    /// Axis of the search space.
     pub axis: Axis,
     of: Of,
 }
@@ -35,27 +36,27 @@ enum Of {
     Compaction(Vec<Compaction>),
 }
 
-/// True if a setting's values are words: they are the same or not, and none is larger than another.
+/// True if a setting is categorical: its values have no order.
 #[must_use]
 pub fn are_words(setting: &Setting) -> bool {
     matches!(setting.values, Values::Word(_) | Values::Pairs)
 }
 
-/// The number of a setting's value, in the setting's unit; none if its values are words.
+/// Parses a number in the setting's unit; returns None if the setting is categorical.
 ///
 /// # Errors
-/// It is no value of the setting.
+/// Fails if the setting does not take this value.
 pub fn number(setting: &Setting, text: &str) -> Result<Option<f64>> {
     let value = setting.value(text)?;
     Ok(if are_words(setting) { None } else { value.number.parse().ok() })
 }
 
-/// True if a setting's numbers are whole.
+/// True if a setting takes whole numbers only.
 fn is_whole(setting: &Setting) -> bool {
     !matches!(setting.values, Values::Share(..)) && !are_words(setting)
 }
 
-/// The text of a number of a setting.
+/// Formats a number as a value of a setting.
 fn text(setting: &Setting, number: f64) -> String {
     match setting.values {
         Values::Count(..)
@@ -71,28 +72,28 @@ fn text(setting: &Setting, number: f64) -> String {
 }
 
 impl Dimension {
-    /// A setting with numbers between two of them.
+    /// Builds the dimension of a setting with numbers from `least` to `most`.
     #[must_use]
     pub fn of_numbers(setting: Setting, least: f64, most: f64) -> Self {
         let (name, axis) = (setting.name.to_owned(), Axis::number(least, most));
         Self { name, class: setting.class, axis, of: Of::Number(setting) }
     }
 
-    /// A setting with some words, each as [`Setting::value`] tells it.
+    /// Builds the dimension of a categorical setting; each word is in the form that [`Setting::value`] returns.
     #[must_use]
     pub fn of_words(setting: Setting, words: Vec<String>) -> Self {
         let (name, axis) = (setting.name.to_owned(), Axis::Words(words.len()));
         Self { name, class: setting.class, axis, of: Of::Word(setting, words) }
     }
 
-    /// The compaction of a table.
+    /// Builds the dimension of a table's compaction.
     #[must_use]
     pub fn of_compactions(all: Vec<Compaction>) -> Self {
         let (name, axis) = (COMPACTION.to_owned(), Axis::Words(all.len()));
         Self { name, class: CostClass::Alter, axis, of: Of::Compaction(all) }
     }
 
-    /// A value, as the file has it.
+    /// Formats a value as in a configuration file.
     #[must_use]
     pub fn told(&self, value: f64) -> String {
         match &self.of {
@@ -102,16 +103,16 @@ impl Dimension {
         }
     }
 
-    /// True if it has whole numbers.
+    /// True if the dimension takes whole numbers only.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         matches!(&self.of, Of::Number(setting) if is_whole(setting))
     }
 
-    /// The value in a configuration; none if it follows the machine there.
+    /// Returns the value in a configuration; None if the setting follows the machine there.
     ///
     /// # Errors
-    /// It is no value of the setting.
+    /// Fails if the setting does not take the configuration's value.
     pub fn value(&self, of: &Configuration) -> Result<Option<f64>> {
         let place = |place: Option<usize>| place.map(|place| place as f64);
         Ok(match &self.of {
@@ -132,7 +133,7 @@ impl Dimension {
         })
     }
 
-    /// Gives a configuration a value.
+    /// Sets a value in a configuration.
     fn set(&self, of: &mut Configuration, value: f64) {
         match &self.of {
             Of::Number(_) | Of::Word(..) => {
@@ -147,10 +148,10 @@ fn written<'c>(of: &'c Configuration, setting: &Setting) -> Option<&'c str> {
     of.settings.get(setting.name).map(String::as_str).or(setting.default)
 }
 
-/// The settings in which some configurations differ, by name, and the compaction behind them.
+/// Returns the settings in which some configurations differ, by name, then the compaction.
 ///
 /// # Errors
-/// There is no such setting, or no such value.
+/// Fails if a setting is unknown, or if it does not take a value.
 pub fn varied<D: Settings>(all: &[Configuration]) -> Result<Vec<Dimension>> {
     let names: BTreeSet<&String> = all.iter().flat_map(|one| one.settings.keys()).collect();
     let mut found = Vec::new();
@@ -186,15 +187,15 @@ pub fn varied<D: Settings>(all: &[Configuration]) -> Result<Vec<Dimension>> {
     Ok(found)
 }
 
-/// The point of a configuration; none if one of the settings follows the machine there.
+/// Returns the point of a configuration; None if one of the settings follows the machine there.
 ///
 /// # Errors
-/// A value is none of its setting's.
+/// Fails if a setting does not take its value.
 pub fn point(dimensions: &[Dimension], of: &Configuration) -> Result<Option<Point>> {
     dimensions.iter().map(|dimension| dimension.value(of)).collect()
 }
 
-/// The configuration at a point; in all else it is like another one.
+/// Builds the configuration at a point; everything else is copied from `like`.
 #[must_use]
 pub fn configuration(
     dimensions: &[Dimension],

@@ -1,69 +1,69 @@
-//! What can be wrong with what a user hands in.
+//! Errors in files and arguments of the user.
 
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why there is no advice.
+/// Reason why advice cannot be given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The file is no CSV, or ends too early.
+    /// The file is not valid CSV, or cannot be read completely.
     #[error("{file}: {reason}")]
     Table {
-        /// The file, as it was named.
+        /// File name, as the user gave it.
         file: String,
-        /// What the reader says.
+        /// Error of the reader.
         reason: String,
     },
-    /// A column is missing, or there is one that means nothing here.
+    /// A column is missing, duplicate or unknown.
     #[error("{file}: {problem}; its first line names the columns: {columns}")]
     Columns {
-        /// The file, as it was named.
+        /// File name, as the user gave it.
         file: String,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
-        /// The columns that there may be.
+        /// Names of the valid columns.
         columns: String,
     },
-    /// A value cannot be one.
+    /// A value is invalid.
     #[error("{file}, line {line}: {column} is \"{value}\", and it must be {wanted}")]
     Value {
-        /// The file, as it was named.
+        /// File name, as the user gave it.
         file: String,
-        /// The line, from 1 on.
+        /// Line number, from 1.
         line: u64,
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// The value.
+        /// The invalid value.
         value: String,
-        /// What it must be.
+        /// Description of valid values.
         wanted: &'static str,
     },
-    /// Intervals are not one behind the other.
+    /// Intervals are not in order.
     #[error("{file}, line {line}: {problem}")]
     Order {
-        /// The file, as it was named.
+        /// File name, as the user gave it.
         file: String,
-        /// The line, from 1 on.
+        /// Line number, from 1.
         line: u64,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
-    /// Nothing can be told from so little.
+    /// The data are insufficient or unsuitable.
     #[error("{file}: {found}, and {needed}")]
     TooLittle {
-        /// The file, as it was named.
+        /// File name, as the user gave it.
         file: String,
-        /// What is there.
+        /// Description of the data.
         found: String,
-        /// What is needed.
+        /// Requirement.
         needed: String,
     },
-    /// A configuration that is not among those that were measured.
+    /// A configuration was not measured.
     #[error("no configuration is named {name}; there are {known}")]
     Unknown {
-        /// Its name.
+        /// Name of the configuration.
         name: String,
-        /// Those that there are.
+        /// Names of the measured configurations.
         known: String,
     },
 }

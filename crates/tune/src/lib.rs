@@ -1,9 +1,9 @@
-//! Tuning: from what clients asked for in the past, and what configurations were measured to serve, to advice when a
-//! cluster's configuration should change, and to what (SOPHIA).
+//! Tuning: advises when to change a cluster's configuration, and to which one, from the past workload and from
+//! measurements of the configurations (SOPHIA).
 //!
-//! A [`trace`] says what clients asked for, [`measurements`] what each configuration serves of it; [`advice`] puts both
-//! together by the decisions of `imago_plan::tune`. A [`tuner`] does that interval by interval, beside a cluster that
-//! [`controller`] looks at and changes.
+//! A [`trace`] has the operations that clients requested, and [`measurements`] have the throughput of each
+//! configuration for them; [`advice`] combines both by the algorithms of `imago_plan::tune`. A [`tuner`] does the same
+//! online, interval by interval, for a cluster that [`controller`] observes and changes.
 //!
 //! This crate must not know the command line, nor how servers are started.
 
@@ -18,6 +18,7 @@ pub mod decisions;
 pub mod design;
 pub mod dimensions;
 pub mod error;
+pub mod import;
 pub mod lines;
 pub mod measurements;
 pub mod optima;
@@ -25,3 +26,7 @@ pub mod redis;
 mod table;
 pub mod trace;
 pub mod tuner;
+
+/// Boxes the future of an async function that other crates call, so that its body is compiled here, once, and not in
+/// each crate that awaits it.
+pub(crate) use async_recursion::async_recursion as boxed;

@@ -1,14 +1,15 @@
-//! Tables that are added to line by line, and may end in the middle of one when their process has died.
+//! Repair of files to which rows are appended, and whose last row may be incomplete after the process died.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Ends a file of comma-separated lines whose last one has no end: one with as many values as the first line gets its end,
-/// one with fewer is cut off. A file is left alone if it is not there, or if its first line is not one that is expected.
+/// Repairs a CSV file whose last row lacks a line end: if the row has as many values as the first row, the line end is
+/// added, otherwise the row is removed. A file is unchanged if it does not exist, or if `is_expected` rejects its first
+/// row.
 ///
 /// # Errors
-/// The file cannot be read or written.
+/// Fails if the file cannot be read or written.
 pub fn mend(path: &Path, is_expected: impl FnOnce(&str) -> bool) -> std::io::Result<()> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

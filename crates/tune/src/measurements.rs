@@ -1,9 +1,9 @@
-//! Measurements: what each configuration served of a mix, in operations a second.
+//! Measurements: the throughput of each configuration for a mix, in operations per second.
 //!
-//! As CSV: `configuration,operations_s,reads,updates,inserts,scans`, with the columns in any order; the operations in any
-//! unit, as they are only compared with each other. `record_bytes` and `reuse_distance` may tell what records they were made
-//! with. Configurations are numbered as they first come. Several measurements
-//! of one mix count by their mean.
+//! The format is CSV: `configuration,operations_s,reads,updates,inserts,scans`, with the columns in any order. The
+//! columns of operations may have any unit, as only their ratios matter. `record_bytes` and `reuse_distance` may
+//! describe the records of a measurement. Configurations are numbered in the order of their first rows. Several
+//! measurements of one mix count by their mean.
 
 use std::io::Read;
 
@@ -14,62 +14,62 @@ use imago_plan::tune::workload::Mix;
 use crate::error::{Error, Result};
 use crate::table::{RECORDS, Table};
 
-/// Columns that tell how a measurement was made, and what it took.
+/// Optional columns: how a measurement was made, and its resource consumption.
 pub const SAMPLED: [&str; 7] =
     ["round", "warm_s", "spread", "memory_bytes", "cpu_us", RECORDS[0], RECORDS[1]];
 
-/// What comes with Imago, with a name and where it is from.
+/// Measurements that are part of Imago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
-    /// The file's name.
+    /// Name of the file.
     pub file: &'static str,
-    /// Its text.
+    /// Content of the file.
     pub text: &'static str,
-    /// What was measured, and on what.
+    /// Description of the measured system and load.
     pub origin: &'static str,
 }
 
-/// Two configurations of Cassandra.
+/// Measurements of two configurations of Cassandra.
 pub const CASSANDRA: Shipped = Shipped {
     file: "cassandra-5.csv",
     text: include_str!("../data/cassandra-5.csv"),
     origin: "three Cassandra 5 nodes on one machine with two cores, RF 3, QUORUM, 40,000 rows of 1 KB",
 };
-/// Thirteen configurations of Redis.
+/// Measurements of thirteen configurations of Redis.
 pub const REDIS: Shipped = Shipped {
     file: "redis-7.csv",
     text: include_str!("../data/redis-7.csv"),
     origin: "one Redis 7 server on a machine with two cores, 20,000 records of 1 KB",
 };
 
-/// By what configurations are compared.
+/// Metric by which configurations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Operations a second (`operations_s`).
+    /// Operations per second (column `operations_s`).
     Throughput,
-    /// Operations for a second of the database's processor time (`cpu_us`): what it could serve of a faster load.
+    /// Operations per second of the database's CPU time (from column `cpu_us`): the throughput under a sufficient load.
     Cpu,
 }
 
-/// See the module's documentation.
+/// The measurements of all configurations; see the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurements {
-    /// The configurations' names.
+    /// Names of the configurations, by index.
     pub names: Vec<String>,
-    /// The throughputs of the configurations, by their numbers.
+    /// Throughputs of the configurations, by index.
     pub throughputs: Throughputs,
-    /// Each of them.
+    /// All single measurements.
     pub samples: Vec<Sample>,
-    /// What is known of the records that they were made with: the median of each.
+    /// Median size and reuse distance of the records in the measurements.
     pub records: Records,
 }
 
-/// One measurement, with its round.
+/// A single measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// What was measured.
+    /// Configuration, mix and throughput.
     pub measured: Measured,
-    /// The round, from zero on; none without such a column.
+    /// Index of the round, from zero; None without the column `round`.
     pub round: Option<usize>,
 }
 
@@ -77,20 +77,20 @@ impl Measurements {
     /// Reads measurements; `file` is their name in errors.
     ///
     /// # Errors
-    /// What is wrong with them, and where.
+    /// Fails if the measurements are invalid; the error has the place and the reason.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
         Self::read_by(file, from, By::Throughput)
     }
 
-    /// The same with what configurations are to be compared by as their throughput.
+    /// Reads measurements, with the metric `by` as throughput.
     ///
     /// # Errors
-    /// As [`Self::read`]; a measurement does not say what it is to be compared by.
+    /// Fails in the same cases as [`Self::read`], and if a measurement lacks the metric.
     pub fn read_by(file: &str, from: impl Read, by: By) -> Result<Self> {
-        let table = Table::read(file, from, &["configuration", "operations_s"], &SAMPLED)?;
+        let table = Table::open(file, from, &["configuration", "operations_s"], &SAMPLED)?;
         let (mut names, mut samples) = (Vec::<String>::new(), Vec::new());
         let mut records = Vec::new();
-        for row in table.rows() {
+        table.each(|row| {
             let name = row.text("configuration").unwrap_or_default().to_owned();
             if name.is_empty() {
                 return Err(row.wrong("configuration", "a name"));
@@ -123,7 +123,8 @@ impl Measurements {
                 None => None,
             };
             samples.push(Sample { measured: Measured { configuration, mix, rate_s }, round });
-        }
+            Ok(())
+        })?;
         if names.len() < 2 {
             return Err(Error::TooLittle {
                 file: file.to_owned(),
@@ -136,19 +137,19 @@ impl Measurements {
         Ok(Self { names, throughputs, samples, records: Records::median(&records) })
     }
 
-    /// What comes with Imago.
+    /// Returns measurements that are part of Imago.
     ///
     /// # Panics
-    /// Never: it is read in a test.
+    /// Never: a test reads them.
     #[must_use]
     pub fn shipped(shipped: Shipped) -> Self {
         Self::read(shipped.file, shipped.text.as_bytes()).expect("what is shipped can be read")
     }
 
-    /// The number of a configuration.
+    /// Returns the index of a configuration.
     ///
     /// # Errors
-    /// Fails if there is none of that name; the error says which there are.
+    /// Fails if no configuration has this name; the error lists the names.
     pub fn number(&self, name: &str) -> Result<usize> {
         let found = self.names.iter().position(|one| one == name);
         found.ok_or_else(|| Error::Unknown { name: name.to_owned(), known: self.names.join(", ") })

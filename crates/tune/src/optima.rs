@@ -1,8 +1,9 @@
-//! The static tuner (SOPHIA, §4.3; there Rafiki): which settings matter, what configurations that were never measured
-//! would serve, and which of them would serve most of each mix.
+//! The static tuner (SOPHIA, §4.3; there Rafiki): ranks settings by their effect, predicts the throughput of
+//! configurations that were never measured, and searches the best configuration for each mix.
 //!
-//! Everything is told from measurements of configurations that differ in some settings. An optimum is a prediction: it
-//! comes with the error of predictions for configurations that were left out, and is to be measured before it is trusted.
+//! All results are derived from measurements of configurations that differ in some settings. An optimum is a
+//! prediction: it comes with the error of predictions for held-out configurations, and has to be measured before it is
+//! trusted.
 
 mod answer;
 
@@ -24,27 +25,27 @@ use answer::{belief, ranking};
 
 pub use answer::{Answer, Belief, Fall, LookUp, Optimum, Ranked, Ranking, Tried, percent};
 
-/// The error of a prediction is so many times the root of the mean square of those that were held out.
+/// Ratio of the reported error of a prediction to the root mean square error of held-out ones.
 const ERRORS: f64 = 2.0;
-/// Mixes that are nearer than this are the same.
+/// Distance below which two mixes are equal.
 const SAME: f64 = 1e-9;
 
-/// What is asked.
+/// Input of [`answer`].
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// The configurations, the default first.
+    /// Configurations, the default first.
     pub configurations: &'q [Configuration],
-    /// What was measured of some of them.
+    /// Measurements of some of the configurations.
     pub measurements: &'q Measurements,
-    /// Settings that are searched over at most.
+    /// Maximum number of settings in the search.
     pub knobs_max: usize,
-    /// Mixes whose optimum is looked up.
+    /// Mixes whose optimum is requested.
     pub asked: &'q [Mix],
-    /// Draws for the forest and the search.
+    /// Seed of the random number generator of the forest and of the search.
     pub seed: u64,
 }
 
-/// A mix, as `imago tune sample --mix` takes it.
+/// Formats a mix in the syntax of `imago tune sample --mix`.
 #[must_use]
 pub fn told(mix: Mix) -> String {
     let kinds = ["read", "update", "insert", "scan"].into_iter().zip(mix.shares());
@@ -55,13 +56,13 @@ pub fn told(mix: Mix) -> String {
     kinds.filter_map(part).collect::<Vec<_>>().join(",")
 }
 
-/// What was measured, in numbers.
+/// The measurements, by indices.
 struct Measured<'q> {
     question: Question<'q>,
-    /// By the measurements' number of a configuration.
+    /// Configurations in the order of the measurements.
     configurations: Vec<&'q Configuration>,
     mixes: Vec<Mix>,
-    /// For each configuration and mix the mean of what was served.
+    /// Mean throughput in operations per second, by the indices of configuration and mix.
     means: BTreeMap<(usize, usize), f64>,
 }
 
@@ -102,7 +103,7 @@ impl<'q> Measured<'q> {
         &self.question.configurations[0]
     }
 
-    /// What a configuration served of a mix, by their numbers.
+    /// Returns the mean throughput of a configuration for a mix, in operations per second; None if it was not measured.
     fn mean(&self, of: &Configuration, mix: usize) -> Option<f64> {
         let number = self.configurations.iter().position(|one| one.name == of.name)?;
         self.means.get(&(number, mix)).copied()
@@ -116,19 +117,19 @@ impl<'q> Measured<'q> {
             configuration: one.measured.configuration,
             mix: place(&mut mixes, one.measured.mix),
             round: one.round,
-            // Logarithms, so that settings change a share of what is served of each mix.
+            // Logarithms: the effect of a setting is then a share of each mix's throughput.
             response: one.measured.rate_s.ln(),
         };
         samples.map(of).collect()
     }
 
-    /// The points by configuration, along some dimensions.
+    /// Returns the point of each configuration in these dimensions; None if a setting has no number there.
     fn points(&self, along: &[Dimension]) -> Result<Vec<Option<Point>>> {
         self.configurations.iter().map(|one| point(along, one)).collect()
     }
 }
 
-/// The number of a mix among others, to which it is added if it is new.
+/// Returns the index of a mix in a list, to which it is added if it is new.
 fn place(mixes: &mut Vec<Mix>, mix: Mix) -> usize {
     mixes.iter().position(|one| one.distance(mix) < SAME).unwrap_or_else(|| {
         mixes.push(mix);
@@ -136,7 +137,7 @@ fn place(mixes: &mut Vec<Mix>, mix: Mix) -> usize {
     })
 }
 
-/// A surrogate, and where it may be asked.
+/// A surrogate model, and the search space in which it is valid.
 struct Searcher<'s, 'q> {
     measured: &'s Measured<'q>,
     dimensions: Vec<Dimension>,
@@ -146,10 +147,10 @@ struct Searcher<'s, 'q> {
     error: f64,
 }
 
-/// Ranks settings, learns, and searches.
+/// Ranks settings, fits a surrogate, and searches the optima.
 ///
 /// # Errors
-/// The files do not belong together, or too little was measured.
+/// Fails if the files do not match, or if there are too few measurements.
 pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
     let measured = Measured::new(question)?;
     let owned: Vec<Configuration> =
@@ -234,7 +235,7 @@ fn cells(measured: &Measured<'_>, points: &[Option<Point>]) -> Vec<Cell> {
 }
 
 impl Searcher<'_, '_> {
-    /// The best configuration for a mix: one that was measured, with its number, or any other one.
+    /// Searches the best configuration for a mix; `number` is the index of the mix if it was measured.
     fn optimum<D: Settings>(&self, mix: Mix, number: Option<usize>) -> Result<Optimum> {
         let question = self.measured.question;
         let rate = |at: &[f64]| self.surrogate.rate_s(at, mix);
@@ -251,7 +252,7 @@ impl Searcher<'_, '_> {
         let sampled = sampled.filter_map(|(one, at)| Some((*one, rated(one, at.as_ref())?)));
         let best_sampled = sampled.max_by(|(_, one), (_, two)| one.total_cmp(two));
         let (best_sampled, best_sampled_s) = best_sampled.expect("a configuration was measured");
-        // What was measured already keeps its name.
+        // A configuration that was measured already retains its name.
         let mut name = made.name.clone();
         for one in question.configurations {
             if one.compaction == made.compaction && differences::<D>(one, &made)?.is_empty() {
@@ -286,7 +287,7 @@ fn best_for(mix: Mix) -> String {
     format!("best for {}", told(mix).replace(',', " "))
 }
 
-/// Mixes that share an optimum share its name.
+/// Gives equal optima of different mixes the same name.
 fn name<D: Settings>(optima: &mut [Optimum]) -> Result<()> {
     for later in 1..optima.len() {
         let (before, after) = optima.split_at_mut(later);
@@ -303,7 +304,7 @@ fn name<D: Settings>(optima: &mut [Optimum]) -> Result<()> {
     Ok(())
 }
 
-/// What is to be thought of a prediction.
+/// Explains the relevance of a prediction in one sentence.
 fn verdict(of: &Optimum) -> String {
     let error = percent(of.error);
     let best = &of.best_sampled;

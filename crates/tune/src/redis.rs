@@ -1,4 +1,4 @@
-//! Redis: how its servers are reached, asked, and changed.
+//! Redis: connections to its servers, its settings and statistics, and changes of its configuration.
 
 pub mod connection;
 pub mod decisions;
@@ -11,12 +11,13 @@ pub mod observe;
 pub mod replication;
 pub mod roll;
 mod settings_file;
+mod start;
 pub mod topology;
 pub mod tuned;
 
 use crate::cluster::{self, Database, Setting, Settings};
 
-/// Redis, one server or a Redis Cluster.
+/// Redis, a single server or a Redis Cluster.
 #[derive(Clone, Copy, Debug)]
 pub enum Redis {}
 
@@ -36,7 +37,7 @@ impl Settings for Redis {
     }
 }
 
-/// A connection string.
+/// Connection string of Redis.
 pub type Uri = cluster::Uri<Redis>;
-/// How the nodes of a cluster are reached.
+/// Cluster file of Redis: how its servers are reached.
 pub type ClusterFile = cluster::ClusterFile<Redis>;

@@ -1,4 +1,5 @@
-//! A table of numbers as CSV: the first line names the columns, in any order.
+//! A CSV table of numbers: the first line has the names of the columns, in any order. Rows are streamed, so that memory
+//! does not depend on the length of the table.
 
 use std::io::Read;
 use std::str::FromStr;
@@ -7,86 +8,99 @@ use imago_plan::tune::records::Records;
 
 use crate::error::{Error, Result};
 
-/// The operations of a mix, as columns; one that is not there is zero throughout.
+/// Columns of the operations of a mix; a missing column counts as zero.
 pub(crate) const OPERATIONS: [&str; 4] = ["reads", "updates", "inserts", "scans"];
 
-/// What is known of the records, as columns; each may be missing, or empty.
+/// Columns of the records' properties; each may be missing, or have empty values.
 pub(crate) const RECORDS: [&str; 2] = ["record_bytes", "reuse_distance"];
 
-/// A row, with what is needed to say where something is wrong.
-pub(crate) struct Row<'t> {
-    table: &'t Table,
-    pub(crate) line: u64,
-    record: csv::StringRecord,
-}
+/// Alternative names of the column `start`, used by Grafana and InfluxDB.
+const STARTS: [&str; 4] = ["time", "timestamp", "_time", "ts"];
 
-/// A table, read as a whole.
-pub(crate) struct Table {
+/// Maximum value: no database counts that many operations in an interval, and sums of such values do not overflow.
+const NUMBER_MAX: f64 = 1e15;
+
+/// Names of the columns and of the file.
+pub(crate) struct Columns {
     pub(crate) file: String,
-    columns: Vec<String>,
-    rows: Vec<(u64, csv::StringRecord)>,
+    names: Vec<String>,
 }
 
-impl Table {
-    /// Reads a table that has the needed columns and no others than these, the optional ones and [`OPERATIONS`], of which
-    /// one is needed.
-    pub(crate) fn read(
-        file: &str,
-        from: impl Read,
-        needed: &[&str],
-        optional: &[&str],
-    ) -> Result<Self> {
-        let told =
-            |error: csv::Error| Error::Table { file: file.to_owned(), reason: error.to_string() };
+/// A row, with its position for errors.
+pub(crate) struct Row<'t> {
+    columns: &'t Columns,
+    pub(crate) line: u64,
+    record: &'t csv::StringRecord,
+}
+
+/// A table that is read row by row.
+pub(crate) struct Table<R> {
+    columns: Columns,
+    reader: csv::Reader<R>,
+}
+
+impl<R: Read> Table<R> {
+    /// Opens a table, and checks its columns: it must have the needed ones and at least one of [`OPERATIONS`], and may
+    /// have the optional ones, but no others.
+    pub(crate) fn open(file: &str, from: R, needed: &[&str], optional: &[&str]) -> Result<Self> {
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(from);
-        let headers = reader.headers().map_err(told)?;
-        let columns: Vec<String> = headers.iter().map(str::to_ascii_lowercase).collect();
+        let headers = reader.headers().map_err(|error| unreadable(file, &error))?;
+        let has_start = headers.iter().any(|name| name.eq_ignore_ascii_case("start"));
+        let name = |name: &str| {
+            let name = name.trim_start_matches('\u{feff}').to_ascii_lowercase();
+            let is_start = !has_start && needed.contains(&"start") && STARTS.contains(&&*name);
+            if is_start { "start".to_owned() } else { name }
+        };
+        let names: Vec<String> = headers.iter().map(name).collect();
         let known = || needed.iter().chain(&OPERATIONS).chain(optional);
         let wrong = |problem: String| {
             let columns = known().copied().collect::<Vec<_>>().join(",");
             Err(Error::Columns { file: file.to_owned(), problem, columns })
         };
-        if let Some(missing) = needed.iter().find(|name| !columns.iter().any(|one| one == *name)) {
+        if let Some(missing) = needed.iter().find(|name| !names.iter().any(|one| one == *name)) {
             return wrong(format!("the column {missing} is missing"));
         }
-        if let Some(other) = columns.iter().find(|one| !known().any(|name| one == name)) {
+        if let Some(other) = names.iter().find(|one| !known().any(|name| one == name)) {
             return wrong(format!("the column \"{other}\" means nothing here"));
         }
-        if let Some(twice) = (1..columns.len()).find(|n| columns[..*n].contains(&columns[*n])) {
-            return wrong(format!("the column {} is there twice", columns[twice]));
+        if let Some(twice) = (1..names.len()).find(|n| names[..*n].contains(&names[*n])) {
+            return wrong(format!("the column {} is there twice", names[twice]));
         }
-        if !columns.iter().any(|one| OPERATIONS.contains(&one.as_str())) {
+        if !names.iter().any(|one| OPERATIONS.contains(&one.as_str())) {
             return wrong("no column counts operations".to_owned());
         }
-        let row = |record: csv::Result<csv::StringRecord>| {
-            let record = record.map_err(told)?;
-            let line = record.position().map_or(0, csv::Position::line);
-            Ok((line, record))
-        };
-        let rows = reader.records().map(row).collect::<Result<_>>()?;
-        Ok(Self { file: file.to_owned(), columns, rows })
+        Ok(Self { columns: Columns { file: file.to_owned(), names }, reader })
     }
 
-    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
-        self.rows.iter().map(|(line, record)| Row {
-            table: self,
-            line: *line,
-            record: record.clone(),
-        })
+    /// Calls `with` for each row; only one row is in memory at a time.
+    pub(crate) fn each(mut self, mut with: impl FnMut(Row<'_>) -> Result<()>) -> Result<()> {
+        let mut record = csv::StringRecord::new();
+        loop {
+            let read = self.reader.read_record(&mut record);
+            if !read.map_err(|error| unreadable(&self.columns.file, &error))? {
+                return Ok(());
+            }
+            let line = record.position().map_or(0, csv::Position::line);
+            with(Row { columns: &self.columns, line, record: &record })?;
+        }
     }
 }
 
+fn unreadable(file: &str, error: &csv::Error) -> Error {
+    Error::Table { file: file.to_owned(), reason: error.to_string() }
+}
+
 impl Row<'_> {
-    /// The value of a column; none without such a column.
+    /// Returns the text of a column; None if there is no such column.
     pub(crate) fn text(&self, column: &str) -> Option<&str> {
-        let number = self.table.columns.iter().position(|one| one == column)?;
+        let number = self.columns.names.iter().position(|one| one == column)?;
         self.record.get(number)
     }
 
-    /// What is wrong with a value.
+    /// Returns the error for an invalid value.
     pub(crate) fn wrong(&self, column: &str, wanted: &'static str) -> Error {
         Error::Value {
-            file: self.table.file.clone(),
+            file: self.columns.file.clone(),
             line: self.line,
             column: column.to_owned(),
             value: self.text(column).unwrap_or_default().to_owned(),
@@ -94,14 +108,14 @@ impl Row<'_> {
         }
     }
 
-    /// A number that is not negative; zero without such a column.
+    /// Returns a non-negative number; zero if there is no such column.
     pub(crate) fn number(&self, column: &str) -> Result<f64> {
         let Some(text) = self.text(column) else { return Ok(0.0) };
-        let number = f64::from_str(text).ok().filter(|number| number.is_finite() && *number >= 0.0);
-        number.ok_or_else(|| self.wrong(column, "a number, not below zero"))
+        let number = f64::from_str(text).ok().filter(|number| (0.0..=NUMBER_MAX).contains(number));
+        number.ok_or_else(|| self.wrong(column, "a number, not below zero, and 1e15 at most"))
     }
 
-    /// What is known of the records.
+    /// Returns the properties of the records, as far as the row has them.
     pub(crate) fn records(&self) -> Result<Records> {
         let known = |column: &str| match self.text(column) {
             None | Some("") => Ok(None),
@@ -110,7 +124,7 @@ impl Row<'_> {
         Ok(Records { bytes: known(RECORDS[0])?, reuse_distance: known(RECORDS[1])? })
     }
 
-    /// The counts of operations.
+    /// Returns the counts of operations of each kind.
     pub(crate) fn operations(&self) -> Result<[f64; 4]> {
         let mut counts = [0.0; 4];
         for (count, column) in counts.iter_mut().zip(OPERATIONS) {

@@ -1,156 +1,103 @@
-//! A trace: how many operations of each kind clients asked for, interval by interval.
+//! A trace: the number of operations of each kind that clients requested, interval by interval.
 //!
-//! As CSV: `start,reads,updates,inserts,scans,record_bytes,reuse_distance`, with the columns in any order and of the
-//! operations only those that there are; the last two may be missing, or empty where they are not known. A start is in
-//! seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which is told from most
-//! of them. A gap is filled with intervals of which nothing is known, and counted.
+//! The format is CSV: `start,reads,updates,inserts,scans,record_bytes,reuse_distance`, with the columns in any order.
+//! Columns of operations that do not occur may be missing; so may the last two, which may also have empty values. A
+//! start is a time in any format that [`moment`] parses. Intervals have a fixed length, the most common one among the
+//! first rows ([`reading`]). A gap is filled with unknown intervals, which are counted. A file may be compressed
+//! (`gzip`).
 
-use std::collections::BTreeMap;
+mod moment;
+mod reading;
+
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
 
 use imago_plan::tune::records::Records;
-use imago_plan::tune::workload::{Interval, Mix};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use imago_plan::tune::workload::Interval;
 
 use crate::error::{Error, Result};
 use crate::table::{OPERATIONS, RECORDS, Table};
+pub use moment::seconds;
+pub(crate) use reading::most_common;
+use reading::{Reading, Seen};
 
-/// Intervals that a trace may have, gaps included: ten years of five minutes.
-const INTERVALS_MAX: u64 = 1_100_000;
+/// Description of valid start times, for errors.
+const WANTED: &str =
+    "seconds, milli-, micro- or nanoseconds since 1970, or as 2014-04-10T00:04:00Z";
+/// First bytes of a compressed file.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Distances of starts that do not tell the length of an interval.
-const FEW: usize = 10;
-
-/// See the module's documentation.
+/// A trace; see the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// The length of an interval, in seconds.
+    /// Length of an interval, in seconds.
     pub interval_s: u64,
-    /// The intervals, one behind the other.
+    /// Intervals, in chronological order, without gaps.
     pub intervals: Vec<Interval>,
-    /// Those among them that were missing.
+    /// Number of missing intervals among [`Self::intervals`].
     pub missing: usize,
-    /// What is known of the records, of each interval that was not missing.
+    /// Properties of the records, of each interval that is not missing.
     pub records: Vec<Records>,
+    /// Number of the file's intervals that one interval combines; above one for very long traces.
+    pub together: u64,
+}
+
+/// Returns the content of a file, decompressed if necessary.
+pub(crate) fn unpacked<'r>(file: &str, from: impl Read + 'r) -> Result<Box<dyn Read + 'r>> {
+    let mut from = BufReader::new(from);
+    let begin = from
+        .fill_buf()
+        .map_err(|cause| Error::Table { file: file.to_owned(), reason: cause.to_string() })?;
+    let is_packed = begin.starts_with(&GZIP);
+    Ok(if is_packed {
+        Box::new(flate2::bufread::MultiGzDecoder::new(from))
+    } else {
+        Box::new(from)
+    })
 }
 
 impl Trace {
     /// Reads a trace; `file` is its name in errors.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// Fails if the trace is invalid; the error has the place and the reason.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
         Self::read_of(file, from, None)
     }
 
-    /// Reads a trace that is added to: its intervals have this length, and there may be none yet.
+    /// Reads a trace to which intervals of this length will be appended; it may be empty.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// Fails if the trace is invalid, or if its intervals have another length; the error has the place and the reason.
     pub fn read_to_add(file: &str, from: impl Read, interval_s: u64) -> Result<Self> {
         Self::read_of(file, from, Some(interval_s))
     }
 
     fn read_of(file: &str, from: impl Read, asked_s: Option<u64>) -> Result<Self> {
-        let table = Table::read(file, from, &["start"], &RECORDS)?;
-        let mut rows: Vec<(u64, u64, [f64; 4])> = Vec::new();
-        let mut records = Vec::new();
-        for row in table.rows() {
+        let table = Table::open(file, unpacked(file, from)?, &["start"], &RECORDS)?;
+        let mut reading = Reading::new(file, asked_s);
+        table.each(|row| {
             let text = row.text("start").unwrap_or_default();
-            let wanted = "seconds since 1970, or as 2014-04-10T00:04:00Z";
-            let start_s = seconds(text).ok_or_else(|| row.wrong("start", wanted))?;
-            rows.push((row.line, start_s, row.operations()?));
-            records.push(row.records()?);
-        }
-        if rows.len() < 2 && asked_s.is_none() {
-            return Err(Error::TooLittle {
-                file: file.to_owned(),
-                found: format!("{} intervals", rows.len()),
-                needed: "the length of an interval is told from two at least".to_owned(),
-            });
-        }
-        let wrong =
-            |line: u64, problem: String| Error::Order { file: file.to_owned(), line, problem };
-        for pair in rows.windows(2) {
-            let ((_, before_s, _), (line, start_s, _)) = (pair[0], pair[1]);
-            if start_s <= before_s {
-                let back_s = before_s - start_s;
-                let problem = match back_s {
-                    0 => "it begins when the one before does".to_owned(),
-                    _ => format!("it begins {back_s} s before the one before it"),
-                };
-                return Err(wrong(
-                    line,
-                    format!("{problem}: intervals have to be in their order, each once"),
-                ));
-            }
-        }
-        let distances = || rows.windows(2).map(|pair| pair[1].1 - pair[0].1);
-        let own_s = most_common(distances());
-        if let (Some(asked_s), Some(own_s)) = (asked_s, own_s)
-            && !may_be_added_to(distances(), asked_s)
-        {
-            return Err(Error::TooLittle {
-                file: file.to_owned(),
-                found: format!("its intervals are {own_s} s long"),
-                needed: format!("intervals of {asked_s} s are to be added: name another file"),
-            });
-        }
-        let interval_s =
-            asked_s.or(own_s).expect("one row beside another, or a length that is asked for");
-        let mut intervals = Vec::with_capacity(rows.len());
-        let mut missing = 0;
-        let first_s = rows.first().map_or(0, |row| row.1);
-        for (line, start_s, counts) in rows {
-            let since_s = start_s - first_s;
-            if !since_s.is_multiple_of(interval_s) {
-                let problem = format!(
-                    "it begins {since_s} s behind the first one, and most intervals are {interval_s} s long"
-                );
-                return Err(wrong(line, problem));
-            }
-            if since_s / interval_s >= INTERVALS_MAX {
-                let problem = format!("a trace may have {INTERVALS_MAX} intervals, gaps included");
-                return Err(wrong(line, problem));
-            }
-            while first_s + intervals.len() as u64 * interval_s < start_s {
-                let start_s = first_s + intervals.len() as u64 * interval_s;
-                intervals.push(Interval { start_s, mix: None, rate_s: None });
-                missing += 1;
-            }
-            let rate_s = Some(counts.iter().sum::<f64>() / interval_s as f64);
-            intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
-        }
-        Ok(Self { interval_s, intervals, missing, records })
+            let start_s = seconds(text).ok_or_else(|| row.wrong("start", WANTED))?;
+            reading.add(Seen {
+                line: row.line,
+                start_s,
+                counts: row.operations()?,
+                records: row.records()?,
+            })
+        })?;
+        reading.end()
     }
 }
 
-/// True if intervals of this length may be added where starts have these distances: one of them is of that length, or they
-/// are so few that each may be a gap, as behind a controller that was started again and again.
-fn may_be_added_to(distances: impl Iterator<Item = u64>, interval_s: u64) -> bool {
-    let all: Vec<u64> = distances.collect();
-    all.contains(&interval_s)
-        || (all.len() < FEW && all.iter().all(|distance| distance.is_multiple_of(interval_s)))
-}
-
-fn seconds(text: &str) -> Option<u64> {
-    let parsed = text.parse::<u64>().ok();
-    parsed.or_else(|| {
-        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-        u64::try_from(at.unix_timestamp()).ok()
-    })
-}
-
-/// The columns that a new file gets.
+/// Columns of a new file.
 const COLUMNS: &str = "start,reads,updates,inserts,scans,record_bytes";
 
-/// Writes a file of intervals, in place of one that is there.
+/// Writes a file of intervals; replaces an existing file.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub fn write(path: &Path, intervals: impl Iterator<Item = (u64, [u64; 4])>) -> std::io::Result<()> {
     let mut text = format!("{COLUMNS}\n");
     let columns: Vec<String> = COLUMNS.split(',').map(str::to_owned).collect();
@@ -160,7 +107,7 @@ pub fn write(path: &Path, intervals: impl Iterator<Item = (u64, [u64; 4])>) -> s
     std::fs::write(path, text)
 }
 
-/// A line of a file with these columns.
+/// Formats a row of a file with these columns.
 fn line(
     columns: &[String],
     start_s: u64,
@@ -186,7 +133,7 @@ fn line(
     Ok(values.join(",") + "\n")
 }
 
-/// The columns of a file, or those of a new one if it is empty.
+/// Reads the columns of a file; returns those of a new file if it is empty.
 fn columns_of(file: &File) -> std::io::Result<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
     let headers = reader.headers().map_err(std::io::Error::other)?;
@@ -196,10 +143,10 @@ fn columns_of(file: &File) -> std::io::Result<Vec<String>> {
     Ok(headers.iter().map(str::to_ascii_lowercase).collect())
 }
 
-/// Makes sure that a file has a column for all that a database counts, so that it can be added to; one that is not there can.
+/// Checks that a file has all columns required to append intervals; a file that does not exist is valid.
 ///
 /// # Errors
-/// It has not, or cannot be read.
+/// Fails if a column is missing, or if the file cannot be read.
 pub fn require_columns(path: &Path) -> Result<()> {
     let shown = path.display().to_string();
     let file = match File::open(path) {
@@ -209,7 +156,7 @@ pub fn require_columns(path: &Path) -> Result<()> {
     };
     let columns = columns_of(&file)
         .map_err(|cause| Error::Table { file: shown.clone(), reason: cause.to_string() })?;
-    // No database tells inserts from updates.
+    // Databases do not distinguish inserts from updates.
     let needed = ["start", "reads", "updates", "scans"];
     match needed.into_iter().find(|name| !columns.iter().any(|column| column == name)) {
         None => Ok(()),
@@ -221,11 +168,11 @@ pub fn require_columns(path: &Path) -> Result<()> {
     }
 }
 
-/// Adds an interval to a file, which is on disk when this returns, in the columns that it has; an empty one, or one that is
-/// not there, gets its first line.
+/// Appends an interval to a file, in the file's columns, and syncs it to disk; writes the header if the file is empty
+/// or new.
 ///
 /// # Errors
-/// The file cannot be written, or has no column for what there was ([`require_columns`]).
+/// Fails if the file cannot be written, or lacks a column for a count above zero ([`require_columns`]).
 pub fn add(
     path: &Path,
     start_s: u64,
@@ -240,16 +187,10 @@ pub fn add(
     file.sync_data()
 }
 
-/// The value that is there most often; of several the least. None of none.
-fn most_common(values: impl Iterator<Item = u64>) -> Option<u64> {
-    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-    values.for_each(|value| *counts.entry(value).or_default() += 1);
-    let most = counts.iter().max_by_key(|(value, count)| (**count, std::cmp::Reverse(**value)));
-    most.map(|(value, _)| *value)
-}
-
 #[cfg(test)]
 mod tests {
+    use imago_plan::tune::workload::Mix;
+
     use super::*;
 
     fn read(text: &str) -> Result<Trace> {
@@ -327,6 +268,24 @@ mod tests {
     }
 
     #[test]
+    fn files_of_monitoring_systems_are_read_packed_too() {
+        let plain = read("start,reads\n1490054400,5\n1490054460,7\n1490054520,9\n").unwrap();
+        let grafana = "\u{feff}\"Time\",\"reads\"\n2017-03-21 00:00:00,5\n2017-03-21 00:01:00,7\n2017-03-21 00:02:00,9\n";
+        assert_eq!(read(grafana).unwrap(), plain);
+        let influx =
+            "reads,_time\n5,1490054400000000000\n7,1490054460000000000\n9,1490054520000000000\n";
+        assert_eq!(read(influx).unwrap(), plain);
+        let millis = "timestamp,reads\n1490054400000,5\n1490054460012,7\n1490054520003,9\n";
+        assert_eq!(read(millis).unwrap(), plain);
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(millis.as_bytes()).unwrap();
+        let packed = packed.finish().unwrap();
+        assert_eq!(Trace::read("buses.csv.gz", &packed[..]).unwrap(), plain);
+        let cut = Trace::read("buses.csv.gz", &packed[..packed.len() - 9]).unwrap_err().to_string();
+        assert!(cut.starts_with("buses.csv.gz: "), "{cut}");
+    }
+
+    #[test]
     fn a_gap_is_filled_and_counted() {
         let trace = read("start,reads\n1000,5\n1060,5\n1300,5\n1360,5\n").unwrap();
         assert_eq!((trace.interval_s, trace.missing, trace.intervals.len()), (60, 3, 7));
@@ -350,6 +309,9 @@ mod tests {
             ("start,reads\n1000,5\nyesterday,5\n", "buses.csv, line 3: start is \"yesterday\""),
             ("start,reads\n1000,5\n1060,-5\n", "line 3: reads is \"-5\", and it must be a number"),
             ("start,reads\n1000,5\n1060,NaN\n", "line 3: reads is \"NaN\""),
+            ("start,reads\n1000,5\n1060,inf\n", "line 3: reads is \"inf\""),
+            ("start,reads\n1000,5\n1060,1e308\n", "line 3: reads is \"1e308\""),
+            ("start,reads\n1000,5\n1e300,5\n", "line 3: start is \"1e300\""),
             ("start,reads,record_bytes\n1000,5,\n1060,5,big\n", "line 3: record_bytes is \"big\""),
             (
                 "start,reads\n1000,5\n1060,5\n1030,5\n",
@@ -362,7 +324,7 @@ mod tests {
             ),
             (
                 "start,reads\n0,5\n1,5\n2,5\n99999999,5\n",
-                "line 5: a trace may have 1100000 intervals",
+                "line 5: a trace may have a gap of 20000000 intervals",
             ),
             ("start,reads\n1000,5\n1060\n", "line: 3"),
         ] {

@@ -1,10 +1,10 @@
-//! A tuner beside a cluster: interval by interval it learns what clients ask for, plans, and says what is to be done, and
-//! why nothing else. It does nothing itself, and knows no clock.
+//! An online tuner: interval by interval it learns the workload, plans, and decides which change is due, with the
+//! reasons against alternatives. It executes nothing itself, and reads no clock.
 //!
-//! The forecast and the look-ahead are chosen by a replay of the past, as advice chooses them, and chosen anew as the past
-//! grows. Until there is a past, the last mix is taken to stay for a few intervals.
+//! The forecast and the look-ahead are selected by a replay of the past, as in [`crate::advice`], and selected again as
+//! the past grows. Until then the last mix is assumed to continue for a few intervals.
 //!
-//! Invariant: while nothing is approved, or clients would not notice, the plan is told and not followed.
+//! Invariant: while no change is approved, or clients would not notice one, the plan is reported but not followed.
 
 use imago_plan::tune::forecast::Forecast;
 use imago_plan::tune::judge::Window;
@@ -18,83 +18,85 @@ use crate::advice::PlannedChange;
 use crate::basis::{Alternative, Basis, Chosen, Expected, Way};
 use crate::measurements::Measurements;
 
-/// Intervals of the past that a forecast is chosen by, at least and at most.
+/// Minimum and maximum number of past intervals from which a forecast is selected.
 const CHOOSES_BY_MIN: usize = 30;
 const CHOOSES_BY_MAX: usize = 5_000;
-/// The choice is made anew when the past has grown by this share.
+/// Relative growth of the past after which the forecast is selected again.
 const GROWTH: f64 = 0.1;
-/// Intervals of a pause that are filled at most.
+/// Maximum number of intervals with which a gap is filled.
 const GAP_MAX: u64 = 100_000;
-/// The look-ahead until there is a past to choose by.
+/// Look-ahead until there is a past to select by, in intervals.
 const LOOK_AHEAD_FIRST: usize = 5;
 
-/// What a tuner is to go by.
+/// Options of a tuner.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The length of an interval, in seconds.
+    /// Length of an interval, in seconds.
     pub interval_s: u64,
-    /// The length of what clients' requests repeat by: see [`Basis::season_s`].
+    /// Period after which the workload repeats, in seconds; see [`Basis::season_s`].
     pub season_s: u64,
-    /// What changes take.
+    /// Durations and lost capacity of changes.
     pub costs: Costs,
-    /// For each configuration, the way to each other one.
+    /// Transitions by the indices of the old and of the new configuration.
     pub ways: Vec<Vec<Way>>,
-    /// The least gain that a plan is followed for, as a share.
+    /// Minimum relative gain at which a plan is followed.
     pub gain_min: f64,
-    /// The least share of what the configuration serves that clients have to ask for, now or until the plan's next
-    /// change: below, no change is noticed.
+    /// Minimum load at which a change is made: the rate now, or expected until the plan's next change, as a share of
+    /// the present configuration's throughput. Below, clients would not notice a change.
     pub busy_min: f64,
-    /// What an interval weighs.
+    /// Weight of an interval in a plan: by capacity or by demand.
     pub weight: Weight,
-    /// The forecast to use; without it the one that serves most.
+    /// Forecast to use; None selects the one that serves most.
     pub forecast: Option<String>,
-    /// The look-ahead to use, in intervals; without it the one that serves most.
+    /// Look-ahead to use, in intervals; None selects the one that serves most.
     pub look_ahead: Option<usize>,
 }
 
-/// What is decided at the end of an interval.
+/// Decision at the end of an interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
-    /// When, in seconds since 1970.
+    /// Time of the decision, in seconds since 1970.
     pub at_s: u64,
-    /// The configuration that the cluster has.
+    /// Name of the present configuration.
     pub configuration: String,
-    /// The one to change to now; null: none.
+    /// Name of the configuration to change to now; null if no change is due.
     pub change_to: Option<String>,
-    /// One sentence.
+    /// Explanation in one sentence.
     pub because: String,
-    /// The forecast that is used.
+    /// Name of the forecast in use.
     pub forecast: String,
-    /// The look-ahead that is used, in intervals.
+    /// Look-ahead in use, in intervals.
     pub look_ahead: usize,
-    /// What clients asked for, as a share of what the configuration serves of it; null if they asked for nothing.
+    /// Rate of the last interval, as a share of the present configuration's throughput for the same mix; null if there
+    /// were no operations.
     pub busy: Option<f64>,
-    /// The most of that until the plan's next change, as it is expected; null where intervals weigh by capacity.
+    /// Highest expected load until the plan's next change, as a share of the present configuration's throughput; null
+    /// where intervals weigh by capacity.
     pub busy_peak: Option<f64>,
-    /// The forecast of rates; null where intervals weigh by capacity.
+    /// Name of the forecast of rates; null where intervals weigh by capacity.
     pub demand_forecast: Option<String>,
-    /// What is expected within the look-ahead.
+    /// Operations expected within the look-ahead; null without a plan.
     pub expected: Option<Expected>,
-    /// The changes that are planned.
+    /// Planned changes.
     pub planned: Vec<PlannedChange>,
-    /// Each other configuration, and why it is or is not changed to.
+    /// For each other configuration, the benefit and the cost of a change, and the reason for or against it.
     pub alternatives: Vec<Alternative>,
 }
 
-/// See the module's documentation.
+/// An online tuner of one cluster; see the module's documentation.
 pub struct Tuner {
     measurements: Measurements,
     options: Options,
     past: Vec<Interval>,
     forecast: Box<dyn Forecast + Send + Sync>,
     chosen: Chosen,
-    /// Intervals of the past when the forecast was chosen.
+    /// Number of past intervals when the forecast was selected.
     chosen_by: usize,
     planner: Planner,
 }
 
 impl Tuner {
-    /// A tuner of a cluster with this configuration, which has seen some intervals already.
+    /// Creates a tuner for a cluster with the configuration `current`, and with past intervals.
     #[must_use]
     pub fn new(
         measurements: Measurements,
@@ -104,7 +106,7 @@ impl Tuner {
     ) -> Self {
         let basis = basis(&measurements, &options, current);
         let look_ahead = options.look_ahead.unwrap_or(LOOK_AHEAD_FIRST);
-        // Until the choice below.
+        // A placeholder, which `choose` replaces below.
         let chosen = Basis::without_past("", look_ahead);
         let forecast = basis.forecast(&chosen);
         let mut tuner = Self {
@@ -120,33 +122,33 @@ impl Tuner {
         tuner
     }
 
-    /// The configuration that the cluster has.
+    /// Returns the index of the present configuration.
     #[must_use]
     pub fn configuration(&self) -> usize {
         self.planner.configuration()
     }
 
-    /// The cluster has another configuration now.
+    /// Reports that the cluster has changed to another configuration.
     pub fn changed(&mut self, to: usize) {
         self.planner.changed(to);
     }
 
-    /// Something else happened than was planned: the next decision plans anew.
+    /// Discards the plan, since events differed from it: the next decision makes a new one.
     pub fn forget_plan(&mut self) {
         self.planner.forget();
     }
 
-    /// Has one way barred, or open again.
+    /// Bars a transition, or allows it again.
     pub fn set_way(&mut self, from: usize, to: usize, way: Way) {
         self.options.ways[from][to] = way;
     }
 
-    /// The costs of changes, as they are known by now.
+    /// Updates the costs of changes.
     pub fn set_costs(&mut self, costs: Costs) {
         self.options.costs = costs;
     }
 
-    /// Operations a second that each configuration serves of a mix.
+    /// Returns the throughput of each configuration for a mix, in operations per second.
     #[must_use]
     pub fn rates(&self, mix: Mix) -> Vec<f64> {
         self.measurements.throughputs.of(mix)
@@ -159,17 +161,17 @@ impl Tuner {
         matches!(way, Way::By(CostClass::Rewrite | CostClass::RestartAndRewrite))
     }
 
-    /// What clients asked for in a window, as a share of what a configuration is known to serve of it.
+    /// Returns the load in a window: its rate as a share of a configuration's throughput for the same mix.
     #[must_use]
     pub fn busy(&self, window: &Window, configuration: usize) -> f64 {
         window.rate_s / self.rates(window.mix)[configuration].max(f64::MIN_POSITIVE)
     }
 
-    /// Learns what was seen in an interval. Of those between the last one and this one nothing is known.
+    /// Learns from an observed interval. Intervals between the last one and this one are added as unknown.
     pub fn observe(&mut self, seen: Interval) {
         let interval_s = self.options.interval_s;
         let mut next_s = self.past.last().map_or(seen.start_s, |last| last.start_s + interval_s);
-        // Of a longer pause whole seasons are left out.
+        // A longer gap is shortened by whole seasons.
         let season_s = self.options.season_s;
         let beyond_s = seen.start_s.saturating_sub(next_s).saturating_sub(GAP_MAX * interval_s);
         next_s += beyond_s / season_s * season_s;
@@ -192,7 +194,7 @@ impl Tuner {
         self.past.push(seen);
     }
 
-    /// Chooses the forecast and the look-ahead, and has the forecast learn the past.
+    /// Selects the forecast and the look-ahead, and trains the forecast with the past.
     fn choose(&mut self) {
         if self.past.len() < CHOOSES_BY_MIN && !self.chosen.forecast.is_empty() {
             return;
@@ -216,7 +218,7 @@ impl Tuner {
         (self.chosen, self.forecast) = (chosen, forecast);
     }
 
-    /// Decides at the end of an interval. None if the plan is still the last one, and nothing of it is due.
+    /// Decides at the end of an interval. None if the plan is unchanged, and no change is due.
     pub fn decide(&mut self) -> Option<Decision> {
         let current = self.planner.configuration();
         let basis = basis(&self.measurements, &self.options, current);
@@ -234,7 +236,7 @@ impl Tuner {
         let name = |number: usize| self.measurements.names[number].clone();
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let busy_peak = self.planner.busy_peak(&rates);
-        // A change in a quiet time is for the busy one behind it.
+        // A change under low load prepares for the high load after it.
         let most = busy.unwrap_or(0.0).max(busy_peak.unwrap_or(0.0));
         let is_idle = most < self.options.busy_min;
         let (mut change_to, mut planned, mut alternatives) = (None, Vec::new(), Vec::new());
@@ -286,7 +288,7 @@ impl Tuner {
             change_to,
         };
         if due.is_some() && is_idle {
-            // As soon as clients ask for more, it may be due.
+            // The change may become due as soon as the load rises.
             self.planner.forget();
         }
         Some(decision)

@@ -1,9 +1,8 @@
-//! Key distributions: which of the existing keys an operation goes to.
+//! Key distributions: how operations are distributed over the existing keys.
 //!
-//! Uniform, Zipf and Latest as in Morphus §5.1 (after YCSB), with the paper's shape 1.5. Keys are
-//! numbered in the order in which they were inserted, `0..population`, and the population grows
-//! while the load runs. Sampling takes constant time for any population (rejection sampling,
-//! no table), so that growth costs nothing.
+//! Uniform, Zipf and Latest as in Morphus §5.1 (after YCSB), with the paper's shape 1.5. Keys are numbered in
+//! the order of insertion, `0..population`, and the population grows while the load runs. Sampling takes
+//! constant time for any population (rejection sampling, without a table), so that growth costs nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,14 +16,14 @@ use crate::scatter::Permutation;
 /// The shape parameter that Morphus §5.1 uses for Zipf and Latest.
 pub const PAPER_SHAPE: f64 = 1.5;
 
-/// The spread of operations over the keys.
+/// A distribution of operations over the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Distribution {
-    /// Every key is as likely as any other.
+    /// Every key has the same probability.
     Uniform,
-    /// The `r`-th most popular key has a probability proportional to `r^-shape`; popularity has
-    /// nothing to do with a key's age or its place in the key order.
+    /// The `r`-th most popular key has a probability proportional to `r^-shape`. Popularity does not depend
+    /// on a key's age or its position in the key order.
     Zipf {
         /// The exponent, at least 0.
         shape: f64,
@@ -36,22 +35,22 @@ pub enum Distribution {
     },
 }
 
-/// Why a distribution was refused.
+/// The reason why a distribution was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KeysError {
-    /// A name that no distribution has.
+    /// The name is not that of a distribution.
     #[error("`{0}` is no key distribution; use uniform, zipf or latest")]
     Name(String),
-    /// A shape that is negative or not a number.
+    /// The shape is negative or not a finite number.
     #[error("the shape {0} must be a finite number of at least 0")]
     Shape(f64),
 }
 
 impl Distribution {
-    /// The distribution of that name (`uniform`, `zipf`, `latest`), with that shape.
+    /// Returns the distribution with this name (`uniform`, `zipf`, `latest`) and this shape.
     ///
     /// # Errors
-    /// An unknown name, or a shape that is negative or not a number.
+    /// Returns an error if the name is unknown, or if the shape is negative or not finite.
     pub fn named(name: &str, shape: f64) -> Result<Self, KeysError> {
         if !shape.is_finite() || shape < 0.0 {
             return Err(KeysError::Shape(shape));
@@ -92,15 +91,15 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// A chooser for a population that starts with the keys `0..initial`. The popularity of these
-    /// is scattered over all of them by `seed` and stays the same while the population grows;
-    /// keys that come later are the least popular ones (Zipf).
+    /// Returns a chooser for a population that starts with the keys `0..initial`. Their popularity is
+    /// scattered over all of them by `seed`, and does not change while the population grows; with Zipf, later
+    /// keys are the least popular ones.
     #[must_use]
     pub fn new(distribution: Distribution, initial: u64, seed: u64) -> Self {
         Self { distribution, popularity: Permutation::new(initial, seed), ranks: None }
     }
 
-    /// One of the keys `0..population`, or `None` when there is none.
+    /// Draws one of the keys `0..population`, or returns `None` if there are none.
     pub fn choose(&mut self, population: u64, rng: &mut impl Rng) -> Option<u64> {
         if population == 0 {
             return None;
@@ -117,7 +116,7 @@ impl Chooser {
         })
     }
 
-    /// A rank in `0..population`, 0 the most popular.
+    /// Draws a rank in `0..population`; rank 0 is the most popular.
     fn rank(&mut self, population: u64, shape: f64, rng: &mut impl Rng) -> u64 {
         let zipf = match self.ranks {
             Some((known, zipf)) if known == population => zipf,

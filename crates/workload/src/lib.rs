@@ -1,9 +1,8 @@
 //! Operation mixes, key distributions, an open-loop driver, latency histograms, and the check of a
 //! recorded history against the final content of a database.
 //!
-//! A run is a pure function of its seed (keys, documents, operations and their moments), every write
-//! carries a unique number, and every reply is recorded. The final content can then be compared with
-//! the acknowledgements.
+//! The operations of a run follow from its seed (their kinds, times and documents), every write has a unique
+//! number, and every reply is recorded. So the final content can be compared with the acknowledgements.
 //!
 //! This crate must not know any database driver. A database is a target behind a trait, implemented
 //! elsewhere.

@@ -1,4 +1,4 @@
-//! The mix: which share of the operations reads, updates, inserts, deletes and scans.
+//! The mix: the shares of reads, updates, inserts, deletes and scans in the operations.
 //!
 //! The default is that of Morphus §5.1: 40 % reads, 40 % updates, 20 % inserts.
 
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// Reads one document by key.
     Read,
-    /// Inserts a document under a key that holds none.
+    /// Inserts a document under a key that has none.
     Insert,
-    /// Changes the document under a key.
+    /// Updates the document under a key.
     Update,
     /// Deletes the document under a key.
     Delete,
-    /// Reads some documents that follow each other, in the order in which the database keeps them.
+    /// Reads several consecutive documents, in the order in which the database stores them.
     Scan,
 }
 
@@ -27,7 +27,7 @@ impl Kind {
     /// All kinds, in the order in which reports list them.
     pub const ALL: [Self; 5] = [Self::Read, Self::Insert, Self::Update, Self::Delete, Self::Scan];
 
-    /// The word for this kind.
+    /// Returns the name of the kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,14 +39,14 @@ impl Kind {
         }
     }
 
-    /// True if this kind changes the database.
+    /// Returns true if operations of this kind change the database.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::Scan)
     }
 }
 
-/// Relative weights of the kinds of operation. They need not add up to 100.
+/// Relative weights of the kinds of operation. Their sum need not be 100.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
     /// Weight of reads.
@@ -68,16 +68,16 @@ impl Default for Mix {
     }
 }
 
-/// Why a mix was refused.
+/// The reason why a mix was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MixError {
-    /// A part is not `kind=weight`.
+    /// A part of the text is not of the form `kind=weight`.
     #[error("`{0}` is not of the form kind=weight, such as read=40")]
     Form(String),
-    /// A kind that does not exist.
+    /// The kind does not exist.
     #[error("`{0}` is no kind of operation; the kinds are read, update, insert, delete, scan")]
     Kind(String),
-    /// A weight that is not a number of at least 0.
+    /// The weight is not a number of at least 0.
     #[error("the weight `{0}` is not a number of at least 0")]
     Weight(String),
     /// All weights are 0.
@@ -86,10 +86,10 @@ pub enum MixError {
 }
 
 impl Mix {
-    /// Checks that the weights are finite, none negative, and not all 0.
+    /// Checks that the weights are finite and not negative, and that not all are 0.
     ///
     /// # Errors
-    /// Says which weight cannot be used.
+    /// Returns an error that names the invalid weight.
     pub fn validate(&self) -> Result<(), MixError> {
         let weights = [self.read, self.update, self.insert, self.delete, self.scan];
         if let Some(bad) = weights.iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
@@ -101,7 +101,7 @@ impl Mix {
         Ok(())
     }
 
-    /// The kind that belongs to a number drawn evenly from `0.0..1.0`.
+    /// Returns the kind for a random number that is uniform in `0.0..1.0`.
     #[must_use]
     pub fn pick(&self, drawn: f64) -> Kind {
         let total = self.read + self.update + self.insert + self.delete + self.scan;
@@ -119,7 +119,7 @@ impl Mix {
             }
             rest -= weight;
         }
-        // Rounding may leave a remainder of nearly nothing: it belongs to the last used kind.
+        // Rounding may leave a tiny remainder, which counts for the last kind with a weight.
         parts.iter().rev().find(|(_, weight)| *weight > 0.0).map_or(Kind::Read, |(kind, _)| *kind)
     }
 }
@@ -127,7 +127,7 @@ impl Mix {
 impl FromStr for Mix {
     type Err = MixError;
 
-    /// Reads `read=40,update=40,insert=20,delete=0`; a kind that is not named gets the weight 0.
+    /// Parses `read=40,update=40,insert=20,delete=0`; a kind that is not named gets the weight 0.
     fn from_str(text: &str) -> Result<Self, MixError> {
         let mut mix = Self { read: 0.0, update: 0.0, insert: 0.0, delete: 0.0, scan: 0.0 };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

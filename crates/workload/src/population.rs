@@ -1,16 +1,16 @@
-//! The population: which keys exist, as far as the load knows.
+//! The population: the keys that exist, as far as the load knows.
 //!
-//! Keys are numbered in the order of insertion. Operations choose among the keys below the
-//! *settled* mark, below which every insert was answered, so that a read does not overtake the
-//! insert of its document. A key whose insert failed settles too, and reads of it find nothing, as
-//! with a real client that had remembered it.
+//! Keys are numbered in the order of insertion. Operations choose among the keys below the *settled* mark,
+//! below which every insert was answered, so that a read does not overtake the insert of its document. A key
+//! whose insert failed settles too; reads of it find nothing, as those of a real client that remembers the
+//! key.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Deleted keys that are remembered for being inserted again.
+/// Maximum number of deleted keys that are remembered for reinsertion.
 const SPARE_MAX: usize = 4096;
 
-/// The keys that were handed out, settled and deleted.
+/// The keys that were assigned, settled and deleted.
 #[derive(Debug)]
 pub struct Population {
     next: u64,
@@ -21,7 +21,7 @@ pub struct Population {
 }
 
 impl Population {
-    /// A population in which the keys `0..initial` exist.
+    /// Returns a population in which the keys `0..initial` exist.
     #[must_use]
     pub fn new(initial: u64) -> Self {
         Self {
@@ -33,31 +33,31 @@ impl Population {
         }
     }
 
-    /// Number of keys that operations may choose from: `0..settled`.
+    /// Returns the number of keys from which operations may choose: `0..settled`.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// Number of keys that were handed out.
+    /// Returns the number of keys that were assigned.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// A key that was never used, for an insert.
+    /// Assigns a key that was never used, for an insert.
     pub fn fresh(&mut self) -> u64 {
         let key = self.next;
         self.next += 1;
         key
     }
 
-    /// A key whose document was deleted, for an insert; `None` when there is none.
+    /// Returns a key whose document was deleted, for an insert; `None` if there is none.
     pub fn spare(&mut self) -> Option<u64> {
         self.spare.pop_front()
     }
 
-    /// Notes that an insert was answered; `present` is true if its document may be there.
+    /// Records that an insert was answered; `present` is true if its document may exist.
     pub fn insert_answered(&mut self, key: u64, present: bool) {
         if present {
             self.set_gone(key, false);
@@ -70,7 +70,7 @@ impl Population {
         }
     }
 
-    /// Notes that a delete was acknowledged.
+    /// Records that a delete was acknowledged.
     pub fn deleted(&mut self, key: u64) {
         self.set_gone(key, true);
         if self.spare.len() < SPARE_MAX {
@@ -78,7 +78,7 @@ impl Population {
         }
     }
 
-    /// True if the key's document is known to be deleted.
+    /// Returns true if the key's document is known to be deleted.
     #[must_use]
     pub fn is_gone(&self, key: u64) -> bool {
         self.gone.get((key / 64) as usize).is_some_and(|word| word >> (key % 64) & 1 == 1)

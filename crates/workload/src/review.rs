@@ -1,10 +1,9 @@
 //! Reviews: documents with the ten fields of the Amazon data set that Morphus §5.1 loads.
 //!
-//! A review is a pure function of the generator's parameters and the key's number, so that any
-//! document can be made again, for inserting it and for checking it. `productID` plays the old
-//! shard key and `userID` the new one; their correlation is a parameter: 0 is the paper's
-//! uncorrelated case, 1 its correlated one, in which the new key runs in the reverse order of the
-//! old (Morphus §5.4, Fig. 7).
+//! A review is a pure function of the generator's parameters and the number of the key, so that any document
+//! can be generated again, for inserting it and for checking it. `productID` is the old shard key and
+//! `userID` the new one. Their correlation is a parameter: 0 is the paper's uncorrelated case, 1 its
+//! correlated one, in which the new key runs in the reverse order of the old (Morphus §5.4, Fig. 7).
 
 use serde::{Deserialize, Serialize};
 
@@ -14,27 +13,27 @@ use crate::scatter::{Stream, mix_pair, unit};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Review {
-    /// The product, `B` and nine digits: the old shard key.
+    /// The id of the product, `B` and nine digits: the old shard key.
     #[serde(rename = "productID")]
     pub product_id: String,
     /// The product's name.
     pub title: String,
-    /// The price in dollars, a multiple of 0.01; it belongs to the write that set it.
+    /// The price in dollars, a multiple of 0.01; it follows from the `seq` of the write that set it.
     pub price: f64,
-    /// The author, `A` and nine digits: the new shard key.
+    /// The id of the author, `A` and nine digits: the new shard key.
     #[serde(rename = "userID")]
     pub user_id: String,
     /// The author's name.
     pub profile_name: String,
-    /// Readers that found it helpful, of all that judged it, as in `3/5`.
+    /// Number of readers that found the review helpful, of all that voted, as in `3/5`.
     pub helpfulness: String,
-    /// One to five.
+    /// The rating, one to five.
     pub score: f64,
-    /// Time of its writing, in seconds since 1970.
+    /// Time of writing, in seconds since 1970.
     pub time: i64,
-    /// The headline.
+    /// The headline of the review.
     pub summary: String,
-    /// The body; its length makes the document as large as was asked for.
+    /// The body of the review; its length gives the document the requested size.
     pub text: String,
 }
 
@@ -43,25 +42,25 @@ pub struct Review {
 pub struct Reviews {
     /// The seed of all content.
     pub seed: u64,
-    /// The size of a document as stored, in bytes, counting field names; reached to within
-    /// eight bytes from [`Reviews::SIZE_BYTES_MIN`] on.
+    /// Size of a stored document in bytes, including field names. Accurate to eight bytes, from
+    /// [`Reviews::SIZE_BYTES_MIN`] on.
     pub size_bytes: u32,
     /// Number of products.
     pub products: u64,
     /// Number of authors.
     pub users: u64,
-    /// The share of reviews whose author follows from the product, in reverse order; 0 to 1.
+    /// Share of reviews whose author follows from the product, in reverse order; 0 to 1.
     pub correlation: f64,
 }
 
-/// Why parameters were refused.
+/// The reason why parameters were refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ReviewsError {
     /// The size is out of range.
     #[error("a document of {0} bytes cannot be made; use {min} to {max}",
         min = Reviews::SIZE_BYTES_MIN, max = Reviews::SIZE_BYTES_MAX)]
     Size(u32),
-    /// No product or no author, or more than their nine digits can name.
+    /// The number of products or of authors is zero, or greater than nine digits can represent.
     #[error("the number of products and of users must lie between 1 and 999999999, not {0}")]
     Cardinality(u64),
     /// The correlation is out of range.
@@ -69,9 +68,9 @@ pub enum ReviewsError {
     Correlation(f64),
 }
 
-/// Bytes of a document besides its texts: field names, types, lengths, numbers, `_id`, `seq` and
-/// the counter, in a binary format like BSON. It lies in the middle between the longest form of
-/// `_id`, a text of 19 bytes, and the shortest, an integer: both are off by eight bytes.
+/// Bytes of a document other than its texts: field names, types, lengths, numbers, `_id`, `seq` and the
+/// counter, in a binary format like BSON. It is the mean for the longest form of `_id`, a text of 19 bytes,
+/// and the shortest, an integer: both differ from it by eight bytes.
 const FIXED_BYTES: usize = 216;
 const FIRST_TIME_S: i64 = 1_104_537_600;
 const SECONDS_OF_TEN_YEARS: u64 = 315_360_000;
@@ -83,15 +82,15 @@ impl Default for Reviews {
 }
 
 impl Reviews {
-    /// The smallest size that can be asked for.
+    /// Smallest size that may be requested, in bytes.
     pub const SIZE_BYTES_MIN: u32 = 400;
-    /// The largest size that can be asked for: it leaves room below MongoDB's 16 MiB.
+    /// Largest size that may be requested, in bytes; it leaves room below MongoDB's 16 MiB.
     pub const SIZE_BYTES_MAX: u32 = 16_000_000;
 
     /// Checks the parameters.
     ///
     /// # Errors
-    /// Says which parameter is out of range.
+    /// Returns an error that names the parameter out of range.
     pub fn validate(&self) -> Result<(), ReviewsError> {
         if !(Self::SIZE_BYTES_MIN..=Self::SIZE_BYTES_MAX).contains(&self.size_bytes) {
             return Err(ReviewsError::Size(self.size_bytes));
@@ -107,14 +106,14 @@ impl Reviews {
         Ok(())
     }
 
-    /// The `productID` and the `userID` of the review under a key, without making the rest.
+    /// Returns the `productID` and the `userID` of the review under a key, without generating the rest.
     #[must_use]
     pub fn shard_keys(&self, key: u64) -> (String, String) {
         let (product, user) = self.pair(&mut Stream::new(self.seed, key));
         (product_id(product), user_id(user))
     }
 
-    /// The review under a key, with the price that belongs to the write `seq`.
+    /// Returns the review under a key, with the price of the write `seq`.
     #[must_use]
     pub fn review(&self, key: u64, seq: u64) -> Review {
         let mut stream = Stream::new(self.seed, key);
@@ -142,13 +141,13 @@ impl Reviews {
         review
     }
 
-    /// The price that the write `seq` sets.
+    /// Returns the price that the write `seq` sets, in dollars.
     #[must_use]
     pub fn price(&self, seq: u64) -> f64 {
         (mix_pair(self.seed ^ 3, seq) % 49_900 + 100) as f64 / 100.0
     }
 
-    /// The numbers of the product and of the author: the stream's first three draws.
+    /// Returns the numbers of the product and of the author, from the stream's first three values.
     fn pair(&self, stream: &mut Stream) -> (u64, u64) {
         let product = stream.below(self.products);
         let (coin, independent) = (unit(stream.next_bits()), stream.below(self.users));
@@ -168,12 +167,12 @@ fn user_id(number: u64) -> String {
     format!("A{number:09}")
 }
 
-/// Words of the vocabulary, cut at a length that is drawn from `min..=max` bytes.
+/// Returns words of the vocabulary, cut at a random length of `min..=max` bytes.
 fn words(stream: &mut Stream, min: usize, max: usize) -> String {
     let len = min + stream.below((max - min + 1) as u64) as usize;
     let mut text = String::with_capacity(len + 16);
     while text.len() < len {
-        // One draw serves eight words: filling a document must cost less than sending it.
+        // One random value selects eight words: filling a document must cost less than sending it.
         let mut bits = stream.next_bits();
         for _ in 0..8 {
             if !text.is_empty() {
@@ -187,7 +186,7 @@ fn words(stream: &mut Stream, min: usize, max: usize) -> String {
     text
 }
 
-/// 128 words, all ASCII so that a text can be cut anywhere.
+/// 128 words, all in ASCII, so that a text can be cut anywhere.
 const VOCABULARY: [&str; 128] = [
     "about",
     "after",

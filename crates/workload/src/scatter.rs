@@ -1,12 +1,12 @@
 //! Deterministic scattering: a 64-bit mixing function, and a permutation of `0..n`.
 //!
-//! The permutation spreads the hot keys of a skewed distribution over the whole key space without
-//! merging any two of them, as hashing modulo `n` would. It is a four-round Feistel network over
-//! the next power of four, walked until it lands inside the range ("cycle walking"), so that it
-//! needs no table: at most four steps are expected, for each `n`.
+//! The permutation spreads the hot keys of a skewed distribution over the whole key space without merging any
+//! two of them, as hashing modulo `n` would. It is a four-round Feistel network over the next power of four,
+//! applied repeatedly until the value is in the range ("cycle walking"). So it needs no table, and at most
+//! four steps are expected for each `n`.
 
-/// Mixes 64 bits so that each input bit changes about half of the output bits. A bijection
-/// (the finaliser of SplitMix64).
+/// Mixes 64 bits so that each input bit changes about half of the output bits. It is a bijection (the
+/// finaliser of SplitMix64).
 #[must_use]
 pub fn mix64(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -15,10 +15,10 @@ pub fn mix64(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The value that [`mix64`] turns into `mixed`.
+/// Returns the value from which [`mix64`] makes `mixed`.
 #[must_use]
 pub fn unmix64(mixed: u64) -> u64 {
-    // Each step undone in reverse; the factors are the inverses modulo 2^64.
+    // The steps are undone in reverse order; the factors are the inverses modulo 2^64.
     let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
     let z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
     let z = z ^ (z >> 27) ^ (z >> 54);
@@ -27,13 +27,13 @@ pub fn unmix64(mixed: u64) -> u64 {
     z.wrapping_sub(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The value of `mix64` for a pair, in which the order of the two matters.
+/// Mixes a pair of values; the order of the two matters.
 #[must_use]
 pub fn mix_pair(first: u64, second: u64) -> u64 {
     mix64(mix64(first) ^ second)
 }
 
-/// A value in `0.0..1.0` made from 53 of the given bits.
+/// Converts 53 of the given bits to a value in `0.0..1.0`.
 #[must_use]
 pub fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
@@ -46,20 +46,20 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream that belongs to a pair of numbers.
+    /// Returns the stream that a pair of numbers determines.
     #[must_use]
     pub fn new(first: u64, second: u64) -> Self {
         Self { state: mix_pair(first, second) }
     }
 
-    /// The next value.
+    /// Returns the next value.
     pub fn next_bits(&mut self) -> u64 {
         let value = mix64(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         value
     }
 
-    /// The next value below `bound` (which must not be 0), biased by less than `bound / 2^64`.
+    /// Returns the next value below `bound` (which must not be 0), biased by less than `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a value below zero was asked for");
         ((u128::from(self.next_bits()) * u128::from(bound)) >> 64) as u64
@@ -77,33 +77,33 @@ pub struct Permutation {
 const ROUNDS: u64 = 4;
 
 impl Permutation {
-    /// The permutation of `0..len` that belongs to `seed`.
+    /// Returns the permutation of `0..len` that `seed` determines.
     #[must_use]
     pub fn new(len: u64, seed: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         Self { len, half_bits: bits.div_ceil(2).max(1), seed }
     }
 
-    /// Number of values that are permuted.
+    /// Returns the number of permuted values.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// True if there is nothing to permute.
+    /// Returns true if there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The image of `index`.
+    /// Returns the image of `index`.
     ///
     /// # Panics
-    /// If `index` is not below `len`: only a bug can ask for it.
+    /// Panics if `index` is not below `len`, which is a bug of the caller.
     #[must_use]
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.len, "index {index} outside a permutation of {}", self.len);
-        // A permutation's cycle through a value inside the range comes back into the range.
+        // The cycle of a permutation through a value in the range returns to the range.
         let mut value = self.step(index);
         while value >= self.len {
             value = self.step(value);

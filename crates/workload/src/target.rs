@@ -1,28 +1,28 @@
-//! The target of a load: a database behind five operations.
+//! The target of a load: a database, accessed by five operations.
 //!
-//! Invariant that the check requires: a target returns [`Outcome::Refused`] only for a write that was
-//! certainly not applied and never will be. For everything uncertain it returns [`Outcome::Unknown`].
+//! Invariant that the check requires: a target returns [`Outcome::Refused`] for a write only if the write was
+//! certainly not applied and never will be. If that is uncertain it returns [`Outcome::Unknown`].
 
 use std::future::Future;
 
 use crate::review::Review;
 
-/// The answer to an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// A read found its document, a scan its documents; a write was applied and acknowledged.
+    /// A read found its document, or a scan its documents; or a write was applied and acknowledged.
     Acked,
-    /// A read found the document that this write left, by its `seq`.
+    /// A read found the document of the write with this `seq`.
     Found(u64),
-    /// There is no document under the key: nothing was read, updated or deleted.
+    /// There is no document under the key, so nothing was read, updated or deleted.
     NotFound,
-    /// It failed, and it certainly changed nothing.
+    /// The operation failed, with this error, and certainly changed nothing.
     Refused(String),
-    /// It failed, and may or may not have been applied, or may still be applied later.
+    /// The operation failed, with this error, and may have been applied or may be applied later.
     Unknown(String),
-    /// It failed because too few replicas could be asked, or answered in time.
+    /// The operation failed because too few replicas were available or answered in time.
     Unavailable {
-        /// The database's words.
+        /// The error of the database.
         message: String,
         /// True for a write that some replicas may have applied.
         perhaps_applied: bool,
@@ -32,29 +32,29 @@ pub enum Outcome {
 /// A document to insert.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Insert {
-    /// The key's number.
+    /// The number of the key.
     pub key: u64,
     /// The number of this write, stored in the document as `seq`.
     pub seq: u64,
-    /// The document's fields. `price` already is the one that belongs to `seq`.
+    /// The fields of the document; `price` is the price for `seq`.
     pub review: Review,
 }
 
-/// A change of one document: `seq` and `price` are set, the counter `n` is incremented.
+/// An update of one document, which sets `seq` and `price` and increments the counter `n`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Update {
-    /// The key's number.
+    /// The number of the key.
     pub key: u64,
     /// The number of this write, stored in the document as `seq`.
     pub seq: u64,
-    /// The new price.
+    /// The new price, in dollars.
     pub price: f64,
 }
 
-/// A database that a load can be sent to.
+/// A database to which a load can be sent.
 ///
-/// A target does not retry by itself an operation that may have been applied, unless the database
-/// recognises the repetition; it may be called from many tasks at once.
+/// A target must not retry an operation that may have been applied, unless the database detects the
+/// repetition. It may be called from many tasks at once.
 pub trait Target: Send + Sync + 'static {
     /// Reads the document under the key.
     fn read(&self, key: u64) -> impl Future<Output = Outcome> + Send;
@@ -64,8 +64,9 @@ pub trait Target: Send + Sync + 'static {
     fn update(&self, update: Update) -> impl Future<Output = Outcome> + Send;
     /// Deletes a document.
     fn delete(&self, key: u64) -> impl Future<Output = Outcome> + Send;
-    /// Reads documents from the key on, at most so many, in the order in which the database keeps them.
+    /// Reads at most `documents_max` documents from the key on, in the order in which the database stores
+    /// them.
     fn scan(&self, key: u64, documents_max: u32) -> impl Future<Output = Outcome> + Send;
-    /// The name of the target, for people to read, without secrets.
+    /// Returns the name of the target, for people to read, without secrets.
     fn label(&self) -> String;
 }

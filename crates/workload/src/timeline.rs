@@ -1,8 +1,8 @@
-//! The measurements: histograms per kind, a time line per 100 ms, and the longest silences.
+//! The measurements: latency histograms per kind, a time line of 100 ms intervals, and the longest silences.
 //!
-//! A latency counts from the moment at which the operation was *due*, not from when it was sent,
-//! so that a stall of the database or of the load itself is charged to every operation that it
-//! delayed (no coordinated omission). An operation appears in the time line where it ended.
+//! A latency counts from the time at which the operation was *due*, not from when it was sent. So a stall of
+//! the database or of the load itself is charged to every operation that it delayed (no coordinated
+//! omission). An operation is counted in the interval in which it ended.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 use crate::history::Fate;
 use crate::mix::Kind;
 
-/// Width of one interval of the time line.
+/// Width of one interval of the time line, in milliseconds.
 pub const SLOT_MS: u64 = 100;
 const SLOT_NS: u64 = SLOT_MS * 1_000_000;
-/// Intervals that are kept: one day. A longer run keeps its totals, but no further intervals.
+/// Maximum number of intervals: one day. A longer run still counts its totals, but has no further intervals.
 pub const SLOTS_MAX: usize = 864_000;
-/// Latencies above this many microseconds (10 minutes) count as this.
+/// Upper bound of recorded latencies, in microseconds (10 minutes); greater ones count as this.
 const LATENCY_US_MAX: u64 = 600_000_000;
 
-/// Operations by how they ended.
+/// Number of operations by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Acknowledged.
+    /// Operations that were acknowledged.
     pub ok: u64,
-    /// Answered that there is no such document.
+    /// Operations that were answered: there is no such document.
     pub not_found: u64,
-    /// Failed, for certain or perhaps.
+    /// Operations that failed, whether certainly not applied or perhaps applied.
     pub failed: u64,
 }
 
@@ -38,62 +38,62 @@ impl Tally {
         }
     }
 
-    /// All of them.
+    /// Returns the number of all operations.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ok + self.not_found + self.failed
     }
 }
 
-/// Latencies in microseconds from the intended start; 0 when there were no operations. Those that
-/// failed count too.
+/// Latencies from the intended start, in microseconds, including failed operations; 0 if there were no
+/// operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Median.
+    /// Median, in µs.
     pub p50_us: u64,
-    /// 95th percentile.
+    /// 95th percentile, in µs.
     pub p95_us: u64,
-    /// 99th percentile.
+    /// 99th percentile, in µs.
     pub p99_us: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile, in µs.
     pub p999_us: u64,
-    /// The longest.
+    /// Maximum, in µs.
     pub max_us: u64,
 }
 
-/// Reads or writes of one interval.
+/// The reads or the writes of one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Their outcomes.
+    /// Number of operations by outcome.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Median latency in microseconds.
+    /// Median latency, in µs.
     pub p50_us: u64,
-    /// 99th percentile in microseconds.
+    /// 99th percentile of latency, in µs.
     pub p99_us: u64,
-    /// The longest in microseconds.
+    /// Maximum latency, in µs.
     pub max_us: u64,
 }
 
-/// One interval of [`SLOT_MS`].
+/// One interval of the time line, [`SLOT_MS`] long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// Its beginning, in milliseconds since the start of the run.
+    /// Begin of the interval, in milliseconds since the start of the run.
     pub at_ms: u64,
-    /// Its reads.
+    /// The reads that ended in the interval.
     pub reads: Part,
-    /// Its writes.
+    /// The writes that ended in the interval.
     pub writes: Part,
-    /// Operations that were due and not sent, since too many were in flight.
+    /// Operations that were due and not sent, because too many were in flight.
     pub dropped: u64,
 }
 
 /// The longest time without an answer of the database other than a failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// Its beginning, in milliseconds since the start of the run.
+    /// Begin of the silence, in milliseconds since the start of the run.
     pub from_ms: u64,
-    /// Its duration, in microseconds.
+    /// Duration of the silence, in microseconds.
     pub lasted_us: u64,
 }
 
@@ -123,7 +123,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl Latency {
-    /// The percentiles of a histogram of microseconds.
+    /// Returns the percentiles of a histogram of latencies in microseconds.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>) -> Self {
         if histogram.is_empty() {
@@ -140,7 +140,7 @@ impl Latency {
     }
 }
 
-/// Reads or writes, over the run and in the current interval.
+/// The reads or the writes, over the whole run and in the current interval.
 #[derive(Debug)]
 struct Side {
     tally: Tally,
@@ -180,7 +180,7 @@ impl Side {
     }
 }
 
-/// Collects measurements while a run goes on.
+/// Collects measurements during a run.
 #[derive(Debug)]
 pub struct Timeline {
     kinds: [(Tally, Histogram<u64>); Kind::ALL.len()],
@@ -195,12 +195,12 @@ pub struct Timeline {
 /// One kind of operation over the whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindReport {
-    /// The kind.
+    /// The kind of operation.
     pub kind: Kind,
-    /// Their outcomes.
+    /// Number of operations by outcome.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Their latencies.
+    /// Latencies of the operations.
     pub latency: Latency,
 }
 
@@ -211,7 +211,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// An empty one.
+    /// Returns a time line without measurements.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -225,7 +225,8 @@ impl Timeline {
         }
     }
 
-    /// Counts an operation that ended at `end_ns` and was due at `intended_ns`.
+    /// Counts an operation that was due at `intended_ns` and ended at `end_ns`, both in ns since the start of
+    /// the run.
     pub fn ended(&mut self, kind: Kind, fate: Fate, intended_ns: u64, end_ns: u64) {
         self.advance(end_ns);
         let latency_us = (end_ns.saturating_sub(intended_ns) / 1000).max(1);
@@ -236,7 +237,7 @@ impl Timeline {
         side.count(fate, end_ns, latency_us);
     }
 
-    /// Counts an operation that was due at `at_ns` and could not be sent.
+    /// Counts an operation that was due at `at_ns` and was not sent.
     pub fn dropped(&mut self, at_ns: u64) {
         self.advance(at_ns);
         self.dropped += 1;
@@ -245,7 +246,7 @@ impl Timeline {
 
     /// Finishes the intervals that end at or before `now_ns`.
     pub fn advance(&mut self, now_ns: u64) {
-        // After the last kept interval the rest of the run gathers in one that is never finished.
+        // After the last interval, the rest of the run is collected in one that is never finished.
         while self.slots.len() < SLOTS_MAX && (self.slot_index + 1) * SLOT_NS <= now_ns {
             let slot = Slot {
                 at_ms: self.slot_index * SLOT_MS,
@@ -258,8 +259,8 @@ impl Timeline {
         }
     }
 
-    /// Ends the measurement at `now_ns`: the last interval is finished, and a silence that lasts
-    /// until now counts.
+    /// Ends the measurement at `now_ns`: finishes the last interval, and counts a silence that lasts until
+    /// now.
     pub fn finish(&mut self, now_ns: u64) {
         self.advance(now_ns.next_multiple_of(SLOT_NS));
         for side in [&mut self.reads, &mut self.writes] {
@@ -269,37 +270,37 @@ impl Timeline {
         }
     }
 
-    /// The finished intervals.
+    /// Returns the finished intervals.
     #[must_use]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Reads over the run.
+    /// Returns the number of reads of the run, by outcome.
     #[must_use]
     pub fn reads(&self) -> Tally {
         self.reads.tally
     }
 
-    /// Writes over the run.
+    /// Returns the number of writes of the run, by outcome.
     #[must_use]
     pub fn writes(&self) -> Tally {
         self.writes.tally
     }
 
-    /// Operations that were due and not sent.
+    /// Returns the number of operations that were due and not sent.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.dropped
     }
 
-    /// The longest silences of reads and of writes so far.
+    /// Returns the longest silence of reads and that of writes so far.
     #[must_use]
     pub fn silences(&self) -> (Silence, Silence) {
         (self.reads.quiet.silence(), self.writes.quiet.silence())
     }
 
-    /// Each kind that occurred.
+    /// Returns the measurements of each kind that occurred.
     #[must_use]
     pub fn kinds(&self) -> Vec<KindReport> {
         Kind::ALL
@@ -310,7 +311,7 @@ impl Timeline {
             .collect()
     }
 
-    /// Latencies of all reads, and of all writes.
+    /// Returns the latencies of all reads and those of all writes.
     #[must_use]
     pub fn latencies(&self) -> (Latency, Latency) {
         let (mut reads, mut writes) = (histogram(), histogram());

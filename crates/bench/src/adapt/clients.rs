@@ -117,6 +117,7 @@ impl Load {
     }
 
     /// Ends it, and checks the whole.
+    #[crate::boxed]
     pub async fn finish(self) -> Result<Checked> {
         self.tally.is_over.store(true, Ordering::Relaxed);
         for client in self.clients {

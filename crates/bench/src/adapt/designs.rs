@@ -68,6 +68,29 @@ pub fn balanced(workload: &Workload, sites: u16, is_replicated: bool) -> Vec<Par
     starts.iter().enumerate().map(part).collect()
 }
 
+/// The same for popular users that are in so many places in turn: the pieces of all places, so that each is balanced.
+pub fn balanced_in_turn(
+    workload: &Workload,
+    places: u64,
+    sites: u16,
+    is_replicated: bool,
+) -> Vec<Part> {
+    let pieces = balanced(workload, sites, is_replicated);
+    let first = |number: u64| (workload.place(number, places) * workload.users as f64) as u64;
+    let shifted =
+        |number| pieces.iter().map(move |part| (part.from + first(number)) % workload.users);
+    let mut starts: Vec<u64> = (0..places).flat_map(shifted).chain([0]).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let part = |(n, from): (usize, u64)| {
+        let (round, place) = (n as u16 / sites, n as u16 % sites);
+        let master = if round.is_multiple_of(2) { place } else { sites - 1 - place };
+        let replicas = (0..sites).filter(|site| is_replicated && *site != master).collect();
+        Part { from, master, replicas }
+    };
+    starts.into_iter().enumerate().map(part).collect()
+}
+
 /// Gives an empty store, all of which is one partition at site 0, a design.
 pub async fn lay_out(store: &Store, parts: &[Part]) -> Result<()> {
     let start = |part: &Part| if part.from == 0 { Key::least() } else { key(part.from, 0) };
@@ -99,7 +122,7 @@ mod tests {
     use super::*;
 
     fn workload(popularity: Popularity) -> Workload {
-        Workload { users: 40_000, scans: 0.5, popularity, shift_every_s: None }
+        Workload { users: 40_000, scans: 0.5, popularity, shift_every_s: None, places: None }
     }
 
     #[test]
@@ -115,5 +138,15 @@ mod tests {
         }
         assert!(loads.iter().all(|load| (0.15..0.35).contains(load)), "{loads:?}");
         assert_eq!(balanced(&workload(Popularity::Uniform), 4, false).len(), 16);
+        let parts = balanced_in_turn(&workload(Popularity::Zipf(0.99)), 2, 4, false);
+        for place in [4_000, 22_000] {
+            let mut loads = [0.0; 4];
+            for rank in 0..40_000 {
+                let user = (place + rank) % 40_000;
+                let at = parts.partition_point(|part| part.from <= user) - 1;
+                loads[usize::from(parts[at].master)] += weight(rank) / all;
+            }
+            assert!(loads.iter().all(|load| (0.12..0.38).contains(load)), "{place}: {loads:?}");
+        }
     }
 }

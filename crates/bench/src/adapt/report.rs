@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::designs::{balanced, random};
 use super::larger::{self, Larger};
+use super::periods::{self, Period};
 use super::quality::Quality;
 use super::scene::{self, LoadSpec, Outcome};
 use super::workload::{Popularity, Workload};
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::statistics::Figure;
 
 /// The size of the benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Size {
     /// Users, with three rows of 100 bytes each.
     pub users: u64,
@@ -45,6 +46,8 @@ pub struct Size {
     pub shift_s: u64,
     /// Moves of the most popular users.
     pub shifts: u64,
+    /// Periods of two places in turn, in seconds.
+    pub periods_s: Vec<u64>,
     /// The parts that are measured.
     pub parts: Parts,
 }
@@ -60,18 +63,20 @@ pub struct Parts {
     pub beside: bool,
     /// More sites, in simulation.
     pub sites: bool,
+    /// The popular users are in two places in turn.
+    pub periods: bool,
 }
 
 impl Size {
     /// Without and with adaptation, in an order that is fair to both.
-    fn in_turn(self) -> impl Iterator<Item = bool> {
+    fn in_turn(&self) -> impl Iterator<Item = bool> + use<> {
         (0..self.rounds)
             .flat_map(|round| if round % 2 == 0 { [false, true] } else { [true, false] })
     }
 }
 
 /// The exponent of Zipf's law, as in YCSB.
-const EXPONENT: f64 = 0.99;
+pub(super) const EXPONENT: f64 = 0.99;
 /// Seconds between moves of the most popular users that are too fast for adaptation to follow.
 const TOO_FAST_S: f64 = 2.0;
 /// Seconds at the beginning of a load that do not count.
@@ -162,6 +167,8 @@ pub struct Report {
     pub learned: Vec<Learned>,
     /// The most popular users move once a minute.
     pub shifted: Option<Shifted>,
+    /// The most popular users are in two places in turn, from one partition, by period.
+    pub periods: Vec<Period>,
     /// All users alike.
     pub uniform: Option<Beside>,
     /// The most popular users move every two seconds.
@@ -199,8 +206,8 @@ pub(super) struct Bench<'s> {
 /// # Errors
 /// Fails if a load cannot be run.
 pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
-    let mut bench = Bench { size, checks: Checks::default(), say };
-    let Parts { starts, shifts, beside, sites } = size.parts;
+    let mut bench = Bench { size: size.clone(), checks: Checks::default(), say };
+    let Parts { starts, shifts, beside, sites, periods } = size.parts;
     let mut learned = Vec::new();
     if starts {
         learned.push(bench.learned(0.5, true)?);
@@ -209,6 +216,7 @@ pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
         learned.push(bench.learned(0.1, false)?);
     }
     let shifted = if shifts { Some(bench.shifted()?) } else { None };
+    let periods = if periods { periods::run(&mut bench)? } else { Vec::new() };
     let [mut uniform, mut too_fast, mut rmw3_txn_per_core_s] = [None, None, None];
     if beside {
         uniform = Some(bench.beside(Popularity::Uniform, None)?);
@@ -222,6 +230,7 @@ pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
         header: Header::of("adapt", size),
         learned,
         shifted,
+        periods,
         uniform,
         too_fast,
         rmw3_txn_per_core_s,
@@ -233,8 +242,8 @@ pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
 }
 
 impl Bench<'_> {
-    fn workload(&self, scans: f64, popularity: Popularity) -> Workload {
-        Workload { users: self.size.users, scans, popularity, shift_every_s: None }
+    pub(super) fn workload(&self, scans: f64, popularity: Popularity) -> Workload {
+        Workload { users: self.size.users, scans, popularity, shift_every_s: None, places: None }
     }
 
     /// A load from the random start.
@@ -371,7 +380,7 @@ impl Bench<'_> {
     fn per_core(&mut self) -> Result<Beside> {
         let workload = self.workload(0.0, Popularity::Uniform);
         let (mut off, mut on) = (Vec::new(), Vec::new());
-        let size = Size { rounds: self.size.rounds * 2, ..self.size };
+        let size = Size { rounds: self.size.rounds * 2, ..self.size.clone() };
         for adapts in size.in_turn() {
             let setting = self.setting(workload, self.size.compared_s.div_ceil(2), adapts);
             let outcome =
@@ -419,9 +428,10 @@ mod tests {
             learned_s: 1,
             shift_s: 1,
             shifts: 1,
-            parts: Parts { starts: true, shifts: true, beside: true, sites: true },
+            periods_s: vec![2],
+            parts: Parts { starts: true, shifts: true, beside: true, sites: true, periods: true },
         };
-        let mut bench = Bench { size, checks: Checks::default(), say: &|_| {} };
+        let mut bench = Bench { size: size.clone(), checks: Checks::default(), say: &|_| {} };
         let workload = bench.workload(0.5, Popularity::Zipf(EXPONENT));
         let setting = bench.setting(workload, 1, true);
         let outcome = bench.load("a load", &setting).unwrap();

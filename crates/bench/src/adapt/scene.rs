@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn a_load_ends_when_it_is_told_to_and_each_transaction_ran_at_one_site() {
         let popularity = Popularity::Zipf(0.99);
-        let workload = Workload { users: 400, scans: 0.5, popularity, shift_every_s: None };
+        let workload =
+            Workload { users: 400, scans: 0.5, popularity, shift_every_s: None, places: None };
         let setting = LoadSpec {
             sites: 2,
             site_cpu: None,

@@ -340,6 +340,7 @@ mod tests {
             scans: 0.5,
             popularity: Popularity::Zipf(0.99),
             shift_every_s: None,
+            places: None,
         };
         let demands = Demands {
             count_us: 600.0,

@@ -42,6 +42,9 @@ pub struct Workload {
     pub popularity: Popularity,
     /// Seconds between moves of the most popular users; none if they never move.
     pub shift_every_s: Option<f64>,
+    /// Places that they are in one after the other, and again; none if each one is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub places: Option<u64>,
 }
 
 /// A row's key.
@@ -89,7 +92,16 @@ impl Workload {
     pub fn most_popular(&self, after: Duration) -> u64 {
         let moves =
             self.shift_every_s.map_or(0.0, |every_s| (after.as_secs_f64() / every_s).floor());
-        ((moves * 0.381_966).fract() * self.users as f64) as u64
+        let of_users = match self.places {
+            Some(places) => self.place(moves as u64 % places.max(1), places),
+            None => (moves * 0.381_966).fract(),
+        };
+        (of_users * self.users as f64) as u64
+    }
+
+    /// One of so many places, as a share of the users.
+    pub(super) fn place(&self, number: u64, places: u64) -> f64 {
+        0.1 + 0.9 * number as f64 / places.max(1) as f64
     }
 }
 
@@ -196,6 +208,7 @@ mod tests {
             scans: 0.5,
             popularity: Popularity::Zipf(0.99),
             shift_every_s: Some(60.0),
+            places: None,
         };
         let mut drawing = workload.drawing(7);
         for moved in 0..3_u64 {
@@ -208,6 +221,9 @@ mod tests {
             let hits = (0..10_000).filter(|_| near(drawing.next(after))).count();
             assert!((5_000..7_500).contains(&hits), "{hits} of 10000 after {moved} moves");
         }
+        let in_turn = Workload { places: Some(2), ..workload };
+        let at = |s| in_turn.most_popular(Duration::from_secs(s));
+        assert_eq!((at(5), at(65), at(125), at(185)), (4_000, 22_000, 4_000, 22_000));
         assert_ne!(
             workload.most_popular(Duration::from_secs(59)),
             workload.most_popular(Duration::from_secs(61))

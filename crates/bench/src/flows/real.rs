@@ -117,6 +117,7 @@ pub struct SpreadBeside {
 /// # Errors
 /// Returns an error if the size makes no sense, if this machine or user cannot have network
 /// namespaces, or if a host fails.
+#[crate::boxed]
 pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<Report> {
     let is_sized = size.runs > 0 && size.data_mb_per_server > 0;
     let is_window = |kib: &u32| (1..=WINDOW_KIB_MAX).contains(kib);

@@ -96,6 +96,7 @@ impl CassandraTarget {
     ///
     /// # Errors
     /// No node answers or lets us in; the table is there and is another one.
+    #[crate::boxed]
     pub async fn connect(
         uri: &Uri,
         (keyspace, table): (&str, &str),
@@ -134,6 +135,7 @@ impl CassandraTarget {
     ///
     /// # Errors
     /// A node is away, or does not answer.
+    #[crate::boxed]
     pub async fn truncate(&self) -> Result<()> {
         let (statement, doing) =
             (format!("TRUNCATE {}", self.table), format!("emptying {}", self.table));

@@ -110,6 +110,7 @@ impl MongoTarget {
     /// # Errors
     /// Usage for a connection string that cannot be read; precondition for a cluster that does not
     /// answer or refuses the credentials.
+    #[crate::boxed]
     pub async fn connect(uri: &str, namespace: &Namespace, schema: Schema) -> Result<Self> {
         let endpoint = Endpoint::connect(uri, "load's target").await?;
         let label = format!("{} {namespace}", endpoint.redacted());

@@ -68,6 +68,7 @@ impl RedisTarget {
     ///
     /// # Errors
     /// No node answers or lets us in; a master has fewer replicas than are to be waited for; it is no Redis server.
+    #[crate::boxed]
     pub async fn connect(
         uri: &Uri,
         (database, collection): (&str, &str),

@@ -169,6 +169,7 @@ struct Watched {
 /// # Errors
 /// Returns an error if the cluster cannot be started, the change fails, or the pictures cannot be
 /// written.
+#[crate::boxed]
 pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     let is_small = size.documents < 1_000 || size.shards < 2 || size.loads < 2;
     if is_small || size.around_s == 0 || size.rate_per_s == 0 {

@@ -82,6 +82,7 @@ struct Moved {
 /// # Errors
 /// Returns an error if the cluster cannot be started, a change fails, or the picture cannot be
 /// written.
+#[crate::boxed]
 pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     if size.documents < 1_000 || size.shards < 2 || size.runs == 0 {
         return Err(Error::Size(

@@ -152,6 +152,7 @@ impl Size {
 /// # Errors
 /// Returns an error if a cluster cannot be started, a change fails or loses a document, or the
 /// pictures cannot be written.
+#[crate::boxed]
 pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     size.check()?;
     let mut measured = BTreeMap::new();

@@ -48,10 +48,7 @@ mod tests {
 
     #[test]
     fn loops_end_with_their_owner() {
-        let awake = match Awake::keep() {
-            Ok(awake) => awake,
-            Err(why) => return eprintln!("skipped: {why}"),
-        };
+        let Some(awake) = imago_testbed::require(Awake::keep()) else { return };
         let pids: Vec<u32> = awake.loops.iter().map(Child::id).collect();
         assert!(!pids.is_empty());
         drop(awake);

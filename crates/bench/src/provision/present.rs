@@ -30,6 +30,7 @@ pub struct Present<'a> {
 ///
 /// # Errors
 /// The probe cannot be read, the chain fails, or its keys are others with the cache.
+#[crate::boxed]
 pub async fn present(present: &Present<'_>, setup: &Setup<'_>) -> Result<Outcome> {
     let probe = Probe::read(present.probe)
         .map_err(|cause| Error::Size(format!("{}: {cause}", present.probe.display())))?;

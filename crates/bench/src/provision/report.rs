@@ -165,6 +165,7 @@ fn uniform(size: &Size, compared: &[Compared]) -> Vec<Uniform> {
 ///
 /// # Errors
 /// As [`measure`].
+#[crate::boxed]
 pub async fn run(
     size: Size,
     program: &Path,

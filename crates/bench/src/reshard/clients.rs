@@ -1,13 +1,16 @@
 //! The effect of a change of the shard key on clients.
 
+use std::collections::BTreeMap;
+
 use imago_workload::check::Verdict;
 use imago_workload::keys::Distribution;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::Size;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sharded_cluster::{KEYS, ShardedCluster};
-use crate::statistics::Figure;
+use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 use crate::traffic::{Load, Seen, Traffic, Window};
 
@@ -32,6 +35,12 @@ pub struct Clients {
     pub write_gap_ms_median: f64,
     /// The same of reads.
     pub read_gap_ms_median: f64,
+    /// Steps of the cut-overs' write block, in ms, as Imago measured them; medians.
+    pub block_steps_ms: BTreeMap<String, f64>,
+    /// A bare rename of an empty collection onto another, tried before each cut-over, in ms; the median.
+    pub bare_rename_ms_median: f64,
+    /// The expected duration of the block, in ms; the median.
+    pub predicted_block_ms_median: f64,
     /// Acknowledged writes that are not there, by both loads.
     pub lost: u64,
     /// Deleted documents that are there again.
@@ -83,7 +92,10 @@ pub(super) async fn measure(
     size: Size,
     commands: &Commands,
 ) -> Result<Clients> {
-    let (busy, cutovers) = there_and_back(cluster, size, commands).await?;
+    let (busy, changes) = there_and_back(cluster, size, commands).await?;
+    let cutovers: Vec<Window> = changes.iter().map(|change| change.window).collect();
+    let blocks: Vec<Block> =
+        changes.iter().map(|change| Block::of(&change.output)).collect::<Result<_>>()?;
     let gaps_ms = |reads| cutovers.iter().map(|at| busy.gap_ms(reads, *at)).collect::<Vec<_>>();
     tracing::info!(write_ms = ?gaps_ms(false), read_ms = ?gaps_ms(true), "cut-overs under load");
     let mut calm = Vec::new();
@@ -100,6 +112,9 @@ pub(super) async fn measure(
     };
     let noticed = |reads| Noticed::medians(calm.iter().map(|run| run.noticed(reads)).collect());
     Ok(Clients {
+        block_steps_ms: medians(blocks.iter().flat_map(|block| &block.steps)),
+        bare_rename_ms_median: Figure::of(blocks.iter().map(|block| block.bare_rename_ms)).median,
+        predicted_block_ms_median: Figure::of(blocks.iter().map(|block| block.predicted_ms)).median,
         write_gap_ms_max: writes.max,
         read_gap_ms_max: reads.max,
         write_gap_ms_median: writes.median,
@@ -174,14 +189,14 @@ async fn there_and_back(
     cluster: &ShardedCluster,
     size: Size,
     commands: &Commands,
-) -> Result<(Seen, Vec<Window>)> {
+) -> Result<(Seen, Vec<Changed>)> {
     let documents = (size.documents / BUSY_PART).max(1_000);
     let traffic = start(cluster, size, documents, BUSY_MIX, BUSY_PER_S).await?;
     traffic.pass(3).await;
     let mut cutovers = Vec::new();
     for n in 0..size.cutovers.max(1) {
         let key = KEYS[(n as usize + 1) % KEYS.len()];
-        cutovers.push(change(cluster, key, commands, &traffic).await?.0);
+        cutovers.push(change(cluster, key, commands, &traffic).await?);
         traffic.pass(1).await;
     }
     Ok((traffic.end().await?, cutovers))
@@ -194,7 +209,8 @@ async fn beside(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Re
     // Connections are opened, and caches filled.
     traffic.pass(3).await;
     let before = traffic.pass(size.idle_s).await;
-    let (during, phases) = change(cluster, KEYS[1], commands, &traffic).await?;
+    let Changed { window: during, phases, .. } =
+        change(cluster, KEYS[1], commands, &traffic).await?;
     Ok(Calm { seen: traffic.end().await?, before, during, phases })
 }
 
@@ -216,7 +232,43 @@ async fn change(
     key: &str,
     commands: &Commands,
     traffic: &Traffic,
-) -> Result<(Window, Vec<(String, f64)>)> {
+) -> Result<Changed> {
     let (window, changed) = traffic.during(Box::pin(cluster.reshard(key, commands))).await?;
-    Ok((window, changed.phases))
+    Ok(Changed { window, phases: changed.phases, output: changed.output })
+}
+
+/// A change under a load.
+struct Changed {
+    window: Window,
+    phases: Vec<(String, f64)>,
+    /// Its result, as JSON.
+    output: Vec<u8>,
+}
+
+/// A write block, as the result of its change reports it.
+struct Block {
+    steps: Vec<(String, f64)>,
+    bare_rename_ms: f64,
+    predicted_ms: f64,
+}
+
+impl Block {
+    fn of(output: &[u8]) -> Result<Self> {
+        let wrong = |what: &str| {
+            Error::Wrong(format!(
+                "the change's result has no {what}: {}",
+                String::from_utf8_lossy(output)
+            ))
+        };
+        let result: Value = serde_json::from_slice(output).map_err(|_| wrong("JSON"))?;
+        let figure = |name: &str| result[name].as_f64().ok_or_else(|| wrong(name));
+        let steps = result["block_steps"].as_array().into_iter().flatten();
+        let steps =
+            steps.filter_map(|at| Some((at["step"].as_str()?.to_owned(), at["ms"].as_f64()?)));
+        Ok(Self {
+            steps: steps.collect(),
+            bare_rename_ms: figure("bare_rename_ms")?,
+            predicted_ms: figure("predicted_block_ms")?,
+        })
+    }
 }

@@ -176,6 +176,7 @@ struct Run {
 ///
 /// # Errors
 /// The cluster cannot be loaded, rolled or looked at; a picture cannot be drawn.
+#[crate::boxed(?Send)]
 pub async fn run(
     size: Size,
     setup: &Setup<'_>,

@@ -151,6 +151,7 @@ struct Known {
 ///
 /// # Errors
 /// No server can be started, or one does not do what it should; the picture cannot be drawn.
+#[crate::boxed(?Send)]
 pub async fn run(
     size: Size,
     process: &str,

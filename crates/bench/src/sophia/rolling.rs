@@ -132,6 +132,7 @@ struct Second {
 ///
 /// # Errors
 /// The cluster cannot be loaded or rolled; the picture cannot be drawn.
+#[crate::boxed(?Send)]
 pub async fn run(
     size: Size,
     file: &ClusterFile,

@@ -1,5 +1,6 @@
-//! `imago bench`: what Imago costs, as ratios to floors that are measured beside it.
+//! `imago bench`: the cost of Imago, as ratios to baselines measured in the same run.
 
+mod adapting;
 mod args;
 mod chained;
 mod command;
@@ -126,7 +127,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         Benchmark::TuneSchedule(asked) => {
             let &Schedules { intervals, configurations, runs, quick } = asked;
             let size = schedule::Size { intervals, configurations, runs };
-            let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 1 };
+            let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 2 };
             json!(schedule::run(if quick { quickest } else { size }))
         }
         Benchmark::Reuse(asked) => json!(imago_bench::reuse::run(asked.size())),
@@ -162,7 +163,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
 async fn placement(chosen: &Chunks) -> Result<placement::Report, Failure> {
     let &Chunks { chunks, servers, ref hungarian_chunks, runs, quick } = chosen;
     let report = if quick {
-        let size = placement::Size { chunks: 2_000, servers: 20, runs: 1 };
+        let size = placement::Size { chunks: 2_000, servers: 20, runs: 2 };
         placement::run(size, &[200]).await?
     } else {
         let size = placement::Size { chunks, servers, runs };

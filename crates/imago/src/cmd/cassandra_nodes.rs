@@ -1,4 +1,4 @@
-//! Cassandra nodes for a demo or a benchmark: they stand while it runs, and are gone behind it.
+//! Cassandra nodes for a demo or a benchmark: started before it, and removed after it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use super::testbed::{failure, write_cluster_file};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Runs something that is given the file which says how the nodes are reached. The nodes are gone when this returns, also
-/// when it is interrupted.
+/// Starts nodes, and runs `use_them` with the path of the file that describes how to reach them.
+/// The nodes are removed when this returns, even when it is interrupted.
 pub(super) async fn with_nodes<T>(
     spec: CassandraSpec,
     context: &Context,
@@ -27,7 +27,7 @@ pub(super) async fn with_nodes<T>(
             eprintln!("nodes have no share of the processors: {why}");
         }
         let file = write_cluster_file(standing)?;
-        // Without the other side everything ends in any case.
+        // If the receiver is gone, the nodes are ended in any case.
         let _ = stood.send(file);
         Ok(())
     };

@@ -44,7 +44,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// The failure of a phase.
+/// Converts the error of a phase into the failure of the command.
 fn failure(error: Error) -> Failure {
     let (exit, code, help) = match &error {
         Error::Usage(_) => (Exit::Usage, "usage", None),
@@ -77,7 +77,7 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Tells Hadoop what a task counted, if it is one of Hadoop's.
+/// Reports counters to Hadoop, if the process runs as a Hadoop task.
 fn tell_hadoop(counters: &[(&str, u64)]) {
     if std::env::var_os("mapreduce_task_attempt_id").is_some() {
         for (name, count) in counters {

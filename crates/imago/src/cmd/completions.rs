@@ -1,9 +1,9 @@
-//! `imago completions SHELL`: a completion script, made from the same table as the help.
+//! `imago completions SHELL`: a shell completion script, generated from the same definitions as the
+//! help.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::context::Context;
 use crate::exit::Failure;
 
@@ -16,8 +16,8 @@ pub struct Args {
 }
 
 /// Prints the script on stdout.
-pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+pub fn run(args: &Args, mut command: Command, context: &Context) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "imago", &mut script);
+    clap_complete::generate(args.shell, &mut command, "imago", &mut script);
     context.output.bytes(&script)
 }

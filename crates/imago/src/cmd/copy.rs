@@ -1,4 +1,4 @@
-//! `imago copy`: copies live collections to another cluster, and follows them there.
+//! `imago copy`: copies live collections to another cluster, and applies their changes there.
 
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
@@ -98,7 +98,7 @@ pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
     Ok(Clusters { source, destination })
 }
 
-/// The options of this process, from the command line.
+/// Converts the arguments into the options of the library.
 pub fn options(work: &WorkArgs) -> Options {
     let until = match work.until {
         When::CaughtUp => Until::CaughtUp,
@@ -122,7 +122,7 @@ struct Ended {
     catalog: CatalogChanges,
 }
 
-/// Plans, then copies.
+/// Plans a copy job, creates it and runs it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits = args.speed.parsed()?;
     let clusters = connect(&args.ends).await?;
@@ -142,10 +142,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     for left_out in &plan.left_out {
         reporter.warning("left_out", left_out.to_string(), "nothing, if it is not wanted");
     }
+    for note in &plan.notes {
+        reporter.warning("note", note.as_str(), "nothing, if that is known; the copy goes on");
+    }
     work(&clusters, &id, &options(&args.work), context).await
 }
 
-/// Works at a job until it ends, here.
+/// Runs a job in this process until it ends.
 pub async fn work(
     clusters: &Clusters,
     id: &JobId,

@@ -90,7 +90,7 @@ enum End {
     Destination,
 }
 
-/// Cuts over, or back.
+/// Cuts over, rolls back, or lifts the write block, as requested.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let mut clusters = connect(&args.ends).await?;
     let mut id = args.id.clone();
@@ -134,7 +134,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     follow_back(&clusters, done.reverse_job.as_ref(), context).await
 }
 
-/// Works at the job that leads back, if there is one, until it is stopped or used.
+/// Runs the reverse job, if there is one, until it is stopped or used for a rollback.
 async fn follow_back(
     clusters: &Clusters,
     back: Option<&JobId>,
@@ -145,7 +145,7 @@ async fn follow_back(
     work(&cutover::reversed(clusters), back, &options, context).await
 }
 
-/// The arguments of a further `imago cutover` about the same job.
+/// Returns the arguments for a further `imago cutover` of the same job.
 fn again(args: &Args) -> String {
     let id = &args.id;
     if args.rollback { format!("{id} --rollback") } else { id.to_string() }
@@ -189,7 +189,7 @@ async fn hook(command: &str, id: &JobId) -> Result<(), String> {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
     shell.stdin(Stdio::null()).process_group(0);
-    // The output of a hook is no result of the cut-over.
+    // The output of a hook is not part of the result.
     shell.stdout(Stdio::null());
     let failed = |error| format!("sh cannot be run: {error}");
     let mut shell = shell.spawn().map_err(failed)?;
@@ -202,12 +202,12 @@ async fn hook(command: &str, id: &JobId) -> Result<(), String> {
     Err(format!("{command:?} ended with {status}"))
 }
 
-/// The hook and what it started. A hook that failed or took too long ends as a whole: the block is
-/// lifted then, and nothing of it may move clients any more.
+/// The process group of a running hook. A hook that fails or times out is killed with its children:
+/// the write block is then lifted, and none of these processes may still move clients.
 struct HookGroup(Option<Pid>);
 
 impl HookGroup {
-    /// Processes that the hook left behind on purpose go on.
+    /// Releases the group: processes that a successful hook started on purpose continue to run.
     fn leave(mut self) {
         self.0 = None;
     }

@@ -1,5 +1,5 @@
-//! `imago demo`: real clusters on this machine change their shape under real clients, and every
-//! acknowledged operation is checked.
+//! `imago demo`: real clusters on this machine are migrated and changed under real clients, and
+//! every acknowledged operation is checked.
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -37,10 +37,10 @@ enum Scene {
     Store(store::Args),
 }
 
-/// Shows it.
+/// Runs the chosen demo.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if let Some(Scene::Tune(args)) = &args.scene {
-        // It takes its nodes down by itself.
+        // This demo ends its nodes itself.
         return tune::run(args, context).await;
     }
     let work = async {

@@ -1,8 +1,8 @@
-//! `imago job …`: looking at jobs and steering them, from any machine that reaches the cluster
-//! which keeps them, the destination.
+//! `imago job …`: inspects and controls jobs, from any machine that reaches the destination cluster, where jobs
+//! are persisted.
 //!
-//! A request is recorded there, and the process that works at the job carries it out; so the answer always says
-//! whether there is one.
+//! A request is recorded there and executed by the process that runs the job, so every answer reports whether
+//! there is one.
 
 mod view;
 
@@ -15,7 +15,7 @@ use imago_job::journal::{Journal, JournalError, Request, Update};
 use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
 use imago_mongo::copy::preflight;
-use imago_mongo::copy::{self, CutOver};
+use imago_mongo::copy::{self, CutOver, SourceBlock};
 use imago_mongo::reshard;
 use imago_mongo::reshard::helpers_route;
 use imago_mongo::server::block;
@@ -56,6 +56,8 @@ enum Action {
     Cancel(Cancel),
     /// Change how fast a job may go, while it runs.
     Set(Set),
+    /// Remove a job that is done or cancelled from the list, for good.
+    Remove(One),
 }
 
 /// The cluster that keeps the jobs.
@@ -158,15 +160,15 @@ impl Changes {
     }
 }
 
-/// The journal in the cluster that `--to` names.
+/// Returns the journal in the cluster given by `--to`.
 pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
     let endpoint = Endpoint::connect(&kept.to, "destination").await?;
     Ok(Arc::new(MongoJournal::new(endpoint)))
 }
 
-/// Runs the verb, unless the user stops waiting for it.
+/// Runs the verb, unless the user interrupts it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    // A job that runs here ends in an orderly way by itself when it is interrupted.
+    // A job that runs in this process handles an interrupt itself.
     let action = match args.action {
         Action::Resume(resume) => return go_on(&resume, context).await,
         Action::Work(work) => return help(&work, context).await,
@@ -180,6 +182,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Action::Pause(one) => pause(&one, context).await,
             Action::Cancel(it) => cancel(&it, context).await,
             Action::Set(set) => change(&set, context).await,
+            Action::Remove(one) => remove(&one, context).await,
         }
     };
     tokio::select! {
@@ -214,7 +217,7 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     work(&clusters, &resume.id, &options(&resume.work), context).await
 }
 
-/// The result of a worker.
+/// The result of a worker process.
 #[derive(Serialize)]
 struct Helped {
     job: JobId,
@@ -260,13 +263,13 @@ async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     Ok(View::new(record, journal.now_ms().await?, stale_after_ms()))
 }
 
-/// Waits until the job's owner gives another sign of life or is certainly dead, and returns the job as it
-/// is then. An owner that died just before a request will not carry it out, and the job may have ended
-/// before its owner read the request.
+/// Waits for the next heartbeat of the job's owner, or until the owner is certainly dead, and returns the job as
+/// of then. An owner that died just before a request does not execute it, and the job may end before its owner
+/// reads the request.
 async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     let mut view = look(journal, id).await?;
     let beat = view.beat();
-    // By the servers' clock a silent owner is dead in time; the bound is for one that stands still.
+    // A silent owner counts as dead by the servers' clock; the bound is for a clock that stands still.
     let deadline = Instant::now() + copy::owner_timing().stale_after + Duration::from_secs(5);
     while view.living_owner().is_some() && view.beat() == beat && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -275,7 +278,7 @@ async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     Ok(view)
 }
 
-/// A job that ended before its owner read a request did not carry it out.
+/// Fails if the job has ended: it did so before its owner read the request, and did not execute it.
 fn refuse_ended(view: &View) -> Result<(), JournalError> {
     match view.state() {
         state if state.is_final() => {
@@ -285,23 +288,23 @@ fn refuse_ended(view: &View) -> Result<(), JournalError> {
     }
 }
 
-/// Silence of an owner, in ms, after which the job is said to have none.
+/// Time since the last heartbeat after which an owner counts as dead, in ms.
 fn stale_after_ms() -> u64 {
     u64::try_from(copy::owner_timing().stale_after.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The outcome of a request to a job.
+/// The result of a request to a job.
 #[derive(Debug, Serialize)]
 struct Outcome {
     job: JobId,
-    /// The request.
+    /// Name of the request.
     asked: &'static str,
-    /// The process that works at the job and will do it, if one does.
+    /// Process that runs the job and will execute the request; None if there is none.
     owner: Option<String>,
     #[serde(flatten)]
     state: State,
     limits: Limits,
-    /// All of that in words.
+    /// The same in words.
     message: String,
 }
 
@@ -330,15 +333,15 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     let id = &one.id;
     let view = heard(&journal, id).await?;
     let block = match view.living_owner() {
-        // The process that works at the job lifts its own block.
+        // The process that runs the job lifts its own block.
         Some(_) => None,
         None => block_to_lift(&view.record, cancel.from.as_deref(), &one.kept).await?,
     };
-    // Requested first: a process that takes the job over in between finds that it is to be cancelled.
+    // Requested first: a process that takes the job over in between then sees the request.
     journal.request(id, &Request::Control(Requested::Cancel)).await?;
     let before = look(&journal, id).await?;
     let at_once = before.living_owner().is_none()
-        && end_unowned(&one.kept, &journal, id, block.as_ref()).await?;
+        && end_unowned(&one.kept, &journal, id, block.as_ref(), context).await?;
     let view = look(&journal, id).await?;
     let message = match view.living_owner() {
         _ if at_once && block.is_some() => {
@@ -351,7 +354,7 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     print(view, "cancel", message, context)
 }
 
-/// The source, if a job without an owner may have left it blocked: cancelling lifts that block.
+/// Returns the source if a job without an owner may have left it blocked, so that cancelling lifts the block.
 async fn block_to_lift(
     record: &Record,
     from: Option<&str>,
@@ -383,13 +386,13 @@ async fn block_to_lift(
     Ok(Some(clusters.source))
 }
 
-/// Marks a job without an owner as cancelled; whether it is. A process that takes it over first
-/// learns of the request, and ends the job himself.
+/// Cancels a job without an owner. Returns false if another process took it over first, or if it has ended.
 async fn end_unowned(
     kept: &Kept,
     journal: &MongoJournal,
     id: &JobId,
     blocked: Option<&Endpoint>,
+    context: &Context,
 ) -> Result<bool, Failure> {
     let claimed = match journal.claim(id, &process(), stale_after_ms()).await {
         Ok(claimed) => claimed,
@@ -400,6 +403,10 @@ async fn end_unowned(
         if claimed.record.kind == reshard::KIND {
             let cluster = cmd::reshard::run::connect(&kept.to).await?;
             reshard::clean_up(&cluster, &claimed.record).await?;
+        } else if claimed.record.kind == copy::KIND {
+            let destination = Endpoint::connect(&kept.to, "destination").await?;
+            let reporter = context.reporter(id.clone(), copy::KIND);
+            copy::restore_retention(&destination, &claimed.record, &reporter).await?;
         }
         if let Some(source) = blocked {
             block::lift(source).await?;
@@ -407,7 +414,7 @@ async fn end_unowned(
         Ok::<(), Failure>(())
     };
     if let Err(failure) = tidied.await {
-        // The next process must not have to wait until this one counts as dead.
+        // Released so that the next process need not wait until this one counts as dead.
         journal.release(id, claimed.epoch).await?;
         return Err(failure);
     }
@@ -422,8 +429,45 @@ async fn end_unowned(
     Ok(true)
 }
 
+/// The result of removing a job.
+#[derive(Serialize)]
+struct Removed {
+    removed: JobId,
+}
+
+async fn remove(one: &One, context: &Context) -> Result<(), Failure> {
+    let (journal, id) = (journal(&one.kept).await?, &one.id);
+    let record = journal.load(id).await?;
+    let block = state_block(&record);
+    if block.is_some_and(|cut_over| cut_over != SourceBlock::None) {
+        return Err(Failure::new(
+            Exit::Precondition,
+            "precondition",
+            format!("writes at the source of job {id} are blocked, and its record says so"),
+        )
+        .help(format!("lift the block first: imago cutover {id} --unblock")));
+    }
+    journal.remove(id).await.map_err(|error| {
+        let is_unfinished = matches!(error, JournalError::Unfinished { .. });
+        let failure = Failure::from(error);
+        if is_unfinished {
+            failure.help(format!("give it up: imago job cancel {id}"))
+        } else {
+            failure
+        }
+    })?;
+    let removed = Removed { removed: id.clone() };
+    context.output.result(&removed, |_| format!("job {id} is removed from the list\n"))
+}
+
+/// Returns the state of the write block at the source, for a copy that was cut over; None for any other job.
+fn state_block(record: &Record) -> Option<SourceBlock> {
+    let state = copy::state_of(record).ok()?;
+    state.cut_over().map(|cut_over| cut_over.block)
+}
+
 async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
-    // A limit that cannot be kept is refused before any cluster is asked.
+    // An invalid limit is refused before any cluster is contacted.
     set.limits.applied_to(Limits::default()).check().map_err(JournalError::from)?;
     let journal = journal(&set.one.kept).await?;
     let id = &set.one.id;

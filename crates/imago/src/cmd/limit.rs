@@ -1,10 +1,10 @@
-//! A limit as it is typed: a number in the unit that suits people, or `none`.
+//! Parsers of limits on the command line: a number in a convenient unit, or `none`.
 
-/// A typed limit in the unit that the record keeps, or `none`.
+/// A limit in the unit of the job record; None for `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(pub Option<u64>);
 
-/// A whole number of documents or bytes.
+/// Parses a whole number of documents or bytes, or `none`.
 pub fn whole(text: &str) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
@@ -14,17 +14,17 @@ pub fn whole(text: &str) -> Result<Limit, String> {
         .map_err(|_| format!("{text:?} is neither a whole number nor `none`"))
 }
 
-/// Megabytes as bytes.
+/// Parses megabytes, and returns bytes.
 pub fn millions(text: &str) -> Result<Limit, String> {
     scaled(text, 1e6)
 }
 
-/// Seconds as milliseconds.
+/// Parses seconds, and returns milliseconds.
 pub fn thousands(text: &str) -> Result<Limit, String> {
     scaled(text, 1e3)
 }
 
-/// A factor, as percent: 1.5 is 150.
+/// Parses a factor from 1.05 to 100, and returns percent: 1.5 is 150.
 pub fn times(text: &str) -> Result<u32, String> {
     let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
     if !(1.05..=100.0).contains(&number) {
@@ -40,7 +40,7 @@ fn scaled(text: &str, by: f64) -> Result<Limit, String> {
     let number: f64 =
         text.parse().map_err(|_| format!("{text:?} is neither a number nor `none`"))?;
     let scaled = (number * by).round();
-    // Beyond 2^53, not every whole number is a float.
+    // Above 2^53, not every whole number can be represented as a float.
     let largest = 2_f64.powi(53);
     if !(0.0..=largest).contains(&scaled) {
         return Err(format!("{text} is out of range: it must be from 0 to {}", largest / by));

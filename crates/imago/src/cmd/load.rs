@@ -1,8 +1,10 @@
-//! `imago load`: a realistic workload against a collection or table, and the check of what it left behind.
+//! `imago load`: a realistic workload on a collection or table, and the check of the resulting
+//! content.
 //!
-//! `imago load` runs one on MongoDB, Cassandra or Redis; `check` compares a collection with the answers that a load recorded;
-//! `switch`, `stop` and `status` steer a running load through its control socket, from any other
-//! process of the same user (a cut-over hook, for example); `history` prints a recording.
+//! `imago load` runs a workload on MongoDB, Cassandra or Redis; `check` compares the content of a
+//! collection with the replies recorded by a load; `switch`, `stop` and `status` control a running
+//! load through its control socket, from any other process of the same user (a cut-over hook, for
+//! example); `history` prints a recording.
 
 mod check;
 mod control;
@@ -12,18 +14,16 @@ mod view;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use imago_job::control::Stop;
-use imago_job::journal::JournalError;
 use imago_mongo::error::{Class, Error};
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::{self, Consistency};
-use imago_tune::cluster;
+use imago_tune::cassandra::Consistency;
 use imago_workload::driver::Arrival;
 use imago_workload::history::IdForm;
 use imago_workload::mix::Mix;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::values::{consistency, duration};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,7 @@ enum Verb {
     Check(check::Args),
     /// Send a running load's operations to another cluster from now on.
     Switch(SwitchArgs),
-    /// End a running load as if its time had come.
+    /// End a running load as if its time had come, and wait until its history is closed.
     Stop(ControlArgs),
     /// Print what a running load has measured so far.
     Status(ControlArgs),
@@ -60,7 +60,7 @@ enum Verb {
     History(check::HistoryArgs),
 }
 
-/// A time, and the mix from then on.
+/// Parses TIME:MIX: a time, and the mix from then on.
 fn turn(text: &str) -> Result<(Duration, Mix), String> {
     let (from, mix) = text.split_once(':').ok_or("it must be TIME:MIX, as 60s:read=95,update=5")?;
     Ok((duration(from)?, mix.parse::<Mix>().map_err(|error| error.to_string())?))
@@ -226,53 +226,15 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             let request = control::Request::Switch { uri, ns };
             control::ask(&to.control, &request, context).await
         }
-        Some(Verb::Stop(to)) => control::ask(&to.control, &control::Request::Stop, context).await,
+        Some(Verb::Stop(to)) => control::stop(&to.control, context).await,
         Some(Verb::Status(to)) => {
             control::ask(&to.control, &control::Request::Status, context).await
         }
     }
 }
 
-/// A time span such as 250ms, 90s, 5m or 1h.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let unit_s = match unit {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("write a number and a unit: ms, s, m or h".into()),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
-    Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
-}
-
-/// A consistency level by its name.
-pub(crate) fn consistency(text: &str) -> Result<Consistency, String> {
-    let known = cassandra::connection::CONSISTENCIES;
-    cassandra::connection::consistency(text).ok_or_else(|| format!("it must be {known}"))
-}
-
-/// An error of the Cassandra or Redis side as the way this command ends.
-pub(crate) fn cluster_failure(error: &cluster::Error) -> Failure {
-    let exit = match error {
-        cluster::Error::Usage(_) => Exit::Usage,
-        cluster::Error::Precondition { .. } | cluster::Error::Connect { .. } => Exit::Precondition,
-        cluster::Error::Journal(
-            JournalError::Owned { .. } | JournalError::Unknown { .. } | JournalError::Final { .. },
-        ) => Exit::Precondition,
-        cluster::Error::Stopped(Stop::Interrupted | Stop::HandedOver) => Exit::Interrupted,
-        _ => Exit::Failed,
-    };
-    let failure = Failure::from_error(exit, "cluster", error);
-    match error.help() {
-        Some(help) => failure.help(help),
-        None => failure,
-    }
-}
-
-/// An error of the MongoDB side as the way this command ends. A load cannot be resumed.
+/// Converts an error of the MongoDB side into the failure of this command. A load cannot be
+/// resumed.
 fn failure(error: &Error) -> Failure {
     let exit = match error.class() {
         Class::Usage => Exit::Usage,
@@ -283,20 +245,5 @@ fn failure(error: &Error) -> Failure {
     match error.help() {
         Some(help) => failure.help(help),
         None => failure,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_spans_need_a_unit() {
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("1.5h"), Ok(Duration::from_secs(5400)));
-        assert_eq!(duration("0s"), Ok(Duration::ZERO));
-        assert!(duration("10").is_err());
-        assert!(duration("s").is_err());
-        assert!(duration("1e400h").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
+//! The verbs: one module each, with `Args` (its arguments) and `run` (its implementation).
 
 pub mod bench;
 mod cassandra_nodes;
@@ -10,6 +10,7 @@ pub mod demo;
 pub mod job;
 pub mod limit;
 pub mod load;
+pub mod man;
 mod process;
 pub mod provision;
 pub mod repair;

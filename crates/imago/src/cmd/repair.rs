@@ -1,4 +1,4 @@
-//! `imago repair`: copies again exactly the documents that a file of mismatches names.
+//! `imago repair`: copies again exactly the documents listed in a file of mismatches.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,8 @@ pub struct Args {
     retries: u32,
 }
 
-/// Repairs, verifies what was repaired, prints the report, fails with exit code 3 if some remain.
+/// Repairs the documents, verifies them and prints the report. Fails with exit code 3 if some still
+/// differ.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let spec = RepairSpec {
         filter: args.filter.as_deref().map(parse_filter).transpose()?,

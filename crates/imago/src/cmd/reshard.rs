@@ -1,4 +1,4 @@
-//! `imago reshard …`: changing the shape of a live collection.
+//! `imago reshard …`: changes the shard key, chunks or shards of a live collection.
 
 use crate::context::Context;
 use crate::exit::Failure;

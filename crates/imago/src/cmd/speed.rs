@@ -15,7 +15,7 @@ pub enum Pacing {
 }
 
 impl Pacing {
-    /// True if clients are spared.
+    /// Returns true if the job adapts to the latencies of clients.
     pub fn is_gentle(self) -> bool {
         self == Self::Gentle
     }
@@ -43,7 +43,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The limits, if they can be kept.
+    /// Returns the limits, or fails if they are invalid.
     pub fn parsed(&self) -> Result<Limits, Failure> {
         let limits = Limits {
             documents_s: self.documents_s,

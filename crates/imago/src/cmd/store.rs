@@ -1,4 +1,4 @@
-//! `imago store`: a store that serves transactions, and changes of its design, by hand and by itself.
+//! `imago store`: a transactional store, and changes of its design by command and by adaptation.
 
 mod adapt;
 mod admin;
@@ -6,6 +6,7 @@ mod drain;
 mod explain;
 mod heat;
 mod limits;
+mod maxmemory;
 mod processes;
 mod secret;
 mod serve;

@@ -1,4 +1,5 @@
-//! `imago testbed`: real servers on this machine, started, looked at, give faults to, and ended by name.
+//! `imago testbed`: real servers on this machine, which are started, inspected, given faults and
+//! ended by name.
 
 mod cluster_file;
 mod up;
@@ -122,7 +123,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::List => {
             let mut all = Vec::new();
             for name in registry.names().map_err(failure)? {
-                // One that ends meanwhile does not stand any more.
+                // A testbed that ended meanwhile is left out.
                 if let Some(standing) = registry.find(&name).map_err(failure)? {
                     all.push(status::look(&standing).await);
                 }
@@ -150,7 +151,7 @@ async fn end(which: Down, registry: &Registry, context: &Context) -> Result<(), 
     for name in names {
         match launch::down(&name, registry).await {
             Ok(ended) => all.push(Downed { name, ended }),
-            // With --all, one that ended by itself meanwhile is no failure.
+            // With --all, a testbed that ended by itself meanwhile is no failure.
             Err(Error::NoSuchTestbed { .. }) if which.all => {}
             Err(error) => return Err(failure(error)),
         }
@@ -167,7 +168,7 @@ fn downed_text(downed: &Downed) -> String {
     format!("{} {how}\n", downed.name)
 }
 
-/// The outcome of a fault.
+/// The outcome of an injected fault.
 #[derive(Serialize)]
 struct Harmed {
     name: String,

@@ -4,6 +4,7 @@ mod database;
 mod decisions;
 mod design;
 mod fit;
+mod import;
 mod jobs;
 mod knobs;
 mod observe;
@@ -31,6 +32,8 @@ pub struct Args {
 enum Action {
     /// Say from a trace whether the configuration should change, when and to what; changes nothing.
     Plan(plan::Args),
+    /// Make a trace of Prometheus' answer to a range query, or of the log of cassandra-stress.
+    Import(import::Args),
     /// Draw configurations that cover the ranges of some settings evenly, for `sample` to measure.
     Design(design::Args),
     /// Measure what each configuration of a real Cassandra or Redis serves of each mix.
@@ -67,9 +70,10 @@ enum Action {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => Box::pin(plan::run(args, context)).await,
-        Action::Design(args) => design::run(&args, context),
+        Action::Import(args) => import::run(args, context).await,
+        Action::Design(args) => design::run(&args, context).await,
         Action::Sample(args) => sample::run(args, context).await,
-        Action::Search(args) => search::run(&args, context),
+        Action::Search(args) => search::run(&args, context).await,
         Action::Fit(args) => Box::pin(fit::run(args, context)).await,
         Action::Run(args) => run::run(*args, context).await,
         Action::Observe(args) => observe::run(args, context).await,

@@ -1,7 +1,8 @@
-//! `imago verify`: proves that a copy equals its source, or says where it does not.
+//! `imago verify`: checks that a copy equals its source, and reports each difference.
 
 mod view;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,8 +14,9 @@ use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
 use imago_mongo::bson::input::parse_filter;
 use imago_mongo::bson::order::Id;
+use imago_mongo::copy::FollowedInto;
 use imago_mongo::namespace::{Namespace, Selector};
-use imago_mongo::server::collection::{Handle, Kind, LeftOut, left_out_by, list_all};
+use imago_mongo::server::collection::{Handle, Kind, LeftOut, Listed, left_out_by, list_all};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{
     Mismatch, Mode, Progress, Report, Retries, Spec, Watch, read_mismatches, verify,
@@ -92,40 +94,51 @@ struct Outcome {
     clean: bool,
     differences: u64,
     collections: Vec<Report>,
-    /// Collections within the patterns that only the destination has. They are no differences: others
-    /// may use that cluster too.
+    /// Collections that match the patterns and exist only at the destination. They are not
+    /// differences: the cluster may have other users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     only_at_destination: Vec<Namespace>,
-    /// Collections that the patterns match at the source and that are not compared, with the
-    /// reason.
+    /// Collections at the source that match the patterns and are not compared, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOut>,
 }
 
-/// Verifies each collection, prints the report, fails with exit code 3 if anything differs.
+/// Verifies each collection and prints the report. Fails with exit code 3 if there are differences.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let filter = args.filter.as_deref().map(parse_filter).transpose()?;
     let control = control(context)?;
     let mut mismatches = args.mismatches.as_deref().map(create).transpose()?;
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
+    let followed = FollowedInto::of(&destination).await?;
     let mut collections = Vec::new();
-    let (named, left_out) = named(&source, &args).await?;
-    let only_at_destination = only_at(&destination, &args.ns, &named).await?;
+    // The destination is listed first: a collection that the source creates now and a job copies is
+    // then not reported as the destination's alone.
+    let there = list_all(&destination).await?;
+    let (named, mut left_out) = named(&source, &args).await?;
+    let only_at_destination = only_at(&destination, there, &args.ns, &named).await?;
     for (from, to, mode) in modes(&args, named)? {
         let spec = Spec {
             mode,
             filter: filter.clone(),
             retries: Retries { rounds: args.retries, ..Retries::default() },
             structure: !args.documents_only,
+            is_retention_suspended: followed.may_be(&to),
             ..Spec::default()
         };
         let reporter = context.reporter(JobId::generate(), "verify");
         reporter.phase(format!("verify {from}"));
+        let is_named = is_named(&args, &from);
         let source = Handle::new(source.clone(), from);
         let destination = Handle::new(destination.clone(), to);
         let mut watch = Shown { reporter, file: mismatches.as_mut() };
         let report = verify(&source, &destination, &spec, &control, &mut watch).await;
+        let differs = !report.as_ref().is_ok_and(Report::is_clean);
+        if differs && !is_named && source.definition().await?.is_none() {
+            let why = "it was dropped at the source while it was to be compared".to_owned();
+            left_out.push(LeftOut { ns: source.ns, why });
+            continue;
+        }
         collections.push(report?);
     }
     if let (Some(file), Some(path)) = (mismatches.as_mut(), &args.mismatches) {
@@ -179,14 +192,14 @@ pub async fn connect(uri: &str, role: &'static str) -> Result<Endpoint, Failure>
     Endpoint::connect(uri, role).await.map_err(Failure::from)
 }
 
-/// Ends the work when the user asks to stop.
+/// Returns a control that stops the work when the user requests it.
 pub fn control(context: &Context) -> Result<Control, Failure> {
     Control::new(Limits::default(), context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limits", &error))
 }
 
-/// The collections that are asked for, with their names at the destination. A view has nothing but
-/// its definition: patterns leave it out where only documents count.
+/// Returns the requested collections as (source, destination), and those left out. Patterns leave
+/// out views if only documents are compared, since a view has no documents of its own.
 async fn named(
     source: &Endpoint,
     args: &Args,
@@ -218,9 +231,11 @@ async fn named(
     Ok((named, left_out))
 }
 
-/// Collections at the destination that patterns match, and that are none of these.
+/// Returns the collections at the destination that match the patterns and are not in `named`. Only
+/// those in `there` that still exist are considered.
 async fn only_at(
     destination: &Endpoint,
+    there: Vec<Listed>,
     selectors: &[Selector],
     named: &[(Namespace, Namespace)],
 ) -> Result<Vec<Namespace>, Failure> {
@@ -229,14 +244,25 @@ async fn only_at(
     if patterns.is_empty() {
         return Ok(Vec::new());
     }
-    let all = list_all(destination).await?.into_iter().map(|listed| listed.ns);
+    let named: HashSet<&Namespace> = named.iter().map(|(_, to)| to).collect();
     let is_matched = |ns: &Namespace| patterns.iter().any(|of| of.select(ns).is_some());
-    let is_named = |ns: &Namespace| named.iter().any(|(_, to)| to == ns);
-    Ok(all.filter(|ns| is_matched(ns) && !is_named(ns)).collect())
+    let all = there.into_iter().map(|listed| listed.ns);
+    let mut only = Vec::new();
+    for ns in all.filter(|ns| is_matched(ns) && !named.contains(ns)) {
+        if Handle::new(destination.clone(), ns.clone()).definition().await?.is_some() {
+            only.push(ns);
+        }
+    }
+    Ok(only)
 }
 
-/// The compared documents of each collection. A collection that was requested by its own name must
-/// have some; one that a pattern brought along and the file does not name is left out.
+/// Returns true if the collection was requested by its own name.
+fn is_named(args: &Args, ns: &Namespace) -> bool {
+    args.ns.iter().any(|asked| matches!(asked, Selector::One { from, .. } if from == ns))
+}
+
+/// Returns the documents to compare of each collection. A collection requested by its own name must
+/// have an entry in the file; one that matches a pattern and is not in the file is left out.
 fn modes(
     args: &Args,
     named: Vec<(Namespace, Namespace)>,
@@ -250,14 +276,11 @@ fn modes(
         };
         return Ok(named.into_iter().map(|(from, to)| (from, to, mode.clone())).collect());
     };
-    let is_own_name = |ns: &Namespace| {
-        args.ns.iter().any(|asked| matches!(asked, Selector::One { from, .. } if from == ns))
-    };
     let mut modes = Vec::new();
     for (from, to) in named {
         match ids(path, &from)? {
             ids if !ids.is_empty() => modes.push((from, to, Mode::Ids(ids))),
-            _ if is_own_name(&from) => return Err(names_nothing(path, &from.to_string())),
+            _ if is_named(args, &from) => return Err(names_nothing(path, &from.to_string())),
             _ => {}
         }
     }
@@ -281,7 +304,7 @@ fn ids(path: &Path, ns: &Namespace) -> Result<Vec<Id>, Failure> {
     Ok(ids)
 }
 
-/// Opens a file of mismatches.
+/// Opens a file of mismatches for reading.
 pub fn open(path: &Path) -> Result<BufReader<File>, Failure> {
     let opened = File::open(path).map_err(|cause| {
         Failure::new(Exit::Usage, "ids_file", format!("cannot read {}", path.display()))
@@ -290,7 +313,7 @@ pub fn open(path: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::new(opened))
 }
 
-/// The failure that a line of a file of mismatches is.
+/// Returns the failure for an invalid line of a file of mismatches.
 pub fn bad_line(path: &Path, error: &imago_mongo::verify::MismatchFileError) -> Failure {
     Failure::new(Exit::Usage, "ids_file", format!("{}: {error}", path.display()))
 }
@@ -305,7 +328,7 @@ fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
         .help("name a file in a folder that this user may write")
 }
 
-/// Progress as events, mismatches as lines of a file.
+/// Reports progress as events, and writes mismatches as lines of a file.
 struct Shown<'a> {
     reporter: Reporter,
     file: Option<&'a mut BufWriter<File>>,

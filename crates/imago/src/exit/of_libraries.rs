@@ -1,4 +1,4 @@
-//! The program's exits for the libraries' errors: each becomes an exit code and a stable code word.
+//! Conversion of the libraries' errors into failures, each with an exit code and a stable code.
 
 use imago_job::journal::JournalError;
 use imago_mongo::error::{Class, Error};
@@ -73,6 +73,7 @@ fn of_journal(error: &JournalError) -> (Exit, &'static str) {
         JournalError::Limit(_) => (Exit::Usage, "zero_limit"),
         JournalError::Owned { .. } => (Exit::Precondition, "job_owned"),
         JournalError::Final { .. } => (Exit::Precondition, "job_final"),
+        JournalError::Unfinished { .. } => (Exit::Precondition, "job_unfinished"),
         JournalError::Refused { .. } => (Exit::Precondition, "journal_refused"),
         JournalError::Fenced { .. } => (Exit::Interrupted, "job_taken_over"),
         JournalError::Unavailable { .. } => (Exit::Interrupted, "journal_unavailable"),

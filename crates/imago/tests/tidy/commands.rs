@@ -3,6 +3,7 @@
 //! A block marked `console` holds commands after `$ `, each followed by its output; in a block
 //! without any `$ `, every line is a command. Only those that begin with `imago` or `make` are
 //! checked: the first against the built program's own `--help`, the second against the Makefile.
+//! So are commands that a page, a message of the program or a comment names between backquotes.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -46,6 +47,19 @@ fn shown_in_block(lines: &[&str], first: usize) -> Vec<(usize, String)> {
         found.push((first + index, command));
     }
     found
+}
+
+/// The commands that sentences name between backquotes, each with the index of its line.
+fn named(body: &str) -> Vec<(usize, String)> {
+    let commands = |line: &str| -> Vec<String> {
+        let quoted = line.split('`').skip(1).step_by(2);
+        // A comment by which a job names its phases is no command.
+        let is_command =
+            |text: &&str| text.starts_with("imago ") && !text.starts_with("imago phase");
+        quoted.filter(is_command).map(str::to_owned).collect()
+    };
+    let lines = body.lines().enumerate();
+    lines.flat_map(|(at, line)| commands(line).into_iter().map(move |one| (at, one))).collect()
 }
 
 /// The words of each simple command on a line: without what a shell puts around and between them.
@@ -114,7 +128,9 @@ fn wrong_imago(args: &[String], help: &mut dyn FnMut(&[&str]) -> String) -> Opti
     let mut flags = Vec::new();
     let mut page = help(&path);
     let mut behind_flag = false;
-    for arg in args.iter().map(String::as_str).take_while(|arg| *arg != "--") {
+    for arg in
+        args.iter().map(String::as_str).take_while(|arg| !["--", "…", "\\", "VERB"].contains(arg))
+    {
         if arg.starts_with('-') && arg.len() > 1 {
             flags.push(arg.split('=').next().unwrap_or(arg));
             behind_flag = !arg.contains('=');
@@ -160,7 +176,8 @@ fn wrong_commands(
     help: &mut dyn FnMut(&[&str]) -> String,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (index, line) in shown(&page.body) {
+    let lines = if page.is_markdown() { shown(&page.body) } else { Vec::new() };
+    for (index, line) in lines.into_iter().chain(named(&page.body)) {
         for command in simple_commands(&line) {
             let wrong = match command.split_first() {
                 Some((program, args)) if program == "imago" => wrong_imago(args, help),
@@ -190,9 +207,12 @@ fn shown_commands_exist() {
     let makefile = text("Makefile").expect("the Makefile lies in the root");
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
     let mut help = |path: &[&str]| pages.entry(path.join(" ")).or_insert_with(|| ask(path)).clone();
-    let documents = texts().iter().filter(|t| t.is_markdown());
-    let found = documents.flat_map(|page| wrong_commands(page, &makefile.body, &mut help));
-    let remedy = "correct the page, or the program: what a page shows has to work.";
+    let is_read = |t: &&Text| t.is_markdown() || (t.is_rust() && t.path.contains("/src/"));
+    let found = texts()
+        .iter()
+        .filter(is_read)
+        .flat_map(|page| wrong_commands(page, &makefile.body, &mut help));
+    let remedy = "correct the page or the message, or the program: what they name has to work.";
     assert_clean(found.collect(), remedy);
 }
 
@@ -264,4 +284,21 @@ fn commands_are_told_from_output() {
                 ```sh\nmake not\n```\n```console\nmake demo\n```\n";
     let commands: Vec<_> = shown(page).into_iter().map(|(_, line)| line).collect();
     assert_eq!(commands, ["make test", "imago copy --ns a.b", "make demo"]);
+}
+
+#[test]
+fn a_command_that_a_message_names_is_found() {
+    let message = |line: &str| {
+        let mut help = |path: &[&str]| {
+            match path {
+                [] => "Usage: imago <COMMAND>\n\nCommands:\n  job   Jobs\n",
+                ["job"] => "Commands:\n  list  Lists\n",
+                _ => "Options:\n      --all  Ended ones, too\n",
+            }
+            .to_owned()
+        };
+        wrong_commands(&Text::new("crates/a/src/b.rs", line), "", &mut help).len()
+    };
+    assert_eq!(message("\"see `imago job list --all`, or `imago job …`, for {id}\""), 0);
+    assert_eq!(message("\"see `imago job lost {id}`, or `imago job list --ended`\""), 2);
 }

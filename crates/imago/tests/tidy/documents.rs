@@ -41,6 +41,58 @@ fn dead_links(page: &Text, exists: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     found
 }
 
+/// The anchor of a heading, as the pages are shown.
+fn anchor(heading: &str) -> String {
+    let kept =
+        heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// Documents that the program names to its users, with the section: `docs/operations.md#privileges`.
+fn dead_pointers(source: &Text, page: &dyn Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (index, line) in source.body.lines().enumerate() {
+        if line.contains("the README") || line.contains("the docs") {
+            let what = "names no document: write docs/PAGE.md#section";
+            found.push(Finding::at(&source.path, index, what));
+        }
+        for (at, _) in line.match_indices("docs/") {
+            let is_path = |c: char| c.is_ascii_alphanumeric() || "/-_.#".contains(c);
+            let pointer = line[at..].split(|c| !is_path(c)).next().unwrap_or_default();
+            let pointer = pointer.trim_end_matches('.');
+            let (path, section) = pointer.split_once('#').unwrap_or((pointer, ""));
+            let leads = page(path).is_some_and(|body| {
+                let headings = body.lines().filter(|line| line.starts_with('#'));
+                let mut anchors = headings.map(|heading| anchor(heading.trim_start_matches('#')));
+                section.is_empty() || anchors.any(|anchor| anchor == section)
+            });
+            if path.ends_with(".md") && !leads {
+                found.push(Finding::at(&source.path, index, format!("points to {pointer}")));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn documents_that_the_program_names_are_there() {
+    let page = |path: &str| text(path).map(|page| page.body.clone());
+    let is_program = |t: &&Text| t.is_rust() && t.path.contains("/src/");
+    let found = texts().iter().filter(is_program).flat_map(|source| dead_pointers(source, &page));
+    assert_clean(found.collect(), "name a page and a section that exist.");
+}
+
+#[test]
+fn a_dead_pointer_is_found() {
+    let page = |path: &str| {
+        (path == "docs/operations.md").then(|| "# Operating\n\n## What to do when\n".to_owned())
+    };
+    let found = |line: &str| dead_pointers(&Text::new("crates/a/src/b.rs", line), &page).len();
+    assert_eq!(found("\"see docs/operations.md, or docs/operations.md#what-to-do-when.\""), 0);
+    assert_eq!(found("\"(see the README, Privileges)\""), 1);
+    assert_eq!(found("\"docs/lost.md\" and \"docs/operations.md#privileges\""), 2);
+}
+
 #[test]
 fn the_documents_are_there() {
     assert_clean(missing(|name| root().join(name).is_file()), "write it.");

@@ -8,6 +8,7 @@ const UNFINISHED_WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), 
 const UNFINISHED_MACROS: [&str; 3] =
     [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
 const SKIPPED_TEST: &str = concat!("#[", "ignore");
+const SKIPPED_WORD: &str = concat!("\"skip", "ped: ");
 const SLEEP_CALL: &str = concat!("sl", "eep(");
 const WAITING_CRATES: [&str; 4] = ["imago", "mongo", "store", "testbed"];
 const HOMES: [&str; 3] = [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
@@ -35,8 +36,12 @@ fn unfinished(text: &Text) -> Vec<Finding> {
     })
 }
 
+/// Tests that no command runs, and tests that end before they test: what a test needs is asked for by `require`.
 fn skipped_tests(text: &Text) -> Vec<Finding> {
-    let skips = |line: &str| text.is_rust() && line.trim_start().starts_with(SKIPPED_TEST);
+    let is_ignored =
+        |line: &str| line.starts_with(SKIPPED_TEST) && !line.contains("make test-long");
+    let skips = |line: &str| is_ignored(line) || line.contains(SKIPPED_WORD);
+    let skips = |line: &str| text.is_rust() && skips(line.trim_start());
     lines_that(text, |line| skips(line).then(|| "skips a test".to_owned()))
 }
 
@@ -124,8 +129,11 @@ fn an_unfinished_line_is_found() {
 
 #[test]
 fn a_skipped_test_is_found() {
-    let body = format!("#[test]\n    {SKIPPED_TEST} = \"slow\"]\nfn t() {{}}\n");
-    assert_eq!(skipped_tests(&Text::new("a.rs", body))[0].line, Some(2));
+    let of = |reason: &str| format!("#[test]\n    {SKIPPED_TEST} = \"{reason}\"]\nfn t() {{}}\n");
+    assert_eq!(skipped_tests(&Text::new("a.rs", of("slow")))[0].line, Some(2));
+    assert_eq!(skipped_tests(&Text::new("a.rs", of("hours, which make test-long has"))), []);
+    let early = format!("fn t() {{\n    return eprintln!({SKIPPED_WORD}no Java\");\n}}\n");
+    assert_eq!(skipped_tests(&Text::new("a.rs", early))[0].line, Some(2));
 }
 
 #[test]

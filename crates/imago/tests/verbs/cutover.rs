@@ -2,11 +2,16 @@
 //! operation is checked afterwards.
 
 mod back;
-mod catalog;
+mod building;
+pub mod catalog;
 mod death;
 mod disturbed;
+mod expiry;
 mod failing;
 mod forward;
 mod functions;
+mod kinds;
+mod many;
 mod refused;
-mod scene;
+pub mod scene;
+mod structure;

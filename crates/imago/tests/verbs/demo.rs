@@ -2,10 +2,8 @@
 
 use std::process::Command;
 
-use imago_testbed::{find_cassandra, pool};
+use imago_testbed::{find_cassandra, pool, require};
 use serde_json::Value;
-
-use crate::reshard::dice::is_long;
 
 /// The output of `imago demo` with these words; it ends well, and counts none of what would be
 /// `wrong`.
@@ -25,13 +23,9 @@ fn shown(words: &[&str], wrong: &[&str]) -> Value {
 }
 
 #[test]
+#[ignore = "three nodes of Java are started by make test-long"]
 fn a_cluster_is_tuned_under_load_and_loses_nothing() {
-    if !is_long() {
-        return eprintln!("skipped: three nodes of Java are started by make test-long");
-    }
-    if let Err(missing) = find_cassandra() {
-        return eprintln!("skipped: {missing}");
-    }
+    let Some(_) = require(find_cassandra()) else { return };
     let summary = shown(&["tune"], &["failed_for_availability", "lost", "stale", "undone"]);
     assert_eq!(summary["changes"], 1, "{summary}");
     assert!(summary["acknowledged"].as_u64() > Some(1_000), "{summary}");

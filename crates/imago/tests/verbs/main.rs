@@ -7,6 +7,8 @@
 mod bench;
 mod chain;
 mod cli;
+mod connection;
+mod copy_pace;
 mod cutover;
 mod demo;
 mod faults;
@@ -20,5 +22,7 @@ mod reshard;
 mod reshard_plan;
 mod standing;
 mod store;
+mod storm;
 mod testbed;
 mod tune;
+mod tutorials;

@@ -169,6 +169,36 @@ async fn a_user_without_rights_is_told_which_before_anything_is_made() {
     assert!(!names.contains(&"shop".to_owned()), "{names:?}");
 }
 
+/// The right to block writes is needed at the cut-over, hours later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_whose_writes_cannot_be_blocked_is_named_before_the_copy() {
+    let ends = Ends::new().await;
+    let admin = connect(&ends.source.admin_uri()).await;
+    let docs = admin.client().database("shop").collection("docs");
+    docs.insert_one(doc! {"_id": "64f1c0ffee64f1c0ffee0001"}).await.unwrap();
+    let user = doc! {
+        "createUser": "reader", "pwd": "reads",
+        "roles": ["readAnyDatabase", "clusterMonitor", {"role": "read", "db": "local"}],
+    };
+    ends.source.end_with_this_test();
+    admin.run("admin", user).await.unwrap();
+    let uri = ends.source.admin_uri();
+    let (scheme, host) = (uri.find("://").unwrap() + 3, uri.find('@').unwrap());
+    let reader = format!("{}reader:reads{}", &uri[..scheme], &uri[host..]);
+    let notes = |from: &str| {
+        let dry = copy(from, &ends.destination.uri(), &["--ns", "shop.docs", "--dry-run"]);
+        assert_eq!(dry.status.code(), Some(0), "{}", String::from_utf8_lossy(&dry.stderr));
+        let plan: Value = serde_json::from_slice(&dry.stdout).unwrap();
+        plan["notes"].to_string()
+    };
+    let said = notes(&reader);
+    assert!(
+        said.contains("may not block writes") && said.contains("setUserWriteBlockMode"),
+        "{said}"
+    );
+    assert_eq!(notes(&uri), "[]");
+}
+
 /// Two jobs that write one collection would undo what the other did.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_job_into_one_collection_and_help_for_one_that_ended_are_refused() {
@@ -184,6 +214,7 @@ async fn a_second_job_into_one_collection_and_help_for_one_that_ended_are_refuse
     let again = ["--ns", "shop.others=shop.docs", "--into-existing", "--until", "caught-up"];
     let (code, message) = refused(&ends.copy(&again));
     assert!(code == 4 && message.contains(job) && message.contains("shop.docs"), "{message}");
+    assert!(message.contains("running (follow), but no process has worked at it"), "{message}");
     let imago = |words: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use imago_testbed::process::{Liveness, ProcessId, Signal};
 use imago_testbed::supervisor::registry::{Registry, Standing};
-use imago_testbed::wait;
+use imago_testbed::{require, wait};
 use serde_json::Value;
 
 /// A state folder and a temporary folder of its own; its testbeds end with it.
@@ -192,10 +192,7 @@ fn without_a_server_program_the_error_says_what_to_do() {
 
 /// The life of a server that stands alone; without its program, only a word.
 fn lives_alone(database: &str, found: Result<(), imago_testbed::Error>, uri_begins: &str) {
-    if let Err(missing) = found {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(()) = require(found) else { return };
     let home = Home::new();
     let up = home.json(&["up", database, "--name", "alone"]);
     assert!(up["uri"].as_str().unwrap().starts_with(uri_begins), "{up}");
@@ -226,10 +223,7 @@ fn a_redis_server_is_kept_like_a_cluster() {
 
 #[test]
 fn a_redis_cluster_is_kept_with_its_masters_and_replicas() {
-    if let Err(missing) = imago_testbed::find_redis() {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(_) = require(imago_testbed::find_redis()) else { return };
     let home = Home::new();
     let up = home.json(&["up", "redis", "--name", "slots", "--masters", "3", "--memory-mb", "32"]);
     assert_eq!((&up["shards"], &up["members"]), (&3.into(), &2.into()));
@@ -256,10 +250,7 @@ fn a_kafka_server_is_kept_like_a_cluster() {
 
 #[test]
 fn a_supervisor_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
-    if let Err(missing) = imago_testbed::find_kafka() {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(_) = require(imago_testbed::find_kafka()) else { return };
     let home = Home::new();
     let up = ["up", "kafka", "--name", "early"];
     let mut launcher = home.imago(&up).stderr(Stdio::null()).spawn().unwrap();

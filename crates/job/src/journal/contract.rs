@@ -1,4 +1,4 @@
-//! The contract of every journal, as tests: each implementation runs them all.
+//! The contract of a journal, as tests that each implementation runs.
 
 use serde_json::json;
 
@@ -8,10 +8,11 @@ use crate::id::JobId;
 use crate::record::{Limits, Record, Requested};
 use crate::state::State;
 
-/// Never stale: a claim is refused while there is an owner.
+/// A claim with this limit is refused while there is an owner: no owner is ever stale.
 const NEVER: u64 = u64::MAX;
 
-/// Checks the whole contract; panics, naming the fact, where it is broken.
+/// Checks the whole contract.
+#[crate::boxed]
 pub async fn check(journal: &dyn Journal) {
     a_record_is_loaded_as_it_was_created(journal).await;
     an_id_is_created_once(journal).await;
@@ -25,6 +26,7 @@ pub async fn check(journal: &dyn Journal) {
     an_illegal_transition_is_refused(journal).await;
     a_request_reaches_the_owner(journal).await;
     a_final_job_is_left_alone(journal).await;
+    a_record_is_removed_once_its_job_has_ended(journal).await;
     of_many_claims_at_once_one_is_granted(journal).await;
     a_save_and_a_request_at_once_lose_nothing(journal).await;
 }
@@ -186,6 +188,24 @@ async fn a_final_job_is_left_alone(journal: &dyn Journal) {
     journal.amend(&id, &json!({"tidied": true})).await.expect("what it left is tidied up");
     let record = load(journal, &id).await;
     assert_eq!((record.state, record.checkpoint), (State::Done, json!({"tidied": true})));
+}
+
+async fn a_record_is_removed_once_its_job_has_ended(journal: &dyn Journal) {
+    let id = created(journal, 10_500).await.id;
+    let epoch = claimed(journal, &id, NEVER).await;
+    for next in [running("copy"), State::Failed { error: "the disk is full".to_owned() }] {
+        journal.save(&id, epoch, &state(next)).await.expect("the owner saves");
+        let refused = journal.remove(&id).await.err();
+        assert!(matches!(refused, Some(JournalError::Unfinished { .. })), "{refused:?}");
+    }
+    journal.save(&id, epoch, &state(State::Cancelled)).await.expect("the owner saves");
+    journal.release(&id, epoch).await.expect("the owner releases");
+    journal.remove(&id).await.expect("its record is removed");
+    let listed = journal.list().await.expect("the records are listed");
+    assert!(listed.iter().all(|record| record.id != id), "it is listed still");
+    for unknown in [journal.remove(&id).await.err(), journal.load(&id).await.err()] {
+        assert!(matches!(unknown, Some(JournalError::Unknown { .. })), "{unknown:?}");
+    }
 }
 
 async fn of_many_claims_at_once_one_is_granted(journal: &dyn Journal) {

@@ -1,4 +1,4 @@
-//! Events as JSON, one object a line.
+//! Renders events as JSON, one object per line.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ impl<W: Write + Send + 'static> Render for JsonLines<W> {
     fn show(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
-        // In one piece, so that lines of others come between, not into it.
+        // One write per line, so that lines of other writers come between lines, not into them.
         self.0.write_all(&line)?;
         self.0.flush()
     }

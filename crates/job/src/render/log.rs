@@ -1,11 +1,12 @@
-//! Events as log lines: warnings at `warn`, rare events at `info`, progress at `debug`.
+//! Renders events as log lines: warnings at `warn`, failures at `error`, other rare events at `info`,
+//! progress at `debug`.
 
 use std::io;
 
 use super::Render;
 use crate::event::{Body, Event};
 
-/// The target of these lines, for filters.
+/// The target of the log lines, for filters.
 pub const TARGET: &str = "imago::job";
 
 /// Writes each event to the log.

@@ -1,4 +1,4 @@
-//! Renderers: every way in which a job is shown is one that takes the one stream of events.
+//! Renderers. Each display of a job renders the same stream of events.
 
 pub mod json;
 pub mod log;
@@ -13,24 +13,24 @@ use tokio::sync::oneshot;
 use crate::event::Event;
 use crate::reporter::Subscription;
 
-/// Shows events.
+/// A renderer of events.
 pub trait Render: Send + 'static {
-    /// Shows one event. An error ends the rendering, not the job: the viewer is gone.
+    /// Renders one event. An error, such as a closed output, ends the rendering but not the job.
     fn show(&mut self, event: &Event) -> io::Result<()>;
 
     /// Cleans up after the last event.
     fn end(&mut self) {}
 }
 
-/// A renderer at work.
+/// A renderer that runs on its own thread.
 #[must_use = "wait for it, or the last events may not be shown"]
 pub struct Rendering {
     ended: oneshot::Receiver<()>,
 }
 
-/// Shows everything that `subscription` gets, until its stream is closed.
+/// Renders all events of `subscription` until its stream is closed.
 ///
-/// On a thread of its own, because a terminal or a pipe may block for ever, and nothing else shall.
+/// Uses a separate thread, because a terminal or a pipe may block for ever, and must not block other work.
 pub fn spawn(mut subscription: Subscription, mut renderer: impl Render) -> io::Result<Rendering> {
     let (tell, ended) = oneshot::channel();
     let runtime = Handle::current();
@@ -41,14 +41,16 @@ pub fn spawn(mut subscription: Subscription, mut renderer: impl Render) -> io::R
             }
         }
         renderer.end();
-        // The waiter is gone when the time was up.
+        // The receiver is gone if it stopped waiting.
         let _ = tell.send(());
     })?;
     Ok(Rendering { ended })
 }
 
 impl Rendering {
-    /// Waits until everything was shown, but not longer than `bound`: false when the time was up.
+    /// Waits until all events were rendered, but at most for `bound`. Returns false if the time limit was
+    /// reached.
+    #[crate::boxed]
     pub async fn finish(self, bound: Duration) -> bool {
         tokio::time::timeout(bound, self.ended).await.is_ok()
     }

@@ -1,15 +1,16 @@
-//! Events as Prometheus metrics: base units, the kind of operation in the name, no ids as labels.
+//! Renders events as Prometheus metrics, in base units, with the kind of operation in the name and no ids as
+//! labels.
 //!
 //! | metric | |
 //! |---|---|
-//! | `imago_KIND_documents_total`, `imago_KIND_bytes_total` | done so far |
-//! | `imago_KIND_documents_expected`, `imago_KIND_bytes_expected` | in all, where known |
-//! | `imago_KIND_eta_seconds` | until the phase is expected to end |
-//! | `imago_change_applied_total`, `imago_change_lag_seconds` | changes, and how far behind |
-//! | `imago_job_phase{kind,phase}` | 1 for the phase that a job is in |
+//! | `imago_KIND_documents_total`, `imago_KIND_bytes_total` | documents and bytes done so far |
+//! | `imago_KIND_documents_expected`, `imago_KIND_bytes_expected` | documents and bytes in total, if known |
+//! | `imago_KIND_eta_seconds` | estimated time until the phase ends |
+//! | `imago_change_applied_total`, `imago_change_lag_seconds` | changes applied, and their lag |
+//! | `imago_job_phase{kind,phase}` | 1 for the present phase of a job, 0 for earlier phases |
 //! | `imago_job_blocked{kind}`, `imago_job_paused{kind}`, `imago_job_cutover_ready{kind}` | 0 or 1 |
-//! | `imago_job_warnings_total{code}`, `imago_job_ended_total{kind,how}` | |
-//! | `imago_KIND_NAME` | the last measurement of a name, in seconds where it was milliseconds |
+//! | `imago_job_warnings_total{code}`, `imago_job_ended_total{kind,how}` | number of warnings, and of ended jobs |
+//! | `imago_KIND_NAME` | the last measurement of this name; milliseconds are converted to seconds |
 //!
 //! Unknown values are `NaN`, not zero.
 
@@ -30,13 +31,13 @@ pub struct CannotServe {
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Keeps the metrics.
+/// A renderer that records events as metrics.
 pub struct Prometheus {
     recorder: PrometheusRecorder,
 }
 
-/// Serves metrics at `address` for as long as the process lives; answers their renderer.
-/// Must be called within a runtime.
+/// Serves metrics at `address` for as long as the process lives, and returns their renderer. Must be called
+/// within a runtime.
 pub fn serve(address: SocketAddr) -> Result<Prometheus, CannotServe> {
     let (recorder, server) = PrometheusBuilder::new()
         .with_http_listener(address)
@@ -52,7 +53,7 @@ pub fn serve(address: SocketAddr) -> Result<Prometheus, CannotServe> {
     Ok(Prometheus { recorder })
 }
 
-/// The recorder keeps samples until told to sort them in.
+/// Runs the recorder's upkeep periodically: the recorder stores samples until then.
 async fn tidy(handle: PrometheusHandle) {
     loop {
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
@@ -61,12 +62,12 @@ async fn tidy(handle: PrometheusHandle) {
 }
 
 impl Prometheus {
-    /// Keeps metrics without serving them.
+    /// Returns a renderer that records metrics without serving them.
     pub fn unserved() -> Self {
         Self { recorder: PrometheusBuilder::new().build_recorder() }
     }
 
-    /// The metrics as Prometheus reads them.
+    /// Returns the metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         self.recorder.handle().render()
     }
@@ -129,7 +130,7 @@ fn record_progress(kind: &str, progress: &Progress) {
     }
 }
 
-/// A measurement's name and value as Prometheus wants them: seconds and bytes.
+/// Converts the name and the value of a measurement to the base units of Prometheus: seconds and bytes.
 fn in_base_units(name: &str, value: f64) -> (String, f64) {
     let units = [("_ms", "_seconds", 1e-3), ("_us", "_seconds", 1e-6), ("_mb", "_bytes", 1e6)];
     for (unit, base, factor) in units {

@@ -1,8 +1,8 @@
 //! Canonical MongoDB Extended JSON (version 2) for raw BSON values.
 //!
-//! Mismatch files carry `_id`s of any type, so what is written here must come back as the same
-//! bytes: field order and repeated field names of nested documents are kept, which is why this
-//! does not go through a map.
+//! Mismatch files contain `_id`s of any type, and reading a file must return the same bytes. The order of fields
+//! and repeated field names in nested documents are therefore preserved, which a conversion through a map would not
+//! do.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,7 +17,7 @@ mod tests;
 pub(crate) use parse::Json;
 pub use parse::{ExtJsonError, parse, parse_document};
 
-/// Serializes a raw BSON value as canonical extended JSON.
+/// Raw BSON value that serializes as canonical extended JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct ExtJson<'a>(pub RawBsonRef<'a>);
 
@@ -111,7 +111,7 @@ fn one<S: Serializer, V: Serialize + ?Sized>(
     Single(name, value).serialize(s)
 }
 
-/// Shortest text that parses back to the same double.
+/// Returns the shortest text that parses to the same double.
 fn double_text(v: f64) -> String {
     if v.is_nan() {
         "NaN".to_owned()
@@ -122,12 +122,14 @@ fn double_text(v: f64) -> String {
     }
 }
 
-/// The `bson` crate keeps a DBPointer's parts to itself; its stored form does not.
+/// Returns the namespace and the ObjectId of a DBPointer, read from its stored form because the `bson` crate does
+/// not expose them.
 fn db_pointer_parts(value: RawBsonRef<'_>) -> (String, bson::oid::ObjectId) {
     let mut doc = bson::RawDocumentBuf::new();
     doc.append(bson::raw::cstr!(""), value);
     let bytes = doc.as_bytes();
-    // Frame: length, type, empty name; then the name's length, the name, 12 bytes, terminator.
+    // Layout: document length, type, empty name; then the length of the namespace, the namespace, 12 bytes of
+    // ObjectId, terminator.
     let end = bytes.len() - 1;
     let id: [u8; 12] = bytes[end - 12..end].try_into().expect("12 bytes were cut");
     let namespace = String::from_utf8_lossy(&bytes[10..end - 13]).into_owned();

@@ -1,22 +1,22 @@
-//! Documents as users type them.
+//! Parsing of documents that users type.
 
 use bson::{Document, RawDocumentBuf};
 
 use super::ext_json;
 use crate::error::{Error, Result};
 
-/// A filter as a user typed it.
+/// Parses a filter that a user typed.
 ///
 /// # Errors
-/// Usage, when it is no document in extended JSON.
+/// A usage error if `text` is not a document in extended JSON.
 pub fn parse_filter(text: &str) -> Result<Document> {
     parse_document(text, "the filter")
 }
 
-/// A document as a user typed it.
+/// Parses a document that a user typed. `what` names it in the error.
 ///
 /// # Errors
-/// Usage, when it is no document in extended JSON.
+/// A usage error if `text` is not a document in extended JSON.
 pub fn parse_document(text: &str, what: &str) -> Result<Document> {
     let bad = |cause: String| {
         Error::usage(

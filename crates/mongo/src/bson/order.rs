@@ -1,8 +1,7 @@
-//! The order in which mongod keeps `_id` values.
+//! The order of `_id` values in mongod's indexes.
 //!
-//! Slices, lanes and the verifier all lean on one fact: that we and the server agree on which of
-//! two `_id`s comes first and on whether they are the same `_id`. This module is that agreement,
-//! for every BSON type, over raw bytes.
+//! Slices, lanes and the verifier depend on Imago and the server agreeing on the order of two `_id`s and on their
+//! equality. This module implements that order for every BSON type, over raw bytes.
 //!
 //! Types are ranked first (MinKey, undefined, null, numbers, strings and symbols, objects, arrays,
 //! binary, ObjectId, boolean, date, timestamp, regular expression, DBPointer, code, code with
@@ -36,40 +35,39 @@ pub fn cmp_values(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     Value::from_raw(a).cmp(&Value::from_raw(b))
 }
 
-/// Feeds `value` to `state` so that values equal under [`cmp_values`] feed the same bytes.
+/// Feeds `value` to `state`; values that are equal under [`cmp_values`] feed the same bytes.
 pub fn hash_value<H: Hasher>(value: RawBsonRef<'_>, state: &mut H) {
     Value::from_raw(value).hash_into(state);
 }
 
-/// One value, taken apart as far as comparing needs it.
+/// A value, decoded as far as comparison needs it.
 #[derive(Debug, Clone)]
 enum Value<'a> {
     MinKey,
     Undefined,
     Null,
     Number(Number),
-    /// Strings and symbols: their bytes without length and terminator.
+    /// A string or a symbol: its bytes without length and terminator.
     Text(&'a [u8]),
-    /// A whole embedded document, length and terminator included.
+    /// An embedded document, length and terminator included.
     Object(&'a [u8]),
-    /// A whole array in its document form.
+    /// An array in its document form, length and terminator included.
     Array(&'a [u8]),
-    /// Stored length (for the old subtype 2 that includes its inner length), subtype, bytes.
+    /// Stored length (for the old subtype 2 including its inner length), subtype, bytes.
     Binary(usize, u8, &'a [u8]),
     ObjectId([u8; 12]),
     Bool(bool),
-    /// Milliseconds since 1970, signed.
+    /// Milliseconds since the Unix epoch, signed.
     Date(i64),
     /// Seconds in the high half, increment in the low half, unsigned.
     Timestamp(u64),
     Regex(&'a [u8], &'a [u8]),
-    /// Length, name space, terminator and ObjectId as stored.
+    /// Length, namespace, terminator and ObjectId as stored.
     DbPointer(Cow<'a, [u8]>),
     Code(&'a [u8]),
     CodeWithScope(&'a [u8], &'a [u8]),
     MaxKey,
-    /// Bytes that are no BSON value. After everything else, by their bytes, so that the order
-    /// stays total even then.
+    /// Bytes that are not a BSON value. They sort after all values, by their bytes, so that the order stays total.
     Malformed(u8, &'a [u8]),
 }
 
@@ -109,7 +107,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The server's rank of types.
+    /// Returns the server's rank of the value's type.
     fn rank(&self) -> u8 {
         match self {
             Value::MinKey => 0,
@@ -188,7 +186,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Field by field: type, then name (where names count), then value; a prefix comes first.
+/// Compares field by field: type, then name if `with_names`, then value. A prefix of a document sorts before it.
 fn cmp_elements(a: &[u8], b: &[u8], with_names: bool) -> Ordering {
     let (mut left, mut right) = (Elements::new(a), Elements::new(b));
     loop {
@@ -220,13 +218,13 @@ fn hash_elements<H: Hasher>(doc: &[u8], with_names: bool, state: &mut H) {
     state.write_u8(0xff);
 }
 
-/// Length first, so that two neighbouring values cannot trade bytes and hash the same.
+/// Hashes the length first, so that a byte moved from one value to its neighbour changes the hash.
 fn hash_bytes<H: Hasher>(bytes: &[u8], state: &mut H) {
     state.write(&(bytes.len() as u64).to_le_bytes());
     state.write(bytes);
 }
 
-/// The stored bytes of a value, for the types whose parts the `bson` crate keeps to itself.
+/// Returns the stored bytes of a value, for the types whose parts the `bson` crate does not expose.
 fn payload_of(value: RawBsonRef<'_>) -> Vec<u8> {
     let mut doc = RawDocumentBuf::new();
     doc.append(bson::raw::cstr!(""), value);

@@ -1,6 +1,6 @@
-//! The begin of a coordinator, from the state in the job's record.
+//! Starts a coordinator from the state in the job's record.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 
 use super::state::start_of;
 use super::{
-    Clusters, Copying, CutOver, News, Options, State, catalog, plan_with, retry_transient, save,
+    Clusters, Copying, CutOver, News, Options, State, catalog, plan_with, retention,
+    retry_transient, save,
 };
 use crate::copy::preflight::{self, Plan, Planned};
 use crate::copy::prepare::{prepare, prepare_joined};
@@ -28,11 +29,11 @@ use crate::server::collection::Definition;
 use crate::state::leases::Leases;
 
 impl<'a> Copying<'a> {
-    /// Prepares the rest of the copy, and opens the stream, at a state that this run came to
-    /// itself.
+    /// Prepares the rest of the copy and opens the stream, starting from `state`, which this run may have changed.
     ///
     /// # Errors
-    /// Fails if a cluster does not answer or refuses.
+    /// Fails if a cluster does not reply or refuses.
+    #[crate::boxed]
     pub async fn begin_at(
         clusters: &'a Clusters,
         run: &'a Run,
@@ -41,7 +42,7 @@ impl<'a> Copying<'a> {
     ) -> Result<Self> {
         loop {
             match Self::begin_once(clusters, run, options, &mut state).await {
-                // At most once for each collection.
+                // This happens at most once for each collection.
                 Err(Error::Disrupted { ns, what }) => lost(run, &mut state, &ns, &what).await?,
                 begun => return begun,
             }
@@ -62,7 +63,7 @@ impl<'a> Copying<'a> {
         restore_blocks(clusters, run, state).await?;
         let is_resumed = state.t0.is_some();
         prepare_slices(clusters, run, options, &plan, &leases, state).await?;
-        let (pairs, definitions) = pairs_of(clusters, run, &plan).await?;
+        let (pairs, definitions) = pairs_of(clusters, run, &plan, state).await?;
         let copied = copied_before(run, &leases).await?;
         if is_resumed && !copied.is_all {
             tell_where_it_goes_on(run, copied.documents);
@@ -74,6 +75,8 @@ impl<'a> Copying<'a> {
             let count = || expected(&plan, &pairs);
             retry_transient("count what is to be copied", run.control(), count).await?
         };
+        let look = || clusters.source.has_last_writes();
+        let has_last_writes = retry_transient("look at the source", run.control(), look).await?;
         let counters = Arc::new(Counters::default());
         let coordinator = Coordinator::begin(Parts {
             source: clusters.source.clone(),
@@ -109,6 +112,9 @@ impl<'a> Copying<'a> {
             looked: now,
             look_took: Duration::ZERO,
             told: HashSet::new(),
+            unmatched: BTreeMap::new(),
+            building: Vec::new(),
+            has_last_writes,
             pairs,
             definitions: Arc::new(definitions),
             leases,
@@ -128,8 +134,8 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// Lifts the block that a cut-over left when its process died, and renews the block of an old cluster
-/// that the job leads back to.
+/// Lifts the block of a cut-over whose process died, and, for a reverse job, sets the block of its destination (the
+/// old cluster) again.
 async fn restore_blocks(clusters: &Clusters, run: &Run, state: &mut State) -> Result<()> {
     if state.cut_over().is_some_and(CutOver::is_blocked) {
         block::lift(&clusters.source).await?;
@@ -137,15 +143,15 @@ async fn restore_blocks(clusters: &Clusters, run: &Run, state: &mut State) -> Re
         save(run, state).await?;
     }
     if state.is_destination_blocked() {
-        // A cut-over back may have lifted it and died.
+        // A cut-over back may have lifted it before its process died.
         let block = || block::set(&clusters.destination);
         retry_transient("block the old cluster's writes", run.control(), block).await?;
     }
     Ok(())
 }
 
-/// Takes the time T0 and makes the slices of a job that has none, gives up the leases of processes of
-/// this job that died, and makes the slices of collections that joined.
+/// Prepares the slices. For a new job, it takes the time T0 and creates them; for a resumed one, it expires the leases
+/// of this job's dead processes. Then it creates the slices of collections that joined.
 async fn prepare_slices(
     clusters: &Clusters,
     run: &Run,
@@ -156,6 +162,7 @@ async fn prepare_slices(
 ) -> Result<()> {
     if state.t0.is_none() {
         run.enter("prepare").await?;
+        retention::note_from(0, clusters, run, plan, state).await?;
         let prepare = || prepare(clusters, plan, leases, options.slice_bytes);
         state.t0 = Some(retry_transient("prepare the copy", run.control(), prepare).await?);
         save(run, state).await?;
@@ -168,6 +175,7 @@ async fn prepare_slices(
         run.enter("prepare").await?;
         let first_number = plan.collections.len() - state.joined.len() + first;
         let slice_bytes = options.slice_bytes;
+        retention::note_from(first_number, clusters, run, plan, state).await?;
         let prepare = || prepare_joined(first_number, clusters, plan, leases, slice_bytes);
         retry_transient("prepare what joined", run.control(), prepare).await?;
         state.joined[first..].iter_mut().for_each(|joined| joined.is_prepared = true);
@@ -176,16 +184,19 @@ async fn prepare_slices(
     Ok(())
 }
 
-/// The collections of both sides, the destination's writable only while the job is this process's,
-/// and the source's definitions.
+/// Returns each collection's source and destination, and the source's definitions. The destination is writable only
+/// while this process owns the job, and its retention rules are suspended.
 async fn pairs_of(
     clusters: &Clusters,
     run: &Run,
     plan: &Plan,
+    state: &mut State,
 ) -> Result<(Arc<Vec<Pair>>, Vec<Definition>)> {
     let look = || preflight::pairs(plan, &clusters.source, &clusters.destination);
     let found = retry_transient("look at the collections", run.control(), look).await?;
-    let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+    retention::suspend(clusters, run, plan, &found, state).await?;
+    let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) =
+        found.into_iter().map(|of| (of.pair, of.definition)).unzip();
     for pair in &mut pairs {
         pair.destination.owner = Some(run.ownership());
     }
@@ -194,8 +205,11 @@ async fn pairs_of(
 
 /// The documents that earlier processes of the job copied.
 struct CopiedBefore {
+    /// Number of documents.
     documents: u64,
+    /// Size of these documents, in bytes.
     bytes: u64,
+    /// True if every slice is copied.
     is_all: bool,
 }
 
@@ -209,14 +223,14 @@ async fn copied_before(run: &Run, leases: &Leases) -> Result<CopiedBefore> {
     })
 }
 
-/// The progress that users saw last: of this process, or of the one before it.
+/// Returns the progress that users saw last, of this process or of its predecessor.
 fn shown_before(run: &Run) -> Progress {
     let latest = run.reporter().latest_progress();
     latest.or_else(|| run.record().progress.clone()).unwrap_or_default()
 }
 
-/// The progress of an unfinished copy may be lower than the process before showed: slices are saved
-/// from time to time, and documents copied since then are copied again.
+/// Reports the point from which an unfinished copy resumes. The progress may be lower than the predecessor showed:
+/// slices are saved periodically, and documents that were copied since the last save are copied again.
 fn tell_where_it_goes_on(run: &Run, copied: u64) {
     if run.reporter().latest_progress().is_none() {
         run.reporter().decision(
@@ -226,7 +240,7 @@ fn tell_where_it_goes_on(run: &Run, copied: u64) {
     }
 }
 
-/// Goes on without a collection that is not at the source any more, if that can be.
+/// Continues without a collection that the source no longer has, or fails if the job cannot.
 async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> {
     let mut plan = plan_with(run.record(), state)?;
     let is_it = |planned: &Planned| planned.gone.is_none() && planned.from.to_string() == ns;
@@ -241,7 +255,7 @@ async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> 
     }
 }
 
-/// The coordinator's view of each collection.
+/// Returns the properties of each collection that the coordinator needs.
 fn members(plan: &Plan, state: &State) -> Vec<Member> {
     let planned_first = plan.collections.len() - state.joined.len();
     let since = |n: usize| {
@@ -253,7 +267,7 @@ fn members(plan: &Plan, state: &State) -> Vec<Member> {
     all.map(|(n, of)| Member { since: since(n), is_gone: of.gone.is_some() }).collect()
 }
 
-/// About how many documents and bytes there are to copy.
+/// Estimates the number of documents to copy, and their size in bytes.
 async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
     let mut total = (0, 0);
     for (pair, planned) in pairs.iter().zip(&plan.collections) {

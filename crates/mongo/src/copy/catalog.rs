@@ -1,68 +1,79 @@
-//! The set of collections of a copy, while the source's catalog changes.
+//! The set of a copy's collections, while the source's catalog changes.
 //!
-//! A pattern means every match, also later ones: a collection that the source creates or renames into
-//! the plan's patterns while the job follows joins it; one that the source drops or renames away is
-//! gone, and the job goes on with the others. Views are kept as they are at the source.
+//! A pattern stands for all its matches, later ones included. A collection that the source creates under a matching
+//! name, or renames to one, while the job follows joins the job. A collection that the source drops or renames away is
+//! gone, and the job continues with the others. Views at the destination are kept equal to those at the source.
 //!
-//! The set changes only between two coordinators: the first ends at a checkpoint, the set is
-//! recorded, and the next begins there, exactly as after a resume. So a death at any moment of a
-//! change leaves a state that every resume handles.
+//! A name is known together with its present kind: a view, a collection and a time series may succeed each other under
+//! one name while the job follows, is paused, or has no process.
+//!
+//! The set changes only between two coordinators: the first one ends at a checkpoint, the new set is recorded, and the
+//! next coordinator starts there, exactly as after a resume. So if the process dies at any moment of a change, the
+//! state that it leaves is one that every resume handles.
 //!
 //! Invariants:
-//! - A collection keeps its number for the whole job: those of the plan come first, then those that
-//!   joined, in order. A collection that was dropped and created again gets another number.
-//! - A joining collection is recorded before anything is made at the destination, and copied from a
-//!   state that is not older than [`Joined::since`]; a drop or rename up to that time ended another
-//!   collection of this name.
-//! - The copy of a collection that is gone is dropped if the job created it: documents that the
-//!   source's users deleted must not come back when clients move. If all collections are gone,
-//!   nothing is dropped and the job fails: that is more likely an accident.
+//! - A collection keeps its number for the whole job: first come those of the plan, then those that joined, in order.
+//!   A collection that was dropped and created again gets another number.
+//! - A joining collection is recorded before anything is created at the destination, and copied from a state that is
+//!   not older than [`Joined::since`]. A drop or rename up to that time ended an earlier collection of this name.
+//! - The copy of a collection that is gone is dropped if the job created it: documents that the source's users deleted
+//!   must not reappear when clients move. If all collections are gone, that is more likely an accident, and nothing is
+//!   dropped: a job that admits later matches waits for one, and cannot be cut over until then; another job fails.
 //! - At most [`JOINED_MAX`] collections join one job.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::doc;
+use futures_util::future::BoxFuture;
 use imago_job::record::Record;
 use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::functions::{differing, sync_functions};
+use super::functions::differing;
+use super::structure::{Differences, all_differences};
 use super::{Clusters, Copying, KIND, State, retry_transient, save};
-use crate::copy::preflight::{Plan, Planned, plan_one};
+use crate::copy::preflight::{Plan, Planned, plan_one, replaced_by};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
-use crate::replicate::changes::DROPPED_WITH_ITS_DATABASE;
-use crate::server::collection::{Handle, Kind, Listed, list_all};
+use crate::server::collection::{Kind, Listed, list_all};
 
-/// A collection that came within the plan's patterns after the plan was made.
+mod recover;
+mod take_in;
+
+pub(super) use recover::recover;
+use take_in::is_same_view;
+pub(crate) use take_in::sync_views;
+pub(super) use take_in::take_in;
+
+/// A collection that joined the job: it came to match the plan's patterns after the plan was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    /// The planned collection.
+    /// The plan of the collection.
     pub planned: Planned,
-    /// The source's time before anything of it was read: seconds and increment.
+    /// The source's cluster time before any of its documents was read: seconds and increment.
     pub since: (u32, u32),
-    /// True once its slices are made.
+    /// True once its slices are created.
     pub is_prepared: bool,
 }
 
-/// The end of a collection that the source does not have any more.
+/// The end of a collection that the source no longer has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gone {
-    /// The event, as a past participle.
+    /// The event that ended it, as a past participle ("dropped").
     pub what: String,
-    /// True once its copy is dropped, or left because the job had not created it.
+    /// True once its copy was dropped, or was left in place because the job had not created it.
     pub is_done: bool,
 }
 
-/// Most collections that join one job: patterns that match collections which are made and dropped
-/// all the time are better written another way.
+/// Most collections that join one job. A pattern whose matches are created and dropped all the time should be written
+/// another way.
 pub const JOINED_MAX: usize = 1_000;
 
-/// Differences between a job's collections and those of its plan.
+/// Differences between a job's present collections and those of its plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CatalogChanges {
-    /// Collections and views that joined, by their names at the source.
+    /// Collections and views that joined the job, by their names at the source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<Namespace>,
     /// Collections that are gone, by their names at the source.
@@ -70,17 +81,17 @@ pub struct CatalogChanges {
     pub gone: Vec<GoneCollection>,
 }
 
-/// A collection that the source does not have any more.
+/// A collection that the source no longer has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GoneCollection {
     /// Its name at the source.
     pub ns: Namespace,
-    /// The event.
+    /// The event that ended it, as a past participle ("dropped").
     pub what: String,
 }
 
 impl CatalogChanges {
-    /// The changes of a job.
+    /// Reads the changes of a job from its record.
     ///
     /// # Errors
     /// Fails if the record is not one of a copy.
@@ -88,7 +99,7 @@ impl CatalogChanges {
         Self::with(record, &super::state_of(record)?)
     }
 
-    /// Those of a job whose state is newer than its record.
+    /// Reads the changes of a job whose state is newer than its record.
     pub(crate) fn with(record: &Record, state: &State) -> Result<Self> {
         let plan = super::plan_with(record, state)?;
         let name = |planned: &Planned| planned.from.clone();
@@ -103,7 +114,7 @@ impl CatalogChanges {
         })
     }
 
-    /// In words, a line each.
+    /// Describes the changes, one line each.
     #[must_use]
     pub fn in_words(&self) -> Vec<String> {
         let joined = self.joined.iter().map(|ns| format!("{ns} joined the job"));
@@ -112,40 +123,53 @@ impl CatalogChanges {
     }
 }
 
-/// Differences between the source's catalog and the job's.
+/// Differences between the source's catalog and the job's collections, views and functions.
 #[derive(Debug, Default)]
 pub struct News {
-    /// Collections and views that the job takes in.
+    /// Collections and views that are to join the job.
     pub new: Vec<(Kind, Planned)>,
-    /// Matching collections that are not taken in, with the reason.
+    /// Collections that match and do not join, with the reason.
     pub left_out: Vec<(Namespace, String)>,
-    /// Views that are not at the destination as they are at the source.
+    /// Views that differ between the source and the destination.
     pub views: Vec<Namespace>,
-    /// Collections of stored functions that differ at the destination.
+    /// Collections of stored functions that differ between the source and the destination, by their names at the
+    /// source.
     pub functions: Vec<Namespace>,
+    /// Collections of the job, by number, whose name now belongs to another kind at the source, with the event as a
+    /// past participle.
+    pub replaced: Vec<(usize, String)>,
+    /// Matching names under which the destination still has another object of this job. They join once that object is
+    /// dropped.
+    pub freed: Vec<Namespace>,
 }
 
 impl News {
-    /// True if the job need not change.
+    /// True if the job need not change. Collections that are left out do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.views.is_empty() && self.functions.is_empty()
+        self.new.is_empty()
+            && self.views.is_empty()
+            && self.functions.is_empty()
+            && self.replaced.is_empty()
+            && self.freed.is_empty()
     }
 }
 
 impl Plan {
-    /// The plan with the collections that came and went since.
+    /// Returns the plan with the collections and views that have joined or gone since.
     #[must_use]
     pub(super) fn changed_by(mut self, state: &State) -> Self {
         self.collections.extend(state.joined.iter().map(|joined| joined.planned.clone()));
         self.views.extend(state.joined_views.iter().cloned());
         for (&n, gone) in &state.gone {
-            self.collections[n].gone = Some(gone.what.clone());
+            let planned = &mut self.collections[n];
+            planned.gone = Some(gone.what.clone());
+            planned.holds_name = planned.creates && !gone.is_done;
         }
         self
     }
 
-    /// True if collections may join.
+    /// True if collections may join: the selectors contain a pattern, and `no_new` is not set.
     #[must_use]
     pub fn takes_in(&self) -> bool {
         let is_pattern =
@@ -153,17 +177,23 @@ impl Plan {
         !self.no_new && self.selectors.iter().any(is_pattern)
     }
 
-    /// True if a job of this kind goes on without a collection that ends.
+    /// True if the source has none of the job's collections any more; false for a plan without collections.
+    #[must_use]
+    pub fn is_all_gone(&self) -> bool {
+        !self.collections.is_empty() && self.collections.iter().all(|of| of.gone.is_some())
+    }
+
+    /// True if a job of this kind continues when one of its collections ends.
     pub(super) fn is_open(&self, kind: &str) -> bool {
         kind == KIND && (self.collections.len() > 1 || self.takes_in())
     }
 }
 
-/// Notes that a collection ended. False when nothing is left that the job could go on with.
+/// Records that a collection ended. Returns false if the job has no collection left and can get no other.
 pub(super) fn lose(state: &mut State, plan: &mut Plan, n: usize, what: &str) -> bool {
-    plan.collections[n].gone = Some(what.to_owned());
-    let none_left = plan.collections.iter().all(|planned| planned.gone.is_some());
-    if none_left && (!plan.takes_in() || what == DROPPED_WITH_ITS_DATABASE) {
+    let planned = &mut plan.collections[n];
+    (planned.gone, planned.holds_name) = (Some(what.to_owned()), planned.creates);
+    if plan.is_all_gone() && !plan.takes_in() {
         return false;
     }
     let is_done = state.gone.get(&n).is_some_and(|gone| gone.is_done);
@@ -171,10 +201,13 @@ pub(super) fn lose(state: &mut State, plan: &mut Plan, n: usize, what: &str) -> 
     true
 }
 
-/// Says that the job goes on without a collection.
+/// Reports that the job continues without a collection.
 pub(super) fn tell_gone(run: &Run, planned: &Planned, what: &str) {
     let copy = if planned.creates {
-        format!("its copy {} is dropped as well once the bulk is copied", planned.to)
+        format!(
+            "its copy {} is dropped as well once the bulk is copied, unless all are gone",
+            planned.to
+        )
     } else {
         format!("its copy {} stays, because it was there before the job", planned.to)
     };
@@ -185,14 +218,21 @@ pub(super) fn tell_gone(run: &Run, planned: &Planned, what: &str) {
     );
 }
 
-/// Shortest pause between two looks at the source's catalog.
+/// The result of an inspection of both catalogs.
+#[derive(Debug)]
+pub(super) struct Looked {
+    news: News,
+    /// Indexes and options that differ, or the error that prevented their comparison.
+    differing: Result<Differences>,
+}
+
+/// Shortest pause between two inspections of the catalogs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The pause is at least this many times the duration of the last look, which takes seconds for a
-/// large catalog.
+/// The pause is at least this many times the duration of the last inspection, which takes seconds for a large catalog.
 const LOOK_RESTS: u32 = 20;
 
 impl Copying<'_> {
-    /// Goes on without the collections that ended, or fails if none is left.
+    /// Continues without the collections that ended, or fails if none is left.
     pub(super) async fn lose_ended(&mut self) -> Result<()> {
         let ended = self.coordinator.take_ended();
         if ended.is_empty() {
@@ -209,27 +249,54 @@ impl Copying<'_> {
         save(self.run, &self.state).await
     }
 
-    /// Looks at the source's catalog from time to time, beside everything else.
-    pub(super) async fn look_at_catalog(&mut self) {
+    /// Inspects both catalogs periodically, in the background, and applies the result of the last inspection.
+    pub(super) async fn look_at_catalog(&mut self) -> Result<()> {
         if self.looking.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
             let looked = self.looking.take().expect("it is there");
             self.look_took = self.looked.elapsed();
             match looked.await.expect("a look neither panics nor is aborted") {
-                Ok(news) => self.note_news(news),
-                Err(error) => tracing::debug!(%error, "the source's collections were not listed"),
+                Ok(Looked { news, differing }) => {
+                    self.note_news(news);
+                    match differing {
+                        Ok(differing) => Box::pin(self.match_differing(differing)).await?,
+                        Err(error) => {
+                            tracing::debug!(%error, "indexes and options were not compared")
+                        }
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "the catalogs were not compared"),
             }
         }
         let rest = LOOK_EVERY.max(self.look_took * LOOK_RESTS);
         let is_due = self.state.is_indexed && self.looked.elapsed() > rest;
-        if is_due && self.looking.is_none() && self.has_catalog() {
+        if is_due && self.looking.is_none() && self.run.record().kind == KIND {
             self.looked = Instant::now();
-            let (clusters, plan) = (self.clusters.clone(), self.plan.clone());
-            let look = tokio::spawn(async move { news(&clusters, &plan).await });
-            self.looking = Some(AbortOnDropHandle::new(look));
+            self.looking = Some(AbortOnDropHandle::new(tokio::spawn(self.look_at_both()())));
+        }
+        Ok(())
+    }
+
+    /// Returns a function that inspects both catalogs and owns its data, so that it can run in the background.
+    fn look_at_both(&self) -> impl Fn() -> BoxFuture<'static, Result<Looked>> + Send + use<> {
+        let (clusters, plan, pairs) =
+            (self.clusters.clone(), self.plan.clone(), Arc::clone(&self.pairs));
+        let (has_catalog, suspension) = (self.has_catalog(), self.suspension());
+        move || {
+            let (clusters, plan, pairs) = (clusters.clone(), plan.clone(), Arc::clone(&pairs));
+            Box::pin(async move {
+                let news =
+                    if has_catalog { news(&clusters, &plan).await? } else { News::default() };
+                // For a reverse job, the new cluster's indexes and options are its own.
+                let differing = match plan.is_reverse {
+                    true => Ok(Differences::default()),
+                    false => all_differences(&pairs, &plan, suspension).await,
+                };
+                Ok(Looked { news, differing })
+            })
         }
     }
 
-    /// True if the job depends on entries of the catalog other than the plan's own collections.
+    /// True if the job depends on entries of the catalog other than its own collections.
     fn has_catalog(&self) -> bool {
         let is_open = self.plan.is_open(&self.run.record().kind);
         let has_compared = !(self.plan.views.is_empty() && self.plan.functions.is_empty());
@@ -249,7 +316,7 @@ impl Copying<'_> {
         self.news = news;
     }
 
-    /// Changes that must precede a cut-over, as far as the last look knows.
+    /// Returns the changes that must precede a cut-over, as of the last inspection.
     pub(super) fn catalog_obstacles(&self) -> Vec<String> {
         let new = self.news.new.iter().map(|(_, of)| format!("{} is yet to be copied", of.from));
         let left_out = self.news.left_out.iter();
@@ -257,34 +324,61 @@ impl Copying<'_> {
         let views = self.news.views.iter().map(|ns| format!("the view {ns} is yet to follow"));
         let functions = self.news.functions.iter();
         let functions = functions.map(|ns| format!("functions of {ns} are yet to follow"));
-        new.chain(left_out).chain(views).chain(functions).collect()
+        let replaced = self.news.replaced.iter();
+        let replaced =
+            replaced.map(|(n, what)| format!("{} was {what}", self.plan.collections[*n].from));
+        let freed = self.news.freed.iter().map(|ns| format!("{ns} is yet to be copied"));
+        let none = self.plan.is_all_gone().then(|| all_gone(&self.plan));
+        let of_names = new.chain(left_out).chain(views).chain(functions).chain(replaced);
+        of_names.chain(freed).chain(none).chain(self.structure_obstacles()).collect()
     }
 
-    /// True if the last look found that the job has to change.
+    /// True if the last inspection found that the set of collections has to change.
     pub(super) fn is_catalog_changed(&self) -> bool {
-        !self.news.is_empty() || self.state.gone.values().any(|gone| !gone.is_done)
+        let is_owed = self.state.gone.values().any(|gone| !gone.is_done);
+        !self.news.is_empty() || (is_owed && !self.plan.is_all_gone())
     }
 
-    /// The same by a look now.
+    /// Inspects both catalogs now, applying changes meanwhile, and returns true if the set of collections has to
+    /// change.
     pub(super) async fn has_news(&mut self) -> Result<bool> {
-        if !self.has_catalog() {
+        if self.run.record().kind != KIND {
             return Ok(false);
         }
-        let look = || news(self.clusters, &self.plan);
-        let found =
-            retry_transient("look at the source's collections", self.run.control(), look).await?;
-        self.note_news(found);
+        let (look, control) = (self.look_at_both(), self.run.control().clone());
+        let look = async move {
+            let whole = || async {
+                let Looked { news, differing } = look().await?;
+                Ok((news, differing?))
+            };
+            retry_transient("compare both catalogs", &control, whole).await
+        };
+        let look = AbortOnDropHandle::new(tokio::spawn(look));
+        // With thousands of collections the inspection takes long. Changes are applied meanwhile.
+        while !look.is_finished() {
+            self.step().await?;
+        }
+        let (news, differing) = look.await.expect("a look neither panics nor is aborted")?;
+        self.note_news(news);
+        Box::pin(self.match_differing(differing)).await?;
         Ok(self.is_catalog_changed())
     }
 }
 
-/// The differences between the source's catalog and the job's.
+/// Describes the obstacle that the source has none of the job's collections any more.
+pub(super) fn all_gone(plan: &Plan) -> String {
+    let names: Vec<String> = plan.collections.iter().map(|of| of.from.to_string()).collect();
+    format!("the source has none of the job's collections any more ({})", names.join(", "))
+}
+
+/// Compares the source's catalog with the job and returns the differences.
 ///
 /// # Errors
 /// Fails if a cluster does not answer.
+#[crate::boxed]
 pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
-    let mut news = News::default();
     let listed = list_all(&clusters.source).await?;
+    let mut news = News { replaced: replaced(plan, &listed), ..News::default() };
     if !plan.views.is_empty() {
         let copied = list_all(&clusters.destination).await?;
         let differs = |view: &&Planned| !is_same_view(&listed, &copied, view);
@@ -295,6 +389,15 @@ pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
         return Ok(news);
     }
     for (listed, to) in unknown(plan, listed)? {
+        let is_copied = |of: &Planned| of.holds_name && of.to == to;
+        let is_replaced = |(n, _): &(usize, String)| plan.collections[*n].from == listed.ns;
+        if news.views.contains(&listed.ns)
+            || news.replaced.iter().any(is_replaced)
+            || plan.collections.iter().any(is_copied)
+        {
+            news.freed.push(listed.ns);
+            continue;
+        }
         match plan_one(&clusters.source, &clusters.destination, plan, &listed, &to).await {
             Ok(planned) => news.new.push((listed.kind, planned)),
             Err(Error::Precondition { what, .. }) => news.left_out.push((listed.ns, what)),
@@ -304,154 +407,29 @@ pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
     Ok(news)
 }
 
-/// Collections that the plan's selectors match and the job does not have.
+/// Returns the job's collections whose names are now views or time series at the source, with the event.
+fn replaced(plan: &Plan, listed: &[Listed]) -> Vec<(usize, String)> {
+    let present = plan.collections.iter().enumerate().filter(|(_, of)| of.gone.is_none());
+    let other = |of: &Planned| {
+        let is_it = |listed: &&Listed| listed.ns == of.from && listed.kind != Kind::Collection;
+        listed.iter().find(is_it).map(|listed| replaced_by(listed.kind))
+    };
+    present.filter_map(|(n, of)| Some((n, other(of)?))).collect()
+}
+
+/// Returns the collections and views that the plan's selectors match, and that the job does not have as their present
+/// kind, with their names at the destination.
 fn unknown(plan: &Plan, listed: Vec<Listed>) -> Result<Vec<(Listed, Namespace)>> {
     let selectors = plan.selectors.iter().map(|text| text.parse::<Selector>());
     let selectors = selectors.collect::<Result<Vec<Selector>>>()?;
-    let has = |ns: &Namespace| {
-        let collections = plan.collections.iter().filter(|planned| planned.gone.is_none());
-        collections.chain(&plan.views).any(|known| known.from == *ns)
-            || plan.left_out.iter().any(|left_out| left_out.ns == *ns)
+    let has = |listed: &Listed| match listed.kind {
+        Kind::Collection => {
+            plan.collections.iter().any(|of| of.gone.is_none() && of.from == listed.ns)
+        }
+        Kind::View => plan.views.iter().any(|view| view.from == listed.ns),
+        Kind::TimeSeries => plan.left_out.iter().any(|left_out| left_out.ns == listed.ns),
     };
-    let unknown = listed.into_iter().filter(|listed| !has(&listed.ns));
+    let unknown = listed.into_iter().filter(|listed| !has(listed));
     let to = |ns: &Namespace| selectors.iter().find_map(|selector| selector.select(ns));
     Ok(unknown.filter_map(|listed| to(&listed.ns).map(|to| (listed, to))).collect())
-}
-
-fn is_same_view(at_source: &[Listed], at_destination: &[Listed], view: &Planned) -> bool {
-    let options = |all: &[Listed], ns: &Namespace| {
-        let is_it = |listed: &&Listed| listed.ns == *ns && listed.kind == Kind::View;
-        all.iter().find(is_it).map(|listed| listed.options.clone())
-    };
-    options(at_source, &view.from) == options(at_destination, &view.to)
-}
-
-/// Brings the set of the job's collections up to the source's catalog: drops the copies of
-/// collections that are gone, records those that join, and makes views equal to the source's. No
-/// other process writes for the job meanwhile.
-///
-/// # Errors
-/// Fails if a cluster stays away, the job was taken over, or no collection is left.
-pub(super) async fn take_in(clusters: &Clusters, run: &Run, mut state: State) -> Result<State> {
-    let mut plan = super::plan_with(run.record(), &state)?;
-    let look = || news(clusters, &plan);
-    let mut found =
-        retry_transient("look at the source's collections", run.control(), look).await?;
-    refuse_empty(&plan, &found)?;
-    if drop_copies(clusters, run, &mut state, &plan).await? {
-        // A name may be free now.
-        let look = || news(clusters, &plan);
-        found = retry_transient("look at the source's collections", run.control(), look).await?;
-    }
-    let now = || clusters.source.cluster_time();
-    let now = retry_transient("ask for the source's time", run.control(), now).await?;
-    for (kind, planned) in found.new {
-        if state.joined.len() == JOINED_MAX {
-            return Err(Error::precondition(
-                format!("{} would be the {JOINED_MAX}th collection to join", planned.from),
-                "the patterns match collections that are made and dropped all the time: begin a job \
-                 that names what is to move, or say --no-new",
-            ));
-        }
-        run.reporter().decision(
-            format!("{} joins the job as {}", planned.from, planned.to),
-            "the source has got it since the plan was made, and a pattern matches it".to_owned(),
-        );
-        if kind == Kind::View {
-            state.joined_views.push(planned.clone());
-            plan.views.push(planned);
-        } else {
-            let since = (now.time, now.increment);
-            state.joined.push(Joined { planned, since, is_prepared: false });
-            state.is_indexed = false;
-        }
-    }
-    if !state.joined.iter().all(|joined| joined.is_prepared) {
-        // The stream may be another from now on: of a database instead of a collection.
-        (state.t0, state.token) = (state.applied_to.or(state.t0), None);
-    }
-    save(run, &state).await?;
-    let sync = || sync_views(clusters, run, &plan);
-    retry_transient("define the views", run.control(), sync).await?;
-    let sync = || sync_functions(clusters, run, &plan);
-    retry_transient("copy the stored functions", run.control(), sync).await?;
-    Ok(state)
-}
-
-fn refuse_empty(plan: &Plan, found: &News) -> Result<()> {
-    let is_left = plan.collections.iter().any(|planned| planned.gone.is_none());
-    let joins = found.new.iter().any(|(kind, _)| *kind == Kind::Collection);
-    match plan.collections.iter().find_map(|planned| Some((planned, planned.gone.as_ref()?))) {
-        Some((planned, what)) if !is_left && !joins => {
-            Err(Error::Disrupted { ns: planned.from.to_string(), what: what.clone() })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Drops the copies of collections that are gone; whether there were any.
-async fn drop_copies(
-    clusters: &Clusters,
-    run: &Run,
-    state: &mut State,
-    plan: &Plan,
-) -> Result<bool> {
-    let mut any = false;
-    for (&n, gone) in state.gone.iter_mut().filter(|(_, gone)| !gone.is_done) {
-        let planned = &plan.collections[n];
-        if planned.creates {
-            let mut copy = Handle::new(clusters.destination.clone(), planned.to.clone());
-            copy.owner = Some(run.ownership());
-            retry_transient("drop a copy", run.control(), || copy.drop()).await?;
-            run.reporter().decision(
-                format!("{} is dropped", planned.to),
-                format!("{} was {} at the source", planned.from, gone.what),
-            );
-        }
-        (gone.is_done, any) = (true, true);
-    }
-    if any {
-        save(run, state).await?;
-    }
-    Ok(any)
-}
-
-/// Makes the job's views at the destination equal to those at the source.
-///
-/// # Errors
-/// Fails if a cluster does not answer or refuses.
-pub(crate) async fn sync_views(clusters: &Clusters, run: &Run, plan: &Plan) -> Result<()> {
-    for view in &plan.views {
-        let from = Handle::new(clusters.source.clone(), view.from.clone());
-        let mut to = Handle::new(clusters.destination.clone(), view.to.clone());
-        to.owner = Some(run.ownership());
-        let wanted = from.definition().await?.filter(|of| of.kind == Kind::View);
-        let have = to.definition().await?;
-        match (wanted, have) {
-            (None, None) => {}
-            (None, Some(have)) if have.kind == Kind::View => to.drop().await?,
-            (Some(wanted), None) => to.create(&wanted.options).await?,
-            (Some(wanted), Some(have)) if have.kind == Kind::View => {
-                if wanted.options.get("collation") != have.options.get("collation") {
-                    to.drop().await?;
-                    to.create(&wanted.options).await?;
-                } else if wanted.options != have.options {
-                    let mut command = doc! {"collMod": &view.to.coll};
-                    for part in ["viewOn", "pipeline"] {
-                        command
-                            .extend(wanted.options.get(part).map(|of| (part.into(), of.clone())));
-                    }
-                    to.check_owner("collMod")?;
-                    to.endpoint.run(&view.to.db, command).await?;
-                }
-            }
-            (_, Some(_)) => {
-                return Err(Error::precondition(
-                    format!("the destination has a collection where the view {} belongs", view.to),
-                    "drop or rename it, then `imago job resume`",
-                ));
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,10 +1,9 @@
 //! Claiming a job, and taking it over.
 //!
-//! One process leads a job at a time. MongoDB offers no fence against a late write of a process that
-//! was replaced, so time is the fence: a coordinator sends no write later than [`OWNED_WRITE_WITHIN`]
-//! after it sent the last sign of life that the journal acknowledged, each write ends at the server
-//! after [`WRITE_TIME_MAX`], and a job is claimed only when its owner has been silent for longer than
-//! both together.
+//! At most one process coordinates a job at a time. MongoDB offers no fencing token that stops a late write of a
+//! replaced process, so time is the fence. A coordinator sends no write later than [`OWNED_WRITE_WITHIN`] after it
+//! sent the last heartbeat that the journal acknowledged; the server ends each write after [`WRITE_TIME_MAX`]; and a
+//! job is claimed only after its owner was silent for longer than both together.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use imago_job::journal::{Journal, JournalError, Request};
 use imago_job::record::{Record, Requested};
 use imago_job::reporter::Events;
 use imago_job::run::{OwnerTiming, Run, RunError};
+use imago_job::state::State;
 use tokio_util::sync::CancellationToken;
 
 use super::Clusters;
@@ -21,23 +21,26 @@ use crate::error::Result;
 use crate::server::timing::{OWNED_WRITE_WITHIN, WRITE_TIME_MAX};
 use crate::state::journal::MongoJournal;
 
+/// Time without a heartbeat after which the owner of a job loses it.
 const STALE_AFTER: Duration = Duration::from_secs(20);
 const _: () =
     assert!(OWNED_WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= STALE_AFTER.as_secs());
+/// Longest wait for an owner to hand the job over.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(30);
-/// Between looks at an owner.
+/// Interval between reads of the owner's heartbeat.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The interval of a coordinator's heartbeats, and the silence after which it loses its job.
+/// Returns the interval of a coordinator's heartbeats, and the silence after which it loses its job.
 #[must_use]
 pub fn owner_timing() -> OwnerTiming {
     OwnerTiming { stale_after: STALE_AFTER, ..OwnerTiming::default() }
 }
 
-/// Claims a job. An owner that died is waited for until its last write has certainly ended.
+/// Claims a job. If its owner has died, waits until the owner's last write must have ended.
 ///
 /// # Errors
-/// Fails if another process is at work, or the destination does not answer.
+/// Fails if another process is working at the job, or the destination does not reply.
+#[crate::boxed]
 pub async fn claim(
     clusters: &Clusters,
     id: &JobId,
@@ -54,7 +57,7 @@ pub async fn claim(
         match Run::begin(journal, id, process, owner_timing(), events, cancel).await {
             Ok(run) => return Ok(run),
             Err(RunError::Journal(owned @ JournalError::Owned { .. })) => {
-                // An owner that still beats is alive: it is not waited for.
+                // An owner that still sends heartbeats is alive, so there is no wait for it.
                 if last_beat(&again.load(id).await?) != beat || Instant::now() > deadline {
                     return Err(owned.into());
                 }
@@ -65,10 +68,11 @@ pub async fn claim(
     }
 }
 
-/// Asks the job's coordinator to let go of it, and claims it.
+/// Requests that the job's coordinator hand the job over, and claims it.
 ///
 /// # Errors
-/// Fails if the owner neither lets go nor falls silent.
+/// Fails if the owner neither hands it over nor falls silent.
+#[crate::boxed]
 pub async fn take_over(
     clusters: &Clusters,
     id: &JobId,
@@ -82,7 +86,7 @@ pub async fn take_over(
         journal.request(id, &Request::Control(Requested::HandOver)).await?;
         let deadline = Instant::now() + HAND_OVER_WITHIN;
         let (mut beat, mut heard) = (last_beat(&record), Instant::now());
-        // One that has died is silent: `claim` knows how long to wait for it.
+        // An owner that has died is silent. `claim` waits long enough for it.
         while Instant::now() < deadline && heard.elapsed() < SILENT_AFTER {
             tokio::time::sleep(LOOK_EVERY).await;
             let now = last_beat(&journal.load(id).await?);
@@ -97,10 +101,29 @@ pub async fn take_over(
     claim(clusters, id, process, events, interrupted).await
 }
 
-/// A living owner beats several times within it.
+/// Silence after which an owner is assumed to be dead: a living owner sends several heartbeats in that time.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Time of the owner's last heartbeat, in ms by the journal's clock; nothing without an owner.
+/// Time of the owner's last heartbeat, in ms since 1970 by the journal's clock; `None` without an owner.
 fn last_beat(record: &Record) -> Option<u64> {
     record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
+}
+
+/// Describes the state of a job. A record says that the job is running until a process changes it, so the owner's
+/// silence is reported too. `now_ms` is the time in ms since 1970, by the clock of the cluster that holds the record.
+#[must_use]
+pub fn standing(record: &Record, now_ms: u64) -> String {
+    let silent_ms =
+        { record.owner.as_ref() }.map(|owner| now_ms.saturating_sub(owner.heartbeat_at_ms));
+    let is_worked_at = silent_ms.is_some_and(|ms| u128::from(ms) < STALE_AFTER.as_millis());
+    let state = &record.state;
+    match state {
+        State::Running { .. } if !is_worked_at => {
+            let since_ms =
+                record.owner.as_ref().map_or(record.updated_at_ms, |o| o.heartbeat_at_ms);
+            let since_s = now_ms.saturating_sub(since_ms) / 1_000;
+            format!("{state}, but no process has worked at it for {since_s} s")
+        }
+        _ => state.to_string(),
+    }
 }

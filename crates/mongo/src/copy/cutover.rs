@@ -1,25 +1,26 @@
-//! Cutting over: the moment when clients move to the copy.
+//! Cutting over: clients move from the source to the copy.
 //!
 //! 1. Take the job over from its coordinator, and catch up.
-//! 2. Say whether it may be cut over: bulk, indexes, options, lag, and a random sample of documents.
-//! 3. Block writes at the source, where it can.
-//! 4. Drain: make the destination the source at exactly one time behind the block.
+//! 2. Check that the job may be cut over: bulk, indexes, options, lag, and a random sample of documents.
+//! 3. Block writes at the source, if it supports that.
+//! 4. Drain: make the destination equal to the source as of one time after the block.
 //! 5. Compare the documents of the last changes once more.
-//! 6. Run the hook, which moves the clients. Then the job is done; nothing is applied any more.
+//! 6. Run the hook, which moves the clients. Then the destination's retention rules are restored, and the job is done;
+//!    nothing is applied any more.
 //!
 //! Invariants:
-//! - Before anything is blocked, the record says so: the next process of the job lifts the block
-//!   first. If steps 4–6 fail or take too long, the block is lifted and the job can go on. A block
-//!   that the job did not set is left alone.
-//! - Once the hook has begun, nothing of the source is applied to the destination: not by this
-//!   process, and if it dies, by no other until an operator has said where the clients are.
-//! - With `reverse`, the old cluster follows the new one from a time before the hook, so that going
-//!   back loses nothing that was written since.
+//! - Before anything is blocked, the record says so: the job's next process lifts the block first. If steps 4–6 fail
+//!   or take too long, the block is lifted and the job can be resumed. A block that the job did not set stays.
+//! - Once the hook has begun, no change of the source is applied to the destination: not by this process, and if it
+//!   dies, by no other process until an operator has said where the clients are.
+//! - With `reverse`, the old cluster follows the new one from a time before the hook, so that a cut-over back loses no
+//!   write that was made since.
 
 use std::time::{Duration, Instant};
 
 use bson::Timestamp;
 use imago_job::clock::now_ms;
+use imago_job::control::{Control, Stop};
 use imago_job::event::Body;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
@@ -28,12 +29,14 @@ use imago_job::run::{Ending, Run};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::copy::retention::{of_way_back, restore};
 use crate::copy::{
     self, CatalogChanges, Clusters, Copying, SLICE_BYTES, SourceBlock, State, Until, complete,
     state_of,
 };
 use crate::error::{Error, Result};
 use crate::server::block::{self, Blocker};
+use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 use crate::verify::Mode;
 
@@ -46,12 +49,12 @@ pub use decide::{ClientsAt, decide};
 pub use reverse::{reverse_of, reversed};
 pub use unblock::{Unblocked, unblock};
 
-/// The way in which writes to the source are blocked.
+/// The way in which a cut-over blocks writes to the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// By the server, for every user without `bypassWriteBlockingMode`.
+    /// The server blocks the writes of every user without `bypassWriteBlockingMode`.
     UserWrites,
-    /// Not at all: the operator has stopped the writers.
+    /// Writes are not blocked: the operator has stopped the writers.
     None,
 }
 
@@ -60,54 +63,56 @@ pub enum Block {
 pub struct Options {
     /// The way in which writes to the source are blocked.
     pub block: Block,
-    /// The old cluster shall follow the new one.
+    /// True if the old cluster is to follow the new one.
     pub reverse: bool,
-    /// The block stays after the hook.
+    /// True if the block is to stay after the hook.
     pub keep_block: bool,
-    /// Longest time of the drain, the last comparison and the hook together.
+    /// Longest time that the drain, the last comparison and the hook may take together.
     pub block_max: Duration,
-    /// Most documents of the last changes to compare under the block.
+    /// Most documents of the last changes that are compared under the block.
     pub last_changes: usize,
-    /// Documents to compare before the block.
+    /// Number of documents that are compared before the block.
     pub sample: u64,
-    /// Collections that the source got since the job was planned may be left behind.
+    /// True if collections that match and cannot join the job may be left out of the cut-over.
     pub ignore_new: bool,
 }
 
-/// The outcome.
+/// The result of a cut-over.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The job.
+    /// The job that was cut over.
     pub job: JobId,
-    /// From the block, or with none the drain, until the hook had ended, in ms; with the blocks of
-    /// attempts that died, until these were lifted.
+    /// Time, in ms, from the block (or, without one, the drain) to the end of the hook; plus the duration of the
+    /// blocks of attempts that died.
     pub write_block_ms: u64,
-    /// The drain alone, in ms.
+    /// Duration of the drain alone, in ms.
     pub drain_ms: u64,
-    /// Documents of the last changes that were compared under the block.
+    /// Number of documents of the last changes that were compared under the block.
     pub last_verified: u64,
-    /// Documents that were compared before it.
+    /// Number of documents that were compared before the block.
     pub sampled: u64,
-    /// The job that makes the old cluster follow the new one.
+    /// The job that makes the old cluster follow the new one; `None` without `reverse`.
     pub reverse_job: Option<JobId>,
-    /// True while the source still refuses writes.
+    /// True if the source still refuses its users' writes.
     pub is_blocked: bool,
-    /// Collections that joined the job since it was planned, and that are gone.
+    /// Collections that have joined the job or gone since it was planned.
     #[serde(flatten)]
     pub catalog: CatalogChanges,
 }
 
-/// Attempts at a cut-over while the source gets and loses collections.
+/// Most attempts at a cut-over while the source gets and loses collections.
 const ATTEMPTS_MAX: u32 = 3;
-/// Slices of the collections that joined last that are copied at the same time.
+/// Number of slices, of collections that joined last, that are copied at the same time.
 const WORKERS: usize = 4;
-/// The drain must not wait for a change that the block keeps from coming.
+/// Longest wait of the change stream for a change: the drain must not wait for changes that the block prevents.
 const AWAIT_MAX: Duration = Duration::from_millis(20);
 
-/// Checks whether the job may be cut over at all, then takes it over from its coordinator.
+/// Checks the conditions for a cut-over, and then takes the job over from its coordinator.
 ///
 /// # Errors
-/// A precondition that is known without disturbing the coordinator; as [`copy::take_over`].
+/// Returns a precondition error that can be found without disturbing the coordinator; fails as [`copy::take_over`]
+/// does.
+#[crate::boxed]
 pub async fn take_over(
     clusters: &Clusters,
     id: &JobId,
@@ -124,7 +129,8 @@ pub async fn take_over(
 /// Cuts a claimed job over. `hook` moves the clients.
 ///
 /// # Errors
-/// A precondition with every obstacle; an error on the way, with the block lifted.
+/// Returns a precondition error that names every obstacle, or the error that interrupted the cut-over, after which the
+/// block is lifted.
 pub async fn cutover(
     clusters: &Clusters,
     run: Run,
@@ -149,11 +155,16 @@ pub async fn cutover(
             format!("`imago job resume {id}`, or `imago cutover {id}` again"),
         );
     }
+    if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
+        let journal = MongoJournal::new(clusters.destination.clone());
+        let record = journal.load(&run.record().id).await?;
+        copy::restore_retention(&clusters.destination, &record, run.reporter()).await?;
+    }
     let ending = match &ended {
         Ok(_) => Ending::Done,
         Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
-        // It goes on following when it is resumed: a cut-over that may not be is no failed job.
-        Err(_) => Ending::Stopped(imago_job::control::Stop::Interrupted),
+        // An obstacle to the cut-over does not fail the job: it follows the source again once it is resumed.
+        Err(_) => Ending::Stopped(Stop::Interrupted),
     };
     run.end(ending).await?;
     ended
@@ -200,13 +211,14 @@ async fn steps(
     run.enter("catch-up").await?;
     copying.come_near(options.block_max).await?;
     run.enter("check").await?;
+    copying.refuse_building()?;
     let sampled = check::check(copying, &Mode::Sample(options.sample), None).await?;
     copying.come_near(options.block_max).await?;
     run.enter("cut-over").await?;
     record_block(clusters, copying, options).await?;
     let blocker = Blocker::reach(&clusters.source).await;
     let blocked = Instant::now();
-    // Never dropped half-way: a block that comes after it was lifted would stay.
+    // The future of the block is never dropped half-way: a block that is set after the lift would stay.
     let set = match options.block {
         Block::UserWrites => blocker.set().await,
         Block::None => Ok(()),
@@ -236,7 +248,7 @@ async fn steps(
     }
 }
 
-/// Records that a block may stand from now on. A block that stands already is not the job's, and stays in
+/// Records that a block may be in force from now on. A block that is already in force is not the job's, and stays in
 /// any case.
 async fn record_block(
     clusters: &Clusters,
@@ -252,8 +264,8 @@ async fn record_block(
     copying.save().await
 }
 
-/// Restores the blocks as they were before an attempt that failed. A new owner of the job does that itself:
-/// lifting the block here would admit writes in its cut-over.
+/// Restores the blocks as they were before an attempt that failed. If the job has a new owner, that owner does it:
+/// lifting the block here would admit writes during the new owner's cut-over.
 async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut Copying<'_>) -> Result<()> {
     if let Err(lost) = copy::save_at_last(run, &copying.state).await {
         tracing::warn!(%lost, "the write block is left to the next process of the job");
@@ -284,6 +296,9 @@ async fn conclude(
         value: f64::from(u32::try_from(block_ms).unwrap_or(u32::MAX)),
         unit: "ms".into(),
     });
+    let (plan, state, reporter) = (&copying.plan, &copying.state, run.reporter());
+    let restore = || restore(&clusters.destination, plan, state, reporter);
+    retry_transient("restore the expiry of documents", &Control::default(), restore).await?;
     let is_blocked = copying.state.cut_over_mut().is_blocked();
     let lifts = is_blocked && !options.keep_block && !options.reverse;
     if lifts {
@@ -306,9 +321,13 @@ async fn conclude(
     })
 }
 
+/// The result of the steps under the block.
 struct Behind {
+    /// Duration of the drain, in ms.
     drain_ms: u64,
+    /// Number of documents of the last changes that were compared.
     last_verified: u64,
+    /// The job that makes the old cluster follow the new one, if there is one.
     reverse_job: Option<JobId>,
 }
 
@@ -321,6 +340,7 @@ async fn behind_block(
 ) -> Result<Behind> {
     let drained = Instant::now();
     let at = copying.coordinator.settle().await?;
+    check::has_last_writes(&clusters.source).await?;
     let drain_ms = ms(drained);
     let last_verified = check::last_look(run, copying, options.last_changes).await?;
     if copying.coordinator.has_structure() {
@@ -338,17 +358,20 @@ async fn behind_block(
             "another cut-over from this cluster, perhaps: let it end, then try again",
         ));
     }
-    // One of an earlier attempt begins too early, and may know less of the block.
+    // The reverse job of an earlier attempt starts too early, and its record of the block may be wrong.
     if let Some(tried) = copying.state.cut_over_mut().reverse_job.take() {
         reverse::discard(clusters, &tried).await?;
     }
     let reverse_job = match options.reverse {
-        true => Some(reverse::prepare(clusters, run, &copying.plan, options).await?),
+        true => {
+            let rules = of_way_back(clusters, &copying.plan, &copying.definitions);
+            Some(reverse::prepare(clusters, run, &copying.plan, rules, options).await?)
+        }
         false => None,
     };
     copying.state.cut_over_mut().reverse_job.clone_from(&reverse_job);
     keep_settled(run, &mut copying.state, at).await?;
-    // A cut-over back gives the old cluster to its users again before they are sent there.
+    // A cut-over back lets the old cluster admit its users' writes before the hook moves the users there.
     if copying.state.is_destination_blocked() {
         block::lift(&clusters.destination).await?;
     }
@@ -363,10 +386,9 @@ async fn behind_block(
     Ok(Behind { drain_ms, last_verified, reverse_job })
 }
 
-/// Keeps the settled point as the job's position, and that the hook begins now. If this process
-/// dies before it records the end of the hook, the clients' cluster is unknown, and the job waits
-/// until an operator names it ([`decide()`]). If it is the source, the settled changes are not
-/// applied again.
+/// Saves the settled point as the job's position, and that the hook begins now. If this process dies before it records
+/// the end of the hook, it is unknown which cluster the clients use, and the job waits until an operator names it
+/// ([`decide()`]). If it is the source, the settled changes are not applied again.
 async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
     state.cut_over_mut().hook_begun = true;
     state.token = None;
@@ -375,6 +397,7 @@ async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()>
     copy::save(run, state).await
 }
 
+/// Returns the time since `since`, in ms.
 fn ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Following the source: until the destination has caught up, or for as long as the job lasts.
+//! Following the source: until the destination has caught up, or as long as the job lasts.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -9,45 +9,47 @@ use imago_job::id::JobId;
 use super::{Copying, Until};
 use crate::error::{Error, Result};
 
-/// Longest time for which clients are spared while their changes of the copy's time are applied:
-/// those that waited for the last slice have been applied by then, and the rest come faster than
-/// they are applied at a pace.
+/// Longest time for which the pace of writes spares clients while the backlog of the bulk copy's time is applied. By
+/// then the changes that waited for the last slice are applied, and later ones may arrive faster than a paced
+/// coordinator applies them.
 const SPARES_MAX: Duration = Duration::from_secs(15);
-/// A destination that is this close to being caught up is brought there at once.
+/// Lag, in ms, below which the last changes are applied at full speed.
 const NEAR_MS: u64 = 3_000;
-/// A destination that is this close is caught up.
+/// Lag, in ms, below which the destination has caught up.
 pub(super) const CAUGHT_UP_MS: u64 = 1_000;
+/// The lags at which the destination counts as caught up.
 const CAUGHT_UP: Close = Close { there_ms: CAUGHT_UP_MS, near_ms: NEAR_MS, far_ms: FAR_MS };
-/// A destination that is this close is brought to the end behind a block.
+/// Lag, in ms, below which the rest can be drained under a write block.
 const BEFORE_BLOCK_MS: u64 = 500;
-/// The longest wait for the lag to fall below that.
+/// Longest wait for the lag to become short enough for a write block.
 const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
-/// On full servers changes come about as fast as they are applied: a destination that is near, and
-/// comes no nearer for so long, is as near as it gets. What is left is drained behind a block that
-/// has a deadline, and runs while clients write nothing.
+/// Time without progress after which a lag below [`Close::near_ms`] is accepted: on full servers, changes arrive about
+/// as fast as they are applied. The rest is drained under a block that has a deadline, and while clients write
+/// nothing.
 const AS_NEAR_AS_IT_GETS: Duration = Duration::from_secs(5);
-/// A destination that is no farther than this keeps up with the source.
+/// Lag, in ms, below which the destination keeps up with the source.
 const FAR_MS: u64 = 10_000;
-/// Time without progress after which a destination that keeps up comes no nearer by waiting.
+/// Time without progress after which a lag below [`Close::far_ms`] is accepted, since waiting does not shorten it.
 const NO_NEARER_BY_WAITING: Duration = Duration::from_secs(15);
-/// Time without progress after which a destination does not catch up with the source.
+/// Time without progress after which the destination is unable to catch up with the source.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
-/// Why following ended.
+/// The reason that following ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// The destination has caught up.
     CaughtUp,
-    /// The source has got collections that join, or lost some, or its views are others.
+    /// Collections of the source are to join the job or are gone, or its views or functions differ.
     CatalogChanged,
 }
 
 impl Copying<'_> {
-    /// Applies changes until `until`, or until the set of collections is to change.
+    /// Applies changes until `until` holds, or until the set of collections has to change.
     ///
     /// # Errors
-    /// An error that ends the job; a destination that is to catch up and comes no closer for half
-    /// an hour.
+    /// Returns an error that ends the job; fails if the destination is to catch up and makes no progress for half an
+    /// hour.
+    #[crate::boxed]
     pub async fn follow(&mut self, until: Until) -> Result<Followed> {
         if until == Until::HandedOver {
             while !self.is_catalog_changed() {
@@ -60,10 +62,10 @@ impl Copying<'_> {
         Ok(if self.is_catalog_changed() { Followed::CatalogChanged } else { Followed::CaughtUp })
     }
 
-    /// Applies changes until those up to `since` are applied, and no later one waits for long.
+    /// Applies changes until those up to `since` are applied, and the lag is short or no longer falls.
     ///
     /// # Errors
-    /// An error that ends the job; a destination that comes no closer for half an hour.
+    /// Returns an error that ends the job; fails if the destination makes no progress for half an hour.
     pub(crate) async fn catch_up(&mut self, since: Timestamp) -> Result<()> {
         if self.coordinator.applied_to() < since {
             self.heartbeat().await;
@@ -73,7 +75,7 @@ impl Copying<'_> {
         loop {
             self.step().await?;
             let behind_ms = self.coordinator.progress().behind_ms;
-            // The last changes are few; and under a heavy load it would never catch up at a pace.
+            // The last changes are few; and under a heavy load a paced coordinator would never catch up.
             if behind_ms < NEAR_MS || began.elapsed() > SPARES_MAX {
                 self.coordinator.hurry(true);
             }
@@ -88,13 +90,12 @@ impl Copying<'_> {
         }
     }
 
-    /// Applies changes until the lag is short enough for a block that may last `block_max`: less
-    /// than [`BEFORE_BLOCK_MS`]; once it no longer falls, less than half of `block_max`; and in the
-    /// end, less than `block_max`. The servers had everything else to do during that lag, so the
-    /// drain is shorter.
+    /// Applies changes until the lag is short enough for a block that may last `block_max`: less than
+    /// [`BEFORE_BLOCK_MS`]; once it no longer falls, less than half of `block_max`; and in the end, less than
+    /// `block_max`. During that lag the servers had all their other work too, so the drain takes less time.
     ///
     /// # Errors
-    /// An error that ends the job; a destination that does not come so close in ten minutes.
+    /// Returns an error that ends the job; fails if the lag is not that short after ten minutes.
     pub(crate) async fn come_near(&mut self, block_max: Duration) -> Result<()> {
         let since = self.source_time().await?;
         self.heartbeat().await;
@@ -109,20 +110,25 @@ impl Copying<'_> {
                 return Ok(());
             }
             if began.elapsed() > BEFORE_BLOCK_WITHIN {
-                return Err(Error::precondition(
-                    format!(
-                        "the destination is still {behind_ms} ms behind after {} s",
-                        BEFORE_BLOCK_WITHIN.as_secs()
+                let after_s = BEFORE_BLOCK_WITHIN.as_secs();
+                let behind =
+                    format!("the destination is still {behind_ms} ms behind after {after_s} s");
+                return Err(match self.run.control().slowed_by() {
+                    Some(cause) => {
+                        Error::precondition(format!("{behind}: {cause}"), "try again then")
+                    }
+                    None => Error::precondition(
+                        behind,
+                        "the source is written faster than the destination takes it: try at a \
+                         quieter time",
                     ),
-                    "the source is written faster than the destination takes it: try at a quieter \
-                     time",
-                ));
+                });
             }
             self.step().await?;
         }
     }
 
-    /// True if everything up to `since` is applied, and the time without progress towards it.
+    /// Returns true if everything up to `since` is applied, and the time without progress towards that.
     fn look(
         &self,
         approach: &mut Approach<(Timestamp, Reverse<u64>)>,
@@ -130,21 +136,21 @@ impl Copying<'_> {
         behind_ms: u64,
     ) -> (bool, Duration) {
         let applied_to = self.coordinator.applied_to();
-        // In whole seconds: by less it comes and goes.
+        // The lag counts in whole seconds: smaller differences are noise.
         let reached = (applied_to.min(since), Reverse(behind_ms / 1_000));
         let is_paused = self.run.control().is_paused();
         (applied_to >= since, approach.stuck_for(Instant::now(), reached, is_paused))
     }
 }
 
-/// Lags that are short enough, in ms behind the source.
+/// Lags that are accepted, in ms.
 #[derive(Clone, Copy)]
 struct Close {
-    /// Short enough at once.
+    /// Accepted at once.
     there_ms: u64,
-    /// Short enough after [`AS_NEAR_AS_IT_GETS`] without progress.
+    /// Accepted after [`AS_NEAR_AS_IT_GETS`] without progress.
     near_ms: u64,
-    /// Short enough after [`NO_NEARER_BY_WAITING`] without progress.
+    /// Accepted after [`NO_NEARER_BY_WAITING`] without progress.
     far_ms: u64,
 }
 
@@ -184,7 +190,7 @@ fn too_fast(behind_ms: u64, job: &JobId) -> Error {
     )
 }
 
-/// The closest value reached, and the time of the last progress.
+/// The closest value that was reached, and the time of the last progress.
 struct Approach<T> {
     closest: Option<T>,
     since: Instant,
@@ -195,7 +201,8 @@ impl<T: Ord> Approach<T> {
         Self { closest: None, since: now }
     }
 
-    /// The reached value, of which more is closer. A pause does not count.
+    /// Records the value `reached` (a larger one is closer), and returns the time since the last progress. A pause
+    /// does not count.
     fn stuck_for(&mut self, now: Instant, reached: T, is_paused: bool) -> Duration {
         let reached = Some(reached);
         if is_paused || reached > self.closest {

@@ -1,13 +1,13 @@
-//! Stored functions (`system.js`), copied where they are named.
+//! Stored functions (`system.js`), copied if their collection is named.
 //!
-//! No change stream reports a system collection. The functions of both sides are therefore compared as a
-//! whole: after the indexes are built, at every look at the source's catalog, and behind the block of a
-//! cut-over. They are few and small, and [`BYTES_MAX`] bounds what a comparison reads.
+//! No change stream reports a system collection. The functions of both sides are therefore compared as a whole: after
+//! the indexes are built, at every inspection of the source's catalog, and under the block of a cut-over. They are
+//! few and small, and [`BYTES_MAX`] bounds the size of a comparison.
 //!
 //! Invariants:
-//! - A job only begins with a destination that has no functions. So each function there was copied by the
-//!   job, and one that the source does not have any more is deleted.
-//! - A cut-over ends only when a comparison behind the block found no difference.
+//! - A job starts only if the destination has no functions. So each function there was copied by the job, and one that
+//!   the source no longer has is deleted.
+//! - A cut-over ends only after a comparison under the block found no difference.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ use crate::server::write::{self, Written};
 
 type Functions = BTreeMap<Id, RawDocumentBuf>;
 
-/// The `system.js` collections whose functions differ, by their names at the source.
+/// Returns the `system.js` collections whose functions differ, by their names at the source.
 ///
 /// # Errors
-/// Fails if a cluster does not answer, or there are too many functions.
+/// Fails if a cluster does not reply, or the functions are too large.
 pub(super) async fn differing(clusters: &Clusters, plan: &Plan) -> Result<Vec<Namespace>> {
     let mut differing = Vec::new();
     for planned in &plan.functions {
@@ -46,7 +46,7 @@ pub(super) async fn differing(clusters: &Clusters, plan: &Plan) -> Result<Vec<Na
 /// Makes the job's stored functions at the destination equal to those at the source.
 ///
 /// # Errors
-/// Fails if a cluster does not answer or refuses, or there are too many functions.
+/// Fails if a cluster does not reply or refuses, or the functions are too large.
 pub(super) async fn sync_functions(clusters: &Clusters, run: &Run, plan: &Plan) -> Result<()> {
     for planned in &plan.functions {
         let (source, destination) = both(clusters, planned).await?;
@@ -73,7 +73,7 @@ async fn both(clusters: &Clusters, planned: &Planned) -> Result<(Functions, Func
     Ok((read(&source).await?, read(&destination).await?))
 }
 
-/// All functions of one side, as most of its members have them.
+/// Reads all functions of one side, at read concern majority.
 async fn read(from: &Handle) -> Result<Functions> {
     let doing = format!("find of {} on the {}", from.ns, from.endpoint.role());
     let database = from.endpoint.client().database(&from.ns.db);
@@ -104,7 +104,7 @@ async fn read(from: &Handle) -> Result<Functions> {
     functions.into_iter().map(entry).collect()
 }
 
-/// The server refuses a function that is no valid one for its version.
+/// Fails if the destination refused a function, for example because its version does not support it.
 fn done(planned: &Planned, written: &Written) -> Result<()> {
     match written.errors.first() {
         None => Ok(()),

@@ -1,107 +1,114 @@
-//! The preconditions of a copy, and the plan that follows from them.
+//! The preconditions of a copy, and its plan.
 //!
-//! Invariant: nothing here writes. A plan is either complete or an error that names the first unmet
+//! Invariant: nothing here writes. Planning returns a complete plan, or an error that names the first unmet
 //! precondition and its remedy.
 
 use bson::{Document, doc};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use crate::bson::input::parse_filter;
-use crate::copy::Clusters;
+use crate::copy::{Clusters, LOOKS_AT_ONCE};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
 use crate::replicate::apply::Pair;
+use crate::server::block;
 use crate::server::collection::{
     Definition, FUNCTIONS, Handle, Kind, LeftOut, Listed, Size, left_out_by, list_all,
 };
 use crate::server::endpoint::{Endpoint, is_same_cluster};
+use crate::server::retention::Suspension;
 
+mod clocks;
 mod destination;
 pub(in crate::copy) mod functions;
 
-/// A user's request.
+/// A user's request for a copy.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Which collections.
+    /// The collections to copy.
     pub selectors: Vec<Selector>,
-    /// Only documents that match it; extended JSON.
+    /// Condition that a document must match to be copied, in extended JSON; `None` for all documents.
     pub filter: Option<String>,
-    /// The destination may hold documents already.
+    /// True if the destination's collections may hold documents already.
     pub into_existing: bool,
-    /// Shard the collections at the destination by this key; extended JSON.
+    /// Key by which the job shards the collections at the destination, in extended JSON; `None` if it shards none.
     pub shard_key: Option<String>,
-    /// Collections that are created later are left out, even if a pattern matches them.
+    /// True if collections that are created later do not join, even if a pattern matches them.
     pub no_new: bool,
 }
 
-/// The steps of a job. It is stored with the job and holds no secret.
+/// The objects that a job copies, and how. It is stored with the job and holds no secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The source, redacted.
+    /// Connection string of the source, without user, password and options.
     pub source: String,
-    /// The identity that the source must still have when the job is resumed.
+    /// The cluster identity that the source must still have when the job is resumed.
     pub source_identity: String,
-    /// The destination, redacted.
+    /// Connection string of the destination, without user, password and options.
     pub destination: String,
-    /// The identity that the destination must still have when the job is resumed.
+    /// The cluster identity that the destination must still have when the job is resumed.
     pub destination_identity: String,
-    /// The request: patterns match collections that come later too.
+    /// The selectors of the request. A pattern also matches collections that are created later.
     #[serde(default)]
     pub selectors: Vec<String>,
-    /// Collections that are created later are left out.
+    /// True if collections that are created later do not join.
     #[serde(default)]
     pub no_new: bool,
     /// The collections to copy.
     pub collections: Vec<Planned>,
     /// The views to define.
     pub views: Vec<Planned>,
-    /// The collections of stored functions (`system.js`) that were named.
+    /// The collections of stored functions (`system.js`) that the request named.
     #[serde(default)]
     pub functions: Vec<Planned>,
-    /// Only documents that match it; extended JSON.
+    /// Condition that a document must match to be copied, in extended JSON; `None` for all documents.
     pub filter: Option<String>,
-    /// The destination held documents before the job.
+    /// True if the request admits destination collections that hold documents already.
     pub into_existing: bool,
-    /// The key to shard by at the destination; extended JSON.
+    /// Key by which the job shards the collections at the destination, in extended JSON; `None` if it shards none.
     pub shard_key: Option<String>,
-    /// Collections that the patterns match by name and the job leaves out; reported when the plan
+    /// Collections whose names match a pattern and that the job leaves out, with the reason, as reported when the plan
     /// was made.
     #[serde(default)]
     pub left_out: Vec<LeftOut>,
-    /// True for a job that leads back: the old cluster follows the new one after a cut-over.
+    /// True for a reverse job, whose destination (the old cluster) follows the new one after a cut-over.
     #[serde(default)]
     pub is_reverse: bool,
     /// Notes for the operator; none of them prevents the job.
     pub notes: Vec<String>,
 }
 
-/// One collection or view of a plan.
+/// A collection or view of a plan, or a collection of stored functions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Planned {
     /// Its name at the source.
     pub from: Namespace,
     /// Its name at the destination.
     pub to: Namespace,
-    /// Its size.
+    /// Number and size of its documents at the source when it was planned.
     pub size: Size,
-    /// Indexes besides `_id`.
+    /// Number of its indexes at the source, without that of `_id`.
     pub indexes: usize,
-    /// The source's shard key, as extended JSON.
+    /// Its shard key at the source, as extended JSON; `None` if it is not sharded.
     pub sharded_by: Option<String>,
-    /// The destination must be created.
+    /// True if the job creates it at the destination.
     pub creates: bool,
-    /// The event that ended it at the source, if it is gone.
+    /// The event that ended it at the source, as a past participle; `None` while it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<String>,
+    /// True if it is gone at the source, but its copy still has the name at the destination.
+    #[serde(skip)]
+    pub holds_name: bool,
 }
 
 impl Plan {
-    /// Everything that the destination gets.
+    /// Iterates over all collections, views and collections of stored functions of the plan.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Planned> {
         self.collections.iter().chain(&self.views).chain(&self.functions)
     }
 
-    /// The plan of the job that makes the source follow the destination.
+    /// Returns the plan of the reverse job, which makes the source follow the destination.
     #[must_use]
     pub fn reversed(&self, back: &Clusters) -> Self {
         let turned = |planned: &Planned| Planned {
@@ -135,12 +142,14 @@ impl Plan {
     }
 }
 
+/// Oldest version of MongoDB, as major, minor and patch, that a source or a destination may have.
 const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
 
 /// Plans a copy from `source` to `destination`.
 ///
 /// # Errors
-/// A usage or precondition error that names the first thing in the way; a server's error.
+/// Returns a usage or precondition error that names the first obstacle, or a server's error.
+#[crate::boxed]
 pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) -> Result<Plan> {
     check_versions(source, destination)?;
     request.filter.as_deref().map(parse_filter).transpose()?;
@@ -175,9 +184,15 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         left_out,
         notes: Vec::new(),
     };
-    for (listed, to) in selected {
-        let planned = plan_one(source, destination, &plan, &listed, &to).await?;
-        if listed.options.get_bool("capped").unwrap_or(false) {
+    let of = &plan;
+    let looks = selected.iter().map(|(listed, to)| async move {
+        Ok::<_, Error>((listed, plan_one(source, destination, of, listed, to).await?))
+    });
+    let looks: Vec<_> = looks.collect();
+    let all: Vec<_> = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await?;
+    let suspension = Suspension::between(source, destination);
+    for (listed, planned) in all {
+        if listed.options.get_bool("capped").unwrap_or(false) && !suspension.capped {
             plan.notes.push(format!(
                 "{} is capped: documents that are written while it is copied may arrive in another \
                  order, and each side drops its oldest by itself, so the oldest few may differ",
@@ -205,17 +220,26 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
     if source.version() < [6, 0, 0] {
         plan.notes.push(
             "the source is older than 6.0: index and option changes are not seen while it is \
-             copied, and writes cannot be blocked for the cut-over"
+             copied"
                 .into(),
         );
     }
+    if !source.has_last_writes().await? {
+        plan.notes.push(
+            "the source is a single member of its replica set and not the primary: it can be copied and followed, and \
+             for the cut-over name the whole replica set with --from"
+                .into(),
+        );
+    }
+    plan.notes.extend(clocks::note(source, destination).await?);
+    plan.notes.extend(block::obstacle(source).await);
     Ok(plan)
 }
 
 /// Plans one collection or view that the source lists.
 ///
 /// # Errors
-/// A precondition that names the first thing in the way; a server's error.
+/// Returns a precondition error that names the first obstacle, or a server's error.
 pub(crate) async fn plan_one(
     source: &Endpoint,
     destination: &Endpoint,
@@ -279,7 +303,7 @@ async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed
             ));
         }
     }
-    // A time series that is named is refused; patterns leave it out, and the operator is told.
+    // A time series is refused if it is named. Patterns leave it out, and the plan reports that.
     let selects = |selector: &&Selector, listed: &Listed| {
         listed.kind != Kind::TimeSeries || matches!(selector, Selector::One { .. })
     };
@@ -342,10 +366,11 @@ async fn planned(from: &Handle, to: &Namespace, kind: Kind, creates: bool) -> Re
         sharded_by,
         creates,
         gone: None,
+        holds_name: false,
     })
 }
 
-/// The fields of a shard key that an `_id` does not tell.
+/// Returns the fields of a shard key that are neither `_id` nor within `_id`.
 #[must_use]
 pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
     let of_the_id = |field: &str| field == "_id" || field.starts_with("_id.");
@@ -356,7 +381,7 @@ pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
 /// Checks that these are the clusters of a plan.
 ///
 /// # Errors
-/// A precondition that names the cluster that is another one.
+/// Returns a precondition error that names the cluster with another identity.
 pub fn check_identity(plan: &Plan, source: &Endpoint, destination: &Endpoint) -> Result<()> {
     for (endpoint, identity) in
         [(source, &plan.source_identity), (destination, &plan.destination_identity)]
@@ -376,47 +401,77 @@ pub fn check_identity(plan: &Plan, source: &Endpoint, destination: &Endpoint) ->
     Ok(())
 }
 
-/// The collections of a plan, ready to be read and written, with their definitions at the source.
+/// A collection of a plan, with its handles and definitions.
+#[derive(Clone, Debug)]
+pub struct Paired {
+    /// Its handles at the source and at the destination.
+    pub pair: Pair,
+    /// Its definition at the source; an empty one if the collection is gone.
+    pub definition: Definition,
+    /// Its definition at the destination; `None` if it does not exist there.
+    pub existing: Option<Definition>,
+}
+
+/// Reads the definitions of a plan's collections at both sides, and returns them ready to be read and written.
 ///
 /// # Errors
-/// Fails if a server does not answer, or a collection of the source is gone.
-pub async fn pairs(
-    plan: &Plan,
-    source: &Endpoint,
-    destination: &Endpoint,
-) -> Result<Vec<(Pair, Definition)>> {
+/// Fails if a server does not reply or has another identity; [`Error::Disrupted`] if the source no longer has one of
+/// the collections, or its name belongs to another kind.
+#[crate::boxed]
+pub async fn pairs(plan: &Plan, source: &Endpoint, destination: &Endpoint) -> Result<Vec<Paired>> {
     check_identity(plan, source, destination)?;
     let filter = plan.filter.as_deref().map(parse_filter).transpose()?;
-    let mut pairs = Vec::new();
-    for planned in &plan.collections {
+    let filter = &filter;
+    let looks = plan.collections.iter().map(|planned| async move {
         let source = Handle::new(source.clone(), planned.from.clone());
         let definition = if planned.gone.is_some() {
             Definition {
                 kind: Kind::Collection,
                 options: doc! {},
                 indexes: vec![],
+                building: vec![],
                 shard_key: None,
             }
         } else {
-            source.definition().await?.ok_or_else(|| Error::Disrupted {
-                ns: planned.from.to_string(),
-                what: "dropped".into(),
-            })?
+            definition_of(&source).await?
         };
         let mut destination = Handle::new(destination.clone(), planned.to.clone());
         let existing = destination.definition().await?;
         destination.bypass_validation =
             definition.is_validated() || existing.as_ref().is_some_and(Definition::is_validated);
-        let shard_key = existing.and_then(|existing| existing.shard_key);
+        let shard_key = existing.as_ref().and_then(|existing| existing.shard_key.as_ref());
         let pair = Pair {
             source,
             destination,
             filter: filter.clone(),
             is_collated: definition.is_collated(),
-            shard_key: key_fields(shard_key.as_ref()),
+            shard_key: key_fields(shard_key),
             has_foreign: plan.into_existing,
         };
-        pairs.push((pair, definition));
+        Ok(Paired { pair, definition, existing })
+    });
+    let looks: Vec<_> = looks.collect();
+    stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await
+}
+
+/// Reads the definition of a collection at the source.
+///
+/// # Errors
+/// Fails if the source does not reply; [`Error::Disrupted`] if the name does not exist, or is a view or a time series.
+pub(crate) async fn definition_of(from: &Handle) -> Result<Definition> {
+    let disrupted = |what: String| Error::Disrupted { ns: from.ns.to_string(), what };
+    let definition = from.definition().await?.ok_or_else(|| disrupted("dropped".into()))?;
+    match definition.kind {
+        Kind::Collection => Ok(definition),
+        other => Err(disrupted(replaced_by(other))),
     }
-    Ok(pairs)
+}
+
+/// Returns the event that ended a collection whose name now belongs to `kind`, as a past participle.
+pub(crate) fn replaced_by(kind: Kind) -> String {
+    match kind {
+        Kind::Collection => "replaced by another collection".into(),
+        Kind::View => "replaced by a view".into(),
+        Kind::TimeSeries => "replaced by a time series".into(),
+    }
 }

@@ -1,20 +1,24 @@
-//! Preparing a copy: T0, the collections, the slices, the horizon.
+//! Prepares a copy: T0, the collections, the slices, the horizon.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::bson::input;
-use crate::copy::Clusters;
-use crate::copy::preflight::{self, Plan, Planned};
-use crate::error::{Error, Result};
+use crate::copy::preflight::{self, Paired, Plan, Planned};
+use crate::copy::{Clusters, LOOKS_AT_ONCE};
+use crate::error::Result;
 use crate::replicate::apply::Pair;
 use crate::replicate::split_points::cut;
 use crate::server::collection::{Definition, Handle};
+use crate::server::retention::Suspension;
 use crate::server::shard;
 use crate::state::leases::{Leases, Slice};
 
-/// Default size of a slice, in bytes: a few seconds' work, of which little is lost.
+/// Default size of a slice, in bytes: it takes a few seconds to copy, so little work is lost with it.
 pub const SLICE_BYTES: u64 = 64 * 1024 * 1024;
+/// Most slices of one collection.
 const SLICES_MAX: u64 = 4_096;
 
-/// Creates collections, slices and the horizon. Each part may find itself done.
+/// Creates the collections, the slices and the horizon, and returns T0. Every part is idempotent.
 pub(crate) async fn prepare(
     clusters: &Clusters,
     plan: &Plan,
@@ -22,18 +26,16 @@ pub(crate) async fn prepare(
     slice_bytes: u64,
 ) -> Result<(u32, u32)> {
     let t0 = clusters.source.cluster_time().await?;
-    for planned in &plan.collections {
-        make(clusters, plan, planned).await?;
-    }
-    // Slices of an attempt that died here are replaced as a whole: none was leased.
+    make_all(clusters, plan, &plan.collections).await?;
+    // Slices of an attempt that died here are all replaced: no process has leased one.
     leases.remove().await?;
     cut_from(0, clusters, plan, leases, slice_bytes).await?;
     leases.set_horizon(t0).await?;
     Ok((t0.time, t0.increment))
 }
 
-/// As [`prepare`], for the collections from number `first` on, which joined a job whose others are
-/// copied. Until all of it is done, no process reads any of these slices.
+/// Does as [`prepare`] for the collections from number `first` on, which joined a job whose other collections are
+/// copied. No process reads any of these slices until all of this is done.
 pub(crate) async fn prepare_joined(
     first: usize,
     clusters: &Clusters,
@@ -41,17 +43,23 @@ pub(crate) async fn prepare_joined(
     leases: &Leases,
     slice_bytes: u64,
 ) -> Result<()> {
-    // Their slices are to be read from a state that holds the changes which the job's stream has
-    // passed.
+    // The bulk of these slices must be read from a state that includes all changes that the job's stream has passed.
     leases.set_horizon(clusters.source.cluster_time().await?).await?;
-    for planned in &plan.collections[first..] {
-        make(clusters, plan, planned).await?;
-    }
+    make_all(clusters, plan, &plan.collections[first..]).await?;
     leases.remove_from(first).await?;
     cut_from(first, clusters, plan, leases, slice_bytes).await
 }
 
-/// Creates a collection like the source's.
+/// Creates collections like the source's, several at a time. Sharded collections are created one by one, since a shard
+/// takes part in one chunk migration at a time.
+async fn make_all(clusters: &Clusters, plan: &Plan, all: &[Planned]) -> Result<()> {
+    let at_once = if plan.shard_key.is_some() { 1 } else { LOOKS_AT_ONCE };
+    let each: Vec<_> = all.iter().map(|planned| make(clusters, plan, planned)).collect();
+    stream::iter(each).buffered(at_once).try_collect().await
+}
+
+/// Creates one collection like the source's, and shards it if the plan has a shard key. Does nothing for a collection
+/// that is gone.
 async fn make(clusters: &Clusters, plan: &Plan, planned: &Planned) -> Result<()> {
     if planned.gone.is_some() {
         return Ok(());
@@ -59,13 +67,11 @@ async fn make(clusters: &Clusters, plan: &Plan, planned: &Planned) -> Result<()>
     let to = Handle::new(clusters.destination.clone(), planned.to.clone());
     let from = Handle::new(clusters.source.clone(), planned.from.clone());
     if to.definition().await?.is_none() {
-        let definition = from.definition().await?.ok_or_else(|| Error::Disrupted {
-            ns: planned.from.to_string(),
-            what: "dropped".into(),
-        })?;
-        to.create(&definition.options).await?;
+        let options = preflight::definition_of(&from).await?.options;
+        let suspension = Suspension::between(&clusters.source, &clusters.destination);
+        to.create(&suspension.options(&options)).await?;
     }
-    // A collection of this job's making may be left half split by an attempt that died.
+    // An attempt that died may have left a collection, created by this job, only partly split.
     if let Some(key) = &plan.shard_key
         && (planned.creates || to.shard_key().await?.is_none())
     {
@@ -82,12 +88,14 @@ async fn cut_from(
     slice_bytes: u64,
 ) -> Result<()> {
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
-    for (ns, (pair, definition)) in pairs.iter().enumerate().skip(first) {
+    let each = pairs.iter().enumerate().skip(first);
+    let each = each.map(|(ns, Paired { pair, definition, .. })| async move {
         let size = plan.collections[ns].size;
         let count = size.bytes / slice_bytes.max(1);
-        leases.create(&slices(ns, pair, definition, size.documents, count).await?).await?;
-    }
-    Ok(())
+        leases.create(&slices(ns, pair, definition, size.documents, count).await?).await
+    });
+    let each: Vec<_> = each.collect();
+    stream::iter(each).buffered(LOOKS_AT_ONCE).try_collect().await
 }
 
 async fn slices(
@@ -97,8 +105,7 @@ async fn slices(
     documents: u64,
     count: u64,
 ) -> Result<Vec<Slice>> {
-    // A collection is one slice if its `_id`s are not ordered by their bytes, or not ordered at
-    // all.
+    // A collection is one slice if its `_id`s are not ordered by their bytes, or not ordered at all.
     let is_whole = pair.is_collated || definition.is_capped();
     let wanted = if is_whole { 1 } else { count.clamp(1, SLICES_MAX) };
     let cuts = cut(&pair.source, documents, wanted).await?;

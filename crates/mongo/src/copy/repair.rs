@@ -1,19 +1,18 @@
-//! Copying again exactly the documents that a verification found different.
+//! Repair: copies again exactly the documents that a verification found different.
 //!
-//! The idea is that of the Mailbox migration ("Handling the unexpected", 2013): not every cause can
-//! be foreseen, but every document that came out wrong can be named, so a tool that re-copies named
-//! documents mends them all. Each document is read anew from the source and the destination is made
-//! equal to that ([`crate::replicate::apply`]), then the written documents are verified like any
-//! other copy.
+//! The idea is that of the Mailbox migration ("Handling the unexpected", 2013): not every cause can be foreseen, but
+//! every document that is wrong can be named, so a tool that copies named documents again repairs all of them. Each
+//! document is read again from the source, the destination is made equal to it ([`crate::replicate::apply`]), and the
+//! written documents are verified like any other copy.
 //!
 //! Invariants:
-//! - Only documents that the file names are written, and those that a unique index ties to them.
-//! - Nothing is called repaired that was not found equal afterwards.
-//! - One document that the destination refuses does not keep the others from being repaired.
-//! - Memory is bounded: the file is worked through in parts of [`PART_LEN`].
+//! - Only documents that the file names are written, and those that conflict with them in a unique index.
+//! - A document counts as repaired only after it was found equal.
+//! - A document that the destination refuses does not prevent the repair of the others.
+//! - Memory is bounded: the file is processed in parts of [`PART_LEN`] lines.
 //!
-//! A copy that follows the source may write the same documents at the same time; whichever wrote
-//! the older state last is caught by the verification, and repaired again.
+//! A copy that follows the source may write the same documents at the same time. If the older state of a document is
+//! written last, the verification finds it, and the document is repaired again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,29 +36,30 @@ use crate::verify::{
     Difference, Mismatch, MismatchFileError, Mode, Retries, Spec, Unwatched, verify,
 };
 
-/// Lines of the file that are worked on together.
+/// Number of lines of the file that are processed together.
 const PART_LEN: usize = 10_000;
-/// Documents made equal by one call.
+/// Number of documents that one call makes equal.
 const BATCH_LEN: usize = 500;
-/// Attempts to repair the documents that a verification still finds different.
+/// Most attempts to repair the documents that a verification still finds different.
 const ATTEMPTS_MAX: u32 = 3;
-/// Rounds in which documents that held a unique index's value are written again.
+/// Most rounds in which documents that were displaced from a unique index are written again.
 const DISPLACED_ROUNDS_MAX: u32 = 16;
 
+/// Retries of one write of a batch.
 const BUDGET: Budget = Budget {
     attempts_max: 60,
     elapsed_max: Duration::from_secs(120),
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
 
-/// The documents to repair, and how patiently they are verified.
+/// The filter, the retries and the limits of a repair.
 #[derive(Clone, Debug)]
 pub struct RepairSpec {
-    /// Only documents that match it exist at the source, as far as the copy goes.
+    /// Condition that the copied documents match: a document that does not match it counts as absent at the source.
     pub filter: Option<Document>,
-    /// The pauses of the verification afterwards.
+    /// The retries of the verification after the writes.
     pub retries: Retries,
-    /// Most refused or remaining documents that the report lists; it counts all of them.
+    /// Most refused documents, and most remaining ones, that the report lists; it counts all of them.
     pub listed_max: usize,
 }
 
@@ -72,60 +72,60 @@ impl Default for RepairSpec {
 /// A document that the destination refuses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refused {
-    /// The document.
+    /// The document and its difference, as the file names them.
     #[serde(flatten)]
     pub mismatch: Mismatch,
-    /// The destination's message.
+    /// The error that the destination returned.
     pub cause: String,
-    /// The remedy.
+    /// The remedy, if one is known.
     pub help: Option<String>,
 }
 
 /// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RepairReport {
-    /// Documents that the file named.
+    /// Number of documents that the file named.
     pub named: u64,
-    /// Documents written at the destination.
+    /// Number of documents that were written at the destination.
     pub written: u64,
-    /// Documents deleted there, or found absent already.
+    /// Number of documents that were deleted at the destination, or found absent already.
     pub deleted: u64,
-    /// Named documents found equal afterwards.
+    /// Number of named documents that were found equal afterwards.
     pub repaired: u64,
-    /// Documents that the destination refuses.
+    /// Number of documents that the destination refuses.
     pub refused: u64,
-    /// Documents that were written, and are different all the same.
+    /// Number of documents that were written and still differ.
     pub remaining: u64,
-    /// The first of those that were refused.
+    /// The first documents that were refused.
     pub refusals: Vec<Refused>,
-    /// The first of those that remain.
+    /// The first documents that still differ.
     pub differences: Vec<Mismatch>,
 }
 
 impl RepairReport {
-    /// True if every named document is equal now.
+    /// True if every named document is now equal.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.refused == 0 && self.remaining == 0
     }
 }
 
-/// Why a repair ended early.
+/// The error that ended a repair early.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] MismatchFileError),
-    /// A cluster, or one of the collections that the file names.
+    /// An error of a cluster, or of a collection that the file names.
     #[error(transparent)]
     Cluster(#[from] Error),
 }
 
-/// Repairs the documents that `mismatches` names. `progress` receives the number of documents done.
+/// Repairs the documents that `mismatches` names. `progress` receives the number of documents processed so far.
 ///
 /// # Errors
-/// A line that cannot be used, a collection that does not exist, a server's error that retries did
-/// not mend. Documents that were repaired before that stay repaired; running again is safe.
+/// Fails on a line that cannot be used, on a collection that does not exist, and on a server's error that persists
+/// despite retries. Documents that were repaired before that stay repaired; it is safe to run the repair again.
 pub async fn repair(
     source: &Endpoint,
     destination: &Endpoint,
@@ -187,8 +187,7 @@ async fn pair(
         filter: spec.filter.clone(),
         is_collated: from.is_collated() || to.is_collated(),
         shard_key: key_fields(to.shard_key.as_ref()),
-        // A document that holds a unique index's value is removed only once it is known to be
-        // stale.
+        // A document that has a unique index's value is removed only once it is known to be stale.
         has_foreign: true,
     })
 }
@@ -240,7 +239,7 @@ async fn still_differing(
     Ok(found.differences)
 }
 
-/// Makes the destination equal, batch by batch; a batch with a refused document one by one.
+/// Makes the documents equal in batches. If a document of a batch is refused, the batch is written one by one.
 async fn write_all(
     pair: &Pair,
     mismatches: &[Mismatch],
@@ -298,14 +297,14 @@ fn add(report: &mut RepairReport, tally: Tally) {
     report.deleted += tally.deleted;
 }
 
-/// Makes the documents equal, and those that had to be moved out of a unique index's way.
+/// Makes the documents equal, and those that had to be displaced because of a unique index.
 async fn write_batch(pair: &Pair, ids: &[Id], control: &Control) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut ids = ids.to_vec();
     for _ in 0..DISPLACED_ROUNDS_MAX {
         let mut stale = Vec::new();
         let done = write_once(pair, &ids, control, &mut stale).await;
-        // Documents that were displaced must be written again even when another was refused.
+        // Documents that were displaced must be written again even if another one was refused.
         let refusal = match done {
             Ok(more) => {
                 tally.written += more.written;
@@ -347,7 +346,7 @@ async fn write_once(
     let began = std::time::Instant::now();
     loop {
         attempt += 1;
-        // Read anew at each attempt, so that everything acknowledged before it counts.
+        // The read is repeated at each attempt, so that it includes all writes acknowledged before that.
         let tried = async {
             let now = pair.source.endpoint.cluster_time().await?;
             apply(pair, &wants, ReadAt::After(now), stale).await
@@ -366,7 +365,7 @@ async fn write_once(
     }
 }
 
-/// Deletes every copy of these `_id`s at the destination, whichever shard holds it.
+/// Deletes every copy of these `_id`s at the destination, on all shards.
 async fn remove_all(pair: &Pair, ids: &[&Id]) -> Result<()> {
     let statements: Vec<RawDocumentBuf> =
         ids.iter().map(|id| rawdoc! {"q": {"_id": {"$eq": id.as_raw()}}, "limit": 0}).collect();

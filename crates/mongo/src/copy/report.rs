@@ -1,4 +1,4 @@
-//! The progress of a copy.
+//! Progress reports of a copy.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::follow::CAUGHT_UP_MS;
 use super::{Copying, KIND};
 use crate::replicate::route::{Reader, Route};
 
-/// More flows than this make a line too long to read, and a record that is slow to write.
+/// Most flows that a report shows: with more, the line is too long to read and the record slow to write.
 const FLOWS_SHOWN: usize = 6;
 
 impl Copying<'_> {
@@ -35,11 +35,22 @@ impl Copying<'_> {
         } else if !self.state.is_indexed {
             obstacles.push("the indexes are not built yet".to_owned());
         } else if progress.behind_ms > CAUGHT_UP_MS {
-            obstacles.push(format!("the destination is {} ms behind", progress.behind_ms));
+            let cause = self.run.control().slowed_by().map(|cause| format!(": {cause}"));
+            let behind = format!("the destination is {} ms behind", progress.behind_ms);
+            obstacles.push(behind + &cause.unwrap_or_default());
         }
         if is_copied {
             obstacles.extend(self.catalog_obstacles());
         }
+        if !self.has_last_writes {
+            obstacles.push(
+                "the source is a single secondary: the cut-over needs the whole replica set".into(),
+            );
+        }
+        // The lag dates from the last reply, which may be older than the obstacle.
+        let blocked_by = self.run.control().blocked_by();
+        let is_slowed = blocked_by == self.run.control().slowed_by();
+        obstacles.extend(blocked_by.clone().filter(|_| is_copied && !is_slowed));
         let job = &self.run.record().id;
         let rate = self.meter.rate_s().filter(|_| !is_copied);
         let held = format!("{} changes held, {} read", progress.held, progress.changes_read);
@@ -54,12 +65,12 @@ impl Copying<'_> {
             eta_ms: if is_copied { None } else { self.meter.eta_ms(Some(self.total.1)) },
             rate_bytes_s: rate,
             rate_documents_s: rate.map(|rate| rate * ratio(done.0, done.1)),
-            blocked_by: self.run.control().blocked_by(),
+            blocked_by,
             doing: held,
             ..Progress::default()
         };
         if self.run.record().kind != KIND {
-            // It compares, and takes the collection's name, by itself.
+            // A reshard job compares, and takes the collection's name, by itself.
             let flows = self.route.as_ref().map(|route| flows(route)).unwrap_or_default();
             let is_told = !is_copied && !flows.is_empty();
             let doing = if is_told { told(&flows) } else { shown.doing };
@@ -71,7 +82,7 @@ impl Copying<'_> {
             next: if obstacles.is_empty() {
                 match self.state.way_back() {
                     None => format!("imago verify, then imago cutover {job}"),
-                    // The new cluster's indexes are its own, that of its shard key among them.
+                    // The new cluster's indexes, including the index of its shard key, are its own.
                     Some(back) => format!(
                         "imago verify --documents-only, then imago cutover {} --rollback",
                         back.from
@@ -86,7 +97,7 @@ impl Copying<'_> {
     }
 }
 
-/// Bytes that this process sent from shard to shard, the largest flows first.
+/// Returns the bytes that this process sent from shard to shard, the largest flows first.
 fn flows(route: &Route) -> Vec<Flow> {
     let mut sent: Vec<(usize, usize, u64)> =
         route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0).collect();
@@ -99,7 +110,7 @@ fn flows(route: &Route) -> Vec<Flow> {
     sent.iter().take(FLOWS_SHOWN).map(flow).collect()
 }
 
-/// The same as a line.
+/// Formats flows as one line.
 fn told(flows: &[Flow]) -> String {
     let one = |Flow { from, to, bytes }: &Flow| format!("{from} to {to}: {} MB", bytes / 1_000_000);
     flows.iter().map(one).collect::<Vec<String>>().join(", ")

@@ -1,4 +1,4 @@
-//! The state of a copy in its job's record: the next process begins from it.
+//! The state of a copy in its job's record. A process that resumes the job starts from it.
 
 mod earlier;
 mod job;
@@ -19,16 +19,16 @@ use crate::copy::preflight::Planned;
 use crate::error::{Error, Result};
 use crate::replicate::changes::Start;
 use crate::replicate::coordinator::Checkpoint;
+use crate::server::retention::Retention;
 
 use earlier::Flat;
 pub use job::{Commit, CutOver, Job, SourceBlock, WayBack};
 
-/// A resume token as a record keeps it: the whole document, as canonical extended JSON.
+/// A resume token as a record holds it: the whole document, as canonical extended JSON.
 ///
-/// Besides `_data` it has `_typeBits` wherever an `_id` is a number that its key string alone does not
-/// tell (a 64-bit integer, a double, a decimal), and servers refuse a token without them. Records of
-/// versions that kept `_data` alone are read: their stream begins at the time of the last change that
-/// was applied.
+/// Besides `_data`, a token has `_typeBits` if an `_id` is a number whose type the key string alone does not determine
+/// (a 64-bit integer, a double, a decimal), and servers refuse a token without them. Records of versions that stored
+/// `_data` alone can be read: their stream starts at the time of the last applied change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResumeToken(String);
@@ -39,54 +39,58 @@ impl ResumeToken {
         text.map(Self).map_err(|e| Error::malformed("a resume token", e))
     }
 
-    /// The token as the server gave it.
+    /// Returns the token document as the server sent it.
     fn whole(&self) -> Result<RawDocumentBuf> {
         ext_json::parse_document(&self.0).map_err(|e| Error::malformed("the job's resume token", e))
     }
 
-    /// True for a token of a version that kept `_data` alone.
+    /// True for a token of a version that stored `_data` alone.
     fn is_cut(&self) -> bool {
         !self.0.starts_with('{')
     }
 }
 
-/// The progress of a copy, as its record keeps it.
+/// The progress of a copy, persisted as the checkpoint of its record.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct State {
-    /// The source's time before anything was read: seconds and increment.
+    /// The source's cluster time before any document was read: seconds and increment.
     pub t0: Option<(u32, u32)>,
-    /// The token from which the stream resumes, once a change was applied.
+    /// The token from which the stream resumes; `None` until a change has been applied.
     pub token: Option<ResumeToken>,
-    /// The source's time at that token.
+    /// The source's cluster time at `token`: seconds and increment.
     pub applied_to: Option<(u32, u32)>,
     /// True once the indexes are built.
     pub is_indexed: bool,
-    /// Collections that joined since the plan was made, numbered behind those of the plan.
+    /// Collections that have joined since the plan was made, numbered after those of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<Joined>,
-    /// Views that joined.
+    /// Views that have joined since the plan was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined_views: Vec<Planned>,
-    /// Collections that the source does not have any more, by their number.
+    /// Collections that the source no longer has, by their number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gone: BTreeMap<usize, Gone>,
-    /// The names of each collection's indexes at the source when they were last followed, once they
-    /// are built: one of these that the source no longer has is dropped, also when it went while
-    /// no process worked at the job. Others at the destination are not the job's.
+    /// The names of each collection's indexes at the source when the job last followed them, once they are built. An
+    /// index that is listed here and that the source no longer has is dropped, even if the source dropped it while no
+    /// process worked at the job. Other indexes at the destination are not the job's.
     #[serde(default)]
     pub followed_indexes: Vec<Vec<String>>,
+    /// The retention rules (expiry of documents) that each collection of the destination gets at the end, by the
+    /// collection's number. They are suspended while the job follows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub retention: BTreeMap<usize, Retention>,
     /// The state that only this kind of job has.
     pub job: Job,
 }
 
 impl State {
-    /// The state of a job that is a change of shape, before it began.
+    /// Creates the initial state of a reshard job.
     #[must_use]
     pub fn of_reshard() -> Self {
         Self { job: Job::Reshard(Commit::default()), ..Self::default() }
     }
 
-    /// The cut-over, unless the job is a change of shape.
+    /// Returns the cut-over, or `None` for a reshard job.
     #[must_use]
     pub fn cut_over(&self) -> Option<&CutOver> {
         match &self.job {
@@ -95,7 +99,7 @@ impl State {
         }
     }
 
-    /// The cut-over of a job that is known to be no change of shape.
+    /// Returns the cut-over. The caller knows that the job is not a reshard job.
     pub(crate) fn cut_over_mut(&mut self) -> &mut CutOver {
         match &mut self.job {
             Job::Copy(cut_over) | Job::WayBack(WayBack { cut_over, .. }) => cut_over,
@@ -103,7 +107,7 @@ impl State {
         }
     }
 
-    /// The way back, if the job is one.
+    /// Returns the state of a reverse job, or `None` if the job is not one.
     #[must_use]
     pub fn way_back(&self) -> Option<&WayBack> {
         match &self.job {
@@ -112,14 +116,14 @@ impl State {
         }
     }
 
-    /// The same after the block that an attempt at the cut-over had set was lifted.
+    /// Returns the state without the block that an attempt at the cut-over had set, after that block was lifted.
     #[must_use]
     pub fn with_block_lifted(mut self) -> Self {
         self.cut_over_mut().block = SourceBlock::None;
         self
     }
 
-    /// The commit, if the job is a change of shape.
+    /// Returns the commit of a reshard job, or `None` for other jobs.
     #[must_use]
     pub fn commit(&self) -> Option<&Commit> {
         match &self.job {
@@ -128,7 +132,7 @@ impl State {
         }
     }
 
-    /// The commit of a job that is known to be a change of shape.
+    /// Returns the commit. The caller knows that the job is a reshard job.
     pub(crate) fn commit_mut(&mut self) -> &mut Commit {
         match &mut self.job {
             Job::Reshard(commit) => commit,
@@ -136,23 +140,23 @@ impl State {
         }
     }
 
-    /// True if the job leads back to a cluster that refuses its users' writes meanwhile.
+    /// True if this is a reverse job whose destination, the old cluster, refuses its users' writes meanwhile.
     #[must_use]
     pub fn is_destination_blocked(&self) -> bool {
         self.way_back().is_some_and(|back| back.is_destination_blocked)
     }
 
-    /// Notes that the cluster that the job leads back to takes its users' writes again.
+    /// Records that a reverse job's destination, the old cluster, admits its users' writes again.
     pub(crate) fn unblock_destination(&mut self) {
         if let Job::WayBack(back) = &mut self.job {
             back.is_destination_blocked = false;
         }
     }
 
-    /// Refuses to go on while it is unknown where the clients are.
+    /// Refuses to resume a job while it is unknown which cluster the clients use.
     ///
     /// # Errors
-    /// A precondition that says how to decide it.
+    /// Returns a precondition error that says how to decide it.
     pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
         if !self.cut_over().is_some_and(|cut_over| cut_over.hook_begun) {
             return Ok(());
@@ -174,10 +178,10 @@ impl State {
     }
 }
 
-/// The state of a job.
+/// Reads the state of a job from its record, also in the format of earlier versions.
 ///
 /// # Errors
-/// Fails if the record is not one of a copy.
+/// Fails if the state cannot be parsed, or belongs to another kind of job than the record.
 pub fn state_of(record: &Record) -> Result<State> {
     let malformed = |e: serde_json::Error| Error::malformed("the job's state", e);
     let mut kept = record.checkpoint.clone();
@@ -195,31 +199,30 @@ pub fn state_of(record: &Record) -> Result<State> {
     Ok(state)
 }
 
-/// Saves how far the job is, unless it is to end.
+/// Saves the state as the job's checkpoint, unless the job is to end.
 pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save(value).await.map_err(Error::from)
 }
 
-/// Saves the state that a successor needs, also when the job is to end; an error when it is no
-/// longer this process's.
+/// Saves the state that a successor needs, even if the job is to end. Fails if this process no longer owns the job.
 pub(crate) async fn save_at_last(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save_at_last(value).await.map_err(Error::from)
 }
 
-/// Writes down how far the stream is applied.
+/// Records the position up to which the stream is applied.
 pub(super) fn note(state: &mut State, checkpoint: &Checkpoint) -> Result<()> {
     state.token = Some(ResumeToken::of(&checkpoint.token)?);
     state.applied_to = Some((checkpoint.time.time, checkpoint.time.increment));
     Ok(())
 }
 
-/// The position at which a process that resumes from this state opens the stream.
+/// Returns the position at which a process that resumes from this state opens the stream.
 pub(super) fn start_of(state: &State) -> Result<Start> {
     let time = match &state.token {
         Some(token) if !token.is_cut() => return Ok(Start::After(token.whole()?)),
-        // Changes are idempotent: those that are applied twice do no harm.
+        // Changes are idempotent: applying some of them twice is harmless.
         Some(_) => state.applied_to,
         None => state.t0,
     };

@@ -1,38 +1,55 @@
-//! The indexes and options of a job's collections: built after the bulk, then kept like the source's.
+//! The indexes and options of a job's collections: built after the bulk, then kept equal to the source's.
+//!
+//! The source's stream reports most of their changes. It does not report all: the server's own `reshardCollection`
+//! builds the index of the new key in a collection of another name. So both catalogs are also compared periodically
+//! and before a cut-over. Differences that the job cannot remove by itself are obstacles to a cut-over.
+//!
+//! The retention rules are the exception: see [`crate::server::retention`].
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::Document;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use imago_job::control::Control;
 use tokio::task::JoinSet;
 
 use super::catalog::sync_views;
 use super::functions::sync_functions;
-use super::{Copying, retry_transient};
-use crate::error::Result;
-use crate::server::collection::{Definition, Handle};
-use crate::server::shard::serves;
+use super::{Copying, LOOKS_AT_ONCE, retry_transient, save};
+use crate::copy::preflight::{Plan, Planned};
+use crate::error::{Error, Result};
+use crate::replicate::apply::Pair;
+use crate::server::collection::{Definition, Handle, Kind};
+use crate::server::retention::Suspension;
+use crate::server::shard::{index_gaps, serves};
 use crate::server::structure::{
     Change, build, change_to, is_unique, modify_index, modify_options, name_of,
 };
 use crate::server::timing::PATIENCE;
+use crate::verify::{StructureDifference, index_differences, options_differences};
 
 impl Copying<'_> {
-    /// Builds the indexes of every collection, and defines the views. `besides` is built in the first
-    /// collection even if it lists it: of a sharded one a single shard speaks for all.
+    /// Builds the indexes of every collection, and defines the views and stored functions. `besides` is built in the
+    /// first collection even if the collection already lists it: for a sharded collection, the list comes from a
+    /// single shard.
     ///
     /// # Errors
-    /// An error that ends the job, including a unique index that the source's own documents break.
+    /// Returns an error that ends the job, such as a unique index that the source's own documents violate.
     pub async fn build_indexes(&mut self, besides: Option<Document>) -> Result<()> {
+        let suspension = self.suspension();
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
-        for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
+        let (pairs, control) = (Arc::clone(&self.pairs), self.run.control().clone());
+        let is_gone = (0..pairs.len()).map(|ns| self.coordinator.is_gone(ns)).collect();
+        let have = indexes_of(&pairs, is_gone, &control).await?;
+        for ((pair, definition), have) in self.pairs.iter().zip(self.definitions.iter()).zip(have) {
+            let definition = suspension.applied_to(definition);
             if self.coordinator.is_gone(plain.len()) {
                 plain.push((pair.destination.clone(), Vec::new()));
                 unique.push((pair.destination.clone(), Vec::new()));
                 continue;
             }
-            let look = || pair.destination.indexes();
-            let have = retry_transient("look at the indexes", self.run.control(), look).await?;
             let missing =
                 |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
             let missing = definition.indexes.iter().filter(missing).cloned();
@@ -40,11 +57,12 @@ impl Copying<'_> {
             plain.push((pair.destination.clone(), of_plain));
             unique.push((pair.destination.clone(), of_unique));
         }
-        if let Some(index) = besides {
+        if let Some(mut index) = besides {
+            suspension.index(&mut index);
             plain[0].1.retain(|other| name_of(other) != name_of(&index));
             plain[0].1.push(index);
         }
-        // Changes go on being applied while these are built.
+        // The coordinator continues to apply changes while these indexes are built.
         let mut builds = JoinSet::new();
         let control = self.run.control().clone();
         builds.spawn(async move { build(&plain, &control).await });
@@ -67,16 +85,18 @@ impl Copying<'_> {
         let names = |definition: &Definition| {
             definition.indexes.iter().map(name_of).map(str::to_owned).collect()
         };
-        // Those of collections that others joined later are known from when they were followed last.
+        // For collections that were there before others joined, the names are those of when they were last followed.
         let known = self.state.followed_indexes.len();
         self.state.followed_indexes.extend(self.definitions.iter().skip(known).map(names));
-        // The checkpoint may be past the changes of indexes and options that were seen so far: all
-        // of them are followed before a successor would take them for followed.
+        // The checkpoint may be past the changes of indexes and options that were seen so far. All of them are
+        // followed now, since a successor would assume that they were.
         let seen = self.coordinator.take_structure();
-        for ns in 0..self.pairs.len() {
-            if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
-                self.match_patiently(ns).await?;
-            }
+        let mut outdated: BTreeSet<usize> = seen.into_iter().map(|(ns, _)| ns).collect();
+        let (pairs, definitions) = (Arc::clone(&self.pairs), Arc::clone(&self.definitions));
+        let (plan, control) = (self.plan.clone(), self.run.control().clone());
+        outdated.extend(self::outdated(&pairs, &definitions, &plan, suspension, &control).await?);
+        for ns in outdated {
+            self.match_patiently(ns).await?;
         }
         self.state.is_indexed = true;
         self.save().await
@@ -90,7 +110,7 @@ impl Copying<'_> {
         self.match_patiently(ns).await
     }
 
-    /// Repeats it while a cluster elects or is away: changes that are done already are found done.
+    /// Runs `match_structure`, and repeats it while a cluster elects or is unavailable. The operation is idempotent.
     async fn match_patiently(&mut self, ns: usize) -> Result<()> {
         let began = Instant::now();
         let mut attempt = 0;
@@ -107,22 +127,25 @@ impl Copying<'_> {
         }
     }
 
-    /// Makes indexes and options of a collection equal to those at the source now.
+    /// Makes the indexes and options of a collection equal to those that the source has now.
     async fn match_structure(&mut self, ns: usize) -> Result<()> {
         if self.coordinator.is_gone(ns) {
             return Ok(());
         }
         let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
-        let Some(wanted) = from.definition().await? else { return Ok(()) };
+        let Some(source) = from.definition().await?.filter(is_collection) else { return Ok(()) };
+        let wanted = self.suspension().applied_to(&source);
         let definitions = Arc::clone(&self.definitions);
         let had = &definitions[ns];
-        // A job of an older release, or a reverse one, begins with the source's present indexes.
+        // A job of an older release, and a reverse job, start with the source's present indexes.
         let had_names: Vec<String> = match self.state.followed_indexes.get(ns) {
             Some(names) => names.clone(),
             None => had.indexes.iter().map(|index| name_of(index).to_owned()).collect(),
         };
+        let made = to.definition().await?;
+        self.note_retention(ns, &source, made.as_ref()).await?;
         let have = to.indexes().await?;
-        // The index of the destination's own shard key can neither go nor be hidden.
+        // The index of the destination's own shard key can neither be dropped nor hidden.
         let shard_key = to.shard_key().await?;
         let is_needed = |index: &Document| shard_key.as_ref().is_some_and(|key| serves(index, key));
         for gone in have.iter().filter(|have| {
@@ -146,13 +169,13 @@ impl Copying<'_> {
                 }
             }
         }
-        // A resumed job's knowledge of the source may be as new as `wanted`. If the job itself
-        // created the collection, the options to change are those that the destination has.
-        let mut had = had.options.clone();
+        // The definition that a resumed job has may be as new as `wanted`. So, if the job itself created the
+        // collection, the options to change are those that the destination has.
+        let mut had = self.suspension().options(&had.options);
         if self.plan.collections[ns].creates
-            && let Some(made) = to.definition().await?
+            && let Some(made) = &made
         {
-            had = made.options;
+            had = made.options.clone();
         }
         if wanted.is_validated() && !to.bypass_validation {
             self.pairs = self.coordinator.bypass_validation(ns).await?;
@@ -162,18 +185,217 @@ impl Copying<'_> {
             *names = wanted.indexes.iter().map(|index| name_of(index).to_owned()).collect();
         }
         let mut definitions = (*definitions).clone();
-        definitions[ns] = wanted;
+        definitions[ns] = source;
         self.definitions = Arc::new(definitions);
         Ok(())
     }
 
-    /// A unique index needs both sides to be of one time while it is built.
+    /// Saves the retention rules of collection `ns` before they are changed at the destination.
+    async fn note_retention(
+        &mut self,
+        ns: usize,
+        source: &Definition,
+        destination: Option<&Definition>,
+    ) -> Result<()> {
+        let before = self.state.retention.get(&ns).cloned();
+        self.state.note_retention(ns, self.suspension(), source, destination);
+        if self.state.retention.get(&ns) == before.as_ref() {
+            return Ok(());
+        }
+        self.end_save().await?;
+        save(self.run, &self.state).await
+    }
+
+    pub(super) fn suspension(&self) -> Suspension {
+        Suspension::between(&self.clusters.source, &self.clusters.destination)
+    }
+
+    /// Removes the differences that a comparison of both catalogs found, and records those that remain. The same
+    /// difference is not tried twice in a row.
+    ///
+    /// # Errors
+    /// Returns an error that ends the job.
+    pub(super) async fn match_differing(&mut self, found: Differences) -> Result<()> {
+        let Differences { differing, building } = found;
+        self.building = building;
+        for ns in 0..self.pairs.len() {
+            let Some(found) = differing.get(&ns) else {
+                self.unmatched.remove(&ns);
+                continue;
+            };
+            if self.unmatched.get(&ns) == Some(found) {
+                continue;
+            }
+            match self.follow_structure(ns, "a difference between both catalogs").await {
+                // The comparison below finds the difference again, and it is an obstacle.
+                Err(error @ Error::Server { .. }) if !error.is_transient() => {
+                    tracing::warn!(%error, "the catalogs could not be made equal");
+                }
+                followed => followed?,
+            }
+            let (pair, planned) = (&self.pairs[ns], &self.plan.collections[ns]);
+            let compare = || differences(pair, planned, self.suspension());
+            let compared = retry_transient("compare both catalogs", self.run.control(), compare);
+            let left = compared.await?.differing;
+            if left.is_empty() {
+                self.unmatched.remove(&ns);
+            } else {
+                self.unmatched.insert(ns, left);
+            }
+        }
+        Ok(())
+    }
+
+    /// Describes the indexes and options that the job could not make equal, and the indexes that are being built.
+    pub(super) fn structure_obstacles(&self) -> Vec<String> {
+        let one = |(ns, found): (&usize, &Vec<StructureDifference>)| {
+            let pair = &self.pairs[*ns];
+            let (from, to) = (&pair.source.ns, &pair.destination.ns);
+            let words = found.iter().map(|of| of.in_words()).collect::<Vec<String>>().join("; ");
+            format!("the job could not make {to} like {from}: {words}; make them equal by hand")
+        };
+        self.unmatched.iter().map(one).chain(self.building.clone()).collect()
+    }
+
+    /// Refuses a cut-over that would abort an index build at the source, as of the last inspection.
+    ///
+    /// # Errors
+    /// Returns a precondition error that names the index.
+    pub(super) fn refuse_building(&self) -> Result<()> {
+        match self.building.first() {
+            None => Ok(()),
+            Some(building) => Err(Error::precondition(
+                format!("the job may not be cut over: {building}"),
+                "wait until it is built, or drop it at the source; then try again",
+            )),
+        }
+    }
+
+    /// Builds one index. A unique index is built at a settled point, where both sides are of one time.
     async fn build_one(&mut self, to: &Handle, index: &Document) -> Result<()> {
         if !is_unique(index) {
             return to.create_indexes(std::slice::from_ref(index)).await;
         }
         self.coordinator.settle().await?;
-        to.create_indexes(std::slice::from_ref(index)).await?;
-        self.coordinator.go_on()
+        let built = to.create_indexes(std::slice::from_ref(index)).await;
+        self.coordinator.go_on()?;
+        built
     }
+}
+
+fn is_collection(definition: &Definition) -> bool {
+    definition.kind == Kind::Collection
+}
+
+/// The result of comparing the catalogs of both sides.
+#[derive(Debug, Default)]
+pub(super) struct Differences {
+    /// Indexes and options that differ, by the collection's number.
+    differing: BTreeMap<usize, Vec<StructureDifference>>,
+    /// Descriptions of the indexes that are being built at the source. The build of a unique one may fail, and the
+    /// source admits writes that violate it meanwhile, so the destination gets an index once the source's is complete.
+    building: Vec<String>,
+}
+
+/// The result of comparing one collection.
+#[derive(Default)]
+struct Compared {
+    /// Indexes of the source that are missing or differ at the destination, and options if the job created the
+    /// collection. Further indexes at the destination are its users'.
+    differing: Vec<StructureDifference>,
+    /// The source's definition; `None` if a side has no such collection.
+    source: Option<Definition>,
+}
+
+/// Compares a collection's indexes and options. Returns no differences if a side has no such collection: the stream
+/// reports that.
+async fn differences(pair: &Pair, planned: &Planned, suspension: Suspension) -> Result<Compared> {
+    let (source, destination) =
+        tokio::try_join!(pair.source.definition(), pair.destination.definition())?;
+    let (source, destination) = (source.filter(is_collection), destination.filter(is_collection));
+    let (Some(source), Some(destination)) = (source, destination) else {
+        return Ok(Compared::default());
+    };
+    let wanted = suspension.applied_to(&source);
+    // Retention rules that are in force at the destination would be found as differences, and suspended.
+    let mut differing = index_differences(&wanted, &destination);
+    differing.retain(|difference| difference.source.is_some());
+    if planned.creates {
+        differing.extend(options_differences(&wanted, &destination));
+    }
+    let gaps = index_gaps(&pair.source).await?.into_iter();
+    differing.extend(gaps.map(|gap| StructureDifference {
+        name: gap.index.clone(),
+        source: Some(gap.to_string()),
+        destination: None,
+    }));
+    Ok(Compared { differing, source: Some(source) })
+}
+
+/// Returns the destination's indexes of each collection, and none for a collection that is gone: its name may now be a
+/// view's.
+async fn indexes_of(
+    pairs: &[Pair],
+    is_gone: Vec<bool>,
+    control: &Control,
+) -> Result<Vec<Vec<Document>>> {
+    let looks = pairs.iter().zip(is_gone).map(|(pair, is_gone)| async move {
+        if is_gone {
+            return Ok(Vec::new());
+        }
+        let look = || pair.destination.indexes();
+        retry_transient("look at the indexes", control, look).await
+    });
+    let looks: Vec<_> = looks.collect();
+    stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await
+}
+
+/// Returns the collections that the job created and that now differ from the source's, or whose definition at the
+/// source has changed since this process started.
+async fn outdated(
+    pairs: &[Pair],
+    definitions: &[Definition],
+    plan: &Plan,
+    suspension: Suspension,
+    control: &Control,
+) -> Result<Vec<usize>> {
+    let made = plan.collections.iter().enumerate();
+    let made = made.filter(|(_, planned)| planned.creates && planned.gone.is_none());
+    let looks = made.map(|(n, planned)| async move {
+        let compare = || differences(&pairs[n], planned, suspension);
+        let Compared { differing, source } =
+            retry_transient("compare both catalogs", control, compare).await?;
+        let is_as_begun = source.is_none_or(|source| source == definitions[n]);
+        Ok::<_, Error>((n, !is_as_begun || !differing.is_empty()))
+    });
+    let looks: Vec<_> = looks.collect();
+    let looked: Vec<_> = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await?;
+    Ok(looked.into_iter().filter(|(_, is_outdated)| *is_outdated).map(|(n, _)| n).collect())
+}
+
+/// Compares all collections of a job that are not gone, and returns the differences by the collection's number.
+pub(super) async fn all_differences(
+    pairs: &[Pair],
+    plan: &Plan,
+    suspension: Suspension,
+) -> Result<Differences> {
+    let present = pairs.iter().zip(&plan.collections).enumerate();
+    let present = present.filter(|(_, (_, planned))| planned.gone.is_none());
+    let looks = present.map(|(n, (pair, planned))| async move {
+        Ok::<_, Error>((n, differences(pair, planned, suspension).await?))
+    });
+    let looks: Vec<_> = looks.collect();
+    let mut all = stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
+    let mut differences = Differences::default();
+    while let Some((n, Compared { differing, source })) = all.try_next().await? {
+        if !differing.is_empty() {
+            differences.differing.insert(n, differing);
+        }
+        let building = source.map(|source| source.building).unwrap_or_default();
+        let ns = &pairs[n].source.ns;
+        differences.building.extend(building.iter().map(|index| {
+            format!("the index {index} of {ns} is being built at the source, and the write block would end that")
+        }));
+    }
+    Ok(differences)
 }

@@ -1,4 +1,4 @@
-//! Sharing the bulk: a process that copies slices of a job whose coordinator is another process.
+//! Workers: processes that copy slices of a job whose coordinator is another process.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use crate::server::endpoint::Endpoint;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
 
-/// Copies slices of a job until none is left. `route_of` returns the route of the bulk past the
-/// router, or the reason that workers are refused.
+/// Copies slices of a job until none is left, and returns the number of documents and bytes that were copied.
+/// `route_of` returns the route of the bulk past the router, or the reason that workers are refused.
 ///
 /// # Errors
-/// An error that ends the work; the job goes on without this process.
+/// Returns the error that ended this worker. The job continues without this process.
 pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
     clusters: &Clusters,
     id: &JobId,
@@ -48,7 +48,8 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
         ));
     }
     let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
-    let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+    let (pairs, definitions): (Vec<Pair>, Vec<Definition>) =
+        found.into_iter().map(|of| (of.pair, of.definition)).unzip();
     let counters = Arc::new(Counters::default());
     let worker = Worker {
         pairs: Arc::new(pairs),
@@ -65,7 +66,7 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
         let (id, control) = obedience;
         loop {
             tokio::time::sleep(owner_timing().heartbeat).await;
-            // An unreachable destination is left to the workers, which wait for it.
+            // If the destination is unreachable, the workers wait for it.
             if let Err(error) = follow_requests(&journal, &id, &control).await {
                 tracing::debug!(%error, "the job's requests could not be read");
             }
@@ -82,7 +83,7 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
     Ok(counters.copied())
 }
 
-/// Follows the operator's requests to the job: a worker is paced, paused and ended with it.
+/// Reads the operator's requests to the job, and applies its limits, pause and end to this worker.
 async fn follow_requests(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
     let record = journal.load(id).await?;
     control.throttle().set(record.limits).map_err(JournalError::from)?;

@@ -1,15 +1,15 @@
-//! Errors of servers and of the driver, as a person wants to read them.
+//! Messages of server and driver errors, in a form that is fit for logs and users.
 //!
-//! The driver shows an error with its labels and the whole reply in hexadecimal, and servers quote
-//! documents: keys, filters, values that do not belong in a log. This keeps the message with its
-//! code, and for a missing privilege the command and the database.
+//! The driver prints an error with its labels and the whole reply in hexadecimal, and servers quote documents:
+//! keys, filters, values that do not belong in a log. The message that remains has the error's text and its code;
+//! for a missing privilege it has the command and the database.
 
 use mongodb::error::{Error, ErrorKind};
 
-/// The user lacks the right to the command.
+/// Server error code of a missing privilege.
 pub const UNAUTHORIZED: i32 = 13;
 
-/// The message of an error, without labels, answers and the contents of documents.
+/// Returns the message of an error without labels, replies and the contents of documents.
 #[must_use]
 pub fn said(error: &Error) -> String {
     match error.kind.as_ref() {
@@ -31,7 +31,8 @@ pub fn said(error: &Error) -> String {
     }
 }
 
-/// "not authorized on shop to execute command { insert: … }": the command is the privilege that is missing.
+/// Returns the message for a missing privilege. The server's text is "not authorized on shop to execute command {
+/// insert: … }"; the name of the command stands for the privilege.
 fn unauthorized(message: &str) -> String {
     let parts = message.split_once("not authorized on ").and_then(|(_, rest)| {
         let (db, command) = rest.split_once(" to execute command {")?;
@@ -44,7 +45,8 @@ fn unauthorized(message: &str) -> String {
     }
 }
 
-/// A message without the text that it quotes between braces, brackets or as a duplicate's value.
+/// Returns the message with each part in braces or brackets, which may quote a document, replaced by `{…}` or
+/// `[…]`.
 #[must_use]
 pub fn without_documents(message: &str) -> String {
     let (mut kept, mut depth) = (String::with_capacity(message.len()), 0_usize);

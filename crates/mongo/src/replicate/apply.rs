@@ -1,20 +1,20 @@
-//! Making documents at the destination equal to the source's present state.
+//! Makes documents at the destination equal to the source's present state.
 //!
-//! To apply a change is to read the present document and to write it. So every application is
-//! idempotent, many changes of one document cost one, and the order of changes matters only for one
-//! `_id` at a time: callers never run two of these for one `_id` at once.
+//! Applying a change means reading the present document and writing it. So every application is idempotent, many
+//! changes of one document cost one write, and the order of changes matters only within one `_id`: callers never run
+//! two applications of one `_id` at once.
 //!
 //! Invariants:
 //! - The read includes the change that caused it ([`ReadAt`]).
-//! - A document arrives byte for byte, field order included, or it is an error. Three forms of write
-//!   are needed for that: a plain one; an update by a literal pipeline, for zero timestamps, which
-//!   servers replace by the present time, and for `$` and dots in top-level names, which they read as
-//!   operators; and a delete with an insert, if the `_id` stays equal but changes its type, or the
-//!   shard key changes.
-//! - A unique index at the destination orders documents of *different* `_id`s. If A cannot be written
-//!   because B holds its value, then at the source, where A holds it now, B no longer does: the B at
-//!   the destination is stale. It is deleted, provided that it still holds the value, and reported in
-//!   `stale` beforehand: the caller must mark it dirty again in any case.
+//! - A document arrives byte for byte, field order included, or it is an error. That requires three forms of write: a
+//!   plain one; an update by a literal pipeline, for zero timestamps, which servers replace by the present time, and
+//!   for `$` and dots in top-level names, which they interpret as operators; and a delete with an insert, if the `_id`
+//!   stays equal but changes its type, or the shard key changes.
+//! - A unique index at the destination orders documents of *different* `_id`s. If A cannot be written because B has
+//!   its value, then at the source, where A has it now, B no longer does: the B at the destination is stale. It is
+//!   deleted, provided that it still has the value, and its `_id` is added to `stale` before: the caller must mark it
+//!   dirty again in any case.
+//! - An `_id` that two documents of the source share is an error ([`duplicate_ids`]).
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,6 +26,7 @@ use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
+use crate::replicate::duplicate_ids;
 use crate::server::collection::Handle;
 use crate::server::endpoint::{answer, prefer_secondary};
 use crate::server::write::{self, DUPLICATE_KEY, IMMUTABLE_FIELD, WriteError};
@@ -42,74 +43,83 @@ pub struct Pair {
     pub source: Handle,
     /// The collection to write.
     pub destination: Handle,
-    /// Only documents that match it are copied; others do not exist, as far as the copy goes.
+    /// Condition that a document must match to be copied. A document that does not match it counts as absent.
     pub filter: Option<Document>,
     /// True if `_id`s of different bytes may be equal by the collection's collation.
     pub is_collated: bool,
-    /// The destination's shard key, when an `_id` alone does not say where its document lies.
+    /// The fields of the destination's shard key, if an `_id` alone does not determine the document's shard; else
+    /// empty.
     pub shard_key: Vec<String>,
     /// True if the destination holds documents that are not the source's (`--into-existing`).
     pub has_foreign: bool,
 }
 
-/// Which state of the source is read.
+/// The state of the source that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAt {
-    /// The newest durable one, but not older than this.
+    /// The newest state that a majority has, but none older than this time.
     After(Timestamp),
-    /// The one at exactly this time.
+    /// The state at exactly this time.
     Exactly(Timestamp),
 }
 
 /// A document that may differ, and its known change.
 #[derive(Clone, Debug)]
 pub struct Want {
-    /// Which document.
+    /// The `_id` of the document.
     pub id: Id,
-    /// Its change.
+    /// The kind of change.
     pub change: Change,
 }
 
-/// The work done.
+/// The writes that were done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Documents written.
+    /// Number of documents that were written.
     pub written: u64,
-    /// Documents deleted, or found absent already.
+    /// Number of documents that were deleted, or found absent already.
     pub deleted: u64,
-    /// Bytes of the documents written.
+    /// Size of the documents that were written, in bytes.
     pub bytes: u64,
 }
 
-/// `_id`s in one `$in`.
+/// Most `_id`s in one `$in`.
 const IDS_MAX: usize = 500;
-/// Attempts to resolve one document's conflicts over a unique index.
+/// Most attempts to resolve one document's conflicts in a unique index.
 const DISPLACE_ATTEMPTS_MAX: usize = 16;
 
-/// Makes the documents that `wants` names equal at the destination. `stale` receives the `_id`s of
-/// documents that had to be removed from a unique index's way.
+/// Makes the documents that `wants` names equal at the destination. Appends to `stale` the `_id`s of documents that
+/// were removed because they conflicted in a unique index.
 ///
 /// # Errors
-/// A transient error of either server may leave any part of `wants` done; calling again is safe.
+/// A transient error of either server may leave any part of `wants` applied; the call can be repeated safely.
 /// [`Error::Document`] names a document that the destination refuses.
+#[crate::boxed]
 pub async fn apply(pair: &Pair, wants: &[Want], at: ReadAt, stale: &mut Vec<Id>) -> Result<Tally> {
     let mut tally = Tally::default();
-    // Under a collation one `_id` may find a document of another: then each is looked up alone.
+    // Under a collation, a lookup of one `_id` may find another `_id`'s document, so each is looked up alone.
     let chunk = if pair.is_collated { 1 } else { IDS_MAX };
     for wants in wants.chunks(chunk) {
         let known: HashMap<&Id, Change> =
             wants.iter().map(|want| (&want.id, want.change)).collect();
         let mut absent: HashSet<&Id> = wants.iter().map(|want| &want.id).collect();
         let mut cursor = find(pair, wants.iter().map(|want| &want.id), at).await?;
+        let mut has_found = false;
         while let Some(batch) = answer("reading changed documents", cursor.next()).await? {
             let batch = batch.map_err(|e| reading(pair, e))?;
             let found = documents(pair, &batch)?;
-            if pair.is_collated && !found.is_empty() {
+            let mut twice = Vec::new();
+            for found in &found {
+                let is_first = if pair.is_collated { !has_found } else { absent.remove(&found.id) };
+                if !is_first {
+                    twice.push(found.id.clone());
+                }
+                has_found = true;
+            }
+            if pair.is_collated && has_found {
                 absent.clear();
             }
-            for found in &found {
-                absent.remove(&found.id);
-            }
+            duplicate_ids::refuse(pair, &twice).await?;
             let known = |id: &Id| known.get(id).copied().unwrap_or(Change::Any);
             put(pair, &found, known, stale).await?;
             tally.written += found.len() as u64;
@@ -117,8 +127,7 @@ pub async fn apply(pair: &Pair, wants: &[Want], at: ReadAt, stale: &mut Vec<Id>)
         }
         if !absent.is_empty() {
             tally.deleted += absent.len() as u64;
-            // A document that the filter leaves out at the source may be a foreign one at the
-            // destination.
+            // A document that the filter excludes at the source may be a foreign one at the destination.
             let only = pair.filter.as_ref().filter(|_| pair.has_foreign);
             remove(&pair.destination, absent.into_iter(), only).await?;
         }
@@ -126,7 +135,7 @@ pub async fn apply(pair: &Pair, wants: &[Want], at: ReadAt, stale: &mut Vec<Id>)
     Ok(tally)
 }
 
-/// A document as it was read.
+/// A document that was read, with its `_id`.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub id: Id,
@@ -141,7 +150,7 @@ fn documents<'a>(
     found_in(array, &pair.source)
 }
 
-/// The documents of a batch with their `_id`s.
+/// Returns the documents of a batch, with their `_id`s.
 pub(crate) fn found_in<'a>(array: &'a bson::RawArray, from: &Handle) -> Result<Vec<Found<'a>>> {
     let malformed = |cause: String| Error::malformed(format!("find on {}", from.ns), cause);
     let parse = |value: bson::error::Result<RawBsonRef<'a>>| {
@@ -158,7 +167,7 @@ fn reading(pair: &Pair, error: mongodb::error::Error) -> Error {
     Error::server(format!("find on {}", pair.source.ns), error)
 }
 
-/// The read concern that makes `at` true.
+/// Returns the read concern for reads at `at`.
 #[must_use]
 pub fn read_concern(at: ReadAt) -> RawDocumentBuf {
     match at {
@@ -176,7 +185,7 @@ fn named<'a>(ids: impl Iterator<Item = &'a Id>) -> RawDocumentBuf {
     rawdoc! {"_id": {"$in": array}}
 }
 
-/// Documents that match `filter` and, if there is one, `only`.
+/// Returns a filter for documents that match `filter` and, if it is given, `only`.
 fn narrowed(filter: RawDocumentBuf, only: Option<&Document>) -> Result<RawDocumentBuf> {
     let Some(only) = only else { return Ok(filter) };
     let only = RawDocumentBuf::try_from(only)
@@ -201,7 +210,7 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
     answer("reading changed documents", found).await?.map_err(|error| reading(pair, error))
 }
 
-/// Writes documents in place of whichever versions the destination has.
+/// Writes documents over any versions of them that the destination has.
 pub(crate) async fn put(
     pair: &Pair,
     found: &[Found<'_>],
@@ -209,7 +218,7 @@ pub(crate) async fn put(
     stale: &mut Vec<Id>,
 ) -> Result<()> {
     let to = &pair.destination;
-    // A change describes its own document only, not another one in its place.
+    // A change describes only its own document, and not another document under an equal `_id`.
     let may_be_another = pair.has_foreign || pair.is_collated;
     let change_of = |found: &Found<'_>| match known(&found.id) {
         _ if may_be_another && !pair.shard_key.is_empty() => Change::Any,
@@ -217,7 +226,8 @@ pub(crate) async fn put(
     };
     let lost = found.iter().filter(|found| change_of(found) == Change::Any);
     let placed = placed(pair, lost).await?;
-    // One that is only equal to these by the collation may lie elsewhere, where no insert of these meets it.
+    // A document whose `_id` equals one of these only by the collation may be on another shard, where no insert of
+    // these conflicts with it.
     let is_of_another = |id: &Id| !found.iter().any(|found| found.id == *id);
     let has_twins = placed.as_ref().is_some_and(|placed| placed.keys().any(is_of_another));
     let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
@@ -270,8 +280,8 @@ pub(crate) async fn put(
     Ok(())
 }
 
-/// One document that the destination refused: its `_id` changed type, or a unique index is in its
-/// way.
+/// Writes one document that the destination refused: because its `_id` changed its type, or because it conflicts in a
+/// unique index.
 async fn resolve_refusal(
     pair: &Pair,
     found: &Found<'_>,
@@ -283,7 +293,7 @@ async fn resolve_refusal(
         match error.code {
             IMMUTABLE_FIELD => remove(to, std::iter::once(&found.id), None).await?,
             DUPLICATE_KEY if error.is_duplicate_id() => {
-                // Another shard holds it: the statement was sent by the new key.
+                // Another shard holds the document: the statement was routed by the new key.
                 remove(to, std::iter::once(&found.id), None).await?;
             }
             DUPLICATE_KEY => displace(pair, found, &error, stale).await?,
@@ -298,7 +308,7 @@ async fn resolve_refusal(
     Err(refusal(pair, found, &error))
 }
 
-/// Removes the documents that hold `found`'s values in a unique index.
+/// Removes the documents that hold the values of `found` in a unique index.
 async fn displace(
     pair: &Pair,
     found: &Found<'_>,
@@ -344,12 +354,12 @@ async fn exists(pair: &Pair, id: &Id) -> Result<bool> {
 }
 
 impl Pair {
-    /// The destination's reason to refuse a document, and the remedy.
+    /// Returns the error for a document that the destination refused, with the remedy.
     pub(crate) fn refusal(&self, found: &Found<'_>, error: &WriteError) -> Error {
         refusal(self, found, error)
     }
 
-    /// The statement that makes the destination hold exactly this document.
+    /// Returns the statement that makes the destination hold exactly this document.
     pub(crate) fn replacement(&self, found: &Found<'_>) -> RawDocumentBuf {
         replacement(found, self)
     }
@@ -379,14 +389,14 @@ fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
     }
 }
 
-/// Makes room for documents that can only be written where none is.
+/// Removes the older versions of documents that only an insert can write unchanged.
 pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
     let only_new: Vec<&Id> =
         found.iter().filter(|found| needs_room(found.raw)).map(|found| &found.id).collect();
     if only_new.is_empty() { Ok(()) } else { remove(to, only_new.into_iter(), None).await }
 }
 
-/// Deletes documents by `_id`, wherever they lie; with `only`, those of them that match it.
+/// Deletes documents by `_id` on all shards; with `only`, just those that match it.
 pub(crate) async fn remove(
     to: &Handle,
     ids: impl Iterator<Item = &Id>,
@@ -408,15 +418,16 @@ pub(crate) async fn remove(
     }
 }
 
+/// The location of the documents of one `_id` at the destination.
 enum Place {
-    /// One document, with these shard key values.
+    /// There is one document, with these shard key values.
     At(RawDocumentBuf),
-    /// Several documents of one `_id`.
+    /// There are several documents of this `_id`.
     Many,
 }
 
-/// Shard key values of these documents at the destination now, if their `_id`s do not determine
-/// them.
+/// Reads the present shard key values of these documents at the destination. Returns `None` if their `_id`s determine
+/// the shards.
 async fn placed<'a>(
     pair: &Pair,
     found: impl Iterator<Item = &'a Found<'a>>,

@@ -1,21 +1,20 @@
-//! Copying slices: the bulk of a collection, read once and written as it was read.
+//! Copies slices: the bulk of a collection is read once and written as it was read.
 //!
-//! A batch of documents goes from the source's answer into the destination's insert as the bytes it
-//! came in. Each slice reads and writes in turn; several slices at once keep both clusters busy
-//! without any queue between them.
+//! The bytes of a batch go unchanged from the source's reply into the destination's insert. A slice alternates between
+//! reads and writes; several slices at once keep both clusters busy without a queue between them.
 //!
 //! Invariants:
-//! - A slice is read from a state that includes the horizon which was read after it was leased.
-//! - A document that the destination holds already is left as it is: it was written by an earlier
-//!   attempt, and each change since then is among the dirty keys that wait for this slice (the
-//!   model in `plan` checks this). Where the destination held documents before the job
-//!   (`has_foreign`), it is replaced instead.
-//! - A document that a unique index refuses is left to the applier ("leftover"): only the reader of
-//!   all changes can tell which of the two documents is stale.
-//! - A slice is read in the order of its `_id`s, of all shards together where a router reads them: after an
-//!   error reading goes on behind the last document that was written, and everything before that is
-//!   written too.
-//! - No write is sent later than [`timing::LEASED_WRITE_WITHIN`] after the lease was last renewed.
+//! - A slice is read from a state that includes the horizon, which was read after the slice was leased.
+//! - A document that the destination already has is left unchanged: an earlier attempt wrote it, and each change since
+//!   then is among the dirty keys that wait for this slice (the model in `plan` checks this). If the destination held
+//!   documents before the job (`has_foreign`), the document is replaced instead.
+//! - A document that a unique index refuses is left to the applier (a "leftover"): only a reader of all changes can
+//!   determine which of the two documents is stale.
+//! - A slice is read in the order of its `_id`s, across all shards if a router reads them. After an error, reading
+//!   resumes after the last document that was written, and everything before that is written too.
+//! - An `_id` that two documents of the source share is an error ([`duplicate_ids`]): in `_id` order, the two are
+//!   adjacent.
+//! - No write is sent later than `timing::LEASED_WRITE_WITHIN` after the lease was last renewed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use bson::raw::{RawBsonRef, cstr};
 use bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use imago_job::control::Control;
 use imago_job::retry::retry;
 use mongodb::raw_batch_cursor::RawBatchCursor;
@@ -32,6 +31,7 @@ use tokio::sync::Notify;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::apply::{Found, Pair, ReadAt, found_in, inserts, make_room, read_concern};
+use crate::replicate::duplicate_ids;
 use crate::replicate::route::{Route, Seen};
 use crate::server::collection::{Definition, number};
 use crate::server::endpoint::{Endpoint, answer, prefer_secondary};
@@ -41,59 +41,61 @@ use crate::state::leases::{self, Lease, Leases, Slice};
 
 mod batch;
 mod lease_renewal;
+mod past_router;
 mod shape;
 mod turn;
 
 use lease_renewal::Hold;
 use shape::Shape;
 
-/// State shared by all workers at one job in this process.
+/// Counters that all workers of a job share in this process.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Documents copied by slices that are in progress or done.
+    /// Number of documents copied by slices that are in progress or done.
     pub documents: AtomicU64,
-    /// Their bytes.
+    /// Size of these documents, in bytes.
     pub bytes: AtomicU64,
-    /// Woken when a slice is done.
+    /// Notified when a slice is done.
     pub slice_done: Notify,
-    /// Slices that are being copied.
+    /// Number of slices that are being copied.
     at_work: AtomicUsize,
 }
 
 impl Counters {
-    /// Documents copied so far, and their bytes.
+    /// Returns the number of documents copied so far, and their size in bytes.
     #[must_use]
     pub fn copied(&self) -> (u64, u64) {
         (self.documents.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
 
-/// One process's part in copying the bulk.
+/// A worker, which copies slices of the bulk; cloned for each slice that a process copies at a time.
 #[derive(Clone)]
 pub struct Worker {
     /// The collections, in the job's order.
     pub pairs: Arc<Vec<Pair>>,
-    /// The collections' definitions at the source.
+    /// The definition of each collection at the source.
     pub definitions: Arc<Vec<Definition>>,
     /// The leases of the slices.
     pub leases: Leases,
-    /// Pause, cancel, throttle.
+    /// The control by which the job is paused, cancelled and throttled.
     pub control: Control,
-    /// The work done.
+    /// The counters, shared with the other workers of this process.
     pub counters: Arc<Counters>,
-    /// The way past the router, of a job that changes one collection's shape.
+    /// The route past the router; only a reshard job has one.
     pub route: Option<Arc<Route>>,
 }
 
-/// Between looks for a slice whose lease ran out.
+/// Interval between checks for a slice whose lease has expired.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Copies slices until all are copied.
+    /// Copies slices until all slices of the job are copied.
     ///
     /// # Errors
-    /// Fails if a cluster stays away for longer than [`PATIENCE`], a document cannot be written, or
-    /// the job is stopped.
+    /// Fails if a cluster stays unavailable for longer than [`PATIENCE`], a document cannot be written, or the job is
+    /// stopped.
+    #[crate::boxed]
     pub async fn run(&self) -> Result<()> {
         let mut last = None;
         loop {
@@ -157,6 +159,7 @@ impl Worker {
     }
 }
 
+/// The copy of one slice.
 struct SliceCopy<'a> {
     worker: &'a Worker,
     pair: &'a Pair,
@@ -164,11 +167,12 @@ struct SliceCopy<'a> {
     slice: &'a Slice,
     hold: &'a Hold,
     horizon: Timestamp,
-    /// The last `_id` that is written: reading goes on behind it after a server was lost.
+    /// The last `_id` that was written: reading resumes after it when a server was lost.
     behind: Option<Id>,
-    /// The same for each shard that is read past the router; whether it is read to its end.
+    /// For each shard that is read past the router: the last `_id` that was written, and whether the shard is read to
+    /// its end.
     behind_on: Vec<(Option<Id>, bool)>,
-    /// The map by which they were read.
+    /// The chunk map by which the shards were read.
     seen: Option<Seen>,
     documents: u64,
     bytes: u64,
@@ -187,7 +191,7 @@ impl SliceCopy<'_> {
                 None => self.pass().await,
             };
             let Err(error) = passed else {
-                // A server ends an open range before `MaxKey`, which may be an `_id` too.
+                // Without an upper bound, a server's range ends before `MaxKey`, which may be an `_id` too.
                 if self.slice.max.is_none() {
                     self.leftovers.push(Id::from_raw(RawBsonRef::MaxKey));
                 }
@@ -205,131 +209,12 @@ impl SliceCopy<'_> {
         }
     }
 
-    /// As [`SliceCopy::pass`], from each shard to each shard.
-    async fn pass_shards(&mut self, route: &Route) -> Result<()> {
-        let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
-        let seen = route.look().await?;
-        // A chunk that moved since the earlier pass may lie on a shard that the pass completed.
-        if self.seen.as_ref().is_some_and(|before| !before.is_same(&seen)) {
-            self.behind_on.clear();
-        }
-        self.seen = Some(seen.clone());
-        self.behind_on.resize(route.shards.len(), (None, false));
-        for from in 0..route.shards.len() {
-            if self.behind_on[from].1 {
-                continue;
-            }
-            let behind = self.behind_on[from].0.clone();
-            let after = self.horizon.max(seen.at);
-            let mut size = self.batch_size();
-            let reader = &route.readers[from];
-            let failed = |error| reader.failed(error);
-            let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
-            let mut cursor = opened.map_err(failed)?;
-            while let Some(batch) =
-                answer("reading a slice", cursor.next()).await.map_err(failed)?
-            {
-                let batch = batch.map_err(reading).map_err(failed)?;
-                let found = batch.doc_slices().map_err(reading)?;
-                if !found.is_empty() {
-                    self.write_shards(route, &seen, from, found).await?;
-                }
-                let behind = self.behind_on[from].0.clone();
-                if behind.is_some() && batch::is_another(size, self.batch_size()) {
-                    size = self.batch_size();
-                    let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
-                    cursor = opened.map_err(failed)?;
-                }
-            }
-            self.behind_on[from].1 = true;
-        }
-        if route.is_still(&seen).await? {
-            return Ok(());
-        }
-        // Documents that are written stay: the next pass finds them, and leaves them as they are.
-        self.behind_on.clear();
-        let cause = "chunks of the collection were moved meanwhile".into();
-        Err(Error::Passing { doing: format!("reading {}", self.pair.source.ns), cause })
-    }
-
-    async fn write_shards(
-        &mut self,
-        route: &Route,
-        seen: &Seen,
-        from: usize,
-        batch: &RawArray,
-    ) -> Result<()> {
-        let found = found_in(batch, &self.pair.source)?;
-        let parts = route.parts(seen, from, found.iter().map(|found| found.raw));
-        let documents: usize = parts.iter().map(Vec::len).sum();
-        let bytes =
-            |part: &[&RawDocument]| part.iter().map(|raw| raw.as_bytes().len() as u64).sum();
-        let total: u64 = parts.iter().map(|part| bytes(part)).sum();
-        self.worker.control.take_paced(documents as u64, total).await?;
-        // After the wait: the lease may have been lost meanwhile.
-        self.hold.check()?;
-        let to_router = &self.pair.destination;
-        let sends = parts.iter().enumerate().filter(|(_, part)| !part.is_empty());
-        let sends = sends.map(|(to, part)| async move {
-            let Some(shard) = route.shards.get(to) else {
-                return Ok((Vec::new(), Vec::new(), part.clone()));
-            };
-            let _socket = route.send(from, to, bytes(part)).await;
-            let (plain, odd): (Vec<&RawDocument>, Vec<&RawDocument>) =
-                part.iter().partition(|raw| inserts(raw));
-            let mut handle = to_router.clone();
-            handle.endpoint = shard.clone();
-            let refused = write::insert(&handle, &plain).await?.errors;
-            Ok::<_, Error>((plain, refused, odd))
-        });
-        // While clients are spared, servers that share a machine are not kept busy all at once.
-        let paced = self.worker.control.throttle().is_paced();
-        let at_once = if paced { 1 } else { parts.len() };
-        let sent = futures_util::stream::iter(sends.collect::<Vec<_>>()).buffered(at_once);
-        for (plain, refused, odd) in sent.try_collect::<Vec<_>>().await? {
-            for error in refused {
-                self.resolve_error(plain[error.index], &error)?;
-            }
-            for raw in odd {
-                let statement = [self.pair.replacement(&self.found(raw)?)];
-                for error in write::update(&self.pair.destination, &statement).await?.errors {
-                    self.resolve_error(raw, &error)?;
-                }
-            }
-        }
-        self.documents += documents as u64;
-        self.bytes += total;
-        self.worker.counters.documents.fetch_add(documents as u64, Ordering::Relaxed);
-        self.worker.counters.bytes.fetch_add(total, Ordering::Relaxed);
-        if !self.pair.is_collated && !self.definition.is_capped() {
-            self.behind_on[from].0 = found.into_iter().next_back().map(|found| found.id);
-        }
-        Ok(())
-    }
-
-    fn found<'b>(&self, raw: &'b RawDocument) -> Result<Found<'b>> {
-        let id = Id::of_document(raw)
-            .map_err(|e| Error::malformed(format!("find on {}", self.pair.source.ns), e))?;
-        Ok(Found { id, raw })
-    }
-
-    /// A document that the shadow did not take: one that exists already is left, one that a unique
-    /// index refuses is left to the coordinator.
-    fn resolve_error(&mut self, raw: &RawDocument, error: &WriteError) -> Result<()> {
-        let found = self.found(raw)?;
-        match error.code {
-            write::DUPLICATE_KEY if error.is_duplicate_id() => Ok(()),
-            write::DUPLICATE_KEY => self.leave(&found),
-            _ => Err(self.pair.refusal(&found, error)),
-        }
-    }
-
-    /// Reads from where the last pass stopped to the end of the slice.
+    /// Reads from the position where the last pass stopped to the end of the slice.
     async fn pass(&mut self) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
-        let from = &self.pair.source.endpoint;
-        let size = self.batch_size();
-        let mut cursor = self.open(from, self.behind.as_ref(), self.horizon, size).await?;
+        let from = self.pair.source.endpoint.clone();
+        let mut size = self.batch_size();
+        let mut cursor = self.open(&from, self.behind.as_ref(), self.horizon, size).await?;
         while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
@@ -337,6 +222,11 @@ impl SliceCopy<'_> {
                 continue;
             }
             self.write(documents).await?;
+            // A cursor keeps the batch size that it was opened with, which may date from a pause.
+            if self.behind.is_some() && batch::is_another(size, self.batch_size()) {
+                size = self.batch_size();
+                cursor = self.open(&from, self.behind.as_ref(), self.horizon, size).await?;
+            }
         }
         Ok(())
     }
@@ -359,8 +249,7 @@ impl SliceCopy<'_> {
             command.append(cstr!("hint"), rawdoc! {"$natural": 1});
         } else {
             command.append(cstr!("hint"), rawdoc! {"_id": 1});
-            // A router hands out its shards' documents as they come, unless a command names an
-            // order.
+            // Without a sort, a router returns its shards' documents in the order of their arrival.
             command.append(cstr!("sort"), rawdoc! {"_id": 1});
             if let Some(min) = behind.or(self.slice.min.as_ref()) {
                 command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
@@ -393,34 +282,38 @@ impl SliceCopy<'_> {
         let bytes = batch.as_bytes().len() as u64;
         let control = self.worker.control.clone();
         control.take_paced(shape.documents, bytes).await?;
-        // After the wait: the lease may have been lost meanwhile.
+        // Checked after the wait, in which the lease may have been lost.
         self.hold.check()?;
         let mut skip = None;
         if let Some(behind) = &self.behind {
             skip = shape.first.as_ref().filter(|first| *first == behind).map(|_| ());
         }
+        let mut twice = shape.twice;
+        // A reopened cursor starts with the document that was written last.
+        twice.extend(shape.first.filter(|_| skip.is_some()));
         let errors = if shape.is_plain {
             write::insert_batch(to, batch).await?.errors
         } else {
             self.write_odd(batch).await?
         };
         if !errors.is_empty() {
-            self.resolve_errors(batch, errors).await?;
+            self.resolve_errors(batch, errors, &mut twice).await?;
         }
-        // The first one was counted before the server was lost.
+        duplicate_ids::refuse(self.pair, &twice).await?;
+        // The first document was counted before the server was lost.
         let again = u64::from(skip.is_some());
         self.documents += shape.documents - again;
         self.bytes += bytes;
         self.worker.counters.documents.fetch_add(shape.documents - again, Ordering::Relaxed);
         self.worker.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // An `_id` under a collation is not where its bytes say; a capped collection has no order.
+        // Under a collation, an `_id`'s bytes do not determine its position; a capped collection has no order.
         if !self.pair.is_collated && !self.definition.is_capped() {
             self.behind = shape.last;
         }
         Ok(())
     }
 
-    /// Documents among which some need another form of write than a plain insert.
+    /// Writes a batch in which some documents need another form of write than a plain insert.
     async fn write_odd(&self, batch: &RawArray) -> Result<Vec<WriteError>> {
         let found = found_in(batch, &self.pair.source)?;
         let (mut plain, mut odd) = (Vec::new(), Vec::new());
@@ -442,7 +335,12 @@ impl SliceCopy<'_> {
         Ok(errors)
     }
 
-    async fn resolve_errors(&mut self, batch: &RawArray, errors: Vec<WriteError>) -> Result<()> {
+    async fn resolve_errors(
+        &mut self,
+        batch: &RawArray,
+        errors: Vec<WriteError>,
+        twice: &mut Vec<Id>,
+    ) -> Result<()> {
         let found = found_in(batch, &self.pair.source)?;
         let mut foreign = Vec::new();
         for error in errors {
@@ -450,6 +348,10 @@ impl SliceCopy<'_> {
             if error.is_duplicate_id() {
                 if self.pair.has_foreign {
                     foreign.push(found);
+                }
+                // The two `_id`s have different bytes, so nothing else shows that they are equal.
+                if self.pair.is_collated {
+                    twice.push(found.id.clone());
                 }
             } else if error.code == write::DUPLICATE_KEY {
                 self.leave(found)?;
@@ -482,10 +384,10 @@ impl SliceCopy<'_> {
     }
 }
 
-/// The collection's number of documents that match its filter, by counting.
+/// Counts the collection's documents that match its filter.
 ///
 /// # Errors
-/// Fails if the source does not answer.
+/// Fails if the source does not reply.
 pub async fn count_filtered(pair: &Pair) -> Result<u64> {
     let filter = pair.filter.clone().unwrap_or_default();
     let command = bson::doc! {"count": &pair.source.ns.coll, "query": filter};

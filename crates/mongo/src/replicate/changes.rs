@@ -1,13 +1,12 @@
-//! The change reader: a cluster's change stream, reduced to the needs of the dirty key protocol.
+//! The change reader: reads a cluster's change stream and reduces it to dirty keys.
 //!
-//! The idea (Mailbox 2013, "Replicating updates after the snapshot"): a change only says *which*
-//! document changed. Its state is read from the source when it is applied, so the events carry
-//! neither the full document nor the update: the server sends a few dozen bytes for each, and an
-//! event of a 16 MB document cannot outgrow a message.
+//! The idea (Mailbox 2013, "Replicating updates after the snapshot"): a change only says *which* document changed. Its
+//! state is read from the source when the change is applied, so events carry neither the full document nor the update.
+//! The server sends a few dozen bytes for each, and an event of a 16 MB document cannot exceed the size of a message.
 //!
-//! Invariants: batches come in the stream's order; each batch's token lies behind everything in
-//! it, so that a reader reopened at that token yields exactly what comes next; a reader that loses
-//! its server reopens by itself at the last token, a bounded number of times in a row.
+//! Invariants: batches arrive in the stream's order. The token of a batch is after everything in it, so that a reader
+//! that opens the stream at that token continues exactly there. A reader that loses its server reopens the stream by
+//! itself at the last token, a bounded number of times in a row.
 
 use std::time::Duration;
 
@@ -24,49 +23,48 @@ use crate::server::endpoint::{Endpoint, answer, prefer_secondary};
 
 mod parse;
 
-pub(crate) use parse::DROPPED_WITH_ITS_DATABASE;
 use parse::parse;
 pub use parse::token_time;
 
 /// The position at which a reader starts.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// With the first change after this time.
+    /// The reader starts with the first change at or after this time.
     At(Timestamp),
-    /// With the change after this token.
+    /// The reader starts with the change after this token.
     After(RawDocumentBuf),
 }
 
-/// One thing that happened at the source.
+/// One event at the source.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A document was written or deleted.
     DirtyKey {
-        /// Which of the reader's namespaces.
+        /// The number of the collection among the reader's namespaces.
         ns: usize,
-        /// Which document.
+        /// The `_id` of the document.
         id: Id,
-        /// Its change.
+        /// The kind of change.
         change: Change,
-        /// The source's time of the change.
+        /// The source's cluster time of the change.
         time: Timestamp,
-        /// The details that [`ChangeReader::detailed`] needs.
+        /// The details; `None` unless the reader is [`ChangeReader::detailed`].
         detail: Option<Box<Detail>>,
     },
     /// Indexes or options of a collection changed.
     Structure {
-        /// Which of the reader's namespaces.
+        /// The number of the collection among the reader's namespaces.
         ns: usize,
-        /// `createIndexes`, `dropIndexes`, `modify`, …
+        /// The operation: `createIndexes`, `dropIndexes`, `modify`, …
         what: String,
     },
-    /// The collection ended under its name: dropped, renamed, replaced.
+    /// The name no longer belongs to the collection, which was dropped, renamed or replaced.
     Disruption {
-        /// Which of the reader's namespaces.
+        /// The number of the collection among the reader's namespaces.
         ns: usize,
         /// The event, as a past participle.
         what: String,
-        /// The source's time of the event.
+        /// The source's cluster time of the event.
         time: Timestamp,
     },
 }
@@ -76,33 +74,34 @@ pub enum Event {
 pub struct Detail {
     /// The kind of write.
     pub write: Write,
-    /// The UUID of the collection that was written to, as text: a name may have changed hands.
+    /// The UUID, as text, of the collection that was written to: its name may belong to another one since.
     pub of: Option<String>,
-    /// The whole document, of an insert or a replacement.
+    /// The whole document after an insert or a replacement.
     pub document: Option<RawDocumentBuf>,
 }
 
 /// Kinds of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// The document is what [`Detail::document`] says.
+    /// The document equals [`Detail::document`]: an insert or a replacement.
     Put,
-    /// Only some of its fields were changed.
+    /// Only some fields of the document were changed.
     Update,
-    /// It is gone.
+    /// The document was deleted.
     Delete,
 }
 
-/// The content of one reply of the server.
+/// The content of one reply of the change stream.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// In the stream's order; empty when nothing happened.
+    /// The events, in the stream's order; empty if nothing happened.
     pub events: Vec<Event>,
-    /// A reader opened here yields the changes that follow this batch.
+    /// The token after which a reader gets the changes that follow this batch.
     pub token: RawDocumentBuf,
-    /// Every change up to here is in this batch or an earlier one.
+    /// The cluster time up to which every change is in this batch or an earlier one.
     pub time: Timestamp,
-    /// The source's wall clock at the first event, in ms since the epoch, if the server says it.
+    /// The source's wall clock at the first event, in ms since 1970; `None` if there is no event, or the server does
+    /// not report it.
     pub first_wall_ms: Option<i64>,
 }
 
@@ -112,34 +111,35 @@ pub struct ChangeReader {
     cursor: Option<RawBatchCursor>,
 }
 
-/// The stream to read, and its beginning.
+/// The stream to read, and the position from which to read it.
 struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
-    /// The database whose stream is read where there are no namespaces: its time goes on.
+    /// The database whose stream is read if there are no namespaces, because its time advances.
     db: String,
     at: Start,
+    /// Longest wait of the server for a change before it sends an empty reply.
     await_max: Duration,
     is_detailed: bool,
-    /// True if the stream must outlive the end of any one collection.
+    /// True if the stream must continue when one of the collections ends.
     is_open: bool,
-    /// For each namespace, the fields of [`ChangeReader::placing_by`].
+    /// For each namespace, the fields given to [`ChangeReader::placing_by`].
     placing: Vec<Vec<String>>,
-    /// Changes in one answer, at most.
+    /// Most changes in one reply.
     events_max: usize,
 }
 
-/// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
-/// the source gathers those, nothing is applied, and after them the checkpoint waits for all.
+/// Most changes in one reply. Without a limit a reply holds 16 MB of them, tens of thousands: nothing is applied while
+/// the source collects those, and then the checkpoint waits for all of them.
 pub const EVENTS_MAX: usize = 5_000;
-/// In a row, without a batch in between.
+/// Most attempts to reopen the stream without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
-/// Default of the longest wait of a stream for a change.
+/// Default of the longest time that a stream waits for a change.
 pub const AWAIT_MAX: Duration = Duration::from_millis(500);
 
 impl ChangeReader {
-    /// A reader of `namespaces` that starts at `start`; an answer without a change comes after
-    /// `await_max`. The stream is opened by the first read.
+    /// Creates a reader of `namespaces` that starts at `start`. If there is no change, an empty batch follows after
+    /// `await_max`. The first read opens the stream.
     #[must_use]
     pub fn new(
         source: Endpoint,
@@ -162,8 +162,8 @@ impl ChangeReader {
         Self { wanted, cursor: None }
     }
 
-    /// The same, telling apart updates of these fields, dotted ones too, from others: for each
-    /// namespace those by which its documents are placed where they go.
+    /// Sets, for each namespace, the fields (also dotted ones) that determine on which shard of the destination a
+    /// document is. The reader distinguishes updates of these fields from other updates.
     #[must_use]
     pub fn placing_by(mut self, fields: Vec<Vec<String>>) -> Self {
         assert_eq!(fields.len(), self.wanted.namespaces.len(), "fields for each namespace");
@@ -171,21 +171,21 @@ impl ChangeReader {
         self
     }
 
-    /// The same with the [`Detail`] of each write.
+    /// Makes the reader return the [`Detail`] of each write.
     #[must_use]
     pub fn detailed(mut self) -> Self {
         self.wanted.is_detailed = true;
         self
     }
 
-    /// The same, by a stream that goes on when one of the collections is dropped or renamed.
+    /// Sets whether the stream continues when one of the collections is dropped or renamed.
     #[must_use]
     pub fn open_ended(mut self, is_open: bool) -> Self {
         self.wanted.is_open = is_open;
         self
     }
 
-    /// The same in this database, where the reader has no namespaces.
+    /// Sets the database whose stream is read if the reader has no namespaces.
     #[must_use]
     pub fn within(mut self, db: &str) -> Self {
         if self.wanted.namespaces.is_empty() {
@@ -194,18 +194,18 @@ impl ChangeReader {
         self
     }
 
-    /// From the next answer on none holds more changes than this. The stream is opened anew where
-    /// that is another number than before.
+    /// Limits the number of changes in a reply, from the next reply on. The stream is reopened if the limit changes.
     pub fn limit(&mut self, events_max: usize) {
         if self.wanted.events_max != events_max {
             (self.wanted.events_max, self.cursor) = (events_max, None);
         }
     }
 
-    /// Opens the stream now, so that an unusable start shows before anything depends on it.
+    /// Opens the stream now, so that an unusable start is detected before anything depends on it.
     ///
     /// # Errors
-    /// As [`ChangeReader::next`].
+    /// Fails as [`ChangeReader::next`] does.
+    #[crate::boxed]
     pub async fn open(&mut self) -> Result<()> {
         let mut attempt = 0;
         while self.cursor.is_none() {
@@ -220,11 +220,13 @@ impl ChangeReader {
         Ok(())
     }
 
-    /// The next batch: when nothing happens an empty one, which tells how far the stream has come.
+    /// Returns the next batch. If nothing happens, the batch is empty and its token and time show the stream's
+    /// position.
     ///
     /// # Errors
-    /// [`Error::OplogRolledOver`] when the start lies before the oldest entry; otherwise the
-    /// server's error, when reopening does not mend it.
+    /// Returns [`Error::OplogRolledOver`] if the start is before the oldest entry; otherwise the server's error, if
+    /// reopening the stream does not resolve it.
+    #[crate::boxed]
     pub async fn next(&mut self) -> Result<Batch> {
         let mut attempt = 0;
         loop {
@@ -272,7 +274,8 @@ impl Wanted {
             Start::After(token) => {
                 let token = Document::try_from(token.as_ref())
                     .map_err(|e| Error::malformed("a resume token", e))?;
-                stage.insert("resumeAfter", token)
+                // Unlike resumeAfter, startAfter also continues after the end of a database.
+                stage.insert("startAfter", token)
             }
         };
         let mut fields = doc! {
@@ -310,11 +313,11 @@ impl Wanted {
             .map_err(|error| Error::server("opening the change stream", error))
     }
 
-    /// One collection's stream when there is only one, one database's when all namespaces are in one,
-    /// else the whole cluster's: fewer privileges are needed, and less is looked at.
+    /// Returns the narrowest stream that suffices, which needs the fewest privileges and filters the fewest entries:
+    /// that of one collection, of one database if all namespaces are in it, or else of the whole cluster.
     ///
-    /// A collection's stream ends where it is dropped or renamed; a reader that goes on behind that
-    /// needs the database's.
+    /// The stream of a collection ends when the collection is dropped or renamed. A reader that must continue after
+    /// that needs the database's stream.
     fn scope(&self) -> (String, Scope) {
         let db = &self.db;
         if self.namespaces.len() == 1 && !self.is_detailed && !self.is_open {
@@ -326,11 +329,10 @@ impl Wanted {
         }
     }
 
-    /// The conditions that the server filters by. A collection's own stream needs none of them, but
-    /// is filtered faster with them: the server moves them ahead of its own conditions, which test
-    /// a dozen fields of every document that is written, and a name as a whole excludes most of
-    /// them at once. (Of 250,000 entries of other collections 0.74 s without, 0.60 s with it; by
-    /// `ns.coll` alone, 0.91 s.)
+    /// Returns the conditions by which the server filters. A collection's own stream needs none of them, but is
+    /// filtered faster with them: the server evaluates them before its own conditions, which test a dozen fields of
+    /// every document that is written, and the name as a whole excludes most documents at once. (For 250,000 entries
+    /// of other collections: 0.74 s without it, 0.60 s with it; by `ns.coll` alone, 0.91 s.)
     fn matching(&self) -> Vec<Document> {
         let name = |ns: &Namespace| doc! {"db": ns.db.as_str(), "coll": ns.coll.as_str()};
         let names: Vec<Document> = self.namespaces.iter().map(name).collect();
@@ -341,7 +343,7 @@ impl Wanted {
         ]
     }
 
-    /// Pauses before the stream is opened again, or returns the reason that this would not help.
+    /// Pauses before the stream is reopened, or returns the error if reopening would not help.
     async fn pause(&self, error: Error, attempt: u32) -> Result<()> {
         let resumable = error.is_transient() || is_lost_cursor(&error);
         if !resumable || attempt > REOPEN_ATTEMPTS_MAX {
@@ -385,13 +387,14 @@ enum Scope {
     Cluster,
 }
 
-/// A stream that ends without an error was invalidated or killed: it is reopened, and if it cannot
-/// be, the server names the reason then.
+/// True for a stream that ended without an error: it was invalidated or killed. The reader reopens it, and if that is
+/// impossible, the server then returns the reason.
 fn is_lost_cursor(error: &Error) -> bool {
     matches!(error, Error::Malformed { cause, .. } if cause == "the stream ended")
 }
 
-/// The paths of the fields that an update changed, without their values; nothing for other events.
+/// Builds the expression for the paths of the fields that an update changed, without their values; empty for other
+/// events.
 fn changed_fields() -> Document {
     let or_none = |value: Bson| doc! {"$ifNull": [value, []]};
     let each = |of: Bson, part: &str| doc! {"$map": {"input": of, "in": format!("$$this.{part}")}};

@@ -1,17 +1,17 @@
-//! The coordinator of a job: reads the source's changes, applies them through lanes, and keeps the
-//! checkpoint and the horizon.
+//! The coordinator of a job: reads the source's changes, applies them through lanes, and persists the checkpoint and
+//! the horizon (a low watermark, see [`imago_plan::pending_changes`]).
 //!
-//! [`imago_plan::pending_changes`] decides which dirty keys may be applied, and when. One task owns
-//! the pending changes of all collections; rounds of dirty keys run beside it, a few at a time.
+//! [`imago_plan::pending_changes`] decides which dirty keys may be applied, and when. One task owns the pending
+//! changes of all collections; a few rounds of dirty keys run concurrently.
 //!
 //! Invariants:
-//! - A batch of the stream counts as read only when all of it is among the pending changes; only then
-//!   may its token become the checkpoint.
-//! - A round is finished or the coordinator ends: nothing is given back.
-//! - After [`Coordinator::settle`] the destination equals the source at exactly the returned time,
-//!   document for document, although both may be written: the last rounds read the source as of that
-//!   time, and all earlier reads were of earlier states.
-//! - The number of dirty keys in memory is bounded: beyond [`HELD_MAX`] the stream is not read.
+//! - A batch of the stream counts as read once all of it is among the pending changes. Only then may its token become
+//!   the checkpoint.
+//! - A round is finished, or the coordinator ends: no dirty key of a round is returned.
+//! - After [`Coordinator::settle`] the destination equals the source at exactly the returned time, document for
+//!   document, although both may be written: the last rounds read the source as of that time, and all earlier reads
+//!   were of earlier states.
+//! - The number of dirty keys in memory is bounded: above [`HELD_MAX`], the stream is not read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -45,36 +45,36 @@ pub use progress::Progress;
 use reading::{read_ahead, received};
 use rounds::RoundDone;
 
-/// Dirty keys held in memory; beyond, the stream waits.
+/// Number of dirty keys in memory above which the stream is not read.
 pub const HELD_MAX: usize = 500_000;
-/// Lanes: changes of one `_id` always go through the same one.
+/// Number of lanes of a collection. All changes of one `_id` go through the same lane.
 const LANES: usize = 8;
-/// Batches read ahead of the ledgers.
+/// Number of batches that are read before their changes are recorded.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Changes that are remembered for the last look before a cut-over.
+/// Number of changes that are remembered for the last comparison before a cut-over.
 pub const RECENT_MAX: usize = 10_000;
 
-/// The meaning of a stream position.
+/// The token and the times of a stream position.
 #[derive(Clone, Debug)]
 struct Mark {
     token: RawDocumentBuf,
     time: Timestamp,
-    /// The source's wall clock at the first change of the batch, in ms.
+    /// The source's wall clock at the first change of the batch, in ms since 1970; `None` if the batch has no change.
     wall_ms: Option<i64>,
 }
 
-/// A place in the stream from which nothing is missed.
+/// A position of the stream: a process that resumes there misses no change.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// Resume the stream after it.
+    /// The token after which the stream resumes.
     pub token: RawDocumentBuf,
-    /// The source's time there.
+    /// The source's cluster time at the token.
     pub time: Timestamp,
 }
 
-/// See the module's documentation.
+/// A coordinator; see the module's documentation.
 pub struct Coordinator {
     source: Endpoint,
     pairs: Arc<Vec<Pair>>,
@@ -87,28 +87,28 @@ pub struct Coordinator {
     is_awaited: watch::Sender<bool>,
     _reader: AbortOnDropHandle<()>,
     rounds: JoinSet<RoundDone>,
-    /// Whose turn it is: lanes take turns, so that none starves where changes come faster than
-    /// they are applied.
+    /// The lane, counted over all collections, that is served next. Lanes are served in turn, so that none starves
+    /// when changes arrive faster than they are applied.
     turn: usize,
-    /// No round begins before it while clients are spared.
+    /// While clients are spared, no round starts before this time.
     rests_until: Instant,
     /// Duration of the last round while clients were spared.
     round_took: Duration,
     leases: Leases,
     control: Control,
     counters: Arc<Counters>,
-    /// Changes of indexes and options that are not followed yet.
+    /// Changes of indexes and options that are not followed yet: the collection's number and the event.
     structure: Vec<(usize, String)>,
     /// The collections that are read; see [`Parts::members`].
     members: Vec<Member>,
     is_open: bool,
-    /// Ends of collections that are not handled yet.
+    /// Ends of collections that are not handled yet: the collection's number and the event.
     ended: Vec<(usize, String)>,
-    /// Changes behind a settled point, to be recorded when it is left.
+    /// The batch that passed the settled point, and that point. It is recorded when the point is left.
     late: Option<(Batch, Timestamp)>,
     looked: Instant,
     heard: Instant,
-    /// Lead of this machine's clock over the source's; negative if it is behind.
+    /// Time by which this machine's clock is ahead of the source's, in ms; negative if it is slow.
     clock_ahead_ms: i64,
     changes_read: u64,
     changes_applied: u64,
@@ -116,47 +116,47 @@ pub struct Coordinator {
     leftovers_seen: Vec<Vec<bool>>,
 }
 
-/// The coordinator's view of a collection besides its [`Pair`].
+/// The properties of a collection that its [`Pair`] does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// An event before this time ended another collection of this name, which this job does not
-    /// copy any more.
+    /// An event before this time ended an earlier collection of this name, which this job no longer copies.
     pub since: Timestamp,
-    /// True once it was dropped or renamed: its changes are skipped.
+    /// True once the collection was dropped or renamed: its changes are skipped.
     pub is_gone: bool,
 }
 
-/// The parts of a coordinator.
+/// The parameters of a coordinator.
 pub struct Parts {
     /// The source's cluster.
     pub source: Endpoint,
-    /// The collections.
+    /// The collections, with their numbers as indexes.
     pub pairs: Arc<Vec<Pair>>,
-    /// One for each of them.
+    /// The further properties of each collection.
     pub members: Vec<Member>,
-    /// A database of the source, whose time is followed where there are no collections.
+    /// A database of the source whose stream is read if there are no collections.
     pub db: String,
-    /// True if the job goes on without a collection that ends.
+    /// True if the job continues when one of its collections ends.
     pub is_open: bool,
-    /// Their slices.
+    /// The slices of all collections.
     pub slices: Vec<Slice>,
     /// The leases of the slices.
     pub leases: Leases,
-    /// Pause, cancel, throttle.
+    /// The control by which the job is paused, cancelled and throttled.
     pub control: Control,
-    /// Shared with the workers of this process.
+    /// The counters, which the workers of this process share.
     pub counters: Arc<Counters>,
     /// The position at which the stream begins.
     pub start: Start,
-    /// Longest wait of the stream for a change.
+    /// Longest time that the stream waits for a change.
     pub await_max: Duration,
 }
 
 impl Coordinator {
-    /// A coordinator that has opened its stream and looked at the slices.
+    /// Opens the stream, inspects the slices, and returns the coordinator.
     ///
     /// # Errors
-    /// Fails if the stream cannot be opened at its start, or the destination does not answer.
+    /// Fails if the stream cannot be opened at its start, or the destination does not reply.
+    #[crate::boxed]
     pub async fn begin(parts: Parts) -> Result<Self> {
         let namespaces: Vec<Namespace> =
             parts.pairs.iter().map(|pair| pair.source.ns.clone()).collect();
@@ -236,7 +236,8 @@ impl Coordinator {
     /// Waits for one event, and handles it.
     ///
     /// # Errors
-    /// An error that ends the job: see [`Error`].
+    /// Returns an error that ends the job: see [`Error`].
+    #[crate::boxed]
     pub async fn step(&mut self) -> Result<()> {
         if let Some(stop) = self.control.stopped() {
             return Err(stop.into());
@@ -265,7 +266,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The split points of each collection.
+    /// Returns the split points of each collection.
     #[must_use]
     pub fn cuts(&self) -> &[Vec<Id>] {
         &self.cuts
@@ -277,7 +278,7 @@ impl Coordinator {
         self.pending.iter().all(PendingChanges::is_copied)
     }
 
-    /// The checkpoint at which a successor would begin, if anything was read yet.
+    /// Returns the checkpoint at which a successor would start, or `None` if there is no position to resume from yet.
     #[must_use]
     pub fn checkpoint(&self) -> Option<Checkpoint> {
         let position = self.checkpoint_position();
@@ -285,42 +286,41 @@ impl Coordinator {
         Some(Checkpoint { token: mark.token.clone(), time: mark.time })
     }
 
-    /// Everything up to this time is durable at the destination.
+    /// Returns the time up to which all changes are durable at the destination; 0 if nothing was read yet.
     #[must_use]
     pub fn applied_to(&self) -> Timestamp {
         self.checkpoint().map_or(Timestamp { time: 0, increment: 0 }, |checkpoint| checkpoint.time)
     }
 
-    /// The documents of the last changes, at most [`RECENT_MAX`], newest last; with repetitions.
+    /// Returns the collection and `_id` of the last changes, at most [`RECENT_MAX`], newest last; with repetitions.
     pub fn recent(&self) -> impl DoubleEndedIterator<Item = &(usize, Id)> {
         self.recent.iter()
     }
 
-    /// Takes the structural changes that were seen since the last call.
+    /// Takes the changes of indexes and options that were seen since the last call.
     pub fn take_structure(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.structure)
     }
 
-    /// Takes the events that ended collections since the last call. Later changes of these are not
-    /// applied.
+    /// Takes the events that ended collections since the last call. Later changes of these collections are skipped.
     pub fn take_ended(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// True once a collection is not at the source any more.
+    /// True once the source no longer has the collection.
     #[must_use]
     pub fn is_gone(&self, ns: usize) -> bool {
         self.members[ns].is_gone
     }
 
-    /// Tells whether a caller waits for the coordinator to catch up: then clients are not spared.
+    /// Sets whether a caller waits for the coordinator to catch up. If so, clients are not spared.
     pub fn hurry(&mut self, is_awaited: bool) {
         self.is_awaited.send_replace(is_awaited);
     }
 
-    /// From now on writes to a collection pass its validator, those in progress included: it has a
-    /// validator now, and the source's documents are copied even if they break it. Returns the
-    /// collections as they are written from now on.
+    /// Makes all later writes to a collection bypass its validator, and waits for those in progress. The collection
+    /// has a validator now, and the source's documents are copied even if they violate it. Returns all collections in
+    /// the form in which they are written from now on.
     ///
     /// # Errors
     /// Fails if a round in progress failed.
@@ -334,15 +334,16 @@ impl Coordinator {
         Ok(Arc::clone(&self.pairs))
     }
 
-    /// Waits for the rounds in progress; their results and their failures are discarded.
+    /// Waits for the rounds in progress, and discards their results and errors.
     pub async fn quiesce(&mut self) {
         while self.rounds.join_next().await.is_some() {}
     }
 
-    /// Ends the rounds in progress and returns the last checkpoint.
+    /// Waits for the rounds in progress, and returns the last checkpoint.
     ///
     /// # Errors
     /// Fails if a round failed.
+    #[crate::boxed]
     pub async fn end(mut self) -> Result<Option<Checkpoint>> {
         while let Some(done) = self.rounds.join_next().await {
             self.finish(done.expect("a round neither panics nor is aborted"))?;
@@ -362,8 +363,7 @@ impl Coordinator {
         tracing::trace!(events = batch.events.len(), age_ms, "changes were read");
         for event in &batch.events {
             match event {
-                Event::DirtyKey { ns, .. } | Event::Structure { ns, .. }
-                    if self.members[*ns].is_gone => {}
+                Event::Structure { ns, .. } if self.is_gone(*ns) => {}
                 Event::DirtyKey { ns, id, change, time, .. } if wanted(*time) => {
                     self.changes_read += 1;
                     if self.recent.len() == RECENT_MAX {
@@ -381,7 +381,7 @@ impl Coordinator {
     }
 
     fn end_one(&mut self, ns: usize, what: &str, time: Timestamp) -> Result<()> {
-        if time <= self.members[ns].since {
+        if time <= self.members[ns].since || self.members[ns].is_gone {
             return Ok(());
         }
         if !self.is_open {
@@ -394,6 +394,10 @@ impl Coordinator {
     }
 
     fn mark_dirty(&mut self, ns: usize, id: Id, change: Change) {
+        // The leftovers of its slices are skipped as well: at either side the name may belong to another kind.
+        if self.is_gone(ns) {
+            return;
+        }
         let slice = slice_of(&self.cuts[ns], &id);
         let lane = lane_of(&self.pairs[ns], &id);
         self.pending[ns].mark_dirty(id, slice, lane, DirtyKey::at(self.position + 1, change));
@@ -414,8 +418,7 @@ impl Coordinator {
         }
     }
 
-    /// Persists the stream's position, then looks which slices were never leased: see
-    /// [`imago_plan::pending_changes`].
+    /// Moves the horizon to the stream's position, and drops pending changes that it makes unnecessary.
     async fn move_horizon(&mut self) -> Result<()> {
         let Some(time) = self.marks.get(&self.position).map(|mark| mark.time) else {
             return self.look().await;
@@ -476,13 +479,13 @@ impl Coordinator {
         at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
     }
 
-    /// True if changes of indexes or options are not followed yet.
+    /// True if a change of indexes or options is not followed yet.
     #[must_use]
     pub fn has_structure(&self) -> bool {
         !self.structure.is_empty()
     }
 
-    /// True if ends of collections are not handled yet.
+    /// True if the end of a collection is not handled yet.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()

@@ -1,8 +1,8 @@
-//! Watches that hold a job back or warn: the lag of the destination's secondaries, the window of the
-//! source's oplogs, quiet shards of the source, and clusters that do not answer.
+//! Monitors that suspend a job or warn: the lag of the destination's secondaries, the window of the source's oplogs,
+//! idle shards of the source, majorities that wait for a member, and clusters that do not reply.
 //!
-//! All run beside the job, past the router where there is one, and none ever fails it: a fact that
-//! this user may not read is reported once, as a warning.
+//! All monitors run concurrently with the job, past the router if there is one, and none of them fails the job: a fact
+//! that this user may not read is reported once, as a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,28 +18,31 @@ use crate::error::Result;
 use crate::server::clusters::Clusters;
 use crate::server::endpoint::{Endpoint, answer_within};
 
-/// Beats the looks at the secondaries.
+mod majority;
+
+/// Interval between checks of the secondaries' lag.
 const LAG_EVERY: Duration = Duration::from_secs(1);
-/// Beats the notes in the oplogs of a sharded source.
+/// Interval between the notes in the oplogs of a sharded source.
 const NUDGE_EVERY: Duration = Duration::from_secs(1);
-/// Between signs of life that the clusters are asked for,
+/// Interval between the pings of a cluster.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// and how long each may take.
+/// Longest wait for the reply to a ping.
 const PING_MAX: Duration = Duration::from_secs(4);
-/// Beats the looks at the oplog.
+/// Interval between checks of the oplogs.
 const OPLOG_EVERY: Duration = Duration::from_secs(10);
-/// Replica sets that were not reached are tried again after so long,
+/// Time after which replica sets that were not reached are tried again.
 const REACH_EVERY: Duration = Duration::from_secs(60);
-/// and their oplogs are not watched when this many attempts have failed.
+/// Number of failed attempts to reach the replica sets after which their oplogs are not watched.
 const REACHED_WITHIN: u32 = 3;
-/// From so much time left on, the oplog is warned of.
+/// Time left in an oplog, in seconds, below which a warning is possible.
 const OPLOG_LEFT_S: u32 = 3_600;
+/// The name under which the lag of secondaries suspends the job.
 const GATE: &str = "secondary lag";
 
-/// The source's second up to which everything is applied; written by the job.
+/// The source's time up to which all changes are applied, in seconds since 1970; 0 if none is. The job writes it.
 pub type Applied = Arc<AtomicU32>;
 
-/// Watches until it is dropped.
+/// Starts all monitors of a job. They run until the returned handles are dropped.
 #[must_use]
 pub fn watch(
     clusters: &Clusters,
@@ -54,15 +57,19 @@ pub fn watch(
     let lag = secondaries(clusters.destination.clone(), control.clone(), reporter.clone());
     let nudges = nudges(clusters.source.clone(), reporter.clone());
     let oplog = oplog(clusters.source.clone(), reporter.clone(), applied);
+    let majorities = [
+        majority::watch(clusters.source.clone(), "source's majority", control.clone()),
+        majority::watch(clusters.destination.clone(), "destination's majority", control.clone()),
+    ];
+    let [first, second] = majorities.map(tokio::spawn);
     let [of_source, of_destination] =
         sides.map(|(of, gate)| tokio::spawn(silence(of, gate, control.clone(), reporter.clone())));
-    [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges), of_source, of_destination]
-        .map(AbortOnDropHandle::new)
-        .into()
+    let others = [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges)];
+    let all = others.into_iter().chain([of_source, of_destination, first, second]);
+    all.map(AbortOnDropHandle::new).collect()
 }
 
-/// Reports that a cluster does not answer, for as long as it does not: work that waits for it is
-/// silent.
+/// Reports that a cluster does not reply, as long as it does not: work that waits for the cluster reports nothing.
 async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: Reporter) {
     let (mut heard, mut told) = (Instant::now(), false);
     loop {
@@ -88,7 +95,7 @@ async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: R
     }
 }
 
-/// Keeps the change stream of a sharded source from waiting for quiet shards.
+/// Writes notes into the oplogs of a sharded source, so that its change stream does not wait for idle shards.
 async fn nudges(source: Endpoint, reporter: Reporter) {
     while source.is_sharded() {
         match source.heartbeat().await {
@@ -136,7 +143,7 @@ async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter
                     );
                 }
                 if sets.is_empty() {
-                    // Shards that do not know the user are not knocked at every second.
+                    // Shards that do not know the user are not tried again every second.
                     tokio::time::sleep(REACH_EVERY).await;
                 }
             }
@@ -149,10 +156,10 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1_000.0
 }
 
-/// A replica set by its name.
+/// The name of a replica set, and the connection to it.
 type Set = (String, Endpoint);
 
-/// Reaches the replica sets that hold a cluster's documents, unless they are reached already.
+/// Connects to the replica sets that hold a cluster's documents, unless `sets` has them already.
 async fn reach(of: &Endpoint, sets: &mut Vec<Set>) -> Result<()> {
     if sets.is_empty() {
         let reached = of.shards().await?.into_iter();
@@ -161,7 +168,7 @@ async fn reach(of: &Endpoint, sets: &mut Vec<Set>) -> Result<()> {
     Ok(())
 }
 
-/// The secondary that is furthest behind, and by how much, in ms.
+/// Returns the secondary with the largest lag, and that lag in ms; `None` if there is no secondary.
 async fn lag_ms(destination: &Endpoint, sets: &mut Vec<Set>) -> Result<Option<(String, u64)>> {
     reach(destination, sets).await?;
     let mut worst = None;
@@ -224,30 +231,33 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
     }
 }
 
-/// The window of an oplog: the seconds of its oldest and its newest entry.
+/// The window of an oplog: the times of its oldest and its newest entry, in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     oldest_s: u32,
     newest_s: u32,
 }
 
-/// The known duration of an oplog's window.
+/// The development of an oplog's window.
 ///
-/// Once it is full, its oldest entry moves by a second in a second as long as the source is written
-/// at the rate of its content. It does so in leaps, for the server drops many entries at once: so
-/// the distance between two looks means nothing, and any distance means that it is full.
+/// Once an oplog is full, its oldest entry advances by one second a second, as long as the source is written at the
+/// rate of the oplog's content. It advances in steps, since the server drops many entries at once: so the distance
+/// between two checks means nothing, and any distance means that the oplog is full.
 #[derive(Debug, Default)]
 struct Outlook {
+    /// Time of the oldest entry at the last check, in seconds since 1970.
     oldest_s: Option<u32>,
+    /// True once the oldest entry has advanced.
     is_full: bool,
+    /// The time left at the last warning, in seconds; `None` if there was none, or the job has recovered.
     warned_s: Option<u32>,
 }
 
 impl Outlook {
-    /// The seconds left until the changes behind `applied_s` are dropped, if that is worth a
-    /// warning: it is soon, and the job has used up more than half of the oplog's time, which a job
-    /// that keeps up never has, however short the oplog. It is again when the time left has halved,
-    /// and after the job had recovered.
+    /// Returns the time, in seconds, until the changes after `applied_s` are dropped, if that is worth a warning; else
+    /// `None`. It is if the time is short, and the job has used up more than half of the oplog's window, which a job
+    /// that keeps up never does, even if the oplog is small. It is again once the time left has halved, and after the
+    /// job had recovered.
     fn warns(&mut self, window: Window, applied_s: u32) -> Option<u32> {
         let before = self.oldest_s.replace(window.oldest_s);
         self.is_full |= before.is_some_and(|before| before < window.oldest_s);
@@ -268,7 +278,7 @@ impl Outlook {
     }
 }
 
-/// The windows of the source's oplogs, by replica set.
+/// Returns the windows of the source's oplogs, by replica set.
 async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, Window)>> {
     reach(source, sets).await?;
     let mut windows = Vec::new();
@@ -280,7 +290,7 @@ async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, 
     Ok(windows)
 }
 
-/// The second of the first entry of a set's oplog in this order.
+/// Returns the time of the first entry of a set's oplog in this order, in seconds since 1970.
 async fn end_s(source: &Endpoint, order: i32) -> Result<Option<u32>> {
     let command = doc! {
         "find": "oplog.rs", "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1},

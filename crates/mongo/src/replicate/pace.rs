@@ -1,19 +1,17 @@
-//! Keeps deferrable work at a pace that the clients of a cluster hardly notice.
+//! Limits deferrable work to a rate that the clients of a cluster hardly notice.
 //!
-//! The watch behaves like a client: it sends each server a small query again and again, for an `_id`
-//! that does not exist, and compares the latency of the replies with that while the bulk pauses,
-//! which it does for half a second of every three. [`imago_plan::pace`] decides the rate; batches
-//! grow and shrink with it ([`imago_job::throttle::Throttle::batch_bytes`]), because a large one
-//! delays clients however rare it is.
+//! The watch behaves like a client: it repeatedly sends each server a small query for an `_id` that does not exist,
+//! and compares the latency of the replies with that during pauses of the bulk, which last half a second of every
+//! three. [`imago_plan::pace`] decides the rate. The size of batches follows the rate
+//! ([`imago_job::throttle::Throttle::batch_bytes`]), because a large batch delays clients even if it is rare.
 //!
-//! Without clients there is nothing to spare, and the bulk goes at any speed. Only clusters that have
-//! clients are watched: load on a destination without clients is no reason to slow down. Servers
-//! count their operations by namespace (`top`): operations in the application's namespaces beyond
-//! those that this process has sent ([`Endpoint::finds`]) are clients'. If that may not be read,
-//! clients are assumed.
+//! Without clients there is nothing to spare, and the bulk runs at any speed. Only clusters that have clients are
+//! watched: load on a destination without clients is no reason to slow down. Servers count their operations by
+//! namespace (`top`): operations in the application's namespaces beyond those that this process has sent
+//! ([`Endpoint::finds`]) are clients' ([`imago_plan::pace::clients`]).
 //!
-//! The watch sees primaries only, and no effect that does not slow down a reader of one document: a
-//! disk whose syncs take long, a secondary.
+//! The watch measures primaries only, and only effects that slow down a reader of one document: not a disk whose syncs
+//! take long, and not a secondary.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,6 +20,7 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::reporter::Reporter;
+use imago_plan::pace::clients::{Look, Presence};
 use imago_plan::pace::{BEARABLE_PERCENT, Bounds, Pace, Still};
 use tokio::sync::watch::Sender;
 use tokio::time::Instant;
@@ -33,48 +32,48 @@ use crate::namespace::SHADOW_PREFIX;
 use crate::server::collection::number;
 use crate::server::endpoint::{Endpoint, answer_within};
 
-/// While it is learnt how fast answers come without the bulk, in bytes per second.
+/// Pace while the latency without the bulk is measured, in bytes per second: practically a pause.
 const STILL_S: u64 = 1;
-/// The pace at which it begins.
+/// Initial pace, in bytes per second.
 const FIRST_S: u64 = 2_000_000;
-/// The least pace, in bytes per second, however much clients notice: the copy must end.
+/// Lowest pace, in bytes per second, even if clients notice it: the copy must end.
 pub(crate) const LEAST_S: u64 = 1_000_000;
+/// The range of the pace, in bytes per second.
 const BOUNDS: Bounds = Bounds { least_s: LEAST_S, most_s: 1_000_000_000 };
-/// Duration of one look; a query is sent at each `ASK_EVERY` meanwhile.
+/// Duration of one measurement, in which each server is sent a query every [`ASK_EVERY`].
 const LOOK: Duration = Duration::from_millis(2_500);
-/// Pause of the bulk before each look.
+/// Duration of the bulk's pause before each measurement.
 const STILL: Duration = Duration::from_millis(500);
-/// The first such pause, when nothing is known yet.
+/// Duration of the first pause of the bulk, when no latency is known yet.
 const FIRST_STILL: Duration = Duration::from_secs(3);
-/// The first look is short: nothing passes before it is over.
+/// Duration of the first measurement. It is short because nothing passes before it ends.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// Interval between the queries to one server.
 const ASK_EVERY: Duration = Duration::from_millis(40);
-/// Operations under way when the bulk was stopped have ended by then.
+/// Time after which operations in progress at the start of a pause have ended.
 const SETTLES: Duration = Duration::from_millis(100);
-/// A server that takes longer is too slow by any measure.
+/// Longest wait for a reply. A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Looks without clients after which none is taken to be at work.
+/// Number of successive measurements without clients after which the cluster counts as having none.
 const QUIET_LOOKS: u32 = 2;
-/// Reads of the collection, a second, that may be those of the job's workers on other machines. The
-/// reads of this process are known ([`Endpoint::finds`]).
-const OTHERS_READS_S: u64 = 10;
 
-/// A watch, as long as it is not dropped; then there is no pace any more.
+/// A watch that sets the pace. When it is dropped, the pace is removed.
 pub struct Watching {
     pace: Arc<Setter>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Watching {
-    /// Returns when the speed of deferrable work is known: after the first look if no client is at
-    /// work.
+    /// Waits until the pace of deferrable work is known: if the cluster has no clients, that is after the first
+    /// measurement.
+    #[crate::boxed]
     pub async fn known(&self) {
         let known = self.pace.is_known.subscribe().wait_for(|is_known| *is_known).await.map(|_| ());
         known.expect("the sender lives as long as `self`");
     }
 }
 
-/// Sets the pace until the watch is over, and never behind that.
+/// Sets the pace until the watch ends, and never after that.
 struct Setter {
     control: Control,
     is_over: Mutex<bool>,
@@ -105,32 +104,32 @@ impl Drop for Watching {
     }
 }
 
-/// A cluster whose clients are spared.
+/// A cluster whose clients are spared, and its collections that the job uses.
 #[derive(Clone, Debug)]
 pub struct Watched {
     /// The cluster itself.
     pub cluster: Endpoint,
-    /// Collections that the job reads there. At least one, or one that it writes.
+    /// Collections that the job reads there. `reads` or `writes` must have at least one.
     pub reads: Vec<Namespace>,
-    /// Collections that only the job uses there.
+    /// Collections there that only the job uses.
     pub writes: Vec<Namespace>,
 }
 
 impl Watched {
-    /// A cluster of which one collection is read.
+    /// Creates the entry for a cluster from which one collection is read.
     #[must_use]
     pub fn of(cluster: Endpoint, ns: Namespace) -> Self {
         Self { cluster, reads: vec![ns], writes: Vec::new() }
     }
 
-    /// The namespace of a probe.
+    /// Returns the namespace that the queries use.
     fn asked(&self) -> &Namespace {
         self.reads.iter().chain(&self.writes).next().expect("a job reads or writes a collection")
     }
 }
 
-/// Watches the servers of clusters and sets the pace, as long as it is not dropped, whenever
-/// the job's limits ask for it. Nothing that can wait passes until the first look is over.
+/// Watches the servers of clusters, and sets the pace if the job's limits require it, until the result is dropped. No
+/// deferrable work passes until the first measurement ends.
 pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>) -> Watching {
     let pace = Arc::new(Setter::new(control.clone()));
     if control.throttle().limits().is_paced {
@@ -163,16 +162,16 @@ struct Watch {
     control: Control,
     pace: Arc<Setter>,
     reporter: Option<Reporter>,
-    /// The last reported state.
+    /// The last reported state: true if the bulk is paced.
     is_paced: Option<bool>,
 }
 
 impl Watch {
     async fn run(mut self) {
-        // The pace, and the latencies without the bulk, while clients are at work.
+        // The pace, and the latencies without the bulk, while there are clients.
         let mut sparing: Option<(Pace, Still)> = None;
         let mut lasts = FIRST_LOOK;
-        // The first count is the base: operations before it do not count.
+        // The first count is the baseline: operations before it do not count.
         self.look_for_clients().await;
         self.clusters.iter_mut().for_each(|cluster| cluster.quiet = QUIET_LOOKS);
         loop {
@@ -194,7 +193,7 @@ impl Watch {
             let before = self.spared();
             self.look_for_clients().await;
             if self.spared() != before {
-                // Answers of others are no measure of these.
+                // Latencies of another set of clusters are not comparable.
                 sparing = None;
             }
             self.tell(self.spared().contains(&true));
@@ -213,7 +212,7 @@ impl Watch {
         }
     }
 
-    /// Which clusters' clients are spared.
+    /// Returns, for each cluster, true if its clients are spared.
     fn spared(&self) -> Vec<bool> {
         self.clusters.iter().map(Cluster::is_spared).collect()
     }
@@ -222,7 +221,7 @@ impl Watch {
         join_all(self.clusters.iter_mut().map(Cluster::look_for_clients)).await;
     }
 
-    /// Latencies of queries for a while, in microseconds, in the clusters whose clients are spared.
+    /// Measures the latencies of queries for a time, in µs, in the clusters whose clients are spared.
     async fn ask(&mut self, lasts: Duration) -> Vec<u64> {
         let spared = self.clusters.iter_mut().filter(|cluster| cluster.is_spared());
         let servers: Vec<&mut Server> = spared.flat_map(|cluster| &mut cluster.servers).collect();
@@ -231,7 +230,7 @@ impl Watch {
         }
         let apart = ASK_EVERY / u32::try_from(servers.len().max(1)).expect("few servers");
         let looks = servers.into_iter().zip(0..).map(|(server, n)| async move {
-            // Questions to all of them at once would be felt, and would feel each other.
+            // Queries to all servers at once would be noticed by clients, and would affect each other.
             tokio::time::sleep(apart * n).await;
             server.look(lasts).await
         });
@@ -257,34 +256,36 @@ impl Watch {
 /// A cluster that is watched.
 struct Cluster {
     servers: Vec<Server>,
-    /// Looks in a row that found no client.
+    /// Number of successive checks that found no client.
     quiet: u32,
 }
 
 struct Server {
     endpoint: Endpoint,
     watched: Arc<Watched>,
-    /// The counts of the last reading.
+    /// The counts of the last successful check.
     seen: Option<Sight>,
-    /// Questions so far.
+    /// Number of queries sent so far.
     asked: u64,
+    presence: Presence,
 }
 
+/// The counts of a server at one time.
 #[derive(Clone, Copy, Debug)]
 struct Sight {
     counted: Counted,
     asked: u64,
-    /// This process's finds before the server was asked.
+    /// Number of this process's finds before the server was queried.
     finds: u64,
     at: Instant,
 }
 
-/// Operations since the server began.
+/// Numbers of operations since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     /// Reads of the collections that the job reads.
     reads: u64,
-    /// Everything else that clients do.
+    /// All other operations of clients.
     others: u64,
 }
 
@@ -303,7 +304,8 @@ impl Cluster {
             match shard {
                 Ok(endpoint) => {
                     let watched = Arc::clone(&watched);
-                    servers.push(Server { endpoint, watched, seen: None, asked: 0 });
+                    let (seen, presence) = (None, Presence::default());
+                    servers.push(Server { endpoint, watched, seen, asked: 0, presence });
                 }
                 Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
             }
@@ -315,7 +317,7 @@ impl Cluster {
         self.quiet < QUIET_LOOKS
     }
 
-    /// Notes whether clients were at work since the last call.
+    /// Records whether there were clients since the last call.
     async fn look_for_clients(&mut self) {
         let has_clients = join_all(self.servers.iter_mut().map(Server::has_clients)).await;
         let is_quiet = !has_clients.contains(&true);
@@ -324,7 +326,7 @@ impl Cluster {
 }
 
 impl Server {
-    /// Latencies of queries for a while, in microseconds.
+    /// Measures the latencies of queries for a time, in µs.
     async fn look(&mut self, lasts: Duration) -> Vec<u64> {
         let began = Instant::now();
         let mut answers_us = Vec::new();
@@ -336,28 +338,36 @@ impl Server {
         answers_us
     }
 
-    /// True if clients were at work since the last call; at first this is unknown, and taken to be
-    /// so.
+    /// True if there were clients since the last call, according to the server's counts.
     async fn has_clients(&mut self) -> bool {
+        let look = self.count_since().await;
+        tracing::debug!(at = self.endpoint.redacted(), ?look, "operations");
+        self.presence = self.presence.after(look);
+        self.presence.has_clients()
+    }
+
+    async fn count_since(&mut self) -> Look {
         let finds = self.endpoint.finds();
         let now = match self.count().await {
             Ok(counted) => Sight { counted, asked: self.asked, finds, at: Instant::now() },
+            // The baseline stays: the next reply covers this time too.
+            Err(error) if error.is_transient() => return Look::Silent,
             Err(error) => {
                 tracing::debug!(%error, "a server does not say what clients do");
                 self.seen = None;
-                return true;
+                return Look::Refused;
             }
         };
-        let Some(before) = self.seen.replace(now) else { return true };
-        let seconds = now.at.duration_since(before.at).as_secs_f64();
-        // Own operations under way at either moment are counted to this period.
+        let Some(before) = self.seen.replace(now) else { return Look::First };
+        // Own operations in progress at either time count towards this period.
         let own = now.asked - before.asked + self.endpoint.finds() - before.finds;
         let reads = now.counted.reads.saturating_sub(before.counted.reads).saturating_sub(own);
-        now.counted.others > before.counted.others
-            || reads > (seconds * OTHERS_READS_S as f64) as u64
+        let others = now.counted.others.saturating_sub(before.counted.others);
+        let ms = u64::try_from(now.at.duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
+        Look::Counted { reads, others, ms }
     }
 
-    /// A question, and how long its answer took, in microseconds.
+    /// Sends a query, and returns the latency of its reply, in µs.
     async fn ask(&mut self) -> u64 {
         let absent = doc! {"_id": {"imago": "absent"}};
         let ns = self.watched.asked();
@@ -367,7 +377,7 @@ impl Server {
         let began = Instant::now();
         self.asked += 1;
         let answer = answer_within(ANSWER_MAX, "asking", self.endpoint.run(&ns.db, find));
-        // No answer is a slow one.
+        // A missing reply counts as one after the longest wait.
         let is_answered = matches!(answer.await, Ok(Ok(_)));
         let took = if is_answered { began.elapsed() } else { ANSWER_MAX };
         u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
@@ -380,7 +390,7 @@ impl Server {
     }
 }
 
-/// Databases in which servers and Imago keep their own data.
+/// Databases in which servers and Imago store their own data.
 const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
 
 fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> Counted {

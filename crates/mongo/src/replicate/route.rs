@@ -1,17 +1,17 @@
-//! The bulk past the router: read on the shards that have it, written on the shards that get it.
+//! The route of the bulk past the router: read on the shards that have it, written on the shards that get it.
 //!
-//! A router would carry each document twice more. Both chunk maps are known while a collection's
-//! shape is changed: the old one is read anew for each slice, the new one is the plan's, and the
-//! shadow's chunks are not moved.
+//! With a router, each document would cross the network two more times. Both chunk maps are known while a collection
+//! is resharded: the old one is read again for each slice, and the new one is the plan's, since the chunks of the
+//! shadow collection do not move.
 //!
 //! Invariants:
-//! - Documents that a shard holds without owning them (orphans) are not copied: a document counts on
-//!   the shard that the map gives its key to.
-//! - A slice counts as copied only if the map was the same from its first read to after its last,
-//!   however often a lost server interrupted it. Each shard is read from a state at or after the
-//!   map's, so documents that a move brought are seen.
-//! - A document whose key changes while a slice is read may be found on two shards, or on none: its
-//!   change comes through the stream afterwards, like any change of a leased slice.
+//! - Documents that a shard holds without owning them (orphans) are not copied: a document counts on the shard to
+//!   which the map assigns its key.
+//! - A slice counts as copied only if the map was the same from the slice's first read until after its last, even if
+//!   lost servers interrupted it. Each shard is read from a state at or after the map's, so that documents that a
+//!   migration brought are included.
+//! - A document whose key changes while a slice is read may be found on two shards, or on none: the stream delivers
+//!   its change afterwards, like any change of a leased slice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,17 +35,17 @@ const ARRAY: u8 = ElementType::Array as u8;
 const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
 const NULL: u8 = ElementType::Null as u8;
 
-/// Which shard, by its index, owns which part of a key's space.
+/// A chunk map: the shard, by its index, that owns each range of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
+    /// The fields of the shard key, in order.
     fields: Vec<String>,
-    /// The lower bound of each chunk, in order, and its shard.
+    /// The lower bound and the shard of each chunk, in the order of the bounds.
     chunks: Vec<(Id, usize)>,
 }
 
 impl Map {
-    /// The map of chunks by their lower bounds, in order; the first one begins at the least key
-    /// there is.
+    /// Creates a map from the lower bounds of all chunks, in order. The first bound is the least key there is.
     ///
     /// # Errors
     /// Fails if a bound cannot be encoded.
@@ -58,7 +58,7 @@ impl Map {
         Ok(Self { fields: key.keys().cloned().collect(), chunks })
     }
 
-    /// The shard whose part a document lies in.
+    /// Returns the shard that owns a document.
     fn shard_of(&self, raw: &RawDocument) -> usize {
         self.shard_at(&key_of(raw, &self.fields))
     }
@@ -69,59 +69,62 @@ impl Map {
         self.chunks[at.saturating_sub(1)].1
     }
 
-    /// The same, but none for a document that no shard may have.
+    /// Returns the shard that owns a document, or `None` for a document that no shard may have, because it has an
+    /// array in its key.
     fn place_of(&self, raw: &RawDocument) -> Option<usize> {
         let key = key_of(raw, &self.fields);
-        // A field inside an array is not found on the way, and taken for null.
+        // Reading the key does not descend into arrays: a field inside one is read as null.
         let mut values = Elements::new(key.as_bytes()).map(|field| field.kind);
         let is_suspect = values.any(|kind| kind == ARRAY || kind == NULL);
         if is_suspect && has_array(raw, &self.fields) { None } else { Some(self.shard_at(&key)) }
     }
 }
 
-/// The old map at one time.
+/// The old chunk map as of one time.
 #[derive(Clone, Debug)]
 pub struct Seen {
     map: Map,
-    /// The version, which differs between maps.
+    /// The map's version, which differs between maps.
     version: Bson,
-    /// All changes that led to the map are before this time.
+    /// A cluster time after all changes that led to the map.
     pub at: Timestamp,
 }
 
 impl Seen {
-    /// True if a document belongs to this shard.
+    /// True if this shard owns the document.
     #[must_use]
     pub fn is_owned(&self, shard: usize, raw: &RawDocument) -> bool {
         self.map.shard_of(raw) == shard
     }
 
-    /// True if nothing was moved or split between the two.
+    /// True if no chunk was moved or split between the two.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.version == other.version
     }
 }
 
-/// The shards that hold the bulk of one collection, and those that it goes to.
+/// The shards that hold the bulk of one collection, and to which it is copied.
 #[derive(Debug)]
 pub struct Route {
     /// The shards, by name.
     pub names: Vec<String>,
-    /// The shards themselves.
+    /// The connection to each shard.
     pub shards: Vec<Endpoint>,
-    /// The member of each shard that is read from.
+    /// The member of each shard from which the bulk is read.
     pub readers: Vec<Reader>,
+    /// The collection, through the router.
     router: Handle,
+    /// The new chunk map.
     new: Map,
-    /// For each pair of shards (from × shards + to): how many sends may be under way, and the
-    /// bytes sent.
+    /// For each pair of shards (at index from × shards + to): a semaphore that limits the sends in progress, and the
+    /// number of bytes sent.
     flows: Vec<(Semaphore, AtomicU64)>,
 }
 
 impl Route {
-    /// The route of `router`'s collection to shards by the map `new`, each shard with its reader.
-    /// `sockets(from, to)` is the number of sends that may be under way between two shards.
+    /// Creates the route of `router`'s collection to the shards by the map `new`; each shard has its reader.
+    /// `sockets(from, to)` is the most sends that may be in progress between two shards.
     #[must_use]
     pub fn new(
         router: Handle,
@@ -139,13 +142,14 @@ impl Route {
         Arc::new(Self { names, shards, readers, router, new, flows })
     }
 
-    /// Looks at the old map.
+    /// Reads the old chunk map.
     ///
     /// # Errors
-    /// Fails if the cluster does not answer, or the collection is no longer as the plan knew it.
+    /// Fails if the cluster does not reply, or the collection differs from the one that was planned.
+    #[crate::boxed]
     pub async fn look(&self) -> Result<Seen> {
         let version = self.version().await?;
-        // Without its key every document would seem to lie on the first chunk's shard.
+        // Without its key, every document would appear to be on the first chunk's shard.
         let key = self.router.shard_key().await?.ok_or_else(|| Error::Disrupted {
             ns: self.router.ns.to_string(),
             what: "dropped or renamed".into(),
@@ -167,7 +171,7 @@ impl Route {
             let (doing, cause) = ("reading config.chunks", "there are none");
             return Err(Error::malformed(doing, cause));
         }
-        // Asked after the map was read, so the changes that made the map are before this time.
+        // The time is read after the map, so the changes that led to the map are before it.
         let reply = self.router.endpoint.run("config", doc! {"ping": 1}).await?;
         let at = operation_time(&reply)
             .ok_or_else(|| Error::malformed("asking for the time", "no operationTime"))?;
@@ -180,15 +184,16 @@ impl Route {
         Ok(Seen { map: Map::new(&key, &chunks)?, version, at })
     }
 
-    /// True if the old map is still the one that was seen.
+    /// True if the old chunk map is still the one in `seen`.
     ///
     /// # Errors
-    /// Fails if the cluster does not answer.
+    /// Fails if the cluster does not reply.
+    #[crate::boxed]
     pub async fn is_still(&self, seen: &Seen) -> Result<bool> {
         Ok(self.version().await? == seen.version)
     }
 
-    /// The newest change of any chunk, with the collection's identity.
+    /// Reads the version of the newest change of any chunk, with the collection's identity.
     async fn version(&self) -> Result<Bson> {
         let entry = self.first("collections", doc! {"_id": self.router.ns.to_string()}).await?;
         let uuid = entry.get("uuid").cloned().unwrap_or(Bson::Null);
@@ -214,7 +219,7 @@ impl Route {
         })
     }
 
-    /// The documents of a batch that shard `from` owns, by the shard that gets them; and behind these the ones
+    /// Returns the documents of a batch that shard `from` owns, by the shard that gets them, and as last element those
     /// that no shard may have, which only the router refuses to write.
     #[must_use]
     pub fn parts<'a>(
@@ -231,14 +236,14 @@ impl Route {
         parts
     }
 
-    /// Waits until a send from one shard to another may begin, and counts its bytes.
+    /// Waits until a send from one shard to another may start, and counts its bytes.
     pub async fn send(&self, from: usize, to: usize, bytes: u64) -> SemaphorePermit<'_> {
         let (sockets, sent) = &self.flows[from * self.shards.len() + to];
         sent.fetch_add(bytes, Ordering::Relaxed);
         sockets.acquire().await.expect("never closed")
     }
 
-    /// Bytes that this process sent from shard to shard.
+    /// Returns the bytes that this process sent from shard to shard, as (from, to, bytes).
     pub fn sent(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
         let count = self.shards.len();
         let flows = self.flows.iter().enumerate();

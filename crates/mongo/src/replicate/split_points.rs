@@ -1,12 +1,12 @@
 //! Split points that cut a collection into parts of about equal numbers of documents.
 //!
-//! `$sample` alone draws unevenly. The server draws by descending its tree at random, and the
-//! trees of recently loaded collections are lopsided: of a million documents, half were drawn a
-//! thirtieth as often as the others, and the last slice was half the collection. So the `_id` index
-//! of a replica set is scanned, 0.5 µs a key, and that of each shard past the router. If a shard
-//! cannot be reached past the router, all documents are read, and a few kept at random, separately
-//! for each shard: no router can skip cheaply. Only collections that are too large for that are
-//! sampled: such a tree was mostly read back from disk, where it is even.
+//! `$sample` alone samples unevenly. The server descends its tree at random, and the trees of recently loaded
+//! collections are unbalanced: of a million documents, half were sampled a thirtieth as often as the others, and the
+//! last slice was half the collection. So the `_id` index of a replica set is scanned, at 0.5 µs a key, and for a
+//! sharded collection that of each shard past the router. If a shard cannot be reached past the router, all documents
+//! are read and a few of them selected at random, separately on each shard: no router can skip cheaply. Only
+//! collections that are too large for that use `$sample`: their trees were mostly read back from disk, where they are
+//! balanced.
 
 use bson::raw::{RawBsonRef, cstr};
 use bson::{RawDocumentBuf, doc, rawdoc};
@@ -23,16 +23,18 @@ use crate::server::endpoint::{Endpoint, answer_within, prefer_secondary};
 use crate::server::shard::uniform;
 use crate::server::timing::SEARCH_MAX;
 
-/// Keys of an index that is walked in half a minute.
+/// Most documents of a collection whose index is scanned: that takes half a minute.
 const WALK_MAX: u64 = 50_000_000;
+/// Number of sampled `_id`s for each part.
 const SAMPLE_PER_PART: u64 = 20;
-/// With shards, steps of all of them together that make a part.
+/// With shards, number of marks (of all shards together) for each part.
 const MARKS_PER_PART: u64 = 8;
 
-/// Strictly increasing `_id`s that cut a collection of about `documents` into at most `parts`.
+/// Returns strictly increasing `_id`s that cut a collection of about `documents` documents into at most `parts` parts.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.
+#[crate::boxed]
 pub async fn cut(source: &Handle, documents: u64, parts: u64) -> Result<Vec<Id>> {
     if parts < 2 || documents == 0 {
         return Ok(Vec::new());
@@ -50,15 +52,15 @@ pub async fn cut(source: &Handle, documents: u64, parts: u64) -> Result<Vec<Id>>
     Ok(cuts(sample, usize::try_from(parts).expect("few parts")))
 }
 
-/// The collection on each replica set that has it, if all of them can be reached.
+/// Returns the collection on each replica set that has it, or `None` if one of them cannot be reached.
 async fn sets(source: &Handle) -> Result<Option<Vec<Handle>>> {
     let reached = source.endpoint.shards().await?;
     let of = |set: Endpoint| Handle::new(set, source.ns.clone());
     Ok(reached.into_iter().map(|(_, set)| set.ok().map(of)).collect())
 }
 
-/// Marks every `step` keys on each shard; every mark stands for as many documents, whichever shard
-/// it is of.
+/// Marks every `step` keys on each shard, so that every mark stands for the same number of documents, and selects the
+/// split points among the marks.
 async fn walk_all(sets: &[Handle], step: u64, parts: u64) -> Result<Vec<Id>> {
     let marks_max = parts * MARKS_PER_PART;
     let marks = try_join_all(sets.iter().map(|set| Box::pin(walk(set, step, marks_max)))).await?;
@@ -84,7 +86,7 @@ async fn walk(source: &Handle, step: u64, parts: u64) -> Result<Vec<Id>> {
     Ok(bounds)
 }
 
-/// `_id`s of about so many random documents.
+/// Returns the `_id`s of about `size` random documents.
 async fn draw(source: &Handle, documents: u64, size: u64) -> Result<Vec<Id>> {
     let command = doc! {
         "aggregate": &source.ns.coll,
@@ -116,7 +118,7 @@ async fn all(source: &Handle, command: RawDocumentBuf) -> Result<Vec<Id>> {
     answer_within(SEARCH_MAX, &doing, read).await?
 }
 
-/// Servers refuse bounds that leave nothing between them and the ends of the index.
+/// True if `id` can be a bound: servers refuse bounds between which and the end of the index there is nothing.
 fn is_bound(id: &Id) -> bool {
     !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey)
 }

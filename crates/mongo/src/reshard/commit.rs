@@ -1,30 +1,30 @@
-//! Commit: the shadow takes the collection's name, with nothing lost.
+//! Commit: the shadow is renamed to the collection's name without loss of writes.
 //!
-//! Writes are blocked, the shadow is made equal to the collection as of one time behind the block,
-//! the last changes are compared, and the server renames the shadow over the collection in one step.
-//! A block that admits deletes stays on the renamed collection until late writes are brought over
+//! Writes are blocked, the shadow is brought to the state of the collection as of one time after the block, the
+//! last changes are compared, and the server renames the shadow over the collection in one step. A block that
+//! admits deletes stays on the renamed collection until late writes are brought over
 //! ([`crate::reshard::commit::validation`], [`crate::reshard::commit::late_writes`]).
 //!
-//! The drain has a deadline: if it is missed the block is lifted, and the commit is tried again
-//! later. The rename has none. Once requested, the server may perform it at any time, also when the
-//! reply is lost. The rename is retried, and its outcome polled, until it is known. A block that
-//! stops deletes too is lifted as soon as the rename is recorded, before its reply.
+//! The drain has a deadline: if it is missed, the block is lifted, and the commit is attempted again later. The
+//! rename has none. Once it was requested, the server may perform it at any time, even if the reply is lost. The
+//! rename is retried, and its outcome polled, until it is known. A block that stops deletes too is lifted as soon
+//! as the rename is recorded, before its reply.
 //!
 //! Effects on clients (observed on 6.0.5, `crates/imago/tests/verbs/reshard/clients.rs`):
-//! - A change stream on the collection shows all changes up to the rename, then `invalidate`; a
-//!   client opens a new one. Nothing was written between the block and the rename, so a stream that
-//!   begins at the time of the rename misses nothing.
-//! - A retryable write that is sent again after the rename, because its reply before it was lost, is
-//!   recognised by the shard that performed it, and only by that shard. If the document moved to
-//!   another shard, the write is applied again: harmless for an idempotent write, wrong for an
-//!   `$inc`. Servers keep those records by session and shard, and no client can write them. During
-//!   the block none is lost in this way: writes are refused with an error (371, or 121 by a
-//!   validator) that drivers do not retry.
-//! - With the validator, a document that was deleted between the drain and the rename can be read
-//!   once more, from the rename until its delete is brought over.
+//! - A change stream on the collection returns all changes up to the rename, then `invalidate`; the client opens a
+//!   new one. Nothing was written between the block and the rename, so a stream that begins at the time of the
+//!   rename misses nothing.
+//! - A retryable write that is sent again after the rename, because its reply before it was lost, is recognised by
+//!   the shard that performed it, and only by that shard. If the document moved to another shard, the write is
+//!   applied again: harmless for an idempotent write, wrong for an `$inc`. Servers keep those records by session
+//!   and shard, and no client can write them. During the block no write is lost in this way: writes are rejected
+//!   with an error (371, or 121 by a validator) that drivers do not retry.
+//! - With the validator, a document that was deleted between the drain and the rename can be read again, from the
+//!   rename until its delete is brought over.
 
 pub(in crate::reshard) mod bypass;
 pub(in crate::reshard) mod late_writes;
+pub(in crate::reshard) mod rehearsal;
 pub(in crate::reshard) mod validation;
 
 use std::time::{Duration, Instant};
@@ -38,41 +38,43 @@ use crate::copy::cutover::check;
 use crate::copy::{self, Copying, State};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
-use crate::reshard::spec::{LateWrites, Spec};
+use crate::reshard::spec::{BlockStep, LateWrites, Spec};
 pub use crate::server::block::Block;
 use crate::server::block::{self, Blocker};
 use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// Longest time for which a rename may stay undecided.
+/// Time allowed for the outcome of a rename to become known.
 const DECIDED_WITHIN: Duration = Duration::from_secs(600);
-/// The server's code for a collection that is not there.
+/// Server error code of a collection that does not exist.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Interval of the looks whether a rename is recorded.
+/// Interval between checks whether a rename is recorded.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Times and counts of a commit that went through.
+/// Durations and counts of a successful commit.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// From the block until it was lifted, in ms.
+    /// Time from the request of the block until the block was lifted, in ms.
     pub block_ms: u64,
-    /// The drain alone, in ms.
+    /// Duration of the drain, in ms.
     pub drain_ms: u64,
-    /// The rename alone, in ms.
+    /// Time from the request of the rename until it was recorded or answered, in ms.
     pub rename_ms: u64,
-    /// Documents of the last changes that were compared under the block.
+    /// The steps of the block, in order, with their durations.
+    pub steps: Vec<BlockStep>,
+    /// Number of documents of the last changes that were compared under the block.
     pub last_verified: u64,
-    /// Changes between the drain and the rename.
+    /// Changes to the old collection between the drain and the rename.
     pub late_writes: LateWrites,
 }
 
-/// One attempt. Returns nothing if the drain took longer than `block_max`: the block is lifted
+/// Makes one attempt at the commit. Returns `None` if the drain took longer than `block_max`: the block is lifted
 /// then, and `copying` can only be ended.
 ///
 /// # Errors
-/// An obstacle, with the block lifted; a rename that is still undecided after ten minutes, with the
-/// block kept.
+/// An obstacle, with the block lifted; a rename whose outcome is still unknown after ten minutes, with the block
+/// left in place.
 pub(super) async fn commit(
     run: &Run,
     spec: &Spec,
@@ -81,7 +83,7 @@ pub(super) async fn commit(
     block: Block,
     block_max: Duration,
 ) -> Result<Option<Committed>> {
-    // A sharded collection keeps its UUID when it is renamed: `imago reshard revert` knows it by that.
+    // The UUID of a sharded collection survives a rename: `imago reshard revert` identifies the collection by it.
     let shadow = uuid_of(cluster, &Handle::new(cluster.clone(), spec.shadow().clone())).await?;
     match block {
         Block::UserWrites => {
@@ -104,11 +106,12 @@ pub(super) async fn commit(
             Ok(()) => blocker.set().await,
             Err(error) => Err(error),
         },
-        // Not dropped at the deadline either: a block that is still under way cannot be lifted.
+        // The deadline does not drop this future: a block that is still being set cannot be lifted.
         Block::Validator => validation::set(run, copying).await,
         Block::None => Ok(()),
     };
-    tracing::debug!(ms = ms(blocked), "commit: writes are blocked");
+    let set_ms = ms(blocked);
+    tracing::debug!(ms = set_ms, "commit: writes are blocked");
     let drained = async {
         set?;
         copying.state.commit_mut().becomes.clone_from(&shadow);
@@ -130,7 +133,7 @@ pub(super) async fn commit(
     let mut answer = Box::pin(rename(run, cluster, spec));
     let answered = tokio::select! {
         answered = &mut answer => Some(answered),
-        // Writes that pass a validator are brought over when the rename has ended, and not before.
+        // Writes that bypass a validator are brought over after the rename has ended, not before.
         () = is_recorded(cluster, spec, shadow.as_ref()), if block != Block::Validator => None,
     };
     if let Some(Err(error)) = answered {
@@ -139,29 +142,37 @@ pub(super) async fn commit(
         }
         return Err(error);
     }
-    let rename_ms = ms(renaming);
+    let (rename_ms, concluding) = (ms(renaming), Instant::now());
     tracing::debug!(ms = ms(blocked), "commit: renamed");
     let late_writes = conclude(run, cluster, spec, &mut copying.state).await?;
-    let block_ms = ms(blocked);
+    let (block_ms, lift_ms) = (ms(blocked), ms(concluding));
     tracing::debug!(ms = block_ms, "commit: the block is lifted");
     if answered.is_none() {
         answer.await?;
         tracing::debug!(ms = ms(blocked), "commit: the rename has ended");
     }
-    // The record that the block was lifted may follow later; clients do not wait for it.
+    // The record that the block was lifted is written later; clients do not wait for it.
     copy::save_at_last(run, &copying.state).await?;
-    let Drained { drain_ms, last_verified } = drained;
-    Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified, late_writes }))
+    let Drained { drain_ms, compare_ms, last_verified } = drained;
+    let steps = [
+        ("set", set_ms),
+        ("drain", drain_ms),
+        ("compare", compare_ms),
+        ("rename", rename_ms),
+        ("lift", lift_ms),
+    ];
+    let steps = steps.map(|(step, ms)| BlockStep { step, ms }).to_vec();
+    Ok(Some(Committed { block_ms, drain_ms, rename_ms, steps, last_verified, late_writes }))
 }
 
-/// Completes a commit after its rename: brings over late writes, and lifts the block. The next
-/// process after a death may do it again.
+/// Completes a commit after its rename: brings over late writes, and lifts the block. It is idempotent, so the
+/// successor of a process that died may repeat it.
 ///
-/// The request of the rename stays in the record: a successor that did not know of it would begin
-/// anew, with a shadow that nothing is copied to any more.
+/// The request of the rename stays in the record. Without it a successor would start again, with a shadow to which
+/// nothing is copied any more.
 ///
 /// # Errors
-/// Fails if the cluster stays away, or the job is no longer this process's.
+/// Fails if the cluster does not answer, or the job belongs to another process.
 pub(super) async fn conclude(
     run: &Run,
     cluster: &Endpoint,
@@ -175,7 +186,7 @@ pub(super) async fn conclude(
         let new = commit.becomes.clone();
         let bring = late_writes::bring_over(run, cluster, spec, new.as_deref(), from);
         late_writes = match bring.await {
-            // They are lost to Imago, and until this is settled no client can write.
+            // Imago cannot recover these changes, and no client can write until the commit is completed.
             Err(Error::OplogRolledOver { .. }) => late_writes::unknown(run, spec, from),
             brought => brought?,
         };
@@ -187,10 +198,10 @@ pub(super) async fn conclude(
     Ok(late_writes)
 }
 
-/// Lifts the block that stands by the record.
+/// Lifts the block that the job's record says is set.
 ///
 /// # Errors
-/// Fails if the cluster stays away.
+/// Fails if the cluster does not answer.
 pub(super) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
@@ -206,7 +217,7 @@ pub(super) async fn lift(
     Ok(())
 }
 
-/// A block that stands already may be lifted by its owner at any time, in the middle of a commit too.
+/// Fails if writes are blocked already: the owner of that block may lift it at any time, including during a commit.
 async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
     if block::is_set(cluster).await? != Some(true) {
         return Ok(());
@@ -219,20 +230,20 @@ async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Number of the last changes that are compared under the block, while clients wait: mostly those
-/// applied at the end of the drain.
+/// Number of the last changes whose documents are compared under the block, while clients wait. They are mostly
+/// those applied at the end of the drain.
 const LAST_CHANGES: usize = 300;
 
 struct Drained {
     drain_ms: u64,
+    compare_ms: u64,
     last_verified: u64,
 }
 
-/// Makes the shadow the collection as of one time behind the block, looks at the last changes, and
-/// writes down that the rename may be asked for from now on.
+/// Brings the shadow to the state of the collection as of one time after the block, compares the documents of the
+/// last changes, and records that the rename may be requested from now on.
 ///
-/// Also when the job was asked to end in this moment: it is past the point where a stop is obeyed,
-/// and returning here without lifting the block would leave it behind.
+/// A request to stop the job is ignored here: returning without lifting the block would leave the block in place.
 async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
     let at = copying.coordinator.settle().await?;
@@ -242,7 +253,8 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
         copying.state.commit_mut().drained_to = Some((at.time, at.increment));
     }
     copying.state.commit_mut().rename_requested = true;
-    // Clients wait, so both run at once. A caller that is refused takes the request back.
+    // Clients wait, so the comparison and the save run concurrently. If either fails, the caller withdraws the
+    // request of the rename.
     let (last_verified, saved) = tokio::join!(
         Box::pin(check::last_look_as_of(at, run, copying, LAST_CHANGES)),
         Box::pin(copy::save_at_last(run, &copying.state)),
@@ -258,21 +270,23 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
             "`imago reshard resume`: the job follows them first",
         ));
     }
-    tracing::debug!(ms = ms(began), last_verified, "commit: compared and written down");
-    Ok(Drained { drain_ms, last_verified })
+    let compare_ms = ms(began).saturating_sub(drain_ms);
+    tracing::debug!(compare_ms, last_verified, "commit: compared and written down");
+    Ok(Drained { drain_ms, compare_ms, last_verified })
 }
 
-/// The collection, for commands that are sent only while the job is this process's.
+/// Returns the collection, for commands that are sent only while this process owns the job.
 fn ours(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
     let owner = Some(run.ownership());
     Handle { owner, ..Handle::new(cluster.clone(), spec.reshard.ns.clone()) }
 }
 
-/// Lifts the block that this job set, unless another process owns the job by now and lifts it. No rename is
-/// under way.
+/// Lifts the block that this job set, unless another process owns the job by now and lifts it. No rename is under
+/// way.
 ///
-/// Clients wait: while the job is certainly this process's the block goes first, also where nothing can
-/// be recorded. A successor looks for the outcome of the rename, finds none, and lifts the block again.
+/// Clients wait, so while this process certainly owns the job the block is lifted first, even if the record cannot
+/// be saved. A successor then checks the outcome of the rename, finds that it did not happen, and lifts the block
+/// again.
 async fn unblock(
     run: &Run,
     spec: &Spec,
@@ -298,16 +312,16 @@ async fn unblock(
     copy::save_at_last(run, &copying.state).await
 }
 
-/// The outcome of a rename.
+/// Outcome of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The collection is the former shadow.
+    /// The shadow has the collection's name.
     Renamed,
-    /// Nothing has happened.
+    /// The rename has not happened.
     NotYet,
 }
 
-/// Finds the outcome of a rename that is not under way any more.
+/// Determines the outcome of a rename that is no longer under way.
 pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     let ns = &spec.reshard.ns;
     let uuid = uuid_of(cluster, &Handle::new(cluster.clone(), ns.clone())).await?;
@@ -327,26 +341,26 @@ pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     }
 }
 
-/// Waits until no change of the collection's definition is under way: servers do
-/// one after the other.
+/// Waits until no change of the collection's definition is under way, by an empty `collMod`: servers perform such
+/// changes one after the other.
 pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     let nothing = doc! {"collMod": &ns.coll, "writeConcern": {"w": "majority"}};
     match cluster.run_at_length(&ns.db, nothing).await {
-        // Of one that is gone nothing can be under way any more.
+        // If the collection does not exist, no change of its definition is under way.
         Err(Error::Server { cause, .. }) if code(&cause) == Some(NAMESPACE_NOT_FOUND) => Ok(()),
         done => done.map(|_| ()),
     }
 }
 
-/// Finds the outcome of a rename that was requested, once it is not under way any more.
+/// Determines the outcome of a requested rename, once it is no longer under way.
 ///
 /// # Errors
-/// [`Error::Passing`] while the rename waits for its turn at a shard; when the cluster does not answer, or
+/// [`Error::Passing`] while the rename waits for a lock at a shard; fails if the cluster does not answer, or
 /// another user changed the collection.
 pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     quiet(cluster, &spec.reshard.ns).await?;
-    // Turns are not granted in the order of the requests: the operation that has just ended may
-    // have overtaken a rename.
+    // Locks are not granted in the order of the requests: the operation that has just ended may have overtaken a
+    // rename.
     if waits(cluster, spec.shadow()).await? {
         return Err(Error::Passing {
             doing: format!("looking what became of the rename of {}", spec.shadow()),
@@ -356,8 +370,8 @@ pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     fate(cluster, spec).await
 }
 
-/// True if a rename of the shadow is under way at any shard. Shards that cannot be asked are taken
-/// to have none.
+/// Returns true if a rename of the shadow is under way at any shard. Shards that do not answer are assumed to have
+/// none.
 async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
     let (name, coll) = (shadow.to_string(), &shadow.coll);
     let pipeline = [
@@ -389,12 +403,11 @@ async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns when the config servers have recorded, for good, that the collection is the former
-/// shadow.
+/// Returns when the config servers have durably recorded that the shadow has the collection's name.
 ///
-/// They do so when every shard has renamed its part and admits no operation on it yet: from then on every
-/// write goes to the former shadow. The reply to the request comes only after the shards have
-/// admitted operations again, which then delay it.
+/// They do so when every shard has renamed its part and does not admit operations on it yet: from then on every
+/// write goes to the renamed shadow. The reply to the request comes only after the shards have admitted operations
+/// again, which then delay it.
 async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     let Some(shadow) = shadow else { return std::future::pending().await };
     let of = Handle::new(cluster.clone(), spec.reshard.ns.clone());
@@ -408,8 +421,8 @@ async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     }
 }
 
-/// Requests the rename until its outcome is known, and only while the job is this process's: a
-/// successor that finds it undone lifts the block.
+/// Requests the rename until its outcome is known, and only while this process owns the job: a successor that finds
+/// that the rename did not happen lifts the block.
 async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let (shadow, ns) = (spec.shadow(), &spec.reshard.ns);
     let ours = ours(run, spec, cluster);
@@ -417,8 +430,8 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
         "renameCollection": shadow.to_string(), "to": ns.to_string(), "dropTarget": true,
     };
     let deadline = Instant::now() + DECIDED_WITHIN;
-    // True once an answer was lost: then only a look that finds the rename done or undone is
-    // conclusive.
+    // True once a reply was lost. From then on only a check of the cluster that finds the rename done or not done
+    // is conclusive.
     let mut is_open = false;
     loop {
         let asked = match ours.check_owner("renameCollection") {
@@ -447,7 +460,8 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     }
 }
 
-/// The identity of a collection, independent of its name.
+/// Returns the UUID of a collection, which does not depend on its name, or `None` if it is not sharded or does not
+/// exist.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.

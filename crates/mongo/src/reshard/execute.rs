@@ -1,7 +1,7 @@
 //! A change of a collection's shape as a job: prepare, execute, index, recover, verify, commit.
 //!
 //! All phases but the first and the last are a copy within one cluster ([`crate::copy`]), with its slices,
-//! checkpoints and workers. The record's spec is that of the copy with the plan beside it.
+//! checkpoints and workers. The record's spec is the copy's spec with the plan added.
 
 pub mod balance;
 pub(in crate::reshard) mod bulk;
@@ -21,17 +21,18 @@ use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
 use imago_job::run::{Ending, Run, RunError};
+use imago_plan::write_block::Tried;
 
 use crate::bson::input;
 use crate::copy::cutover::check;
 use crate::copy::preflight;
 use crate::copy::{self, Clusters, Copying, SLICE_BYTES, State, Until};
 use crate::error::{Error, Result};
-use crate::namespace::Selector;
+use crate::namespace::{Namespace, Selector};
 use crate::replicate::changes::AWAIT_MAX;
 use crate::replicate::pace::{self, Watched};
 use crate::replicate::route::Route;
-use crate::reshard::commit::{self, Block, Committed, Fate, commit, ms};
+use crate::reshard::commit::{self, Block, Committed, Fate, commit, ms, rehearsal};
 use crate::reshard::commit::{bypass, validation};
 use crate::reshard::execute::bulk::{measure, route_of};
 use crate::reshard::plan::{Engine, Plan};
@@ -39,24 +40,27 @@ use crate::reshard::spec::{KIND, Known, LateWrites, Options, Outcome, Spec};
 use crate::server::block;
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
+use crate::server::retention;
 use crate::server::timing::WRITE_TIME_MAX;
 use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 
-/// Least number of slices of a collection, if they stay as large as the next constant: changes in a
-/// slice wait until the slice is copied, which takes long while clients are spared.
+/// Least number of slices of a collection, unless they would be smaller than [`SLICE_BYTES_MIN`]. Changes in a
+/// slice wait until the slice is copied, which takes long at a pace that spares clients.
 const SLICES: u64 = 32;
-/// Smaller slices would be mostly leases.
+/// Least size of a slice, in bytes; with smaller ones most of the work would be leases.
 const SLICE_BYTES_MIN: u64 = 2 * 1024 * 1024;
-/// The drain must not wait for a change that the block keeps from coming.
+/// Time that a read of the change stream may wait for changes during the commit. The block prevents new changes, so
+/// the drain must not wait for them.
 const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(5);
-/// Attempts at a commit whose drain misses its deadline.
+/// Most attempts at a commit whose drain misses its deadline.
 const COMMITS_MAX: usize = 5;
 
-/// Checks that a change of shape can be done on the cluster in this way.
+/// Checks that the cluster supports a change of shape with these options.
 ///
 /// # Errors
-/// A precondition that names the obstacle.
+/// A precondition error that names the obstacle.
+#[crate::boxed]
 pub async fn check(cluster: &Endpoint, options: &Options, engine: Engine) -> Result<()> {
     if !cluster.is_sharded() {
         return Err(Error::precondition(
@@ -75,10 +79,11 @@ pub async fn check(cluster: &Endpoint, options: &Options, engine: Engine) -> Res
     }
 }
 
-/// Keeps a planned job; nothing else is written.
+/// Persists a planned job and returns its id; nothing else is written except the cluster lock.
 ///
 /// # Errors
-/// The first of the plan's obstacles; when the cluster refuses.
+/// A precondition error for the first of the plan's obstacles; an error if the cluster rejects a write.
+#[crate::boxed]
 pub async fn create(
     cluster: &Endpoint,
     plan: &Plan,
@@ -118,7 +123,7 @@ pub async fn create(
     Ok(record.id)
 }
 
-/// One cluster in both roles.
+/// Returns the cluster in both roles, source and destination.
 #[must_use]
 pub fn both(cluster: &Endpoint) -> Clusters {
     Clusters {
@@ -127,15 +132,15 @@ pub fn both(cluster: &Endpoint) -> Clusters {
     }
 }
 
-/// Works at a claimed job until the collection has its new shape, and says so in its record.
+/// Runs a claimed job until the collection has its new shape, and records the outcome in the job's record.
 ///
 /// # Errors
-/// The error that ended it, which the record has too. A cancelled job leaves the collection as it
-/// was.
+/// The error that ended the job, which the record has too. A cancelled job leaves the collection as it was.
+#[crate::boxed]
 pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outcome> {
     let mut ended = Box::pin(work(cluster, &run, options)).await;
     if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
-        // The record as it is now: the one that was claimed lacks all later changes.
+        // The record is loaded again: the one that was claimed lacks all later changes.
         let cleaned = async {
             let journal = MongoJournal::new(cluster.clone());
             clean_up(cluster, &journal.load(&run.record().id).await?).await
@@ -154,10 +159,11 @@ pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outc
     ended
 }
 
-/// Leaves the collection as it was before the job: no block, no shadow, the balancer as before.
+/// Restores the state before the job: removes the block and the shadow, and restores the balancer flag.
 ///
 /// # Errors
-/// Fails if the rename has happened already, or the cluster refuses.
+/// Fails if the rename has happened already, or the cluster rejects a command.
+#[crate::boxed]
 pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     let (spec, mut state) = (Spec::of(record)?, copy::state_of(record)?);
     if spec.engine == Engine::Native {
@@ -173,7 +179,7 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
                     "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
-            // Another user dropped the collection or the shadow: there is less to clean up.
+            // Another user dropped the collection or the shadow, so there is less to clean up.
             Ok(Fate::NotYet) | Err(Error::Precondition { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -194,13 +200,13 @@ async fn work(cluster: &Endpoint, run: &Run, options: &Options) -> Result<Outcom
         return finish(cluster, run, &spec, began, 0, Err(late_writes)).await;
     }
     prepare(cluster, run, &spec, options, &mut state).await?;
-    let (verified, state) = Box::pin(fill(&both(cluster), run, options, state)).await?;
+    let (verified, tried, state) = Box::pin(fill(&both(cluster), run, options, state)).await?;
     let committed = Box::pin(commit_in_attempts(cluster, run, &spec, options, state)).await?;
-    finish(cluster, run, &spec, began, verified, Ok(committed)).await
+    finish(cluster, run, &spec, began, verified, Ok((committed, tried))).await
 }
 
-/// Ends the job if a rename that an earlier process requested has happened; `None` if none was requested
-/// or none happened.
+/// Completes the commit if a rename that an earlier process requested has happened. Returns `None` if no rename was
+/// requested or it did not happen.
 async fn conclude_earlier_rename(
     cluster: &Endpoint,
     run: &Run,
@@ -225,7 +231,7 @@ async fn conclude_earlier_rename(
     Ok(Some(late_writes))
 }
 
-/// Lifts the block of an earlier attempt, keeps the balancer away, and creates the shadow.
+/// Lifts the block of an earlier attempt, disables the balancer for the collection, and creates the shadow.
 async fn prepare(
     cluster: &Endpoint,
     run: &Run,
@@ -255,7 +261,7 @@ async fn prepare(
     retry_transient("keep the balancer from the shadow", control, leave).await
 }
 
-/// Blocks writes, drains and renames; tries again when the drain misses its deadline.
+/// Blocks writes, drains and renames. Repeats this when the drain misses its deadline, up to [`COMMITS_MAX`] times.
 async fn commit_in_attempts(
     cluster: &Endpoint,
     run: &Run,
@@ -286,7 +292,7 @@ async fn commit_in_attempts(
                 );
                 copying.coordinator.quiesce().await;
                 state = copying.state;
-                // A write that the deadline cut short may still be under way at the server.
+                // A write that the deadline cut off may still be running at the server.
                 run.control().sleep(WRITE_TIME_MAX).await?;
             }
             Err(error) => {
@@ -331,13 +337,14 @@ fn copy_options(
     }
 }
 
-/// Fills the shadow until it follows the collection, and compares both.
+/// Fills the shadow until it follows the collection, and compares both. Returns the number of compared documents,
+/// the result of the rehearsal, and the job's state.
 async fn fill(
     clusters: &Clusters,
     run: &Run,
     options: &Options,
     state: State,
-) -> Result<(u64, State)> {
+) -> Result<(u64, Option<Tried>, State)> {
     let plan = Spec::of(run.record())?.reshard;
     let key = input::parse_document(&plan.key, "the shard key")?;
     let (cluster, ns) = (clusters.source.clone(), plan.ns);
@@ -358,8 +365,8 @@ async fn fill(
             copying.copy_bulk(&copy_options(options, AWAIT_MAX, route.clone())).await?;
             measure(run, route.as_deref());
         }
-        // The stream shows its position twice a second: while indexes are built it gets this far,
-        // and later changes are handled as they come.
+        // The change stream reports its position twice a second, so it passes this time while indexes are built;
+        // later changes are handled as they come.
         let since = copying.source_time().await?;
         if !copying.state.is_indexed {
             run.enter("index").await?;
@@ -368,18 +375,36 @@ async fn fill(
         }
         run.enter("recover").await?;
         copying.catch_up(since).await?;
-        let Some(mode) = &options.verify else { return Ok(0) };
+        // The rehearsal precedes the comparison, which may be long, so that an operator can still postpone the
+        // commit.
+        let tried = match options.block {
+            Block::None => None,
+            Block::UserWrites | Block::Validator => {
+                rehearsal::rehearse(run, &clusters.source).await
+            }
+        };
+        let Some(mode) = &options.verify else { return Ok((0, tried)) };
         run.enter("verify").await?;
         let route = route_of(run.record(), &clusters.destination).await?;
-        check::check(&mut copying, mode, route).await
+        Ok((check::check(&mut copying, mode, route).await?, tried))
     };
     match filled.await {
-        Ok(verified) => Ok((verified, copying.end().await?)),
+        Ok((verified, tried)) => Ok((verified, tried, copying.end().await?)),
         Err(error) => {
             copying.quiesce().await;
             Err(error)
         }
     }
+}
+
+/// Restores the retention rules that the job suspended, so that the renamed collection expires documents by itself
+/// again.
+async fn restore_retention(cluster: &Endpoint, run: &Run, ns: &Namespace) -> Result<()> {
+    let record = MongoJournal::new(cluster.clone()).load(&run.record().id).await?;
+    let Some(rules) = copy::state_of(&record)?.retention.remove(&0) else { return Ok(()) };
+    let of = Handle::new(cluster.clone(), ns.clone());
+    let restore = || retention::restore(&of, &rules);
+    retry_transient("restore the expiry of documents", &Control::default(), restore).await
 }
 
 async fn finish(
@@ -388,16 +413,24 @@ async fn finish(
     spec: &Spec,
     began: Instant,
     verified: u64,
-    done: std::result::Result<Committed, LateWrites>,
+    done: std::result::Result<(Committed, Option<Tried>), LateWrites>,
 ) -> Result<Outcome> {
     let ns = &spec.reshard.ns;
     let restore = || balance::set_off(cluster, ns, spec.known.was_off);
     retry_transient("give the collection back to the balancer", &Control::default(), restore)
         .await?;
+    restore_retention(cluster, run, ns).await?;
+    let (done, tried) = match done {
+        Ok((done, tried)) => (Ok(done), tried),
+        Err(late_writes) => (Err(late_writes), None),
+    };
     if let Ok(done) = &done {
-        for (name, value) in [("write_block_ms", done.block_ms), ("rename_ms", done.rename_ms)] {
+        let steps = done.steps.iter().map(|at| (format!("write_block_{}_ms", at.step), at.ms));
+        let whole = [("write_block_ms", done.block_ms), ("rename_ms", done.rename_ms)];
+        let whole = whole.map(|(name, value)| (name.to_owned(), value));
+        for (name, value) in whole.into_iter().chain(steps) {
             let value = f64::from(u32::try_from(value).unwrap_or(u32::MAX));
-            run.reporter().emit(Body::Measurement { name: name.into(), value, unit: "ms".into() });
+            run.reporter().emit(Body::Measurement { name, value, unit: "ms".into() });
         }
     }
     let of = |figure: fn(&Committed) -> u64| done.as_ref().ok().map(figure);
@@ -407,6 +440,10 @@ async fn finish(
         write_block_ms: of(|done| done.block_ms),
         drain_ms: of(|done| done.drain_ms),
         rename_ms: of(|done| done.rename_ms),
+        block_steps: done.as_ref().map(|done| done.steps.clone()).unwrap_or_default(),
+        predicted_block_ms: tried.map(Tried::block_ms),
+        bare_rename_ms: tried.map(|tried| tried.rename_ms),
+        majority_write_ms: tried.map(|tried| tried.write_ms),
         verified,
         last_verified: of(|done| done.last_verified),
         late_writes: done.map_or_else(|late_writes| late_writes, |done| done.late_writes),

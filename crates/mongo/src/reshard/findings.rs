@@ -1,8 +1,8 @@
 //! Obstacles and warnings of a plan, each with a remedy.
 //!
-//! A check never writes, and never reads a large collection unless asked: a check that would cost too
-//! much is reported as not made. A check that fails is a warning, so that a missing privilege does
-//! not look like a clean result.
+//! A check never writes, and never reads a large collection unless requested: a check that would cost too much is
+//! reported as omitted. A check that fails is a warning, so that a missing privilege does not look like a clean
+//! result.
 
 mod balancer;
 mod cluster;
@@ -32,7 +32,7 @@ fn finding(weight: Weight, code: &str, what: String, help: String) -> Finding {
     Finding { weight, code: code.to_owned(), what, help }
 }
 
-/// A warning of fewer connections than pairs of shards with something to move.
+/// Returns a warning if fewer connections were requested than there are pairs of shards with something to move.
 pub(super) fn of_sockets(request: &Request, flows: &[Flow]) -> Option<Finding> {
     let is_bound = matches!(request.flowing, Flowing::Wfs | Flowing::Orchestra);
     (is_bound && request.sockets > 0 && flows.len() > request.sockets as usize).then(|| {
@@ -49,7 +49,7 @@ pub(super) fn of_sockets(request: &Request, flows: &[Flow]) -> Option<Finding> {
     })
 }
 
-/// Obstacles first, otherwise as they were found.
+/// Sorts obstacles before warnings, otherwise in the order in which they were found.
 pub(super) fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.weight == Weight::Warning);
     findings

@@ -1,5 +1,5 @@
-//! The plan of a change of shape, computed before anything is written, and the modules that read the
-//! cluster for it.
+//! The plan of a change of shape, computed before anything is written, and the modules that read the cluster for
+//! it.
 
 pub(in crate::reshard) mod chunk_weights;
 pub(in crate::reshard) mod members;
@@ -15,66 +15,66 @@ use serde::{Deserialize, Serialize};
 use crate::namespace::Namespace;
 use crate::server::collection::Size;
 
-/// The rule by which new chunks are given to shards (Morphus, §3; [`imago_plan::placement`]).
+/// Rule by which new chunks are assigned to shards (Morphus, §3; [`imago_plan::placement`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placing {
-    /// The least movement with equal numbers of chunks on the shards.
+    /// Least movement with equal numbers of chunks on the shards.
     Balanced,
-    /// The least movement of all, however full a shard becomes.
+    /// Least movement of all, regardless of how full a shard becomes.
     Greedy,
-    /// By chance, for comparison.
+    /// Random placement, for comparison.
     Random,
 }
 
-/// The rule by which sockets are given to flows (Morphus, §4.1; [`imago_plan::flow`]).
+/// Rule by which connections (sockets) are assigned to flows (Morphus, §4.1; [`imago_plan::flow`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flowing {
-    /// By amount and latency.
+    /// In proportion to amount × latency.
     Wfs,
-    /// By amount.
+    /// In proportion to amount.
     Orchestra,
-    /// One for each new chunk and shard that has something of it.
+    /// One connection for each new chunk and each other shard that has a part of it.
     ChunkBased,
-    /// One for each pair of shards.
+    /// One connection for each pair of shards.
     Fixed,
 }
 
-/// The means of a change of shape.
+/// Implementation that changes the shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// A copy into a shadow, which takes the collection's name.
+    /// A copy to a shadow, which is renamed to the collection's name.
     #[default]
     Shadow,
     /// The server's own `reshardCollection`, with the plan's placement.
     Native,
 }
 
-/// The requested shape.
+/// The requested shape of a collection.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The collection.
     pub ns: Namespace,
-    /// The new shard key, as extended JSON; the same as before when absent.
+    /// The new shard key, as extended JSON; `None` keeps the current one.
     pub key: Option<String>,
-    /// Number of chunks; by their size when absent.
+    /// Number of chunks; `None` derives it from the size of a chunk.
     pub chunks: Option<usize>,
-    /// Size of a chunk, in bytes; the cluster's setting when absent.
+    /// Size of a chunk, in bytes; `None` uses the cluster's setting.
     pub chunk_bytes: Option<u64>,
-    /// Shards that get a share though nothing of the collection is on them. Every shard of the
-    /// cluster gets one unless it is drained; naming one here is a check that it exists.
+    /// Names of shards that get a share although they have nothing of the collection. Every shard of the cluster
+    /// gets one unless it is drained; naming one here checks that it exists.
     pub add_shards: Vec<String>,
-    /// Shards that get nothing.
+    /// Names of shards that get no chunks.
     pub drain_shards: Vec<String>,
-    /// The rule by which chunks are placed.
+    /// Rule by which chunks are placed.
     pub placing: Placing,
-    /// The rule by which flows get sockets.
+    /// Rule by which connections are assigned to flows.
     pub flowing: Flowing,
-    /// Sockets in all; 0 for two for each pair of shards with something to move.
+    /// Total number of connections; 0 stands for two for each pair of shards with something to move.
     pub sockets: u32,
-    /// Documents that are sampled to weigh the chunks; all when there are fewer.
+    /// Number of documents that are sampled to weigh the chunks; all if there are fewer.
     pub sample: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct Request {
 pub const SAMPLE: u64 = 100_000;
 
 impl Request {
-    /// Another key, as extended JSON, and all else as usual.
+    /// Returns the request for another shard key, given as extended JSON, with defaults for the rest.
     #[must_use]
     pub fn of_key(ns: Namespace, key: String) -> Self {
         Self {
@@ -103,111 +103,110 @@ impl Request {
 /// One new chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// Its least key, as extended JSON; nothing for the first chunk, which is open.
+    /// Lower bound, as extended JSON; `None` for the first chunk, which has none.
     pub min: Option<String>,
-    /// Its predicted content, by the sample.
+    /// Predicted size of the chunk, estimated from the sample.
     pub size: Size,
-    /// Bytes of it on each shard now, in the order of [`Plan::shards`].
+    /// Bytes of the chunk on each shard before the change, in the order of [`Plan::shards`].
     pub bytes_on: Vec<u64>,
-    /// The index of the shard that it goes to.
+    /// Index in [`Plan::shards`] of the shard that gets the chunk.
     pub shard: usize,
 }
 
-/// The movement from one shard to another.
+/// The movement of documents from one shard to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// The index of the shard that has it.
+    /// Index in [`Plan::shards`] of the sending shard.
     pub from: usize,
-    /// The index of the shard that gets it.
+    /// Index in [`Plan::shards`] of the receiving shard.
     pub to: usize,
-    /// Size of the movement, as estimated from the sample.
+    /// Size of the movement, estimated from the sample.
     pub size: Size,
-    /// The connections that carry it.
+    /// Number of connections for this flow.
     pub sockets: usize,
 }
 
-/// The effect of one placement of the chunks.
+/// Effect of one placement of the chunks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Which one: `balanced`, `greedy`, `random`, or `server` for the server's own
-    /// `reshardCollection`.
+    /// Name of the placement: `balanced`, `greedy`, `random`, or `server` for the server's own `reshardCollection`.
     pub placing: String,
-    /// The movement between shards.
+    /// Size of the movement between shards.
     pub moved: Size,
-    /// Ratio of the fullest shard's content afterwards to its share; 1 is even.
+    /// Ratio of the fullest shard's content after the change to its share; 1 is even.
     pub imbalance: f64,
 }
 
-/// The severity of a finding.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weight {
-    /// It cannot be done.
+    /// The change is impossible.
     Obstacle,
-    /// It can be done, and the operator should know first.
+    /// The change is possible, and the operator should know about this first.
     Warning,
 }
 
-/// Something that was found before anything is done.
+/// Result of a check that is made before anything is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The severity of the finding.
+    /// Severity.
     pub weight: Weight,
-    /// A word for programs, such as `unique_index`.
+    /// Code for programs, such as `unique_index`.
     pub code: String,
-    /// The finding.
+    /// Description.
     pub what: String,
-    /// The remedy.
+    /// Remedy.
     pub help: String,
 }
 
-/// The plan of a change of a collection's shape.
+/// Plan of a change of a collection's shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The collection.
     pub ns: Namespace,
-    /// Its shard key now, as extended JSON.
+    /// Shard key before the change, as extended JSON.
     pub old_key: String,
-    /// Its shard key afterwards, as extended JSON.
+    /// Shard key after the change, as extended JSON.
     pub key: String,
-    /// The shards, by name.
+    /// Names of the shards.
     pub shards: Vec<String>,
-    /// The size of the collection.
+    /// Size of the collection.
     pub size: Size,
-    /// The new chunks in the order of their keys.
+    /// The new chunks, in the order of their keys.
     pub chunks: Vec<Chunk>,
-    /// The rule by which they were placed.
+    /// Rule by which the chunks were placed.
     pub placing: Placing,
-    /// The rule by which flows got sockets.
+    /// Rule by which connections were assigned to flows.
     pub flowing: Flowing,
     /// The movement by pairs of shards.
     pub flows: Vec<Flow>,
-    /// The movement in all.
+    /// Size of the whole movement between shards.
     pub moved: Size,
-    /// Ratio of the fullest shard's content to its share: now, of all shards, and afterwards, of
+    /// Ratio of the fullest shard's content to its share, before the change over all shards, and after it over
     /// those that are not drained; 1 is even.
     pub imbalance: (f64, f64),
-    /// This placement and others.
+    /// Effects of this placement and of others.
     pub compared: Vec<Compared>,
-    /// Documents that the weights rest on.
+    /// Number of documents from which the weights are estimated.
     pub sampled: u64,
-    /// Predicted duration of the change without clients at work, in seconds.
+    /// Predicted duration of the change without load from clients, in seconds.
     pub predicted_s: f64,
-    /// The same at the least pace that spares clients, in seconds; nothing where none is to be spared.
+    /// Predicted duration at the least pace that spares clients, in seconds; `None` if no pace applies.
     #[serde(default)]
     pub paced_s: Option<f64>,
-    /// The shadow's need of room on each shard until the old collection is dropped, in bytes.
+    /// Disk space that the shadow needs on each shard until the old collection is dropped, in bytes.
     pub space_bytes: Vec<u64>,
-    /// The member of each shard that the bulk is best read from, as `host:port`; nothing where its
-    /// members are not known.
+    /// Preferred member of each shard for reading the bulk, as `host:port`; `None` if the shard's members are
+    /// unknown.
     #[serde(default)]
     pub members: Vec<Option<String>>,
-    /// Everything that was found, obstacles first.
+    /// All findings, obstacles first.
     pub findings: Vec<Finding>,
 }
 
 impl Plan {
-    /// The findings that make it impossible.
+    /// Returns the findings that make the change impossible.
     pub fn obstacles(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.weight == Weight::Obstacle)
     }

@@ -1,6 +1,6 @@
-//! Making a plan: survey, sample, weigh, place, assign connections, look for obstacles.
+//! Making a plan: survey, sample, weigh, place, assign connections, check for obstacles.
 //!
-//! Invariant: nothing is written, at no server and in no state.
+//! Invariant: nothing is written, neither to a server nor to a job's state.
 
 use imago_job::control::Control;
 use imago_plan::flow::Latencies;
@@ -20,18 +20,18 @@ use crate::reshard::plan::survey::{Shard, Survey, survey};
 use crate::reshard::plan::{Chunk, Placing, Plan, Request};
 use crate::server::shard_key::{Key, text_of};
 
-/// More chunks than this are not made unless they are asked for by number.
+/// Most chunks that are made unless more are requested by number.
 const CHUNKS_MAX: u64 = 10_000;
-/// Least number of chunks for each shard, so that the balancer has some to move.
+/// Least number of chunks per shard, so that the balancer has some to move.
 const CHUNKS_PER_SHARD: u64 = 2;
 
-/// Predicts the effect of a change of a collection's shape. Documents are looked at as fast as
-/// `control` lets them pass.
+/// Plans a change of a collection's shape, and predicts its effect. Documents are read as fast as the pace of
+/// `control` allows.
 ///
 /// # Errors
-/// Usage, for a request that makes no sense; precondition, for a collection or shard that is not
-/// there, or cannot be planned for; a server's error. Every other obstacle is one of the
-/// plan's findings.
+/// A usage error for an invalid request; a precondition error for a collection or shard that does not exist or
+/// cannot be planned for; a server's error. Every other obstacle is one of the plan's findings.
+#[crate::boxed]
 pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> Result<Plan> {
     let typed = request.key.as_deref().map(Key::parse).transpose()?;
     let of = Handle::new(cluster.clone(), request.ns.clone());
@@ -42,7 +42,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     let held = holdings(&sample, &survey.shards);
     let size = sum(held.iter().copied());
     let wanted = wanted(request, &survey, &open, size.bytes);
-    // A processor is busy with the one for a while, the servers with the other.
+    // Weighing uses a local processor, the findings the servers, so both run concurrently.
     let (weighing, of_cluster) = tokio::join!(
         tokio::task::spawn_blocking(move || {
             let weighed = weigh(&sample, &held, wanted.chunks);
@@ -62,7 +62,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     for placing in [Placing::Balanced, Placing::Greedy, Placing::Random] {
         compared.push(Choice::compare(placing, &choice.place(placing)?));
     }
-    // The server reshards by another key only.
+    // The server reshards only by another key.
     if old != new {
         compared.push(choice.server());
     }
@@ -114,8 +114,8 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     })
 }
 
-/// The key now and afterwards. A collection that is not sharded is one chunk of all keys: any key
-/// will do as its old one.
+/// Returns the key before and after the change. An unsharded collection is one chunk of all keys, so any key serves
+/// as its old one.
 fn keys(survey: &Survey, typed: Option<Key>, request: &Request) -> Result<(Key, Key)> {
     let pattern = survey.entry.as_ref().and_then(|entry| entry.get_document("key").ok());
     let old = Key { pattern: pattern.cloned().unwrap_or_default() };
@@ -140,7 +140,7 @@ fn keys(survey: &Survey, typed: Option<Key>, request: &Request) -> Result<(Key, 
     }
 }
 
-/// Which shards may hold chunks.
+/// Returns for each shard whether it may have chunks.
 fn open(shards: &[Shard], request: &Request) -> Result<Vec<bool>> {
     let known = |name: &String| shards.iter().any(|shard| shard.name == *name);
     let named = request.add_shards.iter().chain(&request.drain_shards);
@@ -184,11 +184,11 @@ fn wanted(request: &Request, survey: &Survey, open: &[bool], bytes: u64) -> Want
     Wanted { chunks, open, chunk_bytes }
 }
 
-/// Round trips below this differ by chance and by the machines' other work, in microseconds.
+/// Least round trip that is used, in µs; shorter ones differ by chance and by other load of the machines.
 const LATENCY_MIN_US: u32 = 500;
 
-/// Between two shards everything goes through Imago, so that its way is as long as both ways to
-/// Imago. Where one is not known, all are taken to be equal.
+/// Returns the latency between each pair of shards, in µs: the sum of both round trips to Imago, through which all
+/// documents pass. If one round trip is unknown, all are assumed to be equal.
 fn latencies(reached: &[std::result::Result<Reached, String>]) -> Latencies {
     let known = reached.iter().all(Result::is_ok);
     let of = |shard: usize| match &reached[shard] {

@@ -1,12 +1,11 @@
-//! The way back: a collection gets the shard key again that it had before a job.
+//! Reverting: a collection gets back the shard key that it had before a job.
 //!
-//! The old collection is gone with the rename, and its chunks would not fit later writes. So going
-//! back is one more change of shape, planned for the documents as they are now; no write after the
-//! first change is lost.
+//! The old collection was dropped by the rename, and its chunks would not fit later writes. Reverting is therefore
+//! one more change of shape, planned for the current documents; no write after the first change is lost.
 //!
-//! Invariant: only the collection that the job made is changed, not another one of its name. It is
-//! recognised by its UUID, which a rename keeps. For jobs that did not record it, only the key is
-//! checked, and the operator is told so ([`Way::is_known`]).
+//! Invariant: only the collection that the job made is changed, not another one of its name. It is identified by
+//! its UUID, which a rename preserves. For jobs that did not record it, only the key is checked, and the result
+//! says so ([`Way::is_known`]).
 
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
@@ -25,21 +24,21 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
 use crate::state::journal::MongoJournal;
 
-/// The way back from a job.
+/// The change of shape that reverts a job.
 #[derive(Clone, Debug)]
 pub struct Way {
     /// The request to plan.
     pub request: Request,
-    /// True if the collection is certainly the one that the job made; otherwise only its name and
-    /// its key are the same.
+    /// True if the collection is certainly the one that the job made; false if only its name and its key match.
     pub is_known: bool,
 }
 
-/// Finds the way back from a job that gave a collection another shard key; writes nothing.
+/// Returns the change of shape that reverts a job that gave a collection another shard key. It writes nothing.
 ///
 /// # Errors
-/// A precondition, if the job did no such thing, or the collection is no longer as the job made it;
-/// fails if the cluster does not answer.
+/// A precondition error if the job did not change a shard key, or the collection is no longer as the job made it;
+/// an error if the cluster does not answer.
+#[crate::boxed]
 pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
     let plan = &Spec::of(&record)?.reshard;
@@ -81,10 +80,10 @@ fn refuse_unfinished(record: &Record, plan: &Plan) -> Result<()> {
     }
 }
 
-/// The job's two keys, which differ.
+/// Returns the job's old and new key, which differ.
 fn keys(id: &JobId, plan: &Plan) -> Result<(Key, Key)> {
     let new = Key::parse(&plan.key)?;
-    // A plan for a collection without a key has an empty one.
+    // The plan of a collection without a shard key has an empty old key.
     if parse_document(&plan.old_key, "the old shard key")?.is_empty() {
         return Err(Error::precondition(
             format!("{} was not sharded before job {id}, so it has no old key", plan.ns),

@@ -1,8 +1,8 @@
-//! The write block: the source refuses the application's writes while a job is cut over.
+//! The write block: the source refuses its users' writes during a cut-over.
 //!
-//! `setUserWriteBlockMode` (6.0 and newer) is cluster-wide: it refuses, with error 371, every write
-//! of every user without `bypassWriteBlockingMode`, deletes included, in all databases but the
-//! server's own. Without authorisation it stops no client, which is why that is an error here.
+//! `setUserWriteBlockMode` (6.0 and newer) applies to the whole cluster: it refuses, with error 371, every write of
+//! every user without `bypassWriteBlockingMode`, deletes included, in all databases but the server's own. Without
+//! authorisation it stops no client, so that case is an error here.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,23 +20,24 @@ mod stall;
 
 use stall::Sets;
 
-/// The way in which writes to the collection are blocked.
+/// The way in which writes to a collection are blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Block {
-    /// By the server, for every user without `bypassWriteBlockingMode`, in the whole cluster.
+    /// The server blocks the writes of every user without `bypassWriteBlockingMode`, in the whole cluster.
     #[default]
     UserWrites,
-    /// By a validator of the collection that no document satisfies. Deletes go on.
+    /// A validator of the collection that no document satisfies blocks inserts and updates. Deletes are admitted.
     Validator,
-    /// Not at all: the operator has stopped the writers.
+    /// Writes are not blocked: the operator has stopped the writers.
     None,
 }
 
 /// Checks that `source` can block the writes of its users.
 ///
 /// # Errors
-/// A precondition that names the obstacle, and an alternative.
+/// Returns a precondition error that names the obstacle, and an alternative.
+#[crate::boxed]
 pub async fn check(source: &Endpoint) -> Result<()> {
     if source.version() < [6, 0, 0] {
         return Err(Error::precondition(
@@ -54,12 +55,23 @@ pub async fn check(source: &Endpoint) -> Result<()> {
     if may(&info, "setUserWriteBlockMode") { Ok(()) } else { Err(forbidden()) }
 }
 
-/// Checks that this user's own writes pass the block: a process that changes a cluster under its
-/// block must be able to write there, its own record included, or the block could not even be
-/// lifted in order.
+/// Returns the obstacle to a write block at `source`, as a note for the operator; `None` if there is no obstacle, or
+/// if that cannot be determined now.
+#[crate::boxed]
+pub async fn obstacle(source: &Endpoint) -> Option<String> {
+    match check(source).await {
+        Err(Error::Precondition { what, help }) => {
+            Some(format!("{what}: for the cut-over, {help}"))
+        }
+        Ok(()) | Err(_) => None,
+    }
+}
+
+/// Checks that this user's own writes bypass the block. A process that changes a cluster under its block must be able
+/// to write there, including its own record; otherwise it could not even lift the block in order.
 ///
 /// # Errors
-/// A precondition that names the missing right.
+/// Returns a precondition error that names the missing privilege.
 pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
     if may(&about_user(cluster).await?, "bypassWriteBlockingMode") {
         return Ok(());
@@ -71,17 +83,17 @@ pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// The connected user and its privileges.
+/// Reads the connected user and its privileges.
 pub(crate) async fn about_user(source: &Endpoint) -> Result<Document> {
     let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = source.run("admin", ask).await?;
     Ok(status.get_document("authInfo").cloned().unwrap_or_default())
 }
 
-/// Which of these actions this user certainly lacks; none without authorisation.
+/// Returns those of `actions` that this user certainly lacks; none without authorisation.
 ///
 /// # Errors
-/// Fails if the source does not answer.
+/// Fails if the source does not reply.
 pub(crate) async fn lacking<'a>(source: &Endpoint, actions: &[&'a str]) -> Result<Vec<&'a str>> {
     let info = about_user(source).await?;
     if !has_users(&info) {
@@ -95,8 +107,7 @@ pub(crate) fn has_users(info: &Document) -> bool {
     info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty())
 }
 
-/// True if the user has the right to the action, or the server does not tell: then the attempt
-/// will.
+/// True if the user may perform the action, or the server does not report privileges: then the attempt decides.
 fn may(info: &Document, action: &str) -> bool {
     let Ok(privileges) = info.get_array("authenticatedUserPrivileges") else { return true };
     privileges.iter().filter_map(Bson::as_document).any(|privilege| {
@@ -105,14 +116,14 @@ fn may(info: &Document, action: &str) -> bool {
     })
 }
 
-/// True if users' writes are blocked now; nothing if this user lacks the right to know it (the role
+/// Returns true if users' writes are blocked now, or `None` if this user lacks the privilege to read it (the role
 /// `clusterMonitor` has it).
 ///
 /// # Errors
-/// Fails if the source does not answer.
+/// Fails if the source does not reply.
+#[crate::boxed]
 pub async fn is_set(source: &Endpoint) -> Result<Option<bool>> {
-    // The servers' own record of it: on each member of a replica set, on a sharded cluster's config
-    // servers.
+    // The servers' own record of the block: on each member of a replica set, or on a sharded cluster's config servers.
     let find = doc! {
         "find": "user_writes_critical_sections", "filter": {"blockUserWrites": true}, "limit": 1,
         "singleBatch": true,
@@ -136,43 +147,47 @@ fn forbidden() -> Error {
     )
 }
 
-/// Blocks the writes of a cluster's users. It has connected beforehand to the servers that have to
-/// be watched meanwhile: no server can be reached any more once everything waits for a block.
+/// Blocks the writes of a cluster's users. It connects in advance to the servers that must be watched meanwhile, since
+/// no server can be reached once all operations wait for a block.
 pub struct Blocker<'a> {
     source: &'a Endpoint,
     sets: Sets,
 }
 
 impl<'a> Blocker<'a> {
-    /// Reaches the servers, and blocks nothing yet.
+    /// Connects to the servers, and blocks nothing yet.
+    #[crate::boxed]
     pub async fn reach(source: &'a Endpoint) -> Self {
         Self { source, sets: Sets::reach(source).await }
     }
 
-    /// Blocks the writes of the source's users. Blocking twice changes nothing.
+    /// Blocks the writes of the source's users. The operation is idempotent.
     ///
     /// # Errors
-    /// Fails if the source refuses, or transactions keep the block from coming.
+    /// Fails if the source refuses, or transactions prevent the block.
+    #[crate::boxed]
     pub async fn set(&self) -> Result<()> {
         command(self.source, true, || self.sets.watch()).await
     }
 }
 
-/// As [`Blocker::set`], at once.
+/// Connects to the servers and blocks the writes, as [`Blocker::set`] does.
 ///
 /// # Errors
-/// Fails if the source refuses, or transactions keep the block from coming.
+/// Fails if the source refuses, or transactions prevent the block.
+#[crate::boxed]
 pub async fn set(source: &Endpoint) -> Result<()> {
     Blocker::reach(source).await.set().await
 }
 
-/// Lifts the block, and insists on it. Lifting twice changes nothing.
+/// Lifts the block, and retries until it is lifted. The operation is idempotent.
 ///
 /// # Errors
-/// Fails if the source stays away for longer than three minutes.
+/// Fails if the source stays unavailable for longer than 330 s.
+#[crate::boxed]
 pub async fn lift(source: &Endpoint) -> Result<()> {
     let control = Control::default();
-    // Clients wait for it: the servers are reached only when it takes long.
+    // Clients wait for the lift, so the servers are connected only if it takes long.
     let watch = || async {
         tokio::time::sleep(LIFTED_WITHIN).await;
         Sets::reach(source).await.watch().await
@@ -184,12 +199,11 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
     .map_err(Error::from)
 }
 
-/// Most attempts to block or to lift, of which each but the last was killed while it waited at a
-/// shard.
+/// Most attempts to set or lift the block, of which each but the last was killed while it waited at a shard.
 const KILLED_MAX: usize = 10;
-/// A lift that takes longer may be waiting for something.
+/// Time after which a lift may be waiting for a lock.
 const LIFTED_WITHIN: Duration = Duration::from_secs(1);
-/// Operations that waited behind the block go on meanwhile.
+/// Pause before the next attempt, in which operations that queued after the block continue.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// The server's code for an operation that was killed.
 const INTERRUPTED: i32 = 11601;

@@ -2,11 +2,11 @@
 
 use super::endpoint::Endpoint;
 
-/// The connections that a process needs to work at a copy.
+/// The connections to both clusters that a process needs to work at a copy.
 #[derive(Clone)]
 pub struct Clusters {
     /// The cluster whose documents are read.
     pub source: Endpoint,
-    /// The cluster that they are written to, and that keeps the job's state.
+    /// The cluster to which they are written, and which holds the job's state.
     pub destination: Endpoint,
 }

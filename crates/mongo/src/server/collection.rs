@@ -1,7 +1,7 @@
-//! A collection at one cluster: its definition, its size, and the creation of another like it.
+//! A collection at one cluster: its definition, its size, and the creation of a similar one.
 //!
-//! Definitions are compared and carried as the server lists them, without the fields that belong to
-//! one server only (`uuid`, index versions).
+//! Definitions are compared and copied as the server lists them, without the fields that belong to one server only
+//! (`uuid`, index versions).
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
@@ -13,22 +13,22 @@ use crate::namespace::{Namespace, Selector, is_servers_own, is_servers_own_datab
 use crate::server::endpoint::{Endpoint, answer};
 use crate::server::timing::OWNED_WRITE_WITHIN;
 
-/// A collection's place.
+/// The location of a collection, and the conditions for writes to it.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    /// The cluster.
+    /// The cluster that has the collection.
     pub endpoint: Endpoint,
-    /// The name there.
+    /// The name of the collection there.
     pub ns: Namespace,
-    /// True if writes bypass the collection's validator: the source's documents are copied even if
-    /// they predate it.
+    /// True if writes bypass the collection's validator: the source's documents are copied even if they are older than
+    /// the validator.
     pub bypass_validation: bool,
-    /// For the destination of a job: documents are written only while the job is certainly this
-    /// process's ([`crate::server::timing::OWNED_WRITE_WITHIN`]).
+    /// For the destination of a job: documents are written only while this process certainly owns the job
+    /// ([`crate::server::timing::OWNED_WRITE_WITHIN`]). `None` for other collections.
     pub owner: Option<Ownership>,
 }
 
-/// The kind of a namespace.
+/// The kind of object that a namespace names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -40,44 +40,46 @@ pub enum Kind {
     TimeSeries,
 }
 
-/// Everything about a collection but its documents.
+/// The properties of a collection, without its documents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: Kind,
-    /// The options it was created with.
+    /// The options with which it was created.
     pub options: Document,
-    /// Its indexes, `_id` included, without server versions.
+    /// Its indexes, that of `_id` included, without index versions.
     pub indexes: Vec<Document>,
-    /// Its shard key, where it is sharded.
+    /// The names of indexes that are being built: they are not usable yet, and the build may fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub building: Vec<String>,
+    /// Its shard key; `None` if it is not sharded.
     pub shard_key: Option<Document>,
 }
 
-/// The extent of a collection.
+/// The size of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
-    /// Documents, as the server counts them.
+    /// Number of documents, according to the server's statistics.
     pub documents: u64,
-    /// Their BSON, in bytes.
+    /// Size of the documents as BSON, in bytes.
     pub bytes: u64,
 }
 
 impl Definition {
-    /// True if strings, and so `_id`s, compare by a collation.
+    /// True if strings, and so `_id`s, are compared by a collation.
     #[must_use]
     pub fn is_collated(&self) -> bool {
         let locale = self.options.get_document("collation").and_then(|c| c.get_str("locale"));
         locale.is_ok_and(|locale| locale != "simple")
     }
 
-    /// True for a collection of bounded size, whose documents are kept in the order of their
-    /// inserts.
+    /// True for a capped collection: its size is bounded, and its documents are stored in the order of their inserts.
     #[must_use]
     pub fn is_capped(&self) -> bool {
         self.options.get_bool("capped").unwrap_or(false)
     }
 
-    /// True if documents are checked when they are written.
+    /// True if the collection has a validator, which checks documents when they are written.
     #[must_use]
     pub fn is_validated(&self) -> bool {
         self.options.contains_key("validator")
@@ -85,10 +87,10 @@ impl Definition {
 }
 
 impl Handle {
-    /// Refuses to write while it is not certain that the job is still this process's.
+    /// Refuses to write while it is uncertain that this process still owns the job.
     ///
     /// # Errors
-    /// [`Error::Passing`]: the next sign of life may make it certain again.
+    /// Returns [`Error::Passing`]: the next heartbeat may make it certain again.
     pub(crate) fn check_owner(&self, doing: &str) -> Result<()> {
         let Some(age) = self.owner.as_ref().map(Ownership::age) else { return Ok(()) };
         if age <= OWNED_WRITE_WITHIN {
@@ -98,55 +100,79 @@ impl Handle {
         Err(Error::Passing { doing: format!("{doing} on {}", self.ns), cause })
     }
 
-    /// The collection `ns` of `endpoint`.
+    /// Creates a handle of the collection `ns` at `endpoint`.
     #[must_use]
     pub fn new(endpoint: Endpoint, ns: Namespace) -> Self {
         Self { endpoint, ns, bypass_validation: false, owner: None }
     }
 
-    /// The collection's definition, or nothing if it does not exist.
+    /// Reads the collection's definition; returns `None` if the collection does not exist.
     ///
     /// # Errors
-    /// Fails if the server does not answer or refuses to say.
+    /// Fails if the server does not reply or refuses.
+    #[crate::boxed]
     pub async fn definition(&self) -> Result<Option<Definition>> {
         let filter = doc! {"name": &self.ns.coll};
         let Some(listed) = listed(&self.endpoint, &self.ns.db, filter).await?.pop() else {
             return Ok(None);
         };
-        let indexes =
-            if listed.kind == Kind::Collection { self.indexes().await? } else { Vec::new() };
+        let (indexes, building) = match listed.kind {
+            Kind::Collection => self.listed_indexes().await?,
+            _ => Default::default(),
+        };
         let shard_key = self.shard_key().await?;
-        Ok(Some(Definition { kind: listed.kind, options: listed.options, indexes, shard_key }))
+        let (kind, options) = (listed.kind, listed.options);
+        Ok(Some(Definition { kind, options, indexes, building, shard_key }))
     }
 
-    /// The collection's indexes, without server versions.
+    /// Reads the collection's indexes, without index versions, and without those that are being built.
     ///
     /// # Errors
-    /// Fails if the server does not answer or refuses to say.
+    /// Fails if the server does not reply or refuses.
+    #[crate::boxed]
     pub async fn indexes(&self) -> Result<Vec<Document>> {
+        Ok(self.listed_indexes().await?.0)
+    }
+
+    /// Reads the collection's indexes, and the names of those that are being built.
+    ///
+    /// # Errors
+    /// Fails if the server does not reply or refuses.
+    pub(crate) async fn listed_indexes(&self) -> Result<(Vec<Document>, Vec<String>)> {
         let db = self.endpoint.client().database(&self.ns.db);
-        let command = doc! {"listIndexes": &self.ns.coll, "cursor": {"batchSize": 1000}};
+        let command = doc! {
+            "listIndexes": &self.ns.coll, "cursor": {"batchSize": 1000}, "includeBuildUUIDs": true,
+        };
         let doing = || format!("listIndexes of {}", self.ns);
         let listed = async { db.run_cursor_command(command).await?.try_collect().await };
         let listed: mongodb::error::Result<Vec<Document>> = answer(&doing(), listed).await?;
         let mut indexes = match listed {
             Ok(indexes) => indexes,
-            Err(error) if code(&error) == Some(26) => return Ok(Vec::new()),
+            Err(error) if code(&error) == Some(26) => return Ok(Default::default()),
             Err(error) => return Err(Error::server(doing(), error)),
         };
+        let mut building = Vec::new();
+        indexes.retain(|index| match index.get_document("spec") {
+            Ok(spec) if index.contains_key("buildUUID") => {
+                building.extend(spec.get_str("name").map(str::to_owned));
+                false
+            }
+            _ => true,
+        });
         for index in &mut indexes {
             for server_own in ["v", "ns", "background", "clustered"] {
                 index.remove(server_own);
             }
         }
         indexes.sort_by(|a, b| a.get_str("name").ok().cmp(&b.get_str("name").ok()));
-        Ok(indexes)
+        Ok((indexes, building))
     }
 
-    /// The key by which the collection is sharded, if it is.
+    /// Reads the collection's shard key; returns `None` if the collection is not sharded.
     ///
     /// # Errors
-    /// Fails if the router does not answer.
+    /// Fails if the router does not reply.
+    #[crate::boxed]
     pub async fn shard_key(&self) -> Result<Option<Document>> {
         if !self.endpoint.is_sharded() {
             return Ok(None);
@@ -160,19 +186,21 @@ impl Handle {
         Ok(found.and_then(|found| found.get_document("key").ok().cloned()))
     }
 
-    /// Documents and bytes, by the server's own statistics.
+    /// Reads the collection's number of documents and their bytes from the server's statistics.
     ///
     /// # Errors
-    /// Fails if the server does not answer.
+    /// Fails if the server does not reply.
+    #[crate::boxed]
     pub async fn size(&self) -> Result<Size> {
         let stats = self.endpoint.run(&self.ns.db, doc! {"collStats": &self.ns.coll}).await?;
         Ok(Size { documents: number(&stats, "count"), bytes: number(&stats, "size") })
     }
 
-    /// True if the collection holds no document.
+    /// True if the collection has no document.
     ///
     /// # Errors
-    /// Fails if the server does not answer.
+    /// Fails if the server does not reply.
+    #[crate::boxed]
     pub async fn is_empty(&self) -> Result<bool> {
         let db = self.endpoint.client().database(&self.ns.db);
         let doing = format!("find on {}", self.ns);
@@ -187,10 +215,11 @@ impl Handle {
     ///
     /// # Errors
     /// Fails if the server refuses.
+    #[crate::boxed]
     pub async fn create(&self, options: &Document) -> Result<()> {
         let mut command = doc! {"create": &self.ns.coll};
         for (name, value) in options {
-            // The server lists the clustered index with fields that it does not take back.
+            // The server lists the clustered index with fields that it does not accept.
             if name == "clusteredIndex" {
                 let unique = doc! {"key": {"_id": 1}, "unique": true};
                 let mut index = value.as_document().cloned().unwrap_or(unique);
@@ -204,10 +233,11 @@ impl Handle {
         self.endpoint.run(&self.ns.db, command).await.map(|_| ())
     }
 
-    /// Drops the collection or view; one that is gone already is no error.
+    /// Drops the collection or view; it is no error if that does not exist.
     ///
     /// # Errors
     /// Fails if the server refuses.
+    #[crate::boxed]
     pub async fn drop(&self) -> Result<()> {
         self.check_owner("drop")?;
         let command = doc! {"drop": &self.ns.coll, "writeConcern": {"w": "majority"}};
@@ -221,7 +251,8 @@ impl Handle {
     /// Builds indexes and waits until they are usable on a majority.
     ///
     /// # Errors
-    /// Fails if the server refuses or a unique index finds duplicates.
+    /// Fails if the server refuses, or a unique index finds duplicates.
+    #[crate::boxed]
     pub async fn create_indexes(&self, indexes: &[Document]) -> Result<()> {
         if indexes.is_empty() {
             return Ok(());
@@ -236,10 +267,11 @@ impl Handle {
         self.endpoint.run_at_length(&self.ns.db, command).await.map(|_| ())
     }
 
-    /// Drops an index by its name; one that is gone already is no error.
+    /// Drops an index by its name; it is no error if that does not exist.
     ///
     /// # Errors
     /// Fails if the server refuses.
+    #[crate::boxed]
     pub async fn drop_index(&self, name: &str) -> Result<()> {
         self.check_owner("dropIndexes")?;
         let command = doc! {"dropIndexes": &self.ns.coll, "index": name};
@@ -250,8 +282,8 @@ impl Handle {
     }
 }
 
-/// An index as it is to be created: without a collation it would get the collection's, while one that a
-/// server lists without has the simple one.
+/// Returns an index as it is to be created. Without an explicit collation it would get the collection's collation,
+/// while an index that a server lists without a collation has the simple one.
 fn collated(mut index: Document) -> Document {
     if !index.contains_key("collation") {
         index.insert("collation", doc! {"locale": "simple"});
@@ -259,28 +291,29 @@ fn collated(mut index: Document) -> Document {
     index
 }
 
-/// A name that a database holds.
+/// A collection or view that a database lists.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The collection or view.
+    /// The name.
     pub ns: Namespace,
-    /// Its kind.
+    /// The kind of the object.
     pub kind: Kind,
-    /// The options it was created with.
+    /// The options with which it was created.
     pub options: Document,
 }
 
-/// Every collection and view of the cluster that belongs to an application.
+/// Lists every collection and view of the cluster that belongs to an application.
 ///
 /// # Errors
-/// Fails if the server does not answer or refuses to say.
+/// Fails if the server does not reply or refuses.
+#[crate::boxed]
 pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     let mut all = list_with_system(endpoint).await?;
     all.retain(|listed| !is_servers_own(&listed.ns));
     Ok(all)
 }
 
-/// The same with the `system` collections of applications' databases.
+/// Lists every collection and view, including the `system` collections of applications' databases.
 async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     let names = endpoint.client().list_database_names().into_future();
     let names = answer("listDatabases", names).await?;
@@ -295,15 +328,15 @@ async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// The collection of a database's stored functions.
+/// The name of the collection that holds a database's stored functions.
 pub const FUNCTIONS: &str = "system.js";
 
-/// A collection that a pattern matches and Imago leaves out.
+/// A collection that a pattern matches and that a job leaves out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Its name.
+    /// The name of the collection.
     pub ns: Namespace,
-    /// Why.
+    /// The reason that it is left out.
     pub why: String,
 }
 
@@ -313,12 +346,12 @@ impl std::fmt::Display for LeftOut {
     }
 }
 
-/// Collections that a pattern matches by name, and that are left out all the same: time series, and
-/// the `system` collections of applications' databases. The internal collections of views and time
-/// series do not count.
+/// Returns the collections whose names a selector matches and that are left out all the same: time series, and the
+/// `system` collections of applications' databases. The internal collections of views and time series do not count.
 ///
 /// # Errors
-/// Fails if the server does not answer or refuses.
+/// Fails if the server does not reply or refuses.
+#[crate::boxed]
 pub async fn left_out_by(endpoint: &Endpoint, selector: &Selector) -> Result<Vec<LeftOut>> {
     let mut left_out = Vec::new();
     for listed in list_with_system(endpoint).await? {
@@ -361,13 +394,13 @@ async fn listed(endpoint: &Endpoint, db: &str, filter: Document) -> Result<Vec<L
     parsed.collect()
 }
 
-/// A count that a server may give as any of its number types.
+/// Reads a count, which a server may return in any of its number types; 0 if it is absent.
 #[must_use]
 pub fn number(document: &Document, field: &str) -> u64 {
     match document.get(field) {
         Some(Bson::Int32(n)) => u64::try_from(*n).unwrap_or(0),
         Some(Bson::Int64(n)) => u64::try_from(*n).unwrap_or(0),
-        // Statistics come as doubles once they are sums over shards: whole and far below 2^53.
+        // Statistics that are sums over shards are doubles: whole, and far below 2^53.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         Some(Bson::Double(n)) => *n as u64,
         _ => 0,

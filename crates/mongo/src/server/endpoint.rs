@@ -1,6 +1,6 @@
-//! One cluster: connected, recognised, and asked questions through one place.
+//! A connection to one cluster, which determines the cluster's shape, version and identity, and runs commands on it.
 //!
-//! The invariant: only idempotent operations are retried here, and everything that is printed is redacted.
+//! Invariant: only idempotent operations are retried here, and all printed text is redacted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,25 +16,27 @@ use mongodb::{Client, ClusterTime};
 
 use crate::error::{Error, Result, code, said};
 
+mod answers;
+mod connection_string;
 mod identity;
 
 use identity::identity_of;
 pub use identity::is_same_cluster;
 
-/// The kind of cluster that answers.
+/// The kind of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A replica set, by its name.
+    /// A replica set, with its name.
     ReplicaSet(String),
     /// A sharded cluster, behind a router.
     Sharded,
 }
 
-/// A connection to a cluster that has answered.
+/// A connection to a cluster that has replied.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     client: Client,
-    /// The options of the connection, with the credentials, which their own `Debug` does not show.
+    /// The options of the connection, with the credentials, which their `Debug` does not print.
     options: Box<ClientOptions>,
     shape: Shape,
     /// Server version, e.g. `[6, 0, 5]`.
@@ -42,40 +44,35 @@ pub struct Endpoint {
     role: &'static str,
     redacted: String,
     identity: String,
-    /// See [`Endpoint::finds`]; the cluster's, whichever of its servers this one reaches.
+    /// The counter of [`Endpoint::finds`], which all endpoints of a cluster's servers share.
     finds: Arc<AtomicU64>,
 }
 
-/// Longest wait for the first answer of a cluster, in milliseconds; see [`reach_within`].
+/// Longest wait for the first reply of a cluster, in ms; see [`reach_within`].
 static REACHED_WITHIN_MS: AtomicU64 = AtomicU64::new(5_000);
 
-/// Sets this process's longest wait for the first answer of a cluster.
+/// Sets this process's longest wait for the first reply of a cluster.
 pub fn reach_within(max: Duration) {
     let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
     REACHED_WITHIN_MS.store(max_ms, Ordering::Relaxed);
 }
 
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause before a cluster is asked again whose member had no set to tell of.
+/// Pause before the next attempt if a cluster's member reports that it has no replica set yet.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest wait of callers that can also go through the router.
+/// Longest wait for a shard by callers that can also use the router.
 const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Endpoint {
-    /// Connects to the cluster that `uri` names and finds its shape. `role` is `source` or
-    /// `destination`, for messages.
+    /// Connects to the cluster at `uri` and determines its shape. `role`, for messages: `source` or `destination`.
     ///
     /// # Errors
-    /// Usage for a connection string that cannot be parsed; precondition for a cluster that does
-    /// not answer within 20 s, refuses the credentials, or is a standalone server.
+    /// Usage for a connection string that cannot be parsed; precondition for a cluster that does not reply in time
+    /// (see [`reach_within`]; 5 s by default), refuses the credentials, or is a standalone server.
+    #[crate::boxed]
     pub async fn connect(uri: &str, role: &'static str) -> Result<Self> {
-        let mut options = ClientOptions::parse(uri).await.map_err(|error| {
-            Error::usage(
-                format!("the {role}'s connection string cannot be read: {}", said(&error)),
-                "write it as mongodb://[user:password@]host:port[,…]/[?options]",
-            )
-        })?;
+        let mut options = connection_string::read(uri, role).await?;
         options.app_name.get_or_insert_with(|| "imago".into());
         options.server_selection_timeout.get_or_insert(SELECTION_TIMEOUT);
         options.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
@@ -84,21 +81,25 @@ impl Endpoint {
             .map_err(|error| unanswered(role, &redacted, &error))?;
         let admin = client.database("admin");
         let ask = |command: Document| admin.run_command(command);
-        // Of any member: during an election there is no primary to ask.
+        // Any member may reply: during an election there is no primary.
         let nearest = ReadPreference::Nearest { options: None };
         let nearest = SelectionCriteria::ReadPreference(nearest);
         let within = Duration::from_millis(REACHED_WITHIN_MS.load(Ordering::Relaxed));
         let began = Instant::now();
         let hello = loop {
             let asked = ask(doc! {"hello": 1}).selection_criteria(nearest.clone()).into_future();
-            let asked = tokio::time::timeout(within, asked).await;
-            let answer = asked.map_err(|_| Error::Unreachable {
-                role,
-                cluster: redacted.clone(),
-                cause: format!("no server answered within {:.1} s", within.as_secs_f64()),
-            })?;
-            let hello = answer.map_err(|e| unanswered(role, &redacted, &e))?;
-            // The driver may ask a member that was taken out of its set at this moment, or that is just starting.
+            let hello = match tokio::time::timeout(within, asked).await {
+                Ok(Ok(hello)) => hello,
+                Ok(Err(error)) if !matches!(*error.kind, ErrorKind::ServerSelection { .. }) => {
+                    return Err(unanswered(role, &redacted, &error));
+                }
+                Ok(Err(_)) | Err(_) => {
+                    let answers::Diagnosis { cause, help } =
+                        Box::pin(answers::diagnose(&options, within)).await;
+                    return Err(Error::Unreachable { role, cluster: redacted, cause, help });
+                }
+            };
+            // The driver may have selected a member that was just removed from its set, or that is just starting.
             let has_no_set = hello.get_bool("isreplicaset").unwrap_or(false);
             if !has_no_set || began.elapsed() > within {
                 break hello;
@@ -120,14 +121,14 @@ impl Endpoint {
         Ok(Self { client, options, shape, version, role, redacted, identity, finds })
     }
 
-    /// The driver's client.
+    /// Returns the driver's client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// A client of other servers that know the same user, such as a shard's, which need not exist:
-    /// a server that does not answer within `max` is given up.
+    /// Creates a client of other servers that accept the same user, such as a shard's. The servers need not exist: an
+    /// operation fails if no server replies within `max`.
     pub(crate) fn sibling(
         &self,
         hosts: Vec<ServerAddress>,
@@ -145,11 +146,12 @@ impl Endpoint {
         Client::with_options(options)
     }
 
-    /// A shard of this cluster, past the router, as the same user; `host` is as `config.shards` has
-    /// it. In the role of a destination: it is written to.
+    /// Connects to a shard of this cluster, past the router, as the same user. `host` is written as in
+    /// `config.shards`. The role of the connection is that of a destination, since it is written to.
     ///
     /// # Errors
-    /// Fails if it does not answer within `max`, or does not know the user.
+    /// Fails if the shard does not reply within `max`, or does not accept the user.
+    #[crate::boxed]
     pub async fn shard(&self, host: &str, max: Duration) -> Result<Self> {
         let (set, members) = host.split_once('/').unwrap_or(("", host));
         let failed =
@@ -171,8 +173,8 @@ impl Endpoint {
         Ok(shard)
     }
 
-    /// One member of this replica set, as the same user, without a replacement when it does not answer
-    /// within `max`. `host` is as the set's configuration has it.
+    /// Creates a connection to one member of this replica set, as the same user. An operation fails if the member does
+    /// not reply within `max`: no other member replaces it. `host` is written as in the set's configuration.
     ///
     /// # Errors
     /// Fails if `host` is no address.
@@ -193,11 +195,12 @@ impl Endpoint {
         Ok(Self { client, redacted, ..self.clone() })
     }
 
-    /// The replica sets that hold this cluster's documents, by name, past the router; an error for
-    /// one that does not answer within 5 s. A replica set is its own only one.
+    /// Returns the replica sets that hold this cluster's documents, by name, past the router, with an error for each
+    /// set that does not reply within 5 s. For a replica set, that is the set itself.
     ///
     /// # Errors
-    /// Fails if the router does not list them.
+    /// Fails if the router does not list the shards.
+    #[crate::boxed]
     pub async fn shards(&self) -> Result<Vec<(String, Result<Self>)>> {
         if let Shape::ReplicaSet(name) = &self.shape {
             return Ok(vec![(name.clone(), Ok(self.clone()))]);
@@ -213,13 +216,13 @@ impl Endpoint {
         Ok(join_all(reached).await)
     }
 
-    /// The same cluster in the other role.
+    /// Returns this connection in another role.
     #[must_use]
     pub fn in_role(self, role: &'static str) -> Self {
         Self { role, ..self }
     }
 
-    /// Replica set or sharded cluster.
+    /// Returns the shape: replica set or sharded cluster.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -231,37 +234,37 @@ impl Endpoint {
         self.shape == Shape::Sharded
     }
 
-    /// Server version: major, minor, patch.
+    /// Returns the server version: major, minor, patch.
     #[must_use]
     pub fn version(&self) -> [i32; 3] {
         self.version
     }
 
-    /// `source` or `destination`.
+    /// Returns the role: `source` or `destination`.
     #[must_use]
     pub fn role(&self) -> &'static str {
         self.role
     }
 
-    /// The connection string without user, password and options.
+    /// Returns the connection string without user, password and options.
     #[must_use]
     pub fn redacted(&self) -> &str {
         &self.redacted
     }
 
-    /// The identity of a cluster, however it is addressed: see [`is_same_cluster`].
+    /// Returns the identity of the cluster, which does not depend on its address: see [`is_same_cluster`].
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Finds that this process has sent to the cluster, through the router or past it: a server
-    /// counts no more than these of this process, and the rest of its count is others'.
+    /// Returns the number of finds that this process has sent to the cluster, through the router or past it. A
+    /// server's own count includes those that reached it; the rest of its count is other clients'.
     pub(crate) fn finds(&self) -> u64 {
         self.finds.load(Ordering::SeqCst)
     }
 
-    /// To be called before a find is sent, of those that a job makes many of.
+    /// Counts a find. Called before each find of those that a job sends in large numbers.
     pub(crate) fn count_find(&self) {
         self.finds.fetch_add(1, Ordering::SeqCst);
     }
@@ -269,27 +272,30 @@ impl Endpoint {
     /// Runs one command on the primary (or through the router).
     ///
     /// # Errors
-    /// The server's error, with the command's name and database; [`Error::Passing`] if it says
-    /// nothing within [`ANSWER_MAX`].
+    /// Returns the server's error, with the command's name and database; [`Error::Passing`] if there is no reply
+    /// within [`ANSWER_MAX`].
+    #[crate::boxed]
     pub async fn run(&self, db: &str, command: Document) -> Result<Document> {
         let doing = self.doing(db, &command);
         answer(&doing, self.run_at_length(db, command)).await?
     }
 
-    /// Runs a command that may rightly take long, such as an index build.
+    /// Runs a command that may take long, such as an index build.
     ///
     /// # Errors
-    /// The server's error, with the command's name and database.
+    /// Returns the server's error, with the command's name and database.
+    #[crate::boxed]
     pub async fn run_at_length(&self, db: &str, command: Document) -> Result<Document> {
         let doing = self.doing(db, &command);
         let db = self.client.database(db);
         db.run_command(command).await.map_err(|error| Error::server(doing, error))
     }
 
-    /// Like [`Endpoint::run`], for a command that is built from raw bytes.
+    /// Runs a command that is built from raw bytes, as [`Endpoint::run`] does.
     ///
     /// # Errors
     /// As [`Endpoint::run`].
+    #[crate::boxed]
     pub async fn run_raw(&self, db: &str, name: &str, command: RawDocumentBuf) -> Result<Document> {
         let doing = format!("{name} on the {} {db}", self.role);
         let db = self.client.database(db);
@@ -302,13 +308,14 @@ impl Endpoint {
         format!("{name} on the {} {db}", self.role)
     }
 
-    /// The cluster's time: every write that was acknowledged before the call is at or before it.
+    /// Returns the cluster's time: every write that was acknowledged before the call is at or before it.
     ///
-    /// A router alone knows only the operations that passed through it, and there may be others: so
-    /// every shard is asked, by a command that any user may run.
+    /// A router knows only the times of operations that passed through it, and there may be others. So every shard is
+    /// asked, by a command that any user may run.
     ///
     /// # Errors
-    /// Fails if the cluster (with shards: any of them) does not answer, or answers without a time.
+    /// Fails if the cluster (with shards: any of them) does not reply, or replies without a time.
+    #[crate::boxed]
     pub async fn cluster_time(&self) -> Result<Timestamp> {
         let ask = match self.shape {
             Shape::ReplicaSet(_) => doc! {"ping": 1},
@@ -323,15 +330,16 @@ impl Endpoint {
         })
     }
 
-    /// A time that lies between: every write that was acknowledged before the call is at or before
-    /// it, and every write that begins after the call is later.
+    /// Returns a time such that every write that was acknowledged before the call is at or before it, and every write
+    /// that starts after the call is later.
     ///
-    /// The second half is not free on a sharded cluster. Shards have clocks of their own, which
-    /// meet when a client carries the time of one to another; until then a shard may still give
-    /// out times that another one has passed. Asking all of them again carries it.
+    /// On a sharded cluster the second half needs more work. Each shard has its own clock, which advances when a
+    /// client carries a later time from another shard; until then a shard may still issue times that another one has
+    /// passed. A second command to all shards carries it.
     ///
     /// # Errors
     /// As [`Endpoint::cluster_time`].
+    #[crate::boxed]
     pub async fn fence(&self) -> Result<Timestamp> {
         let time = self.cluster_time().await?;
         if self.is_sharded() {
@@ -342,18 +350,19 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// Has every shard write a note into its oplog: nothing of any collection, but a sign of the
-    /// time. A cluster's change stream is only as far as its quietest shard, and one without writes
-    /// lets only every tenth second pass. False if this user lacks the action `appendOplogNote`.
+    /// Writes a note into the oplog of every shard, which changes no collection but advances the shard's time. A
+    /// cluster's change stream is only as far as its idlest shard, and a shard without writes advances only every ten
+    /// seconds. Returns false if this user lacks the action `appendOplogNote`.
     ///
     /// # Errors
-    /// Fails if a shard does not answer.
+    /// Fails if a shard does not reply.
+    #[crate::boxed]
     pub async fn heartbeat(&self) -> Result<bool> {
         if !self.is_sharded() {
             return Ok(true);
         }
-        // A stream shows changes that a majority has, and the journal is written every 100 ms
-        // unless a write waits for it.
+        // A stream returns changes that a majority has, and the journal is written only every 100 ms unless a write
+        // waits for it.
         let note = doc! {
             "appendOplogNote": 1, "data": {"imago": "the time passes here too"},
             "writeConcern": {"w": "majority"},
@@ -366,11 +375,12 @@ impl Endpoint {
         }
     }
 
-    /// Tells this server the time of its cluster, as another one gave it in `reply`: a server refuses
-    /// to read after a time that it has not heard of.
+    /// Advances this server's cluster time to the one in another server's `reply`: a server refuses to read after a
+    /// time that it has not received.
     ///
     /// # Errors
-    /// Fails if it does not answer, or `reply` has no time.
+    /// Fails if the server does not reply, or `reply` has no time.
+    #[crate::boxed]
     pub async fn hear(&self, reply: &Document) -> Result<()> {
         let doing = "telling a shard the time";
         let time = reply.get_document("$clusterTime").map_err(|e| Error::malformed(doing, e))?;
@@ -385,11 +395,20 @@ impl Endpoint {
         answer(doing, tell).await?.map(|_| ()).map_err(|error| Error::server(doing, error))
     }
 
-    /// Lead of this machine's clock over the cluster's, in ms, give or take a round trip; negative
-    /// if it is behind.
+    /// True if the endpoint has the last acknowledged writes: it is a router, or a replica set with its primary. A
+    /// single other member lags, and by any time if it is a delayed one.
     ///
     /// # Errors
-    /// Fails if the cluster does not answer, or does not tell the time of day.
+    /// Fails if the cluster does not reply.
+    pub async fn has_last_writes(&self) -> Result<bool> {
+        let reply = self.run("admin", doc! {"hello": 1}).await?;
+        Ok(self.is_sharded() || reply.get_bool("isWritablePrimary").unwrap_or(true))
+    }
+
+    /// Returns this machine's lead over the cluster's clock, in ms, to within a round trip; negative if it is slow.
+    ///
+    /// # Errors
+    /// Fails if the cluster does not reply, or its reply has no time of day.
     pub async fn clock_ahead_ms(&self) -> Result<i64> {
         let reply = self.run("admin", doc! {"hello": 1}).await?;
         let there = reply.get_datetime("localTime");
@@ -398,22 +417,21 @@ impl Endpoint {
     }
 }
 
-/// Longest wait for an answer that a server gives at once. A server that is stopped, or cut off
-/// without a sign, is noticed by nothing else.
+/// Longest wait for a reply that a server sends at once: nothing else detects a suspended server or a cut connection.
 pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Waits for a server's answer, but not for ever.
+/// Waits for a server's reply, for at most [`ANSWER_MAX`].
 ///
 /// # Errors
-/// [`Error::Passing`] when there is none within [`ANSWER_MAX`].
+/// Returns [`Error::Passing`] if there is no reply within [`ANSWER_MAX`].
 pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> {
     answer_within(ANSWER_MAX, doing, work).await
 }
 
-/// As [`answer`], for a request about which a server may rightly be silent for another time.
+/// Waits as [`answer`] does, for a request that has another limit.
 ///
 /// # Errors
-/// [`Error::Passing`] when there is no answer within `max`.
+/// Returns [`Error::Passing`] if there is no reply within `max`.
 pub async fn answer_within<T>(
     max: Duration,
     doing: &str,
@@ -425,13 +443,13 @@ pub async fn answer_within<T>(
     })
 }
 
-/// The `operationTime` of a reply.
+/// Returns the `operationTime` of a reply, or `None` if it has none.
 #[must_use]
 pub fn operation_time(reply: &Document) -> Option<Timestamp> {
     reply.get_timestamp("operationTime").ok()
 }
 
-/// Reads go to a secondary where there is one.
+/// Returns the criteria by which reads use a secondary if there is one.
 #[must_use]
 pub fn prefer_secondary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::SecondaryPreferred {
@@ -439,7 +457,7 @@ pub fn prefer_secondary() -> SelectionCriteria {
     })
 }
 
-/// Reads go to the primary.
+/// Returns the criteria by which reads use the primary.
 #[must_use]
 pub fn primary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::Primary)
@@ -475,6 +493,7 @@ fn unanswered(role: &'static str, cluster: &str, error: &mongodb::error::Error) 
     if refused {
         Error::Credentials { role, cluster, cause }
     } else {
-        Error::Unreachable { role, cluster, cause }
+        let help = "check the host, the port, the replica set's name and the network path".into();
+        Error::Unreachable { role, cluster, cause, help }
     }
 }

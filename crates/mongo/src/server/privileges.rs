@@ -2,9 +2,9 @@
 
 use bson::{Bson, Document};
 
-/// The actions that a user may not do on a database, or on one collection of it where that is named. The
-/// status is the server's answer to `connectionStatus` with `showPrivileges`; without authorisation
-/// every client may do everything.
+/// Returns those of `actions` that a user may not perform on a database, or on one of its collections if `coll` is
+/// given. `status` is the server's reply to `connectionStatus` with `showPrivileges`; without authorisation every
+/// client may perform all of them.
 pub(crate) fn privileges_lacking<'a>(
     status: &Document,
     db: &str,
@@ -32,7 +32,7 @@ pub(crate) fn is_any(resource: &Document) -> bool {
     resource.get_bool("anyResource").unwrap_or(false)
 }
 
-/// The actions that no privilege on a resource that `covers` accepts grants.
+/// Returns the actions that no privilege grants on a resource accepted by `covers`.
 pub(crate) fn lacking<'a>(
     held: &[&Document],
     actions: &[&'a str],

@@ -1,4 +1,4 @@
-//! Sharding a new, empty collection so that a copy fills all shards evenly from the start.
+//! Shards a new, empty collection so that a copy fills all shards evenly from the start.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,23 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::server::structure::is_same_index;
 
-/// Chunks for each shard of a hashed key.
+/// Number of initial chunks on each shard for a hashed key.
 const HASHED_CHUNKS_PER_SHARD: i32 = 2;
+/// Number of sampled documents for each shard.
 const SAMPLE_PER_SHARD: u64 = 200;
-/// `ConflictingOperationInProgress`: a shard of the move takes part in another one.
+/// Error code `ConflictingOperationInProgress`: a shard of the migration takes part in another one.
 const BUSY: i32 = 117;
+/// Time allowed for a migration to wait for busy shards.
 const BUSY_MAX: Duration = Duration::from_secs(120);
+/// Pause before a migration is tried again.
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Shards the empty collection `to` by `key`, and splits a ranged key at the points that divide a
-/// sample of the documents `from` equally among the shards. Completes an attempt that died.
+/// Shards the empty collection `to` by `key`. Splits a ranged key at the points that divide a sample of the documents
+/// of `from` equally among the shards, and moves the chunks there. Completes an attempt that died.
 ///
 /// # Errors
 /// Fails if the router refuses.
+#[crate::boxed]
 pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     let router = &to.endpoint;
     let is_hashed = key.values().any(|kind| kind.as_str() == Some("hashed"));
@@ -36,13 +40,13 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
             command.insert("collation", doc! {"locale": "simple"});
         }
         to.create_indexes(&[key_index(&from.indexes().await?, key)]).await?;
-        // The database may have to be told first; that it was told already is no error.
+        // Sharding may have to be enabled for the database first; it is no error if it is enabled already.
         router
             .run("admin", doc! {"enableSharding": &to.ns.db})
             .await
             .map(|_| ())
             .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
-        // Servers cut a new collection by themselves only where the hash comes first.
+        // Servers pre-split a new collection by themselves only if the hashed field comes first.
         if is_hashed && key.values().next().is_some_and(|way| way.as_str() == Some("hashed")) {
             let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
             command.insert("numInitialChunks", count);
@@ -64,7 +68,7 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         bounds.sort_unstable();
         bounds.dedup();
     }
-    // The first chunk stays where the collection was created.
+    // The first chunk stays on the shard where the collection was created.
     for at in bounds {
         let share = points.partition_point(|point| *point <= at).min(shards.len() - 1);
         if share == 0 {
@@ -78,25 +82,26 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     Ok(())
 }
 
-/// Shards an empty collection by one field of text, so that each shard gets an equal share of
-/// documents whose keys are distributed as `sample` is.
+/// Shards an empty collection by one text field, so that each shard gets an equal share of documents whose keys are
+/// distributed as `sample` is.
 ///
 /// # Errors
 /// Fails if the router refuses.
+#[crate::boxed]
 pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result<()> {
     let count = shards(to).await?.len();
     sample.sort_unstable();
     spread_at(to, field, &cuts(sample, count)).await
 }
 
-/// Shards an empty collection by a field, with a chunk for each shard, which begin at these values: one fewer than there
-/// are shards, in their order.
+/// Shards an empty collection by a field, with one chunk on each shard. `points` are the lower bounds of all chunks
+/// but the first, in order: one fewer than there are shards.
 ///
 /// # Errors
 /// Fails if the router refuses.
 ///
 /// # Panics
-/// If there are more values.
+/// If the cluster has no shard.
 pub async fn spread_at<V: Clone + Into<Bson>>(
     to: &Handle,
     field: &str,
@@ -111,7 +116,7 @@ pub async fn spread_at<V: Clone + Into<Bson>>(
     for at in &points {
         router.run("admin", doc! {"split": &ns, "middle": {field: at}}).await?;
     }
-    // The first chunk stays where the collection was created.
+    // The first chunk stays on the shard where the collection was created.
     for (at, shard) in points.iter().zip(&shards[1..]) {
         let find = doc! {field: at};
         move_chunk(router, &doc! {"moveChunk": &ns, "find": find, "to": shard}).await?;
@@ -119,7 +124,7 @@ pub async fn spread_at<V: Clone + Into<Bson>>(
     Ok(())
 }
 
-/// True if an index can be the one that a sharded collection needs for its key.
+/// True if an index can serve as the one that a sharded collection needs for its key.
 pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
     let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
@@ -127,12 +132,12 @@ pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     is_whole && index.get_document("key").is_ok_and(|found| is_same_index(&of(found), &of(key)))
 }
 
-/// An index that some shards of a collection have and others have not, or have otherwise.
+/// An index that is missing or differs on some shards of a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexGap {
-    /// Its name.
+    /// The name of the index.
     pub index: String,
-    /// The shards that lack it, or have another one by its name.
+    /// The shards that lack it, or have a different index of this name.
     pub lacks: Vec<String>,
 }
 
@@ -142,8 +147,9 @@ impl std::fmt::Display for IndexGap {
     }
 }
 
-/// Indexes that differ between the shards that hold documents of a collection: a router lists those
-/// of one of them. None for a replica set; shards that this user does not reach are not compared.
+/// Returns the indexes that differ between the shards that hold documents of a collection: a router lists those of one
+/// shard only. Empty for a replica set or an unsharded collection; shards that this user cannot reach are not
+/// compared.
 ///
 /// # Errors
 /// Fails if the router does not list the chunks.
@@ -154,21 +160,27 @@ pub(crate) async fn index_gaps(of: &Handle) -> Result<Vec<IndexGap>> {
     let mut owners: Vec<String> = chunks(of).await?.into_iter().map(|(_, shard)| shard).collect();
     owners.sort_unstable();
     owners.dedup();
-    let mut listed = Vec::new();
+    let (mut listed, mut building) = (Vec::new(), Vec::new());
     for (name, shard) in of.endpoint.shards().await? {
         if !owners.contains(&name) {
             continue;
         }
         let indexes = match shard {
-            Ok(shard) => Handle::new(shard, of.ns.clone()).indexes().await,
+            Ok(shard) => Handle::new(shard, of.ns.clone()).listed_indexes().await,
             Err(error) => Err(error),
         };
         match indexes {
-            Ok(indexes) => listed.push((name, indexes)),
+            Ok((indexes, of_shard)) => {
+                listed.push((name, indexes));
+                building.extend(of_shard);
+            }
             Err(error) => tracing::info!(name, %error, "its indexes are not compared"),
         }
     }
-    Ok(gaps(&listed))
+    // Some shards complete a build before others.
+    let mut gaps = gaps(&listed);
+    gaps.retain(|gap| !building.contains(&gap.index));
+    Ok(gaps)
 }
 
 fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
@@ -178,7 +190,7 @@ fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
     names.dedup();
     let gap = |index: String| {
         let find = |all: &'_ [Document]| all.iter().find(|of| named(of) == index).cloned();
-        // The form of the index that most shards have is taken for the collection's.
+        // The form of the index that most shards have counts as the collection's.
         let found: Vec<Option<Document>> = listed.iter().map(|(_, all)| find(all)).collect();
         let same = |a: &Document| found.iter().flatten().filter(|b| is_same_index(a, b)).count();
         let most = found.iter().flatten().max_by_key(|index| same(index)).cloned()?;
@@ -190,10 +202,10 @@ fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
     names.into_iter().filter_map(gap).collect()
 }
 
-/// The index that a collection needs to be sharded by `key`, made before the server makes one: under a name
-/// that no index of `like` has, for all of these are built too. One of these that can serve is it, under its
-/// own name, and unique where it is. Where one is the same but hidden, servers take no second one on the key
-/// alone, but one that begins with it.
+/// Returns the index that a collection needs to be sharded by `key`; it is built before the server would build one. If
+/// an index of `like` can serve, that index is returned, with its own name and uniqueness. Otherwise the name differs
+/// from those of all indexes in `like`, which are built too. If an index is equal but hidden, servers accept no second
+/// index on the key alone, but one that begins with the key.
 pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
     if let Some(serving) = like.iter().find(|index| serves(index, key)) {
         return serving.clone();
@@ -213,7 +225,7 @@ pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
     let usual = parts.collect::<Vec<String>>().join("_");
     let is_free =
         |name: &String| !like.iter().any(|index| index.get_str("name").is_ok_and(|of| of == name));
-    // No collection has more than 64 indexes.
+    // A collection has at most 64 indexes.
     let others = (1..).map(|n| match n {
         1 => format!("{usual}_shard_key"),
         n => format!("{usual}_shard_key_{n}"),
@@ -222,7 +234,7 @@ pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
     doc! {"key": of, "name": name}
 }
 
-/// Lower bounds of the collection's chunks, except the first one; in order.
+/// Returns the lower bounds of the collection's chunks except the first, in order.
 async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
     let bound = |(min, _): (Document, String)| {
         let min = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("a chunk", e))?;
@@ -231,7 +243,7 @@ async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
     chunks(to).await?.into_iter().skip(1).map(bound).collect()
 }
 
-/// The collection's chunks in order: where each begins, and the shard that it is on.
+/// Returns the collection's chunks in order: the lower bound of each, and its shard.
 pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
     let config = of.endpoint.client().database("config");
     let doing = "reading config.chunks";
@@ -240,7 +252,7 @@ pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
     let collections = config.collection::<Document>("collections");
     let found = collections.find_one(doc! {"_id": &ns});
     let found = answer(doing, found.into_future()).await?.map_err(failed)?;
-    // Since 5.0 chunks name their collection by its UUID.
+    // Since 5.0, chunks refer to their collection by its UUID.
     let uuid = found.and_then(|of| of.get("uuid").cloned()).unwrap_or(Bson::Null);
     let chunks = config.collection::<Document>("chunks");
     let filter = doc! {"$or": [{"uuid": uuid}, {"ns": &ns}]};
@@ -254,8 +266,8 @@ pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
     read.map_err(failed)?.into_iter().map(parse).collect()
 }
 
-/// Moves a chunk as soon as its shards are free: each takes part in one move at a time, the
-/// balancer's and all others' included.
+/// Moves a chunk once its shards are free: a shard takes part in one migration at a time, including those of the
+/// balancer.
 async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -270,7 +282,7 @@ async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
     }
 }
 
-/// The shards, the one that a new collection lies on first: its share is the one that stays.
+/// Returns the names of the shards. The first is the one on which a new collection is created: its share stays there.
 async fn shards(to: &Handle) -> Result<Vec<String>> {
     let config = to.endpoint.client().database("config").collection::<Document>("shards");
     let failed = |error| Error::server("reading config.shards", error);
@@ -290,7 +302,7 @@ async fn shards(to: &Handle) -> Result<Vec<String>> {
     Ok(found.iter().filter_map(|shard| shard.get_str("_id").ok().map(str::to_owned)).collect())
 }
 
-/// Key values that cut a sample of the source's documents into equal shares.
+/// Returns the key values that cut a sample of the source's documents into `shares` equal shares.
 async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Vec<Id>> {
     let mut projection = doc! {"_id": 0};
     for field in key.keys() {
@@ -311,7 +323,7 @@ async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Ve
         .try_collect()
         .await
         .map_err(failed)?;
-    // A key of several fields orders like a document of them.
+    // A key of several fields is ordered like a document of these fields.
     let value_of = |document: &Document, field: &str| {
         document.get(field.replace('.', "_")).cloned().unwrap_or(Bson::Null)
     };
@@ -331,11 +343,11 @@ fn document_of(key: &Id) -> Result<Document> {
     }
 }
 
-/// Documents that are read in about a minute for each shard, if they must come from disk.
+/// Number of documents up to which a sample reads all of them: about a minute for each shard, even from disk.
 pub(crate) const READ_MAX: u64 = 10_000_000;
 
-/// The stage that keeps about `size` of `documents`, each with the same chance where that is
-/// affordable.
+/// Returns the pipeline stage that selects about `size` of `documents` documents at random: each with the same
+/// probability up to [`READ_MAX`] documents, and by `$sample` above.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub(crate) fn uniform(documents: u64, size: u64) -> Document {
     if documents <= READ_MAX {

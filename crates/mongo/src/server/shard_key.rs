@@ -1,9 +1,8 @@
 //! A shard key: its valid forms, and its value for a document.
 //!
-//! A key's value is a document of its fields, in their order; chunks are ranges of such documents.
-//! A field that a document lacks counts as null, and of a hashed field the hash counts, which the
-//! servers compute themselves (`$toHashedIndexKey`), so that Imago never disagrees with them about
-//! a type.
+//! The value of a key is a document of the key's fields, in their order; chunks are ranges of such documents. A field
+//! that a document lacks counts as null. For a hashed field the hash counts, which the servers compute themselves
+//! (`$toHashedIndexKey`), so that Imago never disagrees with them about a type.
 //!
 //! Invariant: [`Key::value`] orders documents as the servers' chunks do.
 
@@ -21,26 +20,26 @@ const HASH_OF_NULL: i64 = 2_338_878_944_348_059_895;
 /// A valid shard key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// As the servers write it.
+    /// The key as the servers write it.
     pub pattern: Document,
 }
 
-/// A document's value of a key.
+/// The value of a key for one document.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// The key's value, a document.
+    /// The value, a document of the key's fields.
     pub(crate) at: Id,
-    /// True if a field of the key is missing.
+    /// True if the document lacks a field of the key.
     pub(crate) is_missing: bool,
-    /// True if a field of the key holds an array, which no shard key may.
+    /// True if a field of the key holds an array, which is not allowed in a shard key.
     pub(crate) is_array: bool,
 }
 
 impl Key {
-    /// A key as a user typed it.
+    /// Parses a key as a user typed it.
     ///
     /// # Errors
-    /// Usage, when the servers would not take it.
+    /// Returns a usage error if the servers would refuse it.
     pub fn parse(text: &str) -> Result<Self> {
         let key = Self { pattern: parse_document(text, "the shard key")? };
         let bad = |why: String| {
@@ -66,12 +65,12 @@ impl Key {
         Ok(key)
     }
 
-    /// The names of its fields.
+    /// Iterates over the names of the key's fields.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.pattern.keys().map(String::as_str)
     }
 
-    /// True if both have the same fields in the same way; `1` and `1.0` are the same.
+    /// True if both keys have the same fields with the same kind of index; `1` and `1.0` are the same.
     #[must_use]
     pub fn is_same(&self, other: &Document) -> bool {
         let ways = self.pattern.iter().zip(other);
@@ -79,7 +78,7 @@ impl Key {
             .all(|((field, way), (other, its))| field == other && is_hashed(way) == is_hashed(its))
     }
 
-    /// As extended JSON, the way a user types it.
+    /// Formats the key as extended JSON, as a user types it.
     #[must_use]
     pub fn text(&self) -> String {
         let field = |(name, way): (&String, &Bson)| {
@@ -89,10 +88,10 @@ impl Key {
         format!("{{{}}}", self.pattern.iter().map(field).collect::<Vec<String>>().join(", "))
     }
 
-    /// True if a collection sharded by it can have this index. A unique index holds on each shard
-    /// only. It holds everywhere if equal documents are on one shard, which they are if it begins
-    /// with the key; and one that begins with `_id` is no worse off than the index that every
-    /// collection has.
+    /// True if a collection that is sharded by this key can have the index. Each shard enforces a unique index only
+    /// among its own documents. It is unique in the cluster if equal documents are on one shard, and they are if the
+    /// index begins with the key. An index that begins with `_id` is no less unique than the index of `_id`, which
+    /// every collection has.
     pub(crate) fn keeps(&self, index: &Document) -> bool {
         if !index.get_bool("unique").unwrap_or(false) {
             return true;
@@ -103,12 +102,12 @@ impl Key {
         fields.first() == Some(&"_id") || fields.starts_with(&wanted)
     }
 
-    /// The expression that takes from a document the fields that [`Key::value`] needs. Its names
-    /// are its own, because a key's field may have dots.
+    /// Returns the expression that extracts from a document the fields that [`Key::value`] needs. It uses names of its
+    /// own, because the name of a key's field may have dots.
     pub(crate) fn expression(&self) -> Document {
         let part = |(index, (field, way)): (usize, (&String, &Bson))| {
             let path = format!("${field}");
-            // Missing fields and arrays, which no key may hold, are taken as they are, not hashed.
+            // Missing fields and arrays, which no key may hold, are extracted unchanged and not hashed.
             let as_it_is = doc! {"$or": [
                 {"$isArray": [&path]}, {"$eq": [{"$type": &path}, "missing"]},
             ]};
@@ -123,7 +122,7 @@ impl Key {
         self.pattern.iter().enumerate().map(part).collect()
     }
 
-    /// The key's value, from the result of [`Key::expression`].
+    /// Returns the key's value, given the result of [`Key::expression`].
     pub(crate) fn value(&self, taken: &RawDocument) -> Result<Value> {
         let (mut is_missing, mut is_array) = (false, false);
         let mut at = RawDocumentBuf::new();
@@ -157,7 +156,7 @@ fn is_ascending(way: &Bson) -> bool {
     }
 }
 
-/// A value as canonical extended JSON.
+/// Formats a value as canonical extended JSON.
 pub(crate) fn text_of(value: &Id) -> Result<String> {
     let failed = |cause| Error::malformed("a shard key's value", cause);
     serde_json::to_string(&ExtJson(value.as_raw())).map_err(failed)

@@ -1,22 +1,30 @@
-//! Indexes and options of a copied collection: telling them apart, building and changing them.
+//! The indexes and options of a copied collection: their comparison, creation and modification.
 
 use std::collections::BTreeMap;
 
 use bson::{Bson, Document, RawBson, doc};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use imago_job::control::Control;
 
 use crate::bson::order::cmp_values;
 use crate::error::Result;
 use crate::server::collection::Handle;
+use crate::server::retention::{NO_MAX, integer};
 use crate::server::timing::retry_transient;
 
-/// Builds indexes; those that exist already are left as they are.
+/// Number of collections whose indexes are built at the same time: each collection, even a small one, takes a few
+/// commits.
+const BUILDS_AT_ONCE: usize = 4;
+
+/// Builds indexes; those that exist already are left unchanged.
 pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control) -> Result<()> {
-    for (to, indexes) in indexes {
+    let missing = indexes.iter().filter(|(_, indexes)| !indexes.is_empty());
+    let builds = missing.map(|(to, indexes)| async move {
         let what = format!("build the indexes of {}", to.ns);
-        retry_transient(&what, control, || to.create_indexes(indexes)).await?;
-    }
-    Ok(())
+        retry_transient(&what, control, || to.create_indexes(indexes)).await
+    });
+    let builds: Vec<_> = builds.collect();
+    stream::iter(builds).buffer_unordered(BUILDS_AT_ONCE).try_collect().await
 }
 
 pub(crate) fn name_of(index: &Document) -> &str {
@@ -27,18 +35,18 @@ pub(crate) fn is_unique(index: &Document) -> bool {
     index.get_bool("unique").unwrap_or(false)
 }
 
-/// Compares an index of the destination with the source's index of the same name.
+/// The change that makes an index of the destination equal to the source's index of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nothing: it is.
+    /// No change: the indexes are equal.
     None,
-    /// `collMod`.
+    /// A `collMod` of the index's settings.
     Settings,
-    /// Only building it, once one that is in its place is gone.
+    /// A build, after the index that has the name is dropped.
     Build,
 }
 
-/// Settings of an index that `collMod` changes.
+/// The settings of an index that `collMod` can change.
 const SETTINGS: [&str; 2] = ["hidden", "expireAfterSeconds"];
 
 pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {
@@ -53,7 +61,7 @@ pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {
         }
         plain
     };
-    // An index can be given another expiry in place, but neither a first one nor none.
+    // `collMod` can change an expiry, but can neither add nor remove one.
     let expires = |index: &Document| index.contains_key("expireAfterSeconds");
     if is_same_index(&plain(held), &plain(wanted)) && expires(held) == expires(wanted) {
         Change::Settings
@@ -88,11 +96,12 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
             command.insert(field, wanted.get(field).cloned().unwrap_or(default));
         }
     }
+    // For a capped collection without a bound on documents, servers list no `max`, or the largest number.
+    let bound = |of: &Document, field| of.get(field).and_then(integer).filter(|n| *n != NO_MAX);
     for (field, changed) in [("size", "cappedSize"), ("max", "cappedMax")] {
-        if let (Some(had), Some(wanted)) = (had.get(field), wanted.get(field))
-            && had != wanted
-        {
-            command.insert(changed, wanted.clone());
+        let (had, wanted) = (bound(had, field), bound(wanted, field));
+        if had != wanted {
+            command.insert(changed, wanted.unwrap_or(0));
         }
     }
     if command.len() == 1 {
@@ -102,12 +111,12 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
     to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }
 
-/// True if two indexes are the same: the order of a key counts, that of settings does not.
+/// True if two indexes are equal. The order of fields in the key counts, that of settings does not.
 pub(crate) fn is_same_index(a: &Document, b: &Document) -> bool {
     is_same(&plain_index(a).into(), &plain_index(b).into())
 }
 
-/// An index without the fields that a server adds by itself, its settings by name.
+/// Returns an index without the fields that a server adds by itself, with its settings sorted by name.
 pub(crate) fn plain_index(index: &Document) -> Document {
     let mut plain = sorted(index);
     for server_own in ["v", "ns", "background"] {
@@ -120,14 +129,14 @@ pub(crate) fn plain_index(index: &Document) -> Document {
     plain
 }
 
-/// The fields by name; nested documents, such as key patterns, keep their order.
+/// Sorts the top-level fields by name; nested documents, such as key patterns, keep their order.
 pub(crate) fn sorted(document: &Document) -> Document {
     let fields: BTreeMap<&String, &Bson> = document.iter().collect();
     fields.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// True if values are equal, numbers of different types included: shells and drivers store the
-/// direction of an index as one or the other.
+/// True if values are equal. Numbers of different types can be equal: shells and drivers store the direction of an
+/// index as one type or the other.
 pub(crate) fn is_same(a: &Bson, b: &Bson) -> bool {
     match (RawBson::try_from(a.clone()), RawBson::try_from(b.clone())) {
         (Ok(a), Ok(b)) => cmp_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq(),

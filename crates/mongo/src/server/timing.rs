@@ -1,8 +1,7 @@
 //! Deadlines and budgets that several layers share.
 //!
-//! A write must end before another process can own its target. So two pairs of deadlines hold: of a
-//! slice's lease and of a job's owner, each with the longest time that one write runs at the
-//! server.
+//! A write must end before another process can own its target. So two pairs of deadlines must fit: that of a slice's
+//! lease and that of a job's owner, each together with the longest time that one write runs at the server.
 
 use std::time::Duration;
 
@@ -13,26 +12,26 @@ use imago_plan::backoff::Backoff;
 
 use crate::error::{Error, Result};
 
-/// Longest absence of a server before a worker gives up.
+/// Retries of one operation while a server is unavailable; afterwards a worker gives up.
 pub const PATIENCE: Budget = Budget {
     attempts_max: 800,
     elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 1_000 },
 };
 
-/// Time after the renewal of a slice's lease within which its holder may still send writes.
+/// Time after the last renewal of a slice's lease within which its holder may still send writes.
 pub const LEASED_WRITE_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time that one write may run at the server.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
-/// A coordinator whose last acknowledged heartbeat is older sends no write. An election at the
+/// Time after the last acknowledged heartbeat within which a coordinator may still send writes. An election at the
 /// destination only makes it wait.
 pub const OWNED_WRITE_WITHIN: Duration = Duration::from_secs(6);
 
-/// Longest search of a server before its first answer: for the few documents that match a filter,
-/// or for a sample that makes it read them all.
+/// Longest time that a server may search before its first reply: for the few documents that match a filter, or for a
+/// sample that makes it read all documents.
 pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
 
-/// Repeats an operation that may be done twice, while a cluster elects or is away.
+/// Retries an idempotent operation while a cluster elects or is unavailable, as [`PATIENCE`] allows.
 pub(crate) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     what: &str,
     control: &Control,

@@ -1,7 +1,7 @@
 //! Bulk writes as commands over raw bytes, and the server's result for each statement.
 //!
-//! Documents travel as the bytes that the source sent and are never parsed into values, so they
-//! arrive byte for byte. Every write waits for a majority.
+//! Documents are written as the bytes that the source sent and are never parsed into values, so they arrive byte for
+//! byte. Every write waits for a majority.
 
 use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
@@ -10,24 +10,24 @@ use crate::error::{Error, Result, TRANSIENT, without_documents};
 use crate::server::collection::{Handle, number};
 use crate::server::timing::WRITE_TIME_MAX;
 
-/// The server's result for one statement of a bulk write.
+/// The error of one statement of a bulk write.
 #[derive(Clone, Debug)]
 pub struct WriteError {
-    /// Which statement.
+    /// The number of the statement, from 0.
     pub index: usize,
-    /// The server's code.
+    /// The server's error code.
     pub code: i32,
-    /// The server's words.
+    /// The server's error message.
     pub message: String,
-    /// For duplicate keys: the index.
+    /// For duplicate keys: the key of the index.
     pub key_pattern: Option<Document>,
-    /// For duplicate keys: the value that another document holds already.
+    /// For duplicate keys: the value that another document already has.
     pub key_value: Option<Document>,
 }
 
-/// A document with the same value in a unique index exists.
+/// Error code: a document with the same value in a unique index exists.
 pub const DUPLICATE_KEY: i32 = 11000;
-/// The stored `_id` is equal to the new one, but not the same.
+/// Error code: the stored `_id` is equal to the new one, but has different bytes.
 pub const IMMUTABLE_FIELD: i32 = 66;
 
 impl WriteError {
@@ -42,23 +42,25 @@ impl WriteError {
 /// The result of a bulk write.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// Documents inserted, matched or deleted.
+    /// Number of documents that were inserted, matched or deleted.
     pub count: u64,
-    /// Statements that failed, in their order.
+    /// The errors of the statements that failed, in their order.
     pub errors: Vec<WriteError>,
 }
 
-/// A statement of a bulk write must fit beside the command's own fields.
+/// Largest size of the statements of one command, in bytes. The command's own fields add less than 16 KiB.
 const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Small enough to keep memory flat, large enough that the round trip costs nothing.
+/// Size, in bytes, after which a command is sent: small enough to bound memory, large enough that the round trip costs
+/// little.
 const COMMAND_BYTES: usize = 4 * 1024 * 1024;
-/// Statements in one command.
+/// Most statements in one command.
 const STATEMENTS_MAX: usize = 2_000;
 
-/// Inserts documents; those that exist already, or are refused, are among the errors.
+/// Inserts documents. The errors include those that exist already.
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some documents may be inserted then and others not.
+/// Fails if the command as a whole fails; some documents may then be inserted and others not.
+#[crate::boxed]
 pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> {
     let len = documents.len();
     let documents = documents.iter().map(|document| RawBsonRef::Document(document));
@@ -68,14 +70,14 @@ pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> 
 /// Inserts a batch exactly as a server sent it.
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some documents may be inserted then and others not.
+/// Fails if the command as a whole fails; some documents may then be inserted and others not.
 pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> {
     let mut command = roomy(header(to, "insert"), documents.as_bytes().len());
     command.append(cstr!("documents"), RawBsonRef::Array(documents));
     all_told(to, documents.into_iter().count(), send(to, "insert", command).await?)
 }
 
-/// Checks that an unordered insert has a result for each document: it was inserted, or refused.
+/// Checks that an unordered insert reports a result for each document: inserted, or refused.
 fn all_told(to: &Handle, documents: usize, written: Written) -> Result<Written> {
     if written.count + written.errors.len() as u64 == documents as u64 {
         return Ok(written);
@@ -91,7 +93,8 @@ fn all_told(to: &Handle, documents: usize, written: Written) -> Result<Written> 
 /// Runs update statements (`{q, u, upsert}`).
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some statements may be done then and others not.
+/// Fails if the command as a whole fails; some statements may then be executed and others not.
+#[crate::boxed]
 pub async fn update(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
     bulk(to, "update", "updates", statements.iter().map(|s| RawBsonRef::Document(s))).await
 }
@@ -99,7 +102,8 @@ pub async fn update(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Writte
 /// Runs delete statements (`{q, limit}`).
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some statements may be done then and others not.
+/// Fails if the command as a whole fails; some statements may then be executed and others not.
+#[crate::boxed]
 pub async fn delete(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
     bulk(to, "delete", "deletes", statements.iter().map(|s| RawBsonRef::Document(s))).await
 }
@@ -147,7 +151,7 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
     command.append(name, to.ns.coll.as_str());
     command.append(cstr!("ordered"), false);
     command.append(cstr!("writeConcern"), rawdoc! {"w": "majority"});
-    // A write of an owner that is gone must have ended before the next one begins.
+    // A write of a former owner must have ended before the next owner's first write.
     command.append(cstr!("maxTimeMS"), i64::try_from(WRITE_TIME_MAX.as_millis()).expect("small"));
     if to.bypass_validation && verb != "delete" {
         command.append(cstr!("bypassDocumentValidation"), true);
@@ -155,8 +159,8 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
     command
 }
 
-/// The same command with room for a field of `len` bytes, and for the driver's own fields:
-/// megabytes are then moved into it once.
+/// Returns the command with capacity for a field of `len` bytes and for the driver's own fields, so that megabytes are
+/// copied into it once.
 fn roomy(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
     let mut bytes = Vec::with_capacity(command.as_bytes().len() + len + 1_024);
     bytes.extend_from_slice(command.as_bytes());
@@ -172,7 +176,7 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
     to.check_owner(verb)?;
     let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
     if let Ok(concern) = reply.get_document("writeConcernError") {
-        // Applied at the primary, perhaps not durable: every write here may be repeated.
+        // The write is applied at the primary, but perhaps not durable. Every write here can be repeated.
         let why = without_documents(concern.get_str("errmsg").unwrap_or("no reason was given"));
         let cause = format!("not confirmed by a majority: {why}");
         return Err(Error::Passing { doing: doing(), cause });

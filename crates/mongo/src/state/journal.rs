@@ -1,17 +1,16 @@
-//! The journal of jobs in the cluster that they write to, so that losing a process loses nothing.
+//! The journal of jobs, stored in the cluster that the jobs write to, so that the loss of a process loses no state.
 //!
-//! The idea: a record is one document; a change reads it, applies the record's own pure method, and
-//! replaces it on condition that its revision is still the one that was read. An answered change is
-//! durable on a majority. Records need `find`, `insert` and `update` alone, so that any router
-//! serves.
+//! A record is one document. A change reads it, applies the record's own pure method, and replaces the document on
+//! condition that its revision is still the one that was read. A change that was answered is durable on a majority.
+//! Records need the privileges `find`, `insert` and `update` alone, so any router serves; `remove` is needed only
+//! to delete the record of a job that has ended.
 //!
 //! Invariants:
-//! - A change is made once, however often it is sent. Each sending carries a random id, which the
-//!   document keeps: when an answer was lost, the next reading shows whether it took effect.
-//! - A refusal is never founded on an outdated reading. After an election, a majority read may for
-//!   a moment show less than what was acknowledged before; so a refusal of a change is first
-//!   confirmed by a conditional write.
-//! - Ages are told by the servers' clock alone: it comes with each reading.
+//! - A change is applied once, however often it is sent. Each request carries a random id, which the document
+//!   stores: after a lost reply, the next read shows whether the request took effect.
+//! - A change is never rejected because of a stale read. After an election, a majority read may for a moment return
+//!   less than was acknowledged before, so a rejection is first confirmed by a conditional write.
+//! - Ages are computed from the servers' clock alone, which is part of each read.
 //! - A job that is done or cancelled leaves its record and no slices ([`crate::state::leases`]).
 
 use std::sync::Mutex;
@@ -37,28 +36,28 @@ use crate::server::endpoint::Endpoint;
 use crate::server::write::DUPLICATE_KEY;
 use crate::state::leases::Leases;
 
-/// The collection of records in [`STATE_DB`].
+/// Name of the collection of records in [`STATE_DB`].
 pub const JOBS: &str = "jobs";
 
-/// Sendings that a document remembers. A change whose answer is lost while more than so many others
-/// are made is not recognised any more, and is judged anew.
+/// Number of request ids that a document stores. If a reply is lost and more than this many other changes follow,
+/// the change is no longer recognised as applied, and is evaluated again.
 const SENDINGS_MAX: usize = 32;
-/// Longest wait for a majority to confirm a write.
+/// Time allowed for a majority to confirm a write.
 const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Longest time of one round; longer than the driver looks for a primary, so that the driver's own
-/// error is heard.
+/// Time allowed for one round. It is longer than the driver's server selection, so that the driver's own error is
+/// reported.
 const ROUND_MAX: Duration = Duration::from_secs(25);
-/// Enough for a replica set that elects a new primary, and for many processes that change one job
-/// at once.
+/// Retry budget of an operation: enough for the election of a primary, and for many processes that change one job
+/// concurrently.
 const BUDGET: Budget = Budget {
     attempts_max: 100,
     elapsed_max: Duration::from_secs(20),
     backoff: Backoff { first_ms: 5, max_ms: 1_000 },
 };
-/// The server's code for a missing privilege.
+/// Server error code of a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// Keeps records in the collection [`JOBS`] of the database [`STATE_DB`].
+/// Journal in the collection [`JOBS`] of the database [`STATE_DB`].
 #[derive(Clone, Debug)]
 pub struct MongoJournal {
     endpoint: Endpoint,
@@ -66,21 +65,21 @@ pub struct MongoJournal {
     place: String,
 }
 
-/// The facts of a reading.
+/// Result of a read of a record.
 struct Reading {
     record: Record,
     sendings: Vec<String>,
-    /// The server's clock, in milliseconds since the Unix epoch.
+    /// The server's clock at the read, in milliseconds since the Unix epoch.
     now_ms: u64,
 }
 
-/// A change that was sent, and the answer if it took effect.
+/// A change that was sent, and its result if it took effect.
 struct Sent<T> {
     sending: String,
     answer: T,
 }
 
-/// Why a round did not end with an answer.
+/// Reason why a round ended without a result.
 #[derive(Debug, thiserror::Error)]
 enum Miss {
     #[error("others changed the job at the same time")]
@@ -91,7 +90,7 @@ enum Miss {
     Refused(#[from] JournalError),
 }
 
-/// The purpose of a round, in the words of an error, and the privilege that it needs.
+/// Purpose of a round, in the words of its error, and the privilege that it needs.
 #[derive(Clone, Copy)]
 struct Doing {
     what: &'static str,
@@ -101,10 +100,11 @@ struct Doing {
 const CREATE: Doing = Doing { what: "keep the new job", action: "insert" };
 const LOAD: Doing = Doing { what: "read the job", action: "find" };
 const LIST: Doing = Doing { what: "list the jobs", action: "find" };
+const REMOVE: Doing = Doing { what: "remove the job", action: "remove" };
 const ASK_TIME: Doing = Doing { what: "ask for the time", action: "hello" };
 
 impl MongoJournal {
-    /// The journal in this cluster, which is a job's destination.
+    /// Returns the journal in this cluster, which is a job's destination.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         let majority = WriteConcern::builder()
@@ -121,10 +121,11 @@ impl MongoJournal {
         Self { endpoint, jobs, place }
     }
 
-    /// The servers' clock, in milliseconds since the Unix epoch, by which ages are told.
+    /// Returns the servers' clock, in milliseconds since the Unix epoch. Ages are computed from it.
     ///
     /// # Errors
     /// Fails if the cluster does not answer.
+    #[crate::boxed]
     pub async fn now_ms(&self) -> Result<u64, JournalError> {
         self.rounds(ASK_TIME, async || {
             let admin = self.endpoint.client().database("admin");
@@ -135,8 +136,8 @@ impl MongoJournal {
         .await
     }
 
-    /// Makes one change: reads, applies, and replaces the document that was read, until no other
-    /// change comes between.
+    /// Applies one change: reads the document, applies the change, and replaces the document that was read. Repeats
+    /// this until no concurrent change intervenes.
     async fn change<T: Send>(
         &self,
         id: &JobId,
@@ -175,12 +176,12 @@ impl MongoJournal {
         if replaced.map_err(|error| self.miss(doing, &error))?.matched_count == 0 {
             return Err(Miss::Raced);
         }
-        // It was put there above, and no other code takes it.
+        // `remember` added the request above, and no other code removes it.
         took_effect(sent, &[sending]).ok_or(Miss::Raced)
     }
 
-    /// Confirms a refusal by a conditional write: if it matches (or, unless it `must_match`, does
-    /// not match) the document that was read, the reading was up to date.
+    /// Confirms a rejection by a conditional write. The read was current if the write matches the document that was
+    /// read, or, without `must_match`, if it matches none.
     async fn confirm(
         &self,
         read: Document,
@@ -196,8 +197,8 @@ impl MongoJournal {
         }
     }
 
-    /// Removes the slices of a job that has ended: they are not read any more. The end stands
-    /// whether or not that succeeds.
+    /// Removes the slices of a job that has ended, which are no longer read. A failure is logged and leaves the job
+    /// ended.
     async fn clear(&self, id: &JobId) {
         let leases = Leases::new(self.endpoint.clone(), id.clone(), String::new());
         if let Err(error) = leases.remove().await {
@@ -212,7 +213,7 @@ impl MongoJournal {
             Err(error) if code(&error) == Some(DUPLICATE_KEY) => {
                 let found = self.read(&record.id, CREATE).await?;
                 match found {
-                    // Inserted, but not yet by a majority as this primary knows it.
+                    // Inserted, but this primary does not know yet that a majority has it.
                     None => Err(Miss::Raced),
                     Some(found) if found.sendings.iter().any(|kept| kept == sending) => Ok(()),
                     Some(_) => {
@@ -223,6 +224,14 @@ impl MongoJournal {
             }
             Err(error) => Err(self.miss(CREATE, &error)),
         }
+    }
+
+    async fn remove_round(&self, id: &JobId) -> Result<(), Miss> {
+        // A final state never changes again. If an earlier round's reply was lost, its record is gone already.
+        let ended = doc! {"$in": [State::Done.word(), State::Cancelled.word()]};
+        let it = doc! {"_id": id.as_str(), "state": ended};
+        self.jobs.delete_one(it).await.map_err(|error| self.miss(REMOVE, &error))?;
+        Ok(())
     }
 
     async fn read(&self, id: &JobId, doing: Doing) -> Result<Option<Reading>, Miss> {
@@ -250,12 +259,12 @@ impl MongoJournal {
         while let Some(document) = found.try_next().await.map_err(miss)? {
             records.push(self.record(&document)?);
         }
-        // Ids sort by the time at which they were made, to the millisecond of their maker.
+        // The ids sort by creation time in milliseconds, by the clock of the process that created them.
         records.sort_by_key(|record| record.created_at_ms);
         Ok(records)
     }
 
-    /// Rounds of one operation, within the budget.
+    /// Runs rounds of one operation until one succeeds or the budget is exhausted.
     async fn rounds<T, F: Future<Output = Result<T, Miss>>>(
         &self,
         doing: Doing,
@@ -268,7 +277,7 @@ impl MongoJournal {
             }
         };
         let again = |miss: &Miss| !matches!(miss, Miss::Refused(_));
-        // A caller stops by no longer waiting.
+        // A caller stops the rounds by dropping the future.
         let tried = retry(doing.what, &BUDGET, &Control::default(), again, bounded).await;
         tried.map_err(|error| match error {
             RetryError::Failed {
@@ -282,7 +291,7 @@ impl MongoJournal {
         })
     }
 
-    /// The meaning of a driver's error for the round.
+    /// Classifies a driver's error: retryable, or final for the operation.
     fn miss(&self, doing: Doing, error: &mongodb::error::Error) -> Miss {
         if Error::server(doing.what, error.clone()).is_transient() {
             return Miss::Passing(said(error));
@@ -302,8 +311,8 @@ impl MongoJournal {
         })
     }
 
-    /// The document of a record: the fields that people search by, and the record as text, in which
-    /// no name of a field can be taken for an operator or a path.
+    /// Returns the document of a record: the fields that people search by, and the record as text, in which no
+    /// field name can be interpreted as an operator or a path.
     fn document(
         &self,
         record: &Record,
@@ -407,6 +416,15 @@ impl Journal for MongoJournal {
         }))
     }
 
+    fn remove<'a>(&'a self, id: &'a JobId) -> Answer<'a, ()> {
+        Box::pin(async move {
+            // Removes slices whose removal failed when the job ended; without the record nothing refers to them.
+            self.load(id).await?.check_final()?;
+            self.clear(id).await;
+            self.rounds(REMOVE, || Box::pin(self.remove_round(id))).await
+        })
+    }
+
     fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a serde_json::Value) -> Answer<'a, ()> {
         Box::pin(self.change(id, "keep what became of the job", move |record, now_ms| {
             record.amend(checkpoint, now_ms);
@@ -430,7 +448,7 @@ fn remember<T>(sent: &Mutex<Vec<Sent<T>>>, sending: Sent<T>) {
     }
 }
 
-/// The answer to the change that is among those that the document remembers.
+/// Returns the result of the change whose request id is among the stored ones, or `None` if there is none.
 fn took_effect<T>(sent: &Mutex<Vec<Sent<T>>>, kept: &[String]) -> Option<T> {
     let mut sent = match sent.lock() {
         Ok(sent) => sent,

@@ -1,23 +1,22 @@
-//! Slices as they are kept in the destination cluster: their leases, and the horizon.
+//! Slices of a job in the destination cluster: their leases, and the horizon.
 //!
 //! Work is claimed, not assigned: any process that can reach the destination leases the next slice
-//! (`imago job work`), so one process is merely the case of one worker.
+//! (`imago job work`). A job with a single process is the case of one worker.
 //!
 //! Invariants:
 //! - A lease is won by one update that names the state it replaces, so two workers never both win.
-//! - Leases are timed by the destination's clock alone. A worker that has not renewed its lease for
-//!   [`LEASED_WRITE_WITHIN`] sends no write any more, and a write runs at the server for at most
-//!   [`WRITE_TIME_MAX`]; both together end before the lease does. So nothing of a worker that was
-//!   given up lands after its slice was leased again (but for a process that is frozen between its
-//!   look at the clock and its write, or a network that delivers later than the margin of 4 s:
-//!   `imago verify` is the proof against those).
-//! - A slice, once leased, never counts as untouched again.
-//! - A worker leases a slice and then reads the horizon ([`Leases::horizon`]); a coordinator that moves
-//!   the horizon looks at the slices afterwards ([`Leases::states_after`]): every look happens at
-//!   or after the write before it, by the cluster's own time.
-//! - The horizon never moves back: no worker reads at a horizon earlier than that at which an owner
-//!   dropped dirty keys, even if a predecessor is thawed and writes an earlier one.
-//! - Slices are kept until their job is done or cancelled ([`Leases::remove`]).
+//! - Leases expire by the destination's clock alone. A worker that has not renewed its lease for
+//!   [`LEASED_WRITE_WITHIN`] sends no more writes, and a write runs at the server for at most [`WRITE_TIME_MAX`];
+//!   both together end before the lease does. So no write of a worker whose lease expired is applied after its
+//!   slice was leased again. Two cases are excluded, which `imago verify` detects: a process that is frozen between
+//!   reading the clock and its write, and a network that delivers later than the margin of 4 s.
+//! - A slice that was leased once is never counted as untouched again.
+//! - A worker leases a slice and then reads the horizon ([`Leases::horizon`]); a coordinator advances the horizon
+//!   and then reads the slices ([`Leases::states_after`]). Each read is at or after the preceding write, by the
+//!   cluster's own time.
+//! - The horizon is a low watermark and never moves back: no worker reads at a horizon earlier than that at which
+//!   an owner dropped dirty keys, even if a suspended predecessor resumes and writes an earlier one.
+//! - Slices are persisted until their job is done or cancelled ([`Leases::remove`]).
 
 use std::time::Duration;
 
@@ -40,37 +39,37 @@ pub use look::Sighting;
 
 /// Duration of a lease that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(24);
-/// Interval at which a lease is renewed.
+/// Interval between renewals of a lease.
 pub const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// `_id`s that a slice may leave to the applier, because a unique index refused their documents.
+/// Most `_id`s of one slice that may be left to the applier because a unique index rejected their documents.
 pub const LEFTOVERS_MAX: usize = 10_000;
 
 const _: () =
     assert!(LEASED_WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= LEASE.as_secs());
 
-/// One slice of one collection.
+/// One slice of one collection: a range of `_id`s.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Which of the job's collections.
+    /// Index of the collection in the job.
     pub ns: usize,
-    /// Which slice of it.
+    /// Index of the slice in the collection.
     pub n: usize,
-    /// The first `_id`; open when absent.
+    /// Lower bound, inclusive; `None` if the range is open.
     pub min: Option<Id>,
-    /// The first `_id` behind it; open when absent.
+    /// Upper bound, exclusive; `None` if the range is open.
     pub max: Option<Id>,
 }
 
-/// A slice that this process may copy.
+/// Lease of a slice that this process may copy.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// The slice to copy.
+    /// The leased slice.
     pub slice: Slice,
-    /// Number of times that the slice was leased, this time included.
+    /// Number of times that the slice was leased, including this one.
     pub attempt: i32,
 }
 
-/// The slices of one job.
+/// Access to the slices of one job.
 #[derive(Clone, Debug)]
 pub struct Leases {
     at: Endpoint,
@@ -82,16 +81,18 @@ const SLICES: &str = "slices";
 const HORIZONS: &str = "horizons";
 
 impl Leases {
-    /// The slices of `job`, leased under the name `owner`, which no other process uses.
+    /// Returns access to the slices of `job`. The process leases them under the name `owner`, which no other
+    /// process uses.
     #[must_use]
     pub fn new(at: Endpoint, job: JobId, owner: String) -> Self {
         Self { at, job, owner }
     }
 
-    /// Keeps the job's slices. Doing it again changes nothing.
+    /// Persists the job's slices. Slices that exist already are unchanged.
     ///
     /// # Errors
-    /// Fails if the destination refuses.
+    /// Fails if the destination rejects the writes.
+    #[crate::boxed]
     pub async fn create(&self, slices: &[Slice]) -> Result<()> {
         self.index().await?;
         for group in slices.chunks(500) {
@@ -113,23 +114,25 @@ impl Leases {
         Ok(())
     }
 
-    /// Jobs share the collection, and a look at one of them comes every second.
+    /// Creates the index for queries by job. Jobs share the collection, and the slices of a running job are read
+    /// every second.
     async fn index(&self) -> Result<()> {
         let slices = Handle::new(self.at.clone(), Namespace::new(STATE_DB, SLICES));
         let index = doc! {"key": {"job": 1, "ns": 1, "n": 1}, "name": "job_ns_n"};
         answer("indexing the slices", slices.create_indexes(&[index])).await?
     }
 
-    /// Leases a free slice of the first `collections`, the best one for a worker that copied `last` before
-    /// ([`imago_plan::slice_picker`]); nothing when there is none at the moment. Others joined the job after
-    /// the caller looked at its collections.
+    /// Leases a free slice of the collections with an index below `collections`: the best one for a worker that
+    /// copied `last` before ([`imago_plan::slice_picker`]). Returns `None` if no slice is free at the moment.
+    /// Further collections may have joined the job after the caller read the list of its collections.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn lease(&self, last: Option<&Slice>, collections: usize) -> Result<Option<Lease>> {
         let collections = i64::try_from(collections).expect("few collections");
         let last = last.map(|slice| (slice.ns, slice.n));
-        // Each lost race was won by another worker; more losses than workers are no race.
+        // Each lost race was won by another worker. More losses than there are workers are not races.
         for _ in 0..64 {
             let free = doc! {
                 "job": self.job.to_string(),
@@ -172,18 +175,20 @@ impl Leases {
         Ok(None)
     }
 
-    /// Makes a lease last on; false when it was lost.
+    /// Renews a lease; returns false if it was lost.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn renew(&self, lease: &Lease) -> Result<bool> {
         self.update(self.held(lease), doc! {"lease_until": lease_end()}).await
     }
 
-    /// The slice's last write is durable. False when the lease was lost.
+    /// Marks the slice as copied, once its last write is durable. Returns false if the lease was lost.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn copied(
         &self,
         lease: &Lease,
@@ -201,10 +206,12 @@ impl Leases {
         self.update(self.held(lease), done).await
     }
 
-    /// Gives up the leases that `owner` held: it is known to be gone.
+    /// Expires the leases of every owner whose name begins with `owner_prefix`: those processes are known to be
+    /// gone.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn expire(&self, owner_prefix: &str) -> Result<()> {
         let prefix = format!("^{}", regex::escape(owner_prefix));
         let q = doc! {
@@ -221,12 +228,12 @@ impl Leases {
         .map(|_| ())
     }
 
-    /// Persists the horizon, if it is later than the one that stands: slices that are leased after
-    /// this returns are read from a state that includes everything up to `time`. Returns the
-    /// destination's time of the write.
+    /// Persists the horizon, if it is later than the persisted one. Slices that are leased after this returns are
+    /// read from a state that includes all changes up to `time`. Returns the destination's time of the write.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn set_horizon(&self, time: Timestamp) -> Result<Timestamp> {
         let reply = self
             .run(doc! {
@@ -242,10 +249,11 @@ impl Leases {
         operation_time(&reply).ok_or_else(|| Error::malformed("update", "no operationTime"))
     }
 
-    /// The horizon, as it stands after the leases that this process won.
+    /// Returns the persisted horizon. A worker calls it after it won a lease.
     ///
     /// # Errors
-    /// Fails if the destination does not answer; a precondition if the job has ended.
+    /// Fails if the destination does not answer; a precondition error if the job has ended.
+    #[crate::boxed]
     pub async fn horizon(&self) -> Result<Timestamp> {
         let job = doc! {"_id": self.job.to_string()};
         let found = self.find_in(HORIZONS, job, doc! {"time": 1}, 1, None).await?;
@@ -258,10 +266,11 @@ impl Leases {
         })
     }
 
-    /// The bounds of every slice, by collection and number.
+    /// Returns the bounds of every slice, ordered by collection and slice.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn slices(&self) -> Result<Vec<Slice>> {
         let all = self.find(doc! {"job": self.job.to_string()}, 0, None).await?;
         let mut slices = all.iter().map(parse_slice).collect::<Result<Vec<_>>>()?;
@@ -269,7 +278,7 @@ impl Leases {
         Ok(slices)
     }
 
-    /// Forgets the slices of the collections from number `first` on.
+    /// Removes the slices of all collections with index `first` and above.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
@@ -285,10 +294,11 @@ impl Leases {
         .map(|_| ())
     }
 
-    /// Forgets the job's slices and its horizon.
+    /// Removes the job's slices and its horizon.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn remove(&self) -> Result<()> {
         for (coll, field) in [(SLICES, "job"), (HORIZONS, "_id")] {
             self.run(doc! {

@@ -1,31 +1,30 @@
-//! `_id`s that a sharded collection holds more than once.
+//! Detection of `_id`s that a sharded collection has more than once.
 //!
-//! Shards know only their own `_id`s, so nothing keeps two of them from taking the same one. Their
-//! `_id` indexes are read alone, without the documents, and merged here: an `_id` that occurs twice
-//! is on two shards. Those may be a document and its orphan; the router, which knows the owner, is
-//! asked about these.
+//! Each shard enforces the uniqueness of its own `_id`s only, so two shards may have documents with the same `_id`.
+//! The `_id` indexes of the shards are read, without the documents, and merged: an `_id` that occurs twice is on
+//! two shards. One of the two documents may be an orphan, so the router, which knows the owner, counts the
+//! documents with such `_id`s.
 
-use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
-use futures_util::TryStreamExt;
+use bson::Timestamp;
 use futures_util::future::try_join_all;
 use imago_job::control::Control;
 
 use super::feed::{Scan, batch_documents, id_of};
 use super::shards::Joined;
 use crate::bson::order::{Id, id_element};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::replicate::duplicate_ids::{counted_twice, with_ids};
 use crate::server::collection::{Handle, Size};
-use crate::server::endpoint::{Endpoint, answer_within};
-use crate::server::timing::SEARCH_MAX;
+use crate::server::endpoint::Endpoint;
 
-/// About how large an entry is that is all `_id`.
+/// Estimated size of an index entry, in bytes.
 const ENTRY_BYTES: u64 = 32;
 const BATCH_BYTES: u64 = 1 << 20;
-/// Most `_id`s that are asked about at once.
+/// Most `_id`s in one query to the router.
 const ASKED_MAX: usize = 1_000;
 
-/// An `_id` that two documents of the collection have. The `_id`s' order has to be that of their
-/// values: no collation.
+/// Returns an `_id` that two documents of the collection have, or `None` if there is none. The `_id`s must be
+/// ordered by their values, not by a collation.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.
@@ -39,7 +38,8 @@ pub(crate) async fn held_twice(
     let scan = Scan {
         handle: of.clone(),
         filter: None,
-        // A shard refuses to read behind a time that it has not heard of.
+        // A shard rejects a read after a time that it has not learnt of yet, so the earliest of the shards' times
+        // is used.
         since: times.into_iter().min().unwrap_or(Timestamp { time: 0, increment: 1 }),
         min: None,
         max: None,
@@ -75,33 +75,10 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
     }
 }
 
-/// The first of these `_id`s that more than one document has, as the router counts.
+/// Returns the first of these `_id`s that more than one document has by the router's count, or `None`.
 async fn owned_twice(of: &Handle, ids: Vec<Id>) -> Result<Option<Id>> {
-    let ids = ids.iter().map(|id| Bson::try_from(id.as_raw()));
-    let ids: Vec<Bson> =
-        ids.collect::<std::result::Result<_, _>>().map_err(|e| Error::malformed("an _id", e))?;
     if ids.is_empty() {
         return Ok(None);
     }
-    counted_twice(of, vec![doc! {"$match": {"_id": {"$in": ids}}}]).await
-}
-
-/// An `_id` that more than one of those documents has that pass these stages, counted by the router.
-pub(crate) async fn counted_twice(of: &Handle, of_which: Vec<Document>) -> Result<Option<Id>> {
-    let doing = format!("looking for equal _ids in {}", of.ns);
-    let mut pipeline = of_which;
-    pipeline.extend([
-        doc! {"$group": {"_id": "$_id", "n": {"$sum": 1}}},
-        doc! {"$match": {"n": {"$gt": 1}}},
-        doc! {"$limit": 1},
-    ]);
-    let documents = of.endpoint.client().database(&of.ns.db).collection::<Document>(&of.ns.coll);
-    let found = async {
-        let found = documents.aggregate(pipeline).allow_disk_use(true);
-        found.with_type::<RawDocumentBuf>().await?.try_collect::<Vec<_>>().await
-    };
-    let found = answer_within(SEARCH_MAX, &doing, found).await?;
-    let found = found.map_err(|error| Error::server(doing.clone(), error))?.pop();
-    let id = found.map(|found| Id::of_document(&found)).transpose();
-    id.map_err(|error| Error::malformed(doing, error))
+    counted_twice(of, vec![with_ids(&ids)?], None).await
 }

@@ -1,12 +1,12 @@
-//! One side's documents in `_id` order, read ahead by a task of their own.
+//! One side's documents in `_id` order, read ahead by a separate task.
 //!
-//! Ranges are bounds on the `_id` index (`min`, `max`), which cross BSON types as comparisons in a
-//! filter do not; sorting by the hinted index costs the server nothing, and lets a router merge
-//! its shards. A reader that loses its server opens again at the last `_id` it delivered.
+//! A range has bounds on the `_id` index (`min`, `max`), which span BSON types, as comparisons in a filter do not.
+//! Sorting by the hinted index adds no cost at the server, and lets a router merge its shards. A reader that loses
+//! its server opens a new cursor at the last `_id` it delivered.
 //!
-//! The document whose `_id` is `MaxKey` is in no range: upper bounds are exclusive, and a range with
-//! a lower bound alone gets `MaxKey` as its upper one from the server. So every range is made to
-//! end there, and that document has to be looked up by itself.
+//! The document whose `_id` is `MaxKey` is in no range: upper bounds are exclusive, and the server gives a range
+//! without an upper bound the bound `MaxKey`. Every range therefore ends there, and that document is looked up
+//! separately.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -27,31 +27,31 @@ use crate::server::collection::{Handle, Size};
 use crate::server::endpoint::{ANSWER_MAX, answer_within, prefer_secondary};
 use crate::server::timing::SEARCH_MAX;
 
-/// Batches read ahead of the comparison, on each side; a batch is at most 16 MB.
+/// Number of batches read ahead of the comparison, on each side; a batch is at most 16 MB.
 const AHEAD: usize = 1;
-/// A batch aims at this many bytes: large enough to make round trips rare, small enough that two
-/// workers reading both sides ahead stay far below 300 MB.
+/// Target size of a batch, in bytes: large enough that round trips are rare, small enough that two workers that
+/// read both sides ahead stay far below 300 MB.
 pub(super) const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_DOCUMENTS_MAX: u64 = 20_000;
 
-/// A part of one collection.
+/// A range of one collection, and how it is read.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     pub handle: Handle,
     pub filter: Option<Document>,
-    /// Nothing older is read.
+    /// Earliest cluster time that a read may reflect.
     pub since: Timestamp,
-    /// The first `_id`, if the range has one.
+    /// Lower bound, inclusive; `None` if the range has none.
     pub min: Option<Id>,
-    /// The first `_id` that is no longer in the range; `MaxKey` if there is none.
+    /// Upper bound, exclusive; `None` stands for `MaxKey`.
     pub max: Option<Id>,
-    /// True if only `_id`s are needed.
+    /// True if only `_id`s are read.
     pub ids_only: bool,
-    /// Documents in a batch, at most.
+    /// Most documents in a batch.
     pub batch_documents: u32,
 }
 
-/// Documents of a collection that make a batch of `batch_bytes`.
+/// Returns the number of documents of a collection of size `of` that make a batch of `batch_bytes`.
 pub(super) fn batch_documents(of: Size, batch_bytes: u64) -> u32 {
     let mean = (of.bytes / of.documents.max(1)).max(1);
     let fitting = (batch_bytes / mean).clamp(16, BATCH_DOCUMENTS_MAX);
@@ -67,7 +67,7 @@ impl Scan {
         format!("find on {}", self.handle.ns)
     }
 
-    /// Longest time for the server to find the documents of a batch.
+    /// Returns the time allowed for the server to find the documents of a batch.
     fn silence_max(&self) -> Duration {
         if self.filter.is_some() { SEARCH_MAX } else { ANSWER_MAX }
     }
@@ -110,7 +110,7 @@ pub(super) fn encoded(filter: &Document) -> Result<RawDocumentBuf> {
         .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))
 }
 
-/// Documents in order, with their places in the buffer that holds them.
+/// Documents in order, as ranges of the buffer that contains them.
 #[derive(Debug)]
 pub(super) struct Chunk {
     held: Held,
@@ -119,19 +119,19 @@ pub(super) struct Chunk {
 
 #[derive(Debug)]
 enum Held {
-    /// A batch as a server sent it.
+    /// A batch as the server sent it.
     Batch(RawBatch),
-    /// Documents of several batches.
+    /// Documents copied from several batches.
     Joined(Vec<u8>),
 }
 
 impl Chunk {
-    /// An empty one, with room for `bytes`.
+    /// Returns an empty chunk with room for `bytes`.
     pub(super) fn roomy(bytes: usize) -> Self {
         Self { held: Held::Joined(Vec::with_capacity(bytes)), documents: Vec::new() }
     }
 
-    /// Appends a document to a chunk that was empty at first.
+    /// Appends a document to a chunk that was created by [`Chunk::roomy`].
     pub(super) fn push(&mut self, document: &[u8]) {
         let Held::Joined(bytes) = &mut self.held else { panic!("a server's batch is as it is") };
         let start = bytes.len();
@@ -162,7 +162,7 @@ impl Chunk {
         (0..self.documents.len()).map(|index| super::merge::Block::document(self, index))
     }
 
-    /// Removes up to `count` documents from the front, as far as their `_id` is `id`.
+    /// Removes up to `count` documents from the front while their `_id` is `id`. Returns the number removed.
     fn skip(&mut self, id: &Id, count: usize) -> usize {
         let is_same = |document: &[u8]| {
             id_element(document).is_some_and(|found| found.cmp_value(&id.as_element()).is_eq())
@@ -191,14 +191,14 @@ impl super::merge::Block for Chunk {
     }
 }
 
-/// The `_id` of a document that a server sent.
+/// Returns the `_id` of a document that a server sent.
 pub(super) fn id_of(document: &[u8]) -> Result<Id> {
     let malformed = |cause: String| Error::malformed("a document", cause);
     let raw = RawDocument::from_bytes(document).map_err(|error| malformed(error.to_string()))?;
     Id::of_document(raw).map_err(|error| malformed(error.to_string()))
 }
 
-/// A reader's chunks, in order.
+/// Chunks of a reader, in order.
 pub(super) struct Feed {
     chunks: mpsc::Receiver<Result<Chunk>>,
     _reader: AbortOnDropHandle<()>,
@@ -209,20 +209,20 @@ impl Feed {
         let (sender, chunks) = mpsc::channel(AHEAD);
         let reader = tokio::spawn(Box::pin(async move {
             if let Err(error) = pump(&scan, &sender).await {
-                // The receiver has ended: the error concerns it no more.
+                // If the receiver has ended, the error is of no interest to it.
                 drop(sender.send(Err(error)).await);
             }
         }));
         Self { chunks, _reader: AbortOnDropHandle::new(reader) }
     }
 
-    /// The next chunk, not empty; nothing at the end.
+    /// Returns the next chunk, which is not empty, or `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
         self.chunks.recv().await.transpose()
     }
 }
 
-/// The `_id` delivered last, and how often: a sharded collection may hold one twice.
+/// The `_id` delivered last, and how often: a sharded collection may have it more than once.
 struct Delivered {
     id: Id,
     times: usize,
@@ -253,7 +253,7 @@ async fn read_on(
             to_skip -= chunk.skip(&last.id, to_skip);
         }
         let Some(id) = chunk.last_id()? else { continue };
-        // Everything from now on lies behind the `_id` at which the reader was opened again.
+        // All further documents are after the `_id` at which the cursor was opened again.
         to_skip = 0;
         *delivered = Some(counted(id, &chunk, delivered.take()));
         if sender.send(Ok(chunk)).await.is_err() {

@@ -1,4 +1,4 @@
-//! Asking the server whether it understands a filter, before anything depends on it.
+//! Check that the server accepts a filter, before any other step uses it.
 
 use bson::raw::RawBsonRef;
 use bson::{Document, rawdoc};
@@ -8,10 +8,11 @@ use super::feed::encoded;
 use crate::error::{Error, Result, TRANSIENT, code};
 use crate::server::collection::Handle;
 
-/// Has `side` parse the filter and read next to nothing: before null lies `MinKey` alone.
+/// Has the server of `side` parse the filter. Next to nothing is read: only `MinKey` sorts before null.
 ///
 /// # Errors
-/// Usage, with the server's message, if the server does not understand the filter.
+/// A usage error with the server's message, if the server rejects the filter.
+#[crate::boxed]
 pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
     let command = rawdoc! {
         "find": side.ns.coll.as_str(),
@@ -36,7 +37,7 @@ fn told(error: &mongodb::error::Error) -> String {
     }
 }
 
-/// `BadValue`, `FailedToParse`, `TypeMismatch`, or one of the numbered parse errors.
+/// Returns true for `BadValue`, `FailedToParse`, `TypeMismatch` and the numbered parse errors.
 fn is_refusal(error: &mongodb::error::Error) -> bool {
     let is_parse_error = |code| matches!(code, 2 | 9 | 14) || code > 10_000;
     code(error).is_some_and(|code| is_parse_error(code) && !TRANSIENT.contains(&code))

@@ -1,8 +1,8 @@
-//! Comparing everything: merges over ranges of `_id`s, several at a time.
+//! Full comparison: merges over ranges of `_id`s, several concurrently.
 //!
-//! Both sides of a range are read in `_id` order, ahead of the comparison, and merged. Where a
-//! merge is impossible (a collation orders the `_id`s of a side, or a side is not in the order
-//! that we know) each side's documents are looked up at the other instead.
+//! Both sides of a range are read in `_id` order, ahead of the comparison, and merged. Where a merge is impossible
+//! (a collation orders the `_id`s of a side, or a side is not in the known order), the documents of each side are
+//! looked up at the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,19 +22,19 @@ use crate::error::Result;
 use crate::replicate::split_points::cut;
 use crate::server::collection::Size;
 
-/// A range aims at this many documents.
+/// Target number of documents in a range.
 const RANGE_DOCUMENTS: u64 = 50_000;
 const RANGES_MAX: u64 = 64;
-/// Most documents that look different and are looked at again at once: most of them were caught in
-/// mid-change, and need not be remembered.
+/// Most differing documents that are compared again at once. Most of them were read while a change was being
+/// copied, and need not become suspects.
 const RECHECK_LEN: usize = 500;
 const TICK: Duration = Duration::from_millis(250);
 
-/// The result of comparing one range.
+/// Result of comparing one range.
 #[derive(Debug, Default)]
 struct Outcome {
     suspects: Vec<Id>,
-    /// Looked different, and did not a moment later.
+    /// Number of documents that differed first and were equal when compared again.
     resolved: u64,
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn compare(
     watch: &mut dyn Watch,
     report: &mut Report,
 ) -> Result<()> {
-    // For sizes of batches and ranges only: a server that does not say does no harm.
+    // The sizes only determine batches and ranges, so a server that does not report them is tolerated.
     let size = search.lookup.source.size().await.unwrap_or_default();
     let expected = (size.documents > 0 && search.spec.filter.is_none()).then_some(size.documents);
     let counters = Counters::default();
@@ -88,7 +88,7 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Compares the one document that lies in no range; see [`super::feed`].
+/// Compares the document with the `_id` `MaxKey`, which is in no range; see [`super::feed`].
 async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec<Id>> {
     let max_key = [Id::from_raw(RawBsonRef::MaxKey)];
     let examined = search.lookup.examine(&max_key, Members::Any, search.control).await?;
@@ -100,7 +100,7 @@ async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec
 
 type Range = (Option<Id>, Option<Id>);
 
-/// The whole space of `_id`s, cut into about equal parts of the source.
+/// Returns ranges that cover all `_id`s and contain about equal numbers of the source's documents.
 async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     let mut cuts = search.spec.cuts.clone();
     if cuts.is_empty() {
@@ -157,7 +157,7 @@ async fn compare_range(
     look_up_range(search, source, destination, counters).await
 }
 
-/// The counts that one reading of a range added.
+/// Counts that one read of a range added to the totals.
 struct Tally<'a> {
     counters: &'a Counters,
     seen: Seen,
@@ -175,7 +175,7 @@ impl<'a> Tally<'a> {
         self.seen = seen;
     }
 
-    /// The range is read again, and will be counted then.
+    /// Subtracts the counts again: the range is read once more, and counted then.
     fn take_back(self) {
         self.counters.compared.fetch_sub(self.seen.compared, Ordering::Relaxed);
         self.counters.source_bytes.fetch_sub(self.seen.source_bytes, Ordering::Relaxed);
@@ -208,8 +208,8 @@ async fn merge_range(
     }
 }
 
-/// The next chunk of one side, no sooner than the pace allows it: reading a document at both sides
-/// costs the servers about as much as reading and writing it does.
+/// Returns the next chunk of one side, no sooner than the pace allows. Reading a document at both sides costs the
+/// servers about as much as reading and writing it does.
 async fn paced(search: &Search<'_>, reader: &mut Reader) -> Result<Option<Chunk>> {
     let chunk = search.control.or_stop(reader.next()).await??;
     let bytes = chunk.as_ref().map_or(0, Chunk::bytes);
@@ -221,7 +221,7 @@ async fn next(search: &Search<'_>, feed: &mut Feed) -> Result<Option<Chunk>> {
     search.control.or_stop(feed.next()).await?
 }
 
-/// Looks at documents again, at the primaries; those that still differ stay suspects.
+/// Compares documents again, at the primaries. Those that still differ become suspects.
 async fn recheck(search: &Search<'_>, ids: Vec<Id>, outcome: &mut Outcome) -> Result<()> {
     if ids.is_empty() {
         return Ok(());

@@ -1,10 +1,10 @@
 //! The documents that the source's last operations wrote.
 //!
-//! At a replica set the oplog is read backwards, which costs no more than the requested number. At a
-//! sharded cluster, or without the privilege to read the oplog, a change stream is opened in the
-//! past: a minute ago at first, then further back until enough operations lie behind that point, or
-//! the source's log ends. In either case fewer may be found than requested: the log's length is the
-//! limit, and [`LastOps::found`] is the number.
+//! At a replica set the oplog is read backwards, at a cost proportional to the requested number of operations. At a
+//! sharded cluster, or without the privilege to read the oplog, a change stream is opened in the past: a minute ago
+//! at first, then further back until enough operations follow that point, or the source's log ends. In either case
+//! fewer operations than requested may be found: the length of the log is the limit, and [`LastOps::found`] is the
+//! number.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -21,19 +21,19 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{answer_within, primary};
 use crate::server::timing::SEARCH_MAX;
 
-/// More operations than this are not remembered: their `_id`s would not fit a modest memory.
+/// Most operations whose `_id`s are held in memory.
 const OPS_MAX: u64 = 10_000_000;
-/// The first guess of how far back the operations reach, and the factor to the next.
+/// First estimate of how far back the operations reach, in seconds, and the factor between successive windows.
 const WINDOW_S: u32 = 60;
 const WINDOW_FACTOR: u32 = 8;
-/// Streams that are opened at most: the windows grow past any log, then halve past any precision.
+/// Most change streams that are opened: the windows grow beyond any log, then are halved beyond any precision.
 const WINDOWS_MAX: u32 = 40;
 /// Precision of the search for the beginning of the log, in seconds.
 const PRECISION_S: u32 = 10;
-/// The server's code for a missing privilege.
+/// Server error code of a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// The `_id`s that the last `wanted` operations on `source` wrote, each once.
+/// Returns the `_id`s, each once, that the last `wanted` operations on `source` wrote.
 pub(super) async fn read(
     source: &Handle,
     wanted: u64,
@@ -70,7 +70,7 @@ pub(super) async fn read(
     Ok((ids, LastOps { wanted, found, documents, read_from: read_from.into() }))
 }
 
-/// Reads the oplog from its end.
+/// Reads the oplog backwards and returns the `_id`s of the last `wanted` operations, the newest first.
 async fn from_oplog(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     let doing = || "reading the oplog".to_owned();
     let ns = source.ns.to_string();
@@ -107,7 +107,7 @@ async fn from_oplog(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     Ok(ids)
 }
 
-/// Adds the `_id`s that an oplog entry wrote to `ns`, the newest first.
+/// Appends the `_id`s that an oplog entry wrote to `ns`, the newest first.
 fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error::Result<()> {
     let part = |name: &str| -> bson::error::Result<Option<&RawDocument>> {
         Ok(entry.get(name)?.and_then(RawBsonRef::as_document))
@@ -131,7 +131,7 @@ fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error
     if !matches!(text("op"), "i" | "u" | "d") || text("ns") != ns {
         return Ok(());
     }
-    // An update names its document in the second object, an insert and a delete in the first.
+    // An update has the `_id` in its second object, an insert and a delete in the first.
     let holder = if text("op") == "u" { part("o2")? } else { operation };
     if let Some(id) = holder.map(|holder| holder.get("_id")).transpose()?.flatten() {
         ids.push_back(Id::from_raw(id));
@@ -139,7 +139,7 @@ fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error
     Ok(())
 }
 
-/// Opens change streams ever further back, until enough operations follow.
+/// Opens change streams ever further back until at least `wanted` operations follow.
 async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     let now = source.endpoint.cluster_time().await?;
     let mut best = VecDeque::new();
@@ -158,7 +158,7 @@ async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
             Err(error) => return Err(error),
         }
         window = match lost {
-            // Near enough to the log's end: a little further back is not worth reading it again.
+            // Close enough to the log's beginning: the few operations before it do not justify another read.
             Some(lost) if lost - readable <= (readable / 8).max(PRECISION_S) => break,
             Some(lost) => readable.midpoint(lost),
             None => window.saturating_mul(WINDOW_FACTOR).min(now.time),
@@ -167,7 +167,7 @@ async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     Ok(best)
 }
 
-/// The `_id`s of the last `wanted` changes between two times.
+/// Returns the `_id`s of the last `wanted` changes between two times.
 async fn follow(
     source: &Handle,
     start: Timestamp,

@@ -1,13 +1,13 @@
-//! Comparing documents that are named by their `_id`s, in any order.
+//! Comparison of documents by their `_id`s, in any order.
 //!
-//! Slower than a merge for a whole collection, but it assumes nothing about the order of `_id`s:
-//! this is how suspects are looked at again, how samples and given `_id`s are compared, and how
-//! collections are whose `_id`s a collation orders. The source is read first and the destination
-//! after it, so that a copy that follows closely has the time to.
+//! For a whole collection this is slower than a merge, but it assumes nothing about the order of `_id`s. Suspects
+//! are compared again in this way, and so are samples, given `_id`s, and collections whose `_id`s a collation
+//! orders. The source is read first and the destination after it, so that a copy that follows closely has time to
+//! arrive.
 //!
-//! With a filter, the source's documents are those that match it. A document that matches at the
-//! source is compared with the destination's document of its `_id`, if any; one that does not match
-//! at the source is extra only if the destination's matches.
+//! With a filter, the source's documents are those that match it. A document that matches at the source is compared
+//! with the destination's document of the same `_id`, if any. A document that does not match at the source is extra
+//! only if the destination's document matches.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -29,16 +29,16 @@ use crate::replicate::apply::{ReadAt, read_concern};
 use crate::server::collection::Handle;
 use crate::server::endpoint::{answer, prefer_secondary, primary};
 
-/// `_id`s in one `$in`, by count and by bytes.
+/// Most `_id`s in one `$in`, by count and by bytes.
 const GROUP_IDS_MAX: usize = 500;
 const GROUP_BYTES_MAX: usize = 4 << 20;
 
-/// Which members answer.
+/// Replica set members that serve a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Members {
-    /// A secondary where there is one.
+    /// A secondary if there is one, else the primary.
     Any,
-    /// The primary alone.
+    /// The primary only.
     Primary,
 }
 
@@ -56,18 +56,18 @@ impl Members {
 pub(super) struct Verdict {
     pub id: Id,
     pub kind: Difference,
-    /// Stands for the source's state: whether it changed in between shows by comparing two.
+    /// Digest of the source's document; two digests show whether the document changed in between.
     pub source_digest: u64,
 }
 
-/// The result of comparing given `_id`s.
+/// Result of comparing documents by their `_id`s.
 #[derive(Debug, Default)]
 pub(super) struct Examined {
     pub differing: Vec<Verdict>,
     pub source_bytes: u64,
 }
 
-/// Both sides, with the times that no read may be older than.
+/// Both sides, each with the earliest cluster time that a read may reflect.
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub source: Handle,
@@ -75,7 +75,7 @@ pub(super) struct Lookup {
     pub filter: Option<Document>,
     pub source_since: Timestamp,
     pub destination_since: Timestamp,
-    /// True if the source is read as it was at `source_since`, rather than not before it.
+    /// True if the source is read as of exactly `source_since`; false if it is read at or after that time.
     pub is_exact: bool,
 }
 
@@ -87,7 +87,7 @@ struct Query<'a> {
     members: Members,
 }
 
-/// The copies of one of the source's documents at the destination.
+/// Number of copies of a source document at the destination, and whether they are equal.
 #[derive(Default)]
 struct Found {
     copies: usize,
@@ -111,8 +111,8 @@ impl Lookup {
         })
     }
 
-    /// Looks at the source as it was at exactly `at`, and at the destination as it is: of one
-    /// cluster no time has to be asked for, since primaries show all that the majority has
+    /// Returns a lookup that reads the source as of exactly `at`, and the destination in its current state. Within
+    /// one cluster the destination needs no time of its own, since primaries return all that a majority has
     /// acknowledged.
     pub(super) async fn as_of(
         at: Timestamp,
@@ -160,7 +160,7 @@ impl Lookup {
         }
     }
 
-    /// Compares the documents that `ids` names.
+    /// Compares the documents with these `ids`.
     pub(super) async fn examine(
         &self,
         ids: &[Id],
@@ -210,7 +210,7 @@ impl Lookup {
         Ok(Examined { differing: verdicts.into_values().collect(), source_bytes })
     }
 
-    /// Those of `absent`, which the source does not hold, that the destination does.
+    /// Returns the `_id`s in `absent`, which the source does not have, that the destination has.
     async fn extra(
         &self,
         absent: &[&Id],
@@ -230,7 +230,7 @@ impl Lookup {
         }))
     }
 
-    /// Compares documents of the source with those of the destination.
+    /// Compares these documents of the source with those of the destination. Returns the documents that differ.
     pub(super) async fn against_destination(
         &self,
         documents: &[(Id, &[u8])],
@@ -249,7 +249,7 @@ impl Lookup {
             let mut cursor = find(&query, group.iter().map(|(id, _)| id)).await?;
             while let Some(chunk) = next_chunk(&mut cursor, &query).await? {
                 for copy in chunk.documents() {
-                    // A collation may answer with a document of another `_id`.
+                    // With a collation, the reply may contain a document with another `_id`.
                     let Some((original, found)) = found.get_mut(&id_of(copy)?) else { continue };
                     found.copies += 1;
                     found.is_equal = copy == *original;
@@ -268,8 +268,7 @@ impl Lookup {
         Ok(differing.collect())
     }
 
-    /// Stand-ins for the documents of `ids` that the source's primary holds now; nothing for
-    /// others.
+    /// Returns a digest of each document among `ids` that the source's primary has; absent documents have no entry.
     pub(super) async fn source_states(
         &self,
         ids: &[Id],
@@ -285,7 +284,7 @@ impl Lookup {
         states(&query, ids, control).await
     }
 
-    /// As [`Lookup::source_states`], of the destination.
+    /// Like [`Lookup::source_states`], for the destination.
     pub(super) async fn destination_states(
         &self,
         ids: &[Id],
@@ -301,7 +300,7 @@ impl Lookup {
         states(&query, ids, control).await
     }
 
-    /// Those of `ids`, which the destination holds, that the source does not.
+    /// Returns the `_id`s in `ids`, which the destination has, that the source does not have.
     pub(super) async fn absent_at_source(&self, ids: &[Id], members: Members) -> Result<Vec<Id>> {
         let query = Query {
             handle: &self.source,
@@ -320,8 +319,8 @@ impl Lookup {
     }
 }
 
-/// The time that no read of a side may be older than. A majority that is out of reach shows here,
-/// before any read that may rightly take long.
+/// Returns the cluster time of `side` as the earliest time that reads of it may reflect. A majority that is out of
+/// reach is detected here, before any read that may legitimately take long.
 async fn since(side: &Handle) -> Result<Timestamp> {
     let now = side.endpoint.cluster_time().await?;
     let command = rawdoc! {
@@ -333,8 +332,8 @@ async fn since(side: &Handle) -> Result<Timestamp> {
     Ok(now)
 }
 
-/// Digests of the documents; one that is held more than once has the digest of any of them, and is
-/// found by the comparison itself.
+/// Returns digests of the documents. If an `_id` has several documents, the digest is that of any of them; the
+/// comparison reports the duplicate.
 async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<HashMap<Id, u64>> {
     let what = format!("read documents of {}", query.handle.ns);
     let read = async || {
@@ -350,7 +349,7 @@ async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<Hash
     retry_transient(&what, control, read).await
 }
 
-/// Number of documents that hold each of `ids`; an `_id` that none holds is absent.
+/// Returns the number of documents with each of `ids`; an `_id` without a document has no entry.
 async fn held(query: &Query<'_>, ids: &[&Id]) -> Result<HashMap<Id, usize>> {
     let mut held: HashMap<Id, usize> = HashMap::new();
     if ids.is_empty() {
@@ -383,7 +382,7 @@ pub(super) fn documents(chunk: &Chunk) -> Result<Vec<(Id, &[u8])>> {
     chunk.documents().map(|document| Ok((id_of(document)?, document))).collect()
 }
 
-/// Cuts `items` so that the `_id`s of each part fit one command.
+/// Splits `items` so that the `_id`s of each group fit in one command.
 fn groups<T>(items: &[T], id: impl Fn(&T) -> &Id) -> Vec<&[T]> {
     let mut groups = Vec::new();
     let (mut start, mut bytes) = (0, 0);

@@ -1,11 +1,11 @@
-//! Walking two sorted sequences of documents side by side: the pure part of a full verification.
+//! Merge of two sorted sequences of documents: the part of a full verification without I/O.
 //!
-//! The merge is fed blocks of documents and names the side that it needs more of; it never reads by
-//! itself. Its caller decides how far each side is read ahead.
+//! The caller supplies blocks of documents; the merge returns the side of which it needs more, and never reads by
+//! itself. The caller decides how far each side is read ahead.
 //!
-//! Invariant: each `_id` that either side holds is counted once, and named as a suspect unless
-//! both sides hold it exactly once with the same bytes. That needs both sides to ascend; a side
-//! that does not is noticed ([`Misaligned`]), never assumed.
+//! Invariant: each `_id` that either side has is counted once, and reported as a suspect unless both sides have it
+//! exactly once with the same bytes. This requires that both sides ascend, which is checked ([`Misaligned`]) rather
+//! than assumed.
 
 use std::cmp::Ordering;
 
@@ -17,31 +17,31 @@ pub(super) trait Block {
     fn document(&self, index: usize) -> &[u8];
 }
 
-/// The input that the merge needs to go on.
+/// Input that the merge needs to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The next block of the source, or its end.
     Source,
     /// The next block of the destination, or its end.
     Destination,
-    /// Nothing: both sides have ended.
+    /// No input: both sides have ended.
     Nothing,
 }
 
-/// A side is not in our order of `_id`s, so that a merge cannot align it.
+/// Error: a side is not in the expected order of `_id`s, so that a merge cannot align it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Misaligned;
 
-/// The counts of the merge.
+/// Counts of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Different `_id`s.
+    /// Number of distinct `_id`s compared.
     pub compared: u64,
-    /// Bytes of the source's documents.
+    /// Bytes of the source's documents compared.
     pub source_bytes: u64,
 }
 
-/// The merge of two sides.
+/// Merge of a source and a destination.
 #[derive(Debug)]
 pub(super) struct Merge<B> {
     source: Side<B>,
@@ -52,16 +52,16 @@ pub(super) struct Merge<B> {
 #[derive(Debug)]
 struct Side<B> {
     block: Option<B>,
-    /// The first document of the block that was not consumed.
+    /// Index in `block` of the first document that is not consumed.
     at: usize,
-    /// True once that document was found to lie behind the one before it.
+    /// True if that document was found to sort after the consumed ones.
     is_checked: bool,
-    /// The `_id` consumed last.
+    /// The `_id` of the last consumed document.
     last: Option<LastId>,
     ended: bool,
 }
 
-/// An `_id` by its bytes, in a buffer that is used again.
+/// An `_id` by its bytes, in a buffer that is reused.
 #[derive(Debug, Default)]
 struct LastId {
     kind: u8,
@@ -103,8 +103,8 @@ impl<B: Block> Side<B> {
         self.is_checked = false;
     }
 
-    /// Makes sure that the head lies behind the consumed documents; heads that repeat the last
-    /// `_id` are consumed and handed to `repeated`.
+    /// Checks that the head sorts after the consumed documents. Heads that repeat the last `_id` are consumed and
+    /// passed to `repeated`.
     fn check(&mut self, mut repeated: impl FnMut(&[u8])) -> Result<(), Misaligned> {
         while !self.is_checked {
             let Some(head) = self.head() else { return Ok(()) };
@@ -140,8 +140,8 @@ impl<B: Block> Merge<B> {
         self.seen
     }
 
-    /// Goes on until a side needs feeding, or `suspects_max` documents look different. Each
-    /// document that looks different is handed to `suspect`, perhaps more than once.
+    /// Merges until a side needs input, or `suspects_max` documents differed. Each document that differs is passed
+    /// to `suspect`, possibly more than once. Returns the needed input, or `None` after `suspects_max` documents.
     pub(super) fn run(
         &mut self,
         suspects_max: usize,

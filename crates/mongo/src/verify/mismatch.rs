@@ -1,4 +1,4 @@
-//! A document found different, and the file that carries such documents from `verify` to `repair`.
+//! A document that differs, and the file in which `verify` passes such documents to `repair`.
 
 use std::io::BufRead;
 
@@ -10,22 +10,22 @@ use crate::bson::ext_json::{ExtJson, Json};
 use crate::bson::order::Id;
 use crate::namespace::Namespace;
 
-/// The kind of a difference between two documents.
+/// Kind of a difference between two documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
-    /// Only the source has it.
+    /// Only the source has the document.
     Missing,
-    /// Only the destination has it.
+    /// Only the destination has the document.
     Extra,
-    /// Both have it, with different bytes.
+    /// Both sides have the document, with different bytes.
     Different,
-    /// One side has it more than once, on different shards.
+    /// One side has the document more than once, on different shards.
     Duplicate,
 }
 
 impl Difference {
-    /// The word that is written to files and tables.
+    /// Returns the word for this kind in files and tables.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -37,18 +37,18 @@ impl Difference {
     }
 }
 
-/// One line of a file of mismatches.
+/// A document that differs: one line of a mismatch file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// The collection at the source.
     pub ns: Namespace,
-    /// The collection at the destination, where its name is another.
+    /// The collection at the destination; `None` if its name is the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Namespace>,
-    /// The document.
+    /// The document's `_id`.
     #[serde(rename = "_id", serialize_with = "write_id", deserialize_with = "read_id")]
     pub id: Id,
-    /// The kind of the difference. A hand-written file need not say it.
+    /// Kind of the difference. A line without it is read as `different`.
     #[serde(default = "different")]
     pub kind: Difference,
 }
@@ -62,13 +62,13 @@ impl Mismatch {
         Self { ns: from.clone(), to: (from != to).then(|| to.clone()), id, kind }
     }
 
-    /// The collection at the destination.
+    /// Returns the collection at the destination.
     #[must_use]
     pub fn destination(&self) -> &Namespace {
         self.to.as_ref().unwrap_or(&self.ns)
     }
 
-    /// The line without its end.
+    /// Returns the line without its line break.
     #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("a checked _id and plain words can be written")
@@ -84,35 +84,35 @@ fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
     Ok(Id::from_raw(value.as_raw_bson_ref()))
 }
 
-/// Why a file of mismatches cannot be used.
+/// Reason why a mismatch file cannot be used.
 #[derive(Debug, Error)]
 pub enum MismatchFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("line {line} cannot be read: {cause}")]
     Read {
-        /// Counted from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// The system's message.
+        /// The operating system's error.
         #[source]
         cause: std::io::Error,
     },
-    /// A line is not of the form that `imago verify` writes.
+    /// A line does not have the form that `imago verify` writes.
     #[error(
         "line {line} is not of the form {{\"ns\": \"db.coll\", \"_id\": …, \"kind\": \"…\"}}: {cause}"
     )]
     Line {
-        /// Counted from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// The fault.
+        /// The parser's error.
         #[source]
         cause: serde_json::Error,
     },
 }
 
-/// Reads a file of mismatches; empty lines do not count.
+/// Reads a mismatch file. Empty lines are ignored.
 ///
 /// # Errors
-/// Names the first line that cannot be used.
+/// The error names the line that cannot be used.
 pub fn read_mismatches(
     file: impl BufRead,
 ) -> impl Iterator<Item = Result<Mismatch, MismatchFileError>> {

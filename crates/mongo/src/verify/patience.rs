@@ -1,8 +1,8 @@
-//! Limits on the wait for a server that is away, and on the repetition of questions to it.
+//! Limits on the wait for a server that is unavailable, and on the retries of reads.
 //!
-//! Everything that a verification asks is a read, so all of it may be asked twice. Two things are
-//! bounded: how long a server may be silent ([`crate::server::endpoint::answer`]), for a majority that is
-//! out of reach answers nothing at all; and how long and how often one question is repeated.
+//! All requests of a verification are reads, so each may be repeated. Two limits apply: the time without a reply
+//! ([`crate::server::endpoint::answer`]), because a server whose majority is out of reach does not reply at all;
+//! and the number and the duration of the retries of one request.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use imago_plan::backoff::Backoff;
 
 use crate::error::{Error, Result};
 
-/// Enough for an election, and for a server that starts again.
+/// Retry budget of one request: enough for an election, and for a server that restarts.
 const BUDGET: Budget = Budget {
     attempts_max: 60,
     elapsed_max: Duration::from_secs(120),
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
 
-/// Asks again while the error is one that passes. `what` completes "cannot …".
+/// Repeats a request while its error is temporary. `what` completes "cannot …".
 pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     what: &str,
     control: &Control,
@@ -28,7 +28,7 @@ pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     Ok(retry(what, &BUDGET, control, Error::is_transient, |_| Box::pin(ask())).await?)
 }
 
-/// The patience with a reading that goes on where it stopped: it begins anew with each batch that was read.
+/// Retry budget of a read that continues where it stopped. It is renewed with each batch that was read.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     attempts: u32,
@@ -36,16 +36,15 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Something was read.
+    /// Renews the budget after a successful read.
     pub(super) fn renew(&mut self) {
         *self = Self::default();
     }
 
-    /// The pause before the next attempt, after this error.
+    /// Counts a failed attempt and returns the pause before the next one.
     ///
     /// # Errors
-    /// The error itself, if another attempt does not help; [`Error::Exhausted`] when there were
-    /// enough of them.
+    /// The error itself, if a retry does not help; [`Error::Exhausted`] when the budget is used up.
     pub(super) fn after(&mut self, what: &str, error: Error) -> Result<Duration> {
         if !error.is_transient() {
             return Err(error);

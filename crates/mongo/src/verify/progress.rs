@@ -1,12 +1,12 @@
-//! Documents that change all the time.
+//! Comparison of documents that change continuously.
 //!
-//! A document that is written every few milliseconds differs whenever the two sides are read one after the
-//! other, however close the copy follows: no retry finds it equal. So the source is read repeatedly, at short
-//! intervals, and its states are recorded; the destination is right when it holds one of them.
+//! A document that is written every few milliseconds differs whenever the two sides are read one after the other,
+//! however closely the copy follows, and no retry finds it equal. The source is therefore read repeatedly, at short
+//! intervals, and its states are recorded; the destination is correct if it has one of them.
 //!
-//! Two equal reads in a row are no better evidence: there too, the destination only showed a state
-//! that the source had held a moment before. It applies only to a document that changed at the
-//! source meanwhile: one at rest must be equal as it is.
+//! Two equal reads in a row would be no better evidence: there too, the destination would only have a state that
+//! the source had a moment before. This applies only to a document that changed at the source meanwhile; an
+//! unchanged one must be equal.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,14 +15,13 @@ use super::Search;
 use crate::bson::order::Id;
 use crate::error::Result;
 
-/// Most documents that are followed at once; a longer list would be read too slowly to see every
-/// state of each.
+/// Most documents that are followed at once. A longer list would be read too slowly to record every state of each.
 const IDS_MAX: usize = 64;
-/// Reads of the source for one of the destination.
+/// Number of reads of the source for each read of the destination.
 const SOURCE_READS: usize = 8;
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
-/// Those of `ids` whose document at the destination equals a recorded state of the source.
+/// Returns the `_id`s in `ids` whose document at the destination equals a recorded state of the source.
 pub(super) async fn follow(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
     let mut found = HashSet::new();
     for ids in ids.chunks(IDS_MAX) {

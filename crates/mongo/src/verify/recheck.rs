@@ -1,9 +1,8 @@
-//! Deciding about suspects: a difference is one when it outlasts every retry.
+//! Retries of suspects: a document differs if every retry confirms it.
 //!
-//! All reads are at the primaries with majority read concern. A suspect that is equal once is
-//! resolved for good, however often it changes. One whose source changed since the round before may
-//! only be hot: it is resolved when the destination equals one of its recent states
-//! ([`progress`]); if not, it is marked.
+//! All reads are at the primaries with majority read concern. A suspect that is equal once is resolved for good,
+//! however often it changes. A suspect whose source changed since the previous round may only be hot: it is
+//! resolved when the destination equals one of its recent states ([`progress`]), else it is marked as changing.
 
 use std::collections::HashMap;
 
@@ -12,7 +11,7 @@ use super::{Difference, Progress, Report, Search, Suspects, Watch, progress};
 use crate::bson::order::Id;
 use crate::error::Result;
 
-/// A difference that outlasted all retries.
+/// A difference that every retry confirmed.
 #[derive(Debug)]
 pub(super) struct Confirmed {
     pub id: Id,

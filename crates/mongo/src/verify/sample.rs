@@ -1,4 +1,4 @@
-//! Comparing some documents: drawn at random from both sides, or named.
+//! Comparison of some documents: drawn at random from both sides, or given by `_id`.
 
 use bson::{Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::StreamExt;
@@ -14,13 +14,13 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{answer_within, prefer_secondary};
 use crate::server::timing::SEARCH_MAX;
 
-/// `_id`s that are compared between two reports of progress.
+/// Number of `_id`s compared between two progress reports.
 const STEP: usize = 5_000;
-/// Draws of one side, all but the last cut short.
+/// Most draws of one side; all but the last were cut short.
 const DRAWS_MAX: u32 = 30;
 
-/// Draws from the source, for missing and different documents, and from the destination, for extra
-/// ones.
+/// Compares documents drawn from the source, which finds missing and different ones, and documents drawn from the
+/// destination, which finds extra ones.
 pub(super) async fn compare(
     search: &Search<'_>,
     suspects: &mut Suspects,
@@ -36,8 +36,8 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Draws and compares until a draw was read to its end. One that a lost server cut short cannot be
-/// continued: another takes its place, and the comparisons of the first do not count.
+/// Draws and compares until a draw was read to its end. A draw that a lost server cut short cannot be continued: a
+/// new one replaces it, and the counts of the first are discarded.
 async fn compare_drawn(
     search: &Search<'_>,
     side: &Handle,
@@ -107,7 +107,7 @@ fn pipeline(mode: &Mode, filter: Option<&Document>) -> Vec<Document> {
     stages
 }
 
-/// Compares the documents that `ids` names.
+/// Compares the documents with these `ids`.
 pub(super) async fn compare_ids(
     search: &Search<'_>,
     ids: &[Id],

@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-/// Growing pauses: each is twice the one before, up to a bound; a bounded number of them.
+/// Rounds of retries with growing pauses: each pause is twice the previous one, up to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Rounds in which a suspect is compared again.
+    /// Number of rounds in which a suspect is compared again.
     pub rounds: u32,
-    /// The first pause, in ms.
+    /// Duration of the first pause, in ms.
     pub first_ms: u64,
-    /// The longest pause, in ms.
+    /// Duration of the longest pause, in ms.
     pub pause_ms_max: u64,
 }
 
 impl Default for Retries {
-    /// Eight rounds over sixteen seconds.
+    /// Returns eight rounds with about sixteen seconds of pauses.
     fn default() -> Self {
         Self { rounds: 8, first_ms: 100, pause_ms_max: 5_000 }
     }
 }
 
 impl Retries {
-    /// The pause before round `round`, counted from 1; nothing when the rounds are used up.
+    /// Returns the pause before round `round`, counted from 1, or `None` when the rounds are used up.
     #[must_use]
     pub fn pause(&self, round: u32) -> Option<Duration> {
         if round == 0 || round > self.rounds {
@@ -32,7 +32,7 @@ impl Retries {
         Some(Duration::from_millis(pause_ms))
     }
 
-    /// All pauses together, in milliseconds.
+    /// Returns the sum of all pauses, in ms.
     #[must_use]
     pub fn total_ms(&self) -> u64 {
         let pauses = (1..=self.rounds).filter_map(|round| self.pause(round));

@@ -1,12 +1,12 @@
-//! Both sides of a range read on their shards, past the router, and joined here.
+//! Both sides of a range, read on their shards past the router, and merged here.
 //!
-//! A router would parse and merge documents that the comparison merges anyway. Each shard is read by
-//! a feed of its own, and the feeds are joined in `_id` order.
+//! A router would parse and merge documents that the comparison merges anyway. Each shard has its own feed, and the
+//! feeds are merged in `_id` order.
 //!
 //! Invariants:
-//! - Documents that a shard holds without owning them (orphans) are left out.
-//! - A read counts only if the map of the source's chunks was the same before the first read and
-//!   after the last ([`Shards::is_still`]); the other side's chunks are not moved.
+//! - Documents that a shard has without owning them (orphans) are left out.
+//! - A read counts only if the chunk map of the source was the same before the first read and after the last
+//!   ([`Shards::is_still`]); the chunks of the other side are not moved.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::error::{Error, Result};
 use crate::replicate::route::{Route, Seen};
 use crate::server::endpoint::Endpoint;
 
-/// One side of a range, in `_id` order.
+/// Reader of one side of a range, in `_id` order.
 pub(super) enum Reader {
-    /// As one server sends it.
+    /// Documents from one server.
     One(Feed),
-    /// From several shards.
+    /// Documents merged from several shards.
     Joined(Joined),
 }
 
 impl Reader {
-    /// The next chunk, not empty; nothing at the end.
+    /// Returns the next chunk, which is not empty, or `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
         match self {
             Reader::One(feed) => feed.next().await,
@@ -40,7 +40,7 @@ impl Reader {
     }
 }
 
-/// The shards, and the source's map of a moment.
+/// The shards, and the source's chunk map as it was read once.
 pub(super) struct Shards {
     route: Arc<Route>,
     seen: Seen,
@@ -51,7 +51,7 @@ impl Shards {
         Ok(Self { route: Arc::clone(route), seen: route.look().await? })
     }
 
-    /// True if the source's chunks are still where they were.
+    /// Returns true if the source's chunk map is unchanged.
     pub(super) async fn is_still(&self) -> Result<bool> {
         self.route.is_still(&self.seen).await
     }
@@ -70,14 +70,14 @@ impl Shards {
     }
 }
 
-/// Smaller batches of a shard would be mostly round trips.
+/// Least number of documents in a shard's batch; smaller batches would be mostly round trips.
 const BATCH_DOCUMENTS_MIN: u32 = 32;
 
-/// Joined chunks that wait for the comparison, of each side.
+/// Number of merged chunks, on each side, that are read ahead of the comparison.
 const AHEAD: usize = 1;
 
-/// The feeds of all shards in one order, joined by a task of its own: beside the comparison, which one
-/// processor alone does not bear for several ranges.
+/// The feeds of all shards, merged in `_id` order by a separate task. Merging and comparing several ranges is more
+/// than one processor can do.
 pub(super) struct Joined {
     chunks: mpsc::Receiver<Result<Option<Chunk>>>,
     has_ended: bool,
@@ -85,7 +85,7 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// Begins to read the scan's range on each of the shards.
+    /// Starts to read the scan's range on each of the shards.
     pub(super) fn start(
         shards: &[Endpoint],
         scan: &Scan,
@@ -106,12 +106,13 @@ impl Joined {
         Self { chunks, has_ended: false, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// The next chunk, not empty; nothing at the end.
+    /// Returns the next chunk, which is not empty, or `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
         if self.has_ended {
             return Ok(None);
         }
-        // A reader that stopped without its end message has not read everything, and must not pass for compared.
+        // A task that stopped without an end message has not read everything, so its range must not count as
+        // compared.
         let joined = self.chunks.recv().await.expect("a join tells its end before it ends");
         self.has_ended = !matches!(joined, Ok(Some(_)));
         joined
@@ -120,9 +121,9 @@ impl Joined {
 
 struct Join {
     sides: Vec<Side>,
-    /// The owners of chunks, where orphans are to be left out.
+    /// Owners of the chunks if orphans are to be left out, else `None`.
     owners: Option<Seen>,
-    /// About how large a chunk becomes, in bytes.
+    /// Target size of a merged chunk, in bytes.
     chunk_bytes: usize,
 }
 
@@ -180,7 +181,7 @@ impl Join {
         Ok((joined.len() > 0).then_some(joined))
     }
 
-    /// The side whose head comes first.
+    /// Returns the index of the side whose head sorts first, or `None` if all have ended.
     fn first(&self) -> Result<Option<usize>> {
         let malformed = || Error::malformed("reading a shard", "a document without _id");
         let mut first = None;

@@ -1,7 +1,7 @@
 //! Comparison of collections' options and indexes.
 //!
-//! Lists are compared as sets by name, options field by field; fields that one server adds for itself
-//! are left out where the definition is read ([`crate::server::collection`]).
+//! Lists are compared as sets by name, options field by field. Fields that a server adds by itself are removed
+//! where the definition is read ([`crate::server::collection`]).
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::bson::ext_json::ExtJson;
 use crate::server::collection::{Definition, Kind};
+use crate::server::retention::{NO_MAX, integer};
 use crate::server::structure::{is_same, plain_index, sorted};
 
-/// An option or index that is not the same at both sides.
+/// An option or index that differs between the sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StructureDifference {
-    /// The option's or index's name.
+    /// Name of the option or index.
     pub name: String,
-    /// As it is at the source, in extended JSON; nothing if it is not there.
+    /// Value at the source, in extended JSON; `None` if the source does not have it.
     pub source: Option<String>,
-    /// As it is at the destination.
+    /// Value at the destination, in extended JSON; `None` if the destination does not have it.
     pub destination: Option<String>,
 }
 
-/// Options that differ; the kind of the collection counts as one.
+impl StructureDifference {
+    /// Returns the difference as a part of a sentence.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let or_none = |side: &Option<String>| side.clone().unwrap_or_else(|| "none".into());
+        format!(
+            "{} is {} at the source, and {} at the destination",
+            self.name,
+            or_none(&self.source),
+            or_none(&self.destination)
+        )
+    }
+}
+
+/// Returns the options that differ. The kind of the collection counts as an option.
 pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let flat = |definition: &Definition| {
         let mut fields: BTreeMap<String, Bson> = definition
@@ -40,7 +55,7 @@ pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<Stru
     differences(&flat(source), &flat(destination))
 }
 
-/// Indexes that differ. The index that a sharded destination needs for its own shard key is no
+/// Returns the indexes that differ. The index that a sharded destination needs for its own shard key is not a
 /// difference.
 pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let by_name = |definition: &Definition| -> BTreeMap<String, Bson> {
@@ -60,14 +75,14 @@ pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<Stru
     found
 }
 
-/// True if the index `name` exists for the shard key alone.
+/// Returns true if the index `name` exists for the shard key alone.
 fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     let is_named = |index: &&Document| index.get_str("name").is_ok_and(|found| found == name);
     let index = definition.indexes.iter().find(is_named);
     let Some(index) = index else { return false };
     let only_names = index.keys().all(|field| matches!(field.as_str(), "key" | "name"));
     let key = index.get_document("key").ok();
-    // One that begins with the key serves where another on it alone is hidden.
+    // An index that begins with the key serves the key too, where an index on the key alone is hidden.
     let of = |key: &Document| {
         key.iter().take(shard_key.len()).map(|(f, v)| (f.clone(), v.clone())).collect()
     };
@@ -79,20 +94,21 @@ fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     only_names && key.is_some_and(begins)
 }
 
-/// Options that servers list for a collection that had a validator once, and that equal the
-/// defaults.
+/// Returns true for options that equal the defaults. Servers list them for a collection that once had a validator
+/// or a limit on documents.
 fn is_default(name: &str, value: &Bson) -> bool {
     match (name, value) {
         ("validator", Bson::Document(validator)) => validator.is_empty(),
         ("validationLevel", Bson::String(level)) => level == "strict",
         ("validationAction", Bson::String(action)) => action == "error",
+        ("max", value) => integer(value) == Some(NO_MAX),
         _ => false,
     }
 }
 
 fn plain_option(name: &str, value: &Bson) -> Bson {
     match (name, value) {
-        // Each a set of settings whose order says nothing.
+        // Each of these options is a set of settings whose order has no meaning.
         ("collation" | "clusteredIndex" | "indexOptionDefaults", Bson::Document(document)) => {
             let mut sorted = sorted(document);
             for server_own in ["v", "version"] {
@@ -134,7 +150,13 @@ mod tests {
     use bson::doc;
 
     fn definition(options: Document, indexes: Vec<Document>) -> Definition {
-        Definition { kind: Kind::Collection, options, indexes, shard_key: None }
+        Definition {
+            kind: Kind::Collection,
+            options,
+            indexes,
+            building: Vec::new(),
+            shard_key: None,
+        }
     }
 
     #[test]
@@ -145,6 +167,18 @@ mod tests {
         };
         assert_eq!(options(&before, &definition(level("strict"), vec![])), []);
         assert_eq!(options(&before, &definition(level("moderate"), vec![])).len(), 1);
+    }
+
+    #[test]
+    fn a_bound_of_documents_that_was_removed_is_no_difference() {
+        let capped = |max: Document| {
+            let mut options = doc! {"capped": true, "size": 4096};
+            options.extend(max);
+            definition(options, vec![])
+        };
+        let removed = capped(doc! {"max": 2_147_483_647});
+        assert_eq!(options(&capped(doc! {}), &removed), []);
+        assert_eq!(options(&capped(doc! {"max": 500}), &removed).len(), 1);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The documents that differed at the first comparison: as many as memory allows.
+//! The documents that differed at the first comparison, as many as the memory limit allows.
 
 use crate::bson::order::Id;
 
-/// Bound on the memory of all `_id`s, in bytes.
+/// Limit on the memory of all `_id`s, in bytes.
 const BYTES_MAX: usize = 256 << 20;
 
-/// A bounded set of `_id`s to look at again.
+/// A bounded set of `_id`s to compare again.
 #[derive(Debug)]
 pub(super) struct Suspects {
     ids: Vec<Id>,
@@ -19,7 +19,7 @@ impl Suspects {
         Self { ids: Vec::new(), bytes: 0, len_max, is_full: false }
     }
 
-    /// Takes suspects in, as far as there is room.
+    /// Adds suspects until the limits are reached.
     pub(super) fn extend(&mut self, ids: impl IntoIterator<Item = Id>) {
         for id in ids {
             if self.ids.len() >= self.len_max || self.bytes + id.memory_bytes() > BYTES_MAX {
@@ -31,7 +31,7 @@ impl Suspects {
         }
     }
 
-    /// True if a suspect had to be left out, so that a search for more is of no use.
+    /// Returns true if a suspect did not fit, so that further search is of no use.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
@@ -40,7 +40,7 @@ impl Suspects {
         self.ids.len()
     }
 
-    /// The suspects, each once, in order.
+    /// Returns the suspects, each once, in order.
     pub(super) fn into_ids(mut self) -> Vec<Id> {
         self.ids.sort_unstable();
         self.ids.dedup();

@@ -5,6 +5,7 @@ mod definitions;
 mod ids;
 mod keys;
 mod selection;
+mod sharded_source;
 mod unique;
 mod world;
 mod writes;

@@ -1,38 +1,46 @@
-//! Brakes on adaptation, against thrashing: plans that pay by the model are held back, watched, and undone.
+//! Brakes on adaptation, against thrashing: they hold back, watch and undo plans that pay by the model.
 //!
-//! - *Cool-down*: a partition that was changed is left alone for a moment, and what would take the change back is not
-//!   done for as long as samples are kept, so that statistics from before a change say nothing against it.
-//! - *Sustained*: a plan is carried out when it was found to pay in several decisions in a row. A burst is over
+//! - *Cool-down*: a partition that was changed is not changed again for a moment. A change is not reversed for as long
+//!   as samples are remembered, so that statistics from before the change do not speak against it. After that a
+//!   reversal has to save more, for a time that doubles with each reversal ([`reversals`]).
+//! - *Sustained*: a plan is executed when it has paid in several consecutive decisions of one regime. A burst is over
 //!   before that.
-//! - *Rate*: changes a second, on average and at once.
-//! - *Measured*: after a change the latency is compared with what it was before. One that made it worse, twice in a
-//!   row, is undone, and not tried again for a time that doubles with each failure. Twice, because a moment in which
-//!   the machine stood still is no fault of a change.
+//! - *Rate*: operators per second are limited, on average and at once.
+//! - *Measured*: after a change the latency of each regime is compared with the latency before it ([`judge`]). A change
+//!   that increased it in two consecutive measurements is undone, and its operators are banned for a time that doubles
+//!   with each failure. There are two measurements because a pause of the machine is not the fault of a change.
 //!
-//! Times are handed in, in ms.
+//! Times are parameters, in ms.
 
 use std::collections::BTreeMap;
 
+use super::decide::Hold;
 use super::layout::{Key, Layout, Operator, Site};
 
 mod bans;
+mod judge;
+mod reversals;
+
+pub use judge::{Before, Judged, Watched};
+use reversals::Reversals;
 
 /// The limits of the brakes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// A partition that was changed is left alone for so long.
+    /// Time for which a changed partition is not changed again, in ms.
     pub cool_down_ms: u64,
-    /// Planned operators do not take a change back within this time, in ms.
+    /// Time for which plans do not reverse a change, in ms.
     pub reversal_ms: u64,
-    /// Decisions in a row in which a plan has to pay.
+    /// Number of consecutive decisions in which a plan has to pay before it is executed.
     pub sustained: u32,
-    /// Operators a second, on average; so many at once.
+    /// Most operators per second, on average; also the most operators at once.
     pub changes_s_max: f64,
-    /// For how long the latency is measured before a change is judged; as long again before it is undone.
+    /// Time over which the latency after a change is measured before the change is judged, in ms. The latency is
+    /// measured for as long again before the change is undone.
     pub measured_ms: u64,
-    /// A change made it worse if the latency grew by more than this share.
+    /// Growth of the latency, as a share of the latency before (0.15: 15 %), above which a change has made it worse.
     pub worse_by: f64,
-    /// The first ban of the operators of a change that was undone, in ms.
+    /// Length of the first ban of the operators of an undone change, in ms.
     pub banned_ms: u64,
 }
 
@@ -50,55 +58,30 @@ impl Default for Limits {
     }
 }
 
-/// A mean latency that was measured.
+/// A measured mean latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
-    /// In µs.
+    /// Mean latency, in µs.
     pub mean_us: f64,
-    /// Its standard error, in µs.
+    /// Standard error of the mean latency, in µs.
     pub error_us: f64,
 }
 
-/// A change that is being measured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Watched<K> {
-    /// Its operators, as they were carried out.
-    pub operators: Vec<Operator<K>>,
-    /// The operators that take them back, in this order.
-    pub inverse: Vec<Operator<K>>,
-    /// The time at which the last of them was done, in ms.
-    pub done_ms: u64,
-    /// The mean latency before.
-    pub before: Latency,
-    /// The mean latency that was predicted, in µs.
-    pub predicted_us: f64,
-    /// True if it looked worse when it was measured first: it is measured once more, from this time on, in ms.
-    pub suspected_ms: Option<u64>,
-}
-
-/// The judgement on a change.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Judged<K> {
-    /// It stays.
-    Kept(Watched<K>),
-    /// It made things worse: its inverse has to be carried out.
-    Undo(Watched<K>),
-}
-
-/// See the module's documentation.
+/// The brakes on adaptation: see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Brakes<K> {
     limits: Limits,
-    /// The time of the last change of each partition, in ms, by the partition's start.
+    /// Time of each partition's last change, in ms, by the start of the partition.
     changed_ms: BTreeMap<K, u64>,
-    /// Plans that paid in the last decision, by their shape, and in how many in a row.
-    sustained: BTreeMap<Shape<K>, u32>,
+    /// For each regime, the shapes of the plans that paid in its last decision, and in how many consecutive decisions.
+    sustained: BTreeMap<u64, BTreeMap<Shape<K>, u32>>,
+    /// Number of operators that may be executed now; negative after undos.
     tokens: f64,
+    /// Time at which `tokens` was last refilled, in ms.
     filled_ms: u64,
     watched: Vec<Watched<K>>,
-    /// Operators that would take back what was done, and when it was.
-    reversals: BTreeMap<Operator<K>, u64>,
-    /// Until when an operator is not tried again, and how often it failed.
+    reversals: Reversals<K>,
+    /// For each banned operator, the end of its ban, in ms, and how often it made the latency worse.
     banned: BTreeMap<Operator<K>, (u64, u32)>,
 }
 
@@ -106,13 +89,15 @@ pub struct Brakes<K> {
 /// split a partition at different keys, or move it to different sites, have the same shape.
 type Shape<K> = Vec<(&'static str, K)>;
 
-/// Partitions and operators that are remembered.
+/// Most regimes whose last plans are remembered.
+const REGIMES_MAX: usize = 8;
+/// Most partitions and most operators that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
-/// An operator's ban does not last longer than this, in ms.
+/// Longest ban of an operator, in ms.
 const BANNED_MS_MAX: u64 = 3_600_000;
 
 impl<K: Key> Brakes<K> {
-    /// Brakes that know of no change.
+    /// Creates brakes that know of no change.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -122,34 +107,47 @@ impl<K: Key> Brakes<K> {
             tokens: limits.changes_s_max.max(1.0),
             filled_ms: 0,
             watched: Vec::new(),
-            reversals: BTreeMap::new(),
+            reversals: Reversals::default(),
             banned: BTreeMap::new(),
         }
     }
 
-    /// Why an operator may not be carried out now, if it may not.
+    /// Returns why an operator is held back now; `None` if it is not.
     #[must_use]
-    pub fn holds(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<String> {
-        self.ban(operator, now_ms).or_else(|| self.cool_down(layout, operator, now_ms))
+    pub fn holds(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<Hold> {
+        let not = self.ban(operator, now_ms).or_else(|| self.cool_down(layout, operator, now_ms));
+        not.map(Hold::Not)
+            .or_else(|| self.reversals.holds(layout, operator, now_ms, self.limits.reversal_ms))
     }
 
-    /// Takes note of the plans that pay in this decision, by the design that is; whether each did so often enough
-    /// in a row.
-    pub fn sustained(&mut self, layout: &Layout<K>, paying: &[&[Operator<K>]]) -> Vec<bool> {
+    /// Records the plans that pay in this decision of a regime, on the present design. Returns for each whether it has
+    /// paid in enough consecutive decisions.
+    pub fn sustained(
+        &mut self,
+        regime: u64,
+        layout: &Layout<K>,
+        paying: &[&[Operator<K>]],
+    ) -> Vec<bool> {
         let shapes: Vec<Shape<K>> = paying.iter().map(|plan| shape(layout, plan)).collect();
-        let times = |shape: &Shape<K>| self.sustained.get(shape).copied().unwrap_or(0) + 1;
+        let before = self.sustained.remove(&regime).unwrap_or_default();
+        let times = |shape: &Shape<K>| before.get(shape).copied().unwrap_or(0) + 1;
         let counts: BTreeMap<_, _> = shapes.iter().map(|one| (one.clone(), times(one))).collect();
-        self.sustained = counts;
-        shapes.iter().map(|shape| self.sustained[shape] >= self.limits.sustained).collect()
+        let enough = shapes.iter().map(|shape| counts[shape] >= self.limits.sustained).collect();
+        self.sustained.insert(regime, counts);
+        // The newest regimes have the highest numbers.
+        while self.sustained.len() > REGIMES_MAX {
+            self.sustained.pop_first();
+        }
+        enough
     }
 
-    /// True if so many operators may be carried out now; they count as done if they may.
+    /// Returns true if this many operators may be executed now, and counts them as executed if they may.
     pub fn may_spend(&mut self, operators: usize, now_ms: u64) -> bool {
         let most = self.limits.changes_s_max.max(1.0);
         let passed_s = now_ms.saturating_sub(self.filled_ms) as f64 / 1_000.0;
         self.tokens = (self.tokens + passed_s * self.limits.changes_s_max).min(most);
         self.filled_ms = self.filled_ms.max(now_ms);
-        // A plan of more operators than there may be at once waits until there are as many as there can be.
+        // A plan with more operators than the limit at once waits for the full limit.
         let cost = (operators as f64).min(most);
         let may = self.tokens >= cost;
         if may {
@@ -158,35 +156,31 @@ impl<K: Key> Brakes<K> {
         may
     }
 
-    /// Takes note of operators that are carried out without a question, to take others back: later ones wait for it.
+    /// Counts operators that are executed regardless of the rate, because they undo others; later operators wait
+    /// longer.
     pub fn spend(&mut self, operators: usize, now_ms: u64) {
         _ = self.may_spend(0, now_ms);
         self.tokens -= operators as f64;
     }
 
-    /// Takes note of operators that were carried out on a design, and begins to measure what comes of them.
+    /// Records operators that were executed on a design, and begins to measure their effect.
     pub fn done(
         &mut self,
         layout: &Layout<K>,
         operators: Vec<Operator<K>>,
         now_ms: u64,
-        (before, predicted_us): (Latency, f64),
+        before: Before,
     ) {
         let inverse = inverse(layout, &operators);
         self.touch(layout, &operators, now_ms);
-        let reversal_ms = self.limits.reversal_ms;
-        self.reversals.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < reversal_ms);
-        self.reversals.extend(inverse.iter().map(|operator| (operator.clone(), now_ms)));
-        let suspected_ms = None;
-        let done_ms = now_ms;
-        self.watched.push(Watched {
-            operators,
-            inverse,
-            done_ms,
-            before,
-            predicted_us,
-            suspected_ms,
-        });
+        self.reversals.done(layout, &operators, now_ms);
+        self.watch(operators, inverse, now_ms, before);
+    }
+
+    /// Records operators that undid others.
+    pub fn taken_back(&mut self, layout: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
+        self.touch(layout, operators, now_ms);
+        self.reversals.done(layout, operators, now_ms);
     }
 
     fn touch(&mut self, before: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
@@ -204,47 +198,6 @@ impl<K: Key> Brakes<K> {
         if self.changed_ms.len() > REMEMBERED_MAX {
             self.changed_ms.retain(|_, at_ms| *at_ms >= oldest);
         }
-    }
-
-    /// Judges the changes that were measured for long enough, by the mean latency since.
-    pub fn judge(&mut self, now_ms: u64, now: Latency) -> Vec<Judged<K>> {
-        let since = |one: &Watched<K>| one.suspected_ms.unwrap_or(one.done_ms);
-        let is_due =
-            |one: &Watched<K>| now_ms.saturating_sub(since(one)) >= self.limits.measured_ms;
-        let (due, rest) = std::mem::take(&mut self.watched).into_iter().partition(is_due);
-        self.watched = rest;
-        let due: Vec<Watched<K>> = due;
-        due.into_iter().filter_map(|one| self.judged(one, now_ms, now)).collect()
-    }
-
-    /// The judgement on a change that was measured; none if it is measured once more.
-    fn judged(&mut self, mut one: Watched<K>, now_ms: u64, now: Latency) -> Option<Judged<K>> {
-        // Chance makes latencies differ, too.
-        let chance_us = 2.0 * now.error_us.hypot(one.before.error_us);
-        if now.mean_us <= one.before.mean_us * (1.0 + self.limits.worse_by) + chance_us {
-            return Some(Judged::Kept(one));
-        }
-        if one.suspected_ms.is_none() {
-            one.suspected_ms = Some(now_ms);
-            self.watched.push(one);
-            return None;
-        }
-        for operator in &one.operators {
-            let times = self.banned.get(operator).map_or(0, |(_, times)| *times) + 1;
-            let banned_ms = self.limits.banned_ms.saturating_mul(1 << (times - 1).min(16));
-            let until_ms = now_ms + banned_ms.min(BANNED_MS_MAX);
-            self.banned.insert(operator.clone(), (until_ms, times));
-        }
-        if self.banned.len() > REMEMBERED_MAX {
-            self.banned.retain(|_, (until_ms, _)| *until_ms > now_ms);
-        }
-        Some(Judged::Undo(one))
-    }
-
-    /// Changes that are being measured.
-    #[must_use]
-    pub fn watched(&self) -> &[Watched<K>] {
-        &self.watched
     }
 }
 
@@ -264,7 +217,7 @@ fn shape<K: Key>(layout: &Layout<K>, plan: &[Operator<K>]) -> Shape<K> {
     shape
 }
 
-/// Returns the operators that take others back, in the order in which they have to be carried out.
+/// Returns the operators that undo `operators`, in the order of their execution.
 #[must_use]
 pub fn inverse<K: Key>(before: &Layout<K>, operators: &[Operator<K>]) -> Vec<Operator<K>> {
     let mut layout = before.clone();

@@ -1,14 +1,14 @@
-//! Samples with keys as coarse as decisions need them: so that many samples cost no more than few.
+//! Samples with keys as coarse as decisions need them, so that a decision on many samples costs no more than on few.
 //!
-//! The idea: a plan can only move partitions, and split them at keys that were sampled. So a key matters by the
-//! partition that it is in, and in a partition that may be split, by the *piece* of it: an eighth of the accesses,
-//! or a single key that has as many. Keys become the start of their piece, and samples that touch the same pieces
-//! become one with the sum of their weights. A few dozen are left of a thousand, and designs are priced by all of them,
-//! where a hundred sampled ones would show one site with a fifth more than another by chance.
+//! A plan can only move partitions, and split them at sampled keys. So a key matters by its partition and, in a
+//! partition that may be split, by its *piece*: a range with an eighth of the accesses, or a single key that has as
+//! many. Keys are replaced by the start of their piece, and samples that touch the same pieces become one with the sum
+//! of their weights. A thousand samples become a few dozen, and designs are priced by all of them. With a hundred
+//! random samples, one site would by chance seem to have a fifth more load than another.
 //!
 //! Invariants:
-//! - By any design whose partitions begin at starts of pieces, the samples touch the partitions that they touched.
-//! - Weights, and rows by their weights, keep their sums, but for the rounding of rows to whole ones.
+//! - On any design whose partitions begin at starts of pieces, the coarse samples touch the same partitions as before.
+//! - The sums of weights, and of rows times weights, stay the same, except that rows are rounded to whole ones.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,27 +16,35 @@ use super::layout::{Key, Layout};
 use super::plans::mean_access;
 use super::workload::{Accesses, Numbered, Sample};
 
-/// Pieces of a partition that may be split, at least.
+/// Least number of pieces of a partition that may be split.
 const PIECES: f64 = 8.0;
 
-/// Touched pieces: ranges that are read, by the first and the last one, and pieces that are written.
+/// The pieces that a sample touches: the first and last piece of each range that it reads, and the pieces that it
+/// writes.
 type Pattern = (Vec<(usize, usize)>, Vec<usize>);
 
-/// Samples of a pattern: their weight, and with it the rows that they read and wrote.
+/// Sums over the samples of a pattern: their weight, and the weighted rows that they read and wrote.
 #[derive(Default)]
 struct Sums {
     weight: f64,
     rows: (f64, f64),
 }
 
-/// Returns samples with coarse keys: partitions with more than `split_above` times the mean access are in pieces.
+/// Returns samples with coarse keys. Partitions with more than `split_above` times the mean access are cut into pieces.
 #[must_use]
 pub fn coarse<K: Key>(
     layout: &Layout<K>,
     samples: &[(f64, Sample<K>)],
     split_above: f64,
 ) -> Vec<(f64, Sample<K>)> {
-    let starts = starts(layout, samples, split_above);
+    coarse_by(&starts(layout, samples, split_above), samples)
+}
+
+/// Returns samples with coarse keys, given the starts of all pieces in key order.
+pub(super) fn coarse_by<K: Key>(
+    starts: &[K],
+    samples: &[(f64, Sample<K>)],
+) -> Vec<(f64, Sample<K>)> {
     let piece = |key: &K| starts.partition_point(|start| start <= key).saturating_sub(1);
     let mut patterns: HashMap<Pattern, usize> = HashMap::new();
     let mut sums: Vec<(Pattern, Sums)> = Vec::new();
@@ -76,7 +84,7 @@ pub fn coarse<K: Key>(
     sums.into_iter().map(sample).collect()
 }
 
-/// The starts of all pieces, in order.
+/// Returns the starts of all pieces, in key order.
 pub(super) fn starts<K: Key>(
     layout: &Layout<K>,
     samples: &[(f64, Sample<K>)],
@@ -86,7 +94,8 @@ pub(super) fn starts<K: Key>(
     let Accesses { statistics, .. } = Accesses::counted(&numbered, samples);
     let mean = mean_access(layout);
     let is_hot = |partition: usize| statistics.accesses(partition) > split_above * mean;
-    // The accesses of each hot partition by the first key of a transaction there: no piece begins within one.
+    // The accesses of each hot partition, by the first key of a transaction there: no piece begins within a
+    // transaction.
     let mut accesses: BTreeMap<usize, BTreeMap<&K, f64>> = BTreeMap::new();
     for (weight, sample) in samples {
         let keys = sample.writes.iter().chain(sample.reads.iter().map(|(from, _)| from));
@@ -104,7 +113,7 @@ pub(super) fn starts<K: Key>(
         let each = keys.values().sum::<f64>() / PIECES;
         let mut filled = 0.0;
         for (key, weight) in keys {
-            // A piece that is full ends, and a key that fills one by itself begins one.
+            // A piece ends when it is full, and a key that fills a piece by itself begins one.
             if filled >= each || filled > 0.0 && *weight >= each {
                 starts.push((*key).clone());
                 filled = 0.0;

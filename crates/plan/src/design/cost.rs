@@ -1,95 +1,100 @@
-//! The learned cost model (MorphoSys, §5.2): what a transaction and an operator take, in µs.
+//! The learned cost model (MorphoSys, §5.2): the predicted time of a transaction or an operator, in µs.
 //!
-//! Linear functions, of which each operation uses those of Table 1. What they measure in this store:
+//! It has linear functions, of which each operation uses those of Table 1. In this store they measure:
 //! - `service`(work ahead): one wait for the site's thread, which runs its transactions one after another. The paper's
-//!   input is the CPU of the site; here that is 1 as soon as anything waits, and says nothing of how much does. So the
-//!   input is the time that the transactions at the site need there ([`super::queues`]). One that reads waits
-//!   once, from when its request is sent until the site looks at it. One that writes waits again, from when the log has
-//!   it until the site looks at that, and then for about as long as two others ([`Operation::waits`]).
-//! - `wait_updates`(log entries that the site is behind, u): from then until the site has applied what the
-//!   session has seen, and until the log has what the site itself wrote, where a replica is read: only then the site
-//!   is one state of the database. There is one log for all partitions: `behind` stands for the paper's vₙ − vᵣ of a
-//!   partition, and u of Eq. 2 is the share of the site's entries that concern it ([`super::updates`]). Both are 0
-//!   where no replica is read. All that a transaction that writes nothing waits for is laid to this function, and to
-//!   `lock` all that one waits for that does nothing but write; waits for an earlier request of its client to none.
-//! - `lock`(w): the wait for partitions that are changing hands, or that a transaction which reads replicas has locked
-//!   while it waits for the log. No transaction locks a partition while it runs, for the thread is one.
-//! - `read_write`(rows read, rows written): the procedure itself; for a new replica the rows that are copied are an input
-//!   of `change`, since they are read and written in bulk.
-//! - `commit`(partitions read, partitions written): the log itself, from the procedure's end until it has the entry.
-//! - `change`(work ahead of a remaster; of a split or merge; of a new replica; rows copied): what such an operator takes
-//!   beyond these. Here it is several steps through the log, one after the other, which no transaction has, and each
-//!   waits for the thread of the master.
-//! - `cpu`(reads, writes and applied updates a second): the share that a site uses of what it has.
+//!   input is the CPU load of the site. Here that is 1 as soon as anything waits, and does not show how much waits. So
+//!   the input is the time that the transactions at the site need there ([`super::queues`]). A transaction that reads
+//!   waits once, from when its request is sent until the site takes it up. One that writes waits again, from when the
+//!   log has its entry until the site takes that up, and this wait is about as long as two others
+//!   ([`Operation::waits`]).
+//! - `wait_updates`(log lag of the site in entries, u): where a replica is read, the wait until the site has applied
+//!   the updates that the session has seen, and until the log has the site's own writes: only then is the site one
+//!   state of the database. There is one log for all partitions: `behind` stands for the paper's vₙ − vᵣ of a
+//!   partition, and u of Eq. 2 is the share of the site's entries that concern the partition ([`super::updates`]). Both
+//!   are 0 where no replica is read. All waits of a transaction that writes nothing are attributed to this function,
+//!   and all waits of one that only writes to `lock`. Waits for an earlier request of the client are attributed to no
+//!   function.
+//! - `lock`(w): the wait for partitions that are being remastered, or that a transaction which reads replicas has
+//!   locked while it waits for the log. No transaction locks a partition while it runs, because the site has one
+//!   thread.
+//! - `read_write`(rows read, rows written): the run time of the procedure. For a new replica the copied rows are an
+//!   input of `change` instead, since they are read and written in bulk.
+//! - `commit`(partitions read, partitions written): the log itself, from the procedure's end until the log has the
+//!   entry.
+//! - `change`(work ahead of a remaster; of a split or merge; of a new replica; rows copied): the time of such an
+//!   operator beyond the other functions. Here it takes several steps through the log, one after the other, which no
+//!   transaction has, and each step waits for the thread of the master.
+//! - `cpu`(rows read, written and applied per second): the load of a site, as a share of the CPU that it has.
 //!
 //! Invariants:
-//! - An operation uses exactly the functions of its column of Table 1, and an operator `change` besides, which stands for
-//!   `read_write` in that of a new replica.
-//! - What operators take teaches nothing of transactions.
+//! - An operation uses exactly the functions of its column of Table 1. Every operator but the removal of a replica uses
+//!   `change` in addition, which replaces `read_write` for a new replica.
+//! - The times of operators do not change the functions of transactions.
 
 use super::regression::Linear;
 
-/// Inputs of an operation's functions.
+/// Inputs of the cost functions of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// The work ahead of one wait at the site, in µs: what the transactions there need of its time, divided by the waits
-    /// of a transaction.
+    /// Work ahead of one wait at the site, in µs: the time that the transactions there need of the site, divided by the
+    /// number of waits of a transaction.
     pub ahead_us: f64,
-    /// The same at the other site that takes part, for a remaster and a new replica.
+    /// Work ahead of one wait at the other site of a remaster or a new replica, in µs.
     pub other_ahead_us: f64,
-    /// Log entries that the site is behind, where a replica is read.
+    /// Log lag of the site, in entries, where a replica is read.
     pub behind: f64,
-    /// u of Eq. 2.
+    /// u of Eq. 2: the share (0..1) of the updates that a site applies that concern the partition read.
     pub update_share: f64,
-    /// w: the sum of W(p) of all partitions that are written.
+    /// w: the sum of W(p) over all partitions that are written.
     pub contention: f64,
-    /// Rows read and written.
+    /// Number of rows read, and of rows written.
     pub rows: (f64, f64),
-    /// Rows that are copied to a new replica.
+    /// Number of rows that are copied to a new replica.
     pub copied: f64,
-    /// Partitions read and written.
+    /// Number of partitions read, and of partitions written.
     pub partitions: (f64, f64),
 }
 
 /// An operation whose cost is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A transaction; whether it reads what it does not write, and whether it writes.
+    /// A transaction.
     Transaction {
-        /// It reads partitions that it does not write.
+        /// True if it reads partitions that it does not write.
         reads: bool,
-        /// It writes.
+        /// True if it writes.
         writes: bool,
     },
     /// A partition changes its master.
     Remaster,
-    /// A partition becomes two.
+    /// A partition is split in two.
     Split,
-    /// Two become one.
+    /// Two partitions are merged.
     Merge,
-    /// A site gets a copy.
+    /// A site gets a replica of a partition.
     AddReplica,
-    /// A site loses one.
+    /// A site gives up its replica of a partition.
     RemoveReplica,
 }
 
-/// The functions that an operation uses: a row of the transposed Table 1.
+/// The functions that an operation uses: its column of Table 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
-    /// Waiting for service.
+    /// True if the operation waits for service.
     pub service: bool,
-    /// Waiting for updates.
+    /// True if the operation waits for updates.
     pub wait_updates: bool,
-    /// Waiting for partitions.
+    /// True if the operation waits for partitions.
     pub lock: bool,
-    /// Reading and writing.
+    /// True if the operation reads and writes rows.
     pub read_write: bool,
-    /// Committing.
+    /// True if the operation commits.
     pub commit: bool,
 }
 
 impl Operation {
-    /// The number of its waits for the thread of its site, and for that of the other site that takes part.
+    /// Returns the number of waits for the thread of the operation's site, and for the thread of the other site that
+    /// takes part.
     #[must_use]
     pub fn waits(self) -> (f64, f64) {
         match self {
@@ -102,7 +107,7 @@ impl Operation {
         }
     }
 
-    /// Table 1.
+    /// Returns the functions that the operation uses, by Table 1.
     #[must_use]
     pub fn uses(self) -> Uses {
         let (service, all) = (
@@ -123,37 +128,38 @@ impl Operation {
     }
 }
 
-/// Measured times of a transaction, in µs; none for a part that was not measured.
+/// Measured times of a transaction, in µs; `None` for a part that was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Waiting for service.
+    /// One wait for service, in µs.
     pub service: Option<f64>,
-    /// Waiting for updates.
+    /// Wait for updates, in µs.
     pub wait_updates: Option<f64>,
-    /// Waiting for partitions.
+    /// Wait for partitions, in µs.
     pub lock: Option<f64>,
-    /// Reading and writing.
+    /// Run time of the procedure, in µs.
     pub read_write: Option<f64>,
-    /// Committing.
+    /// Time from the procedure's end until the log has the entry, in µs.
     pub commit: Option<f64>,
 }
 
-/// The functions. See the module's documentation.
+/// The learned cost functions. See the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
-    /// Of the work ahead.
+    /// One wait for service in µs, from the work ahead in µs.
     pub service: Linear<1>,
-    /// Of the entries behind, and u.
+    /// Wait for updates in µs, from the log lag in entries, and from u.
     pub wait_updates: Linear<2>,
-    /// Of w.
+    /// Wait for partitions in µs, from w.
     pub lock: Linear<1>,
-    /// Of rows read and written.
+    /// Run time of a procedure in µs, from the numbers of rows read and written.
     pub read_write: Linear<2>,
-    /// Of the work ahead of a remaster, of a split or merge and of a new replica, and of rows copied.
+    /// Time of an operator beyond the other functions in µs, from the work ahead in µs of a remaster, of a split or
+    /// merge and of a new replica, and from the number of rows copied.
     pub change: Linear<4>,
-    /// Of partitions read and written.
+    /// Time of a commit in µs, from the numbers of partitions read and written.
     pub commit: Linear<2>,
-    /// Of reads, writes and updates a second.
+    /// Load of a site as a share of the CPU that it has, from rows read, written and applied per second.
     pub cpu: Linear<3>,
 }
 
@@ -179,40 +185,46 @@ impl Default for CostModel {
     }
 }
 
-/// The relative costs of a row that is read among many, a row that is written, and a row that is applied for
-/// another master, transactions' own costs spread over them; used until more is known.
+/// Relative costs of a row that is read among many, a row that is written, and a row that is applied for another
+/// master, with the fixed costs of transactions spread over them; used until more is known.
 const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
-/// The relative costs of an entry that a site is behind and of a partition's share in these; used until more is known.
+/// Relative costs of an entry of log lag, and of u; used until more is known.
 const BEHIND_WORTH: [f64; 2] = [1.0, 0.0];
-/// The relative costs of a µs of work ahead of each kind of operator, and of a row that is copied; used until more is known.
+/// Relative costs of a µs of work ahead for each kind of operator, and of a copied row; used until more is known.
 const CHANGE_WORTH: [f64; 4] = [1.0, 1.0, 1.0, 2.0];
-/// Samples of a function, most of them means of a second, with which something can be decided by it.
+/// Least number of samples of a function for decisions by it; most samples are means over a second.
 const TRUSTED_SAMPLES: u64 = 5;
-/// The largest mean error with which something can be decided.
-const TRUSTED_ERROR: f64 = 0.6;
+/// Mean error of the predicted load of sites, as a share of the load, up to which no greater gain is required.
+const ERROR_BORNE: f64 = 0.3;
+/// Additional gain, as a share of the latency, per unit of load error beyond [`ERROR_BORNE`].
+const GAIN_FOR_ERROR: f64 = 0.1;
+/// Largest additional gain, as a share of the latency.
+const UNCERTAINTY_MAX: f64 = 0.2;
 
 impl CostModel {
-    /// Why nothing can be decided by this model yet, if so.
+    /// Returns why nothing can be decided by this model yet; `None` if decisions can rely on it.
     #[must_use]
     pub fn distrust(&self) -> Option<String> {
         let functions = [
-            ("service", self.service.samples(), self.service.error_share()),
-            ("read_write", self.read_write.samples(), self.read_write.error_share()),
-            ("cpu", self.cpu.samples(), self.cpu.error_share()),
+            ("service", self.service.samples()),
+            ("read_write", self.read_write.samples()),
+            ("cpu", self.cpu.samples()),
         ];
-        functions.into_iter().find_map(|(name, samples, error)| match error {
-            _ if samples < TRUSTED_SAMPLES => {
-                Some(format!("{name} was learned from {samples} samples, of {TRUSTED_SAMPLES}"))
-            }
-            // The wait for service varies by more than its cause; the others follow from theirs.
-            Some(error) if error > TRUSTED_ERROR && name == "cpu" => {
-                Some(format!("{name} is {:.0} % wrong on average", error * 100.0))
-            }
-            _ => None,
+        let unknown = functions.into_iter().find(|(_, samples)| *samples < TRUSTED_SAMPLES);
+        unknown.map(|(name, samples)| {
+            format!("{name} was learned from {samples} samples, of {TRUSTED_SAMPLES}")
         })
     }
 
-    /// The predicted time of an operation, in µs.
+    /// Returns the share of the latency that a plan has to save beyond the least gain, because the load of sites is
+    /// predicted inaccurately. The wait for service is not used: it varies by more than its inputs explain.
+    #[must_use]
+    pub fn uncertainty(&self) -> f64 {
+        let beyond = self.cpu.recent_error_share().unwrap_or(0.0) - ERROR_BORNE;
+        (GAIN_FOR_ERROR * beyond).clamp(0.0, UNCERTAINTY_MAX)
+    }
+
+    /// Returns the predicted time of an operation, in µs.
     #[must_use]
     pub fn predict(&self, operation: Operation, inputs: &Inputs) -> f64 {
         let (uses, waits) = (operation.uses(), operation.waits());
@@ -230,13 +242,13 @@ impl CostModel {
             + self.change_of(operation, inputs)
     }
 
-    /// Reading and writing rows.
+    /// Returns the predicted time to read and write rows in a procedure, in µs.
     fn rows(&self, inputs: &Inputs) -> f64 {
         self.read_write.predict([inputs.rows.0, inputs.rows.1])
     }
 
-    /// The time of an operator beyond the functions of Table 1. Until one was seen, copied rows cost as much as in a
-    /// procedure.
+    /// Returns the predicted time of an operator beyond the functions of Table 1, in µs. Until an operator was
+    /// observed, copied rows cost as much as in a procedure.
     fn change_of(&self, operator: Operation, inputs: &Inputs) -> f64 {
         match change(operator, inputs) {
             Some(of) if self.change.samples() > 0 => self.change.predict(of),
@@ -245,8 +257,8 @@ impl CostModel {
         }
     }
 
-    /// Learns from what an operator took in all: what the other functions do not explain is laid to the one that is for
-    /// operators alone.
+    /// Learns from the total time of an operator, in µs: the part that the other functions do not explain is attributed
+    /// to `change`.
     pub fn observe_operator(&mut self, operator: Operation, inputs: &Inputs, us: f64) {
         if let Some(of) = change(operator, inputs) {
             let others = self.predict(operator, inputs) - self.change_of(operator, inputs);
@@ -254,7 +266,7 @@ impl CostModel {
         }
     }
 
-    /// Learns from what was measured of a transaction. A wait for service is one of them, on average.
+    /// Learns from the measured times of a transaction; the measured wait for service is the mean of one wait.
     pub fn observe(&mut self, operation: Operation, inputs: &Inputs, measured: &Measured) {
         let uses = operation.uses();
         let of = |is_used: bool, value: Option<f64>| value.filter(|_| is_used);
@@ -276,7 +288,7 @@ impl CostModel {
     }
 }
 
-/// The inputs of `change` for an operator that has any.
+/// Returns the inputs of `change` for an operator; `None` for an operation that does not use `change`.
 fn change(operator: Operation, inputs: &Inputs) -> Option<[f64; 4]> {
     let ahead_us = inputs.ahead_us + inputs.other_ahead_us;
     match operator {

@@ -1,45 +1,53 @@
-//! Which plan pays: the expected benefit of each against its cost (MorphoSys, §5.3).
+//! The choice of the plans that pay: the expected saving of each compared with its cost (MorphoSys, §5.3).
 //!
-//! For a few sampled transactions, each site is a candidate, and each of its plans is priced: the design that the
-//! plan leads to, against the design that is. net = λ · E − C, where
-//! - E is what transactions save: the mean latency saved, and with a weight the processor time of all sites, times
-//!   their rate, times an explicit *horizon* in
-//!   seconds. The paper leaves open for how long a plan is credited; here it is a parameter, told with each
-//!   decision.
-//! - C is what the plan's operators take.
+//! For a few sampled transactions, each site is a candidate. Each plan for that site is priced: the design that the
+//! plan leads to, compared with the present design. net = λ · E − C, where
+//! - E is the saving of transactions: the mean latency saved and, with a weight, the CPU time of all sites, times the
+//!   transaction rate, times an explicit *horizon* in seconds. The paper leaves open for how long a plan is credited;
+//!   here the horizon is a parameter, reported with each decision. Other expected workloads ([`super::regimes`]) count
+//!   by their weights, and a workload that is expected to end within the horizon is credited until then.
+//! - C is the time that the plan's operators take.
 //!
-//! The best plan above a least gain is chosen; then, of those that pay as well and change other partitions, the one that
-//! is best by the design that the first leads to. Everything that was compared comes back: the chosen plans, and for
-//! each of the others why not.
+//! The best plan above a least gain is chosen. Then follows, of those that still pay and change other partitions, the
+//! one that is best on the design that the first leads to. The result has all plans that were compared: the chosen
+//! ones, and the others with the reason why not.
 
 use std::collections::BTreeSet;
 
 use rand::{Rng, RngExt as _};
 
-use super::coarse::coarse;
+use super::coarse::{coarse_by, starts};
+use super::division::{Division, divisions};
 use super::layout::{Key, Layout, Operator, Site};
-use super::plans::{NoPlan, Thresholds, View, plans, removals};
-use super::price::{Price, Situation, plan_cost, price, price_by};
+use super::plans::{NoPlan, Thresholds, View, move_half, plans, removals};
+use super::price::{Price, Situation, price, price_by};
 use super::ranks::Ranks;
+use super::regimes::{Expected, OtherRegime};
+use super::weigh::Weighing;
 use super::workload::{Accesses, Given, Numbered, Sample};
 
 /// The parameters of decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// λ: how much an expected µs counts against one that is spent.
+    /// λ: the weight of an expected µs saved, relative to a µs spent.
     pub lambda: f64,
-    /// For how long a plan is credited with what it saves, in seconds.
+    /// Time for which a plan is credited with its savings, in seconds.
     pub horizon_s: f64,
-    /// A plan saves at least this share of what a transaction costs, with up to four sites: see
+    /// Least saving of a plan with up to four sites, as a share (0..1) of a transaction's cost: see
     /// [`Self::least_gain`].
     pub gain_min: f64,
-    /// Sampled transactions for which plans are made.
+    /// Additional least saving because of uncertainty, as a share of a transaction's cost. It applies to plans that
+    /// change the load of sites: a split alone moves no load, and later plans need it.
+    pub gain_doubt: f64,
+    /// Number of sampled transactions for which plans are made.
     pub triggers: usize,
-    /// The most plans that are chosen at once.
+    /// Most plans that one decision chooses.
     pub plans_max: usize,
-    /// The most bytes of a site.
+    /// Most bytes of keys and values that a site may hold; `None`: no limit.
     pub memory_max: Option<u64>,
-    /// Thresholds of plans.
+    /// Factor (at least 1) on the predicted cost of operators; it grows with the error of these predictions.
+    pub cost_factor: f64,
+    /// Thresholds for making plans.
     pub thresholds: Thresholds,
 }
 
@@ -49,41 +57,55 @@ impl Default for Parameters {
             lambda: 1.0,
             horizon_s: 10.0,
             gain_min: 0.01,
+            gain_doubt: 0.0,
             triggers: 12,
             plans_max: 4,
             memory_max: None,
+            cost_factor: 1.0,
             thresholds: Thresholds::default(),
         }
     }
 }
 
-/// Sites up to which the least gain does not depend on their number.
+/// Number of sites up to which the least gain does not depend on it.
 const FEW_SITES: usize = 4;
 
 impl Parameters {
-    /// The share of what a transaction costs that a plan has to save. With more sites a plan, which concerns few of
-    /// them, saves less of what all transactions cost, though as much of what those at its sites do.
+    /// Returns the share of a transaction's cost that a plan has to save. A plan concerns few sites. So with more sites
+    /// it saves less of the cost of all transactions, though as much for those at its own sites.
     #[must_use]
-    pub fn least_gain(&self, sites: usize) -> f64 {
-        self.gain_min * FEW_SITES as f64 / sites.max(FEW_SITES) as f64
+    pub fn least_gain(&self, sites: usize, is_uncertain: bool) -> f64 {
+        let gain = self.gain_min + if is_uncertain { self.gain_doubt } else { 0.0 };
+        gain * FEW_SITES as f64 / sites.max(FEW_SITES) as f64
     }
 }
 
 /// Why a plan was not chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejected<K: std::fmt::Debug> {
-    /// No plan lets the transaction run there.
+    /// No plan lets the transaction run at the site.
     NoPlan(NoPlan<K>),
-    /// It saves less than it costs.
+    /// The plan saves less than it costs.
     DoesNotPay,
-    /// It saves less than the least gain.
+    /// The plan saves less than the least gain.
     TooLittle,
-    /// Another one saves more, and changes the same.
+    /// Other plans that save more were chosen.
     Another,
-    /// A site would hold more than it may.
+    /// This site would hold more than its memory limit.
     Memory(Site),
-    /// It is held back: see [`super::brakes`].
+    /// The plan is held back, for this reason: see [`super::brakes`].
     Held(String),
+    /// The plan would cost other expected workloads more than it saves now.
+    Harmful,
+}
+
+/// Why an operator is held back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Hold {
+    /// The operator must not be executed now, for this reason.
+    Not(String),
+    /// The operator reverses an earlier change, which the text names: it has to save this many times the least gain.
+    Reversal(f64, String),
 }
 
 impl Rejected<u32> {
@@ -95,31 +117,36 @@ impl Rejected<u32> {
             Self::Another => Rejected::Another,
             Self::Memory(site) => Rejected::Memory(site),
             Self::Held(why) => Rejected::Held(why),
+            Self::Harmful => Rejected::Harmful,
         }
     }
 }
 
-/// A plan that was looked at.
+/// A plan that was considered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered<K: std::fmt::Debug> {
-    /// The transaction that gave rise to it, by its first key; none of a removal.
+    /// First key of the transaction or division that the plan was made for; `None` for the removal of a replica.
     pub trigger: Option<K>,
-    /// The site that it is for.
+    /// The site that the plan was made for.
     pub site: Site,
-    /// Its operators, in order.
+    /// Operators of the plan, in order.
     pub operators: Vec<Operator<K>>,
-    /// The mean latency by the design that is, and by the one that would be, in µs.
+    /// Mean latency of a transaction on the present design and on the plan's design, in µs.
     pub latency_us: (f64, f64),
-    /// E: what is saved within the horizon, in µs.
+    /// CPU time of all sites per transaction on the present design and on the plan's design, in µs.
+    pub work_us: (f64, f64),
+    /// The earlier change that the plan reverses, and its age; `None` if the plan reverses none.
+    pub takes_back: Option<String>,
+    /// E: the saving within the horizon, in µs of latency and weighted CPU time.
     pub benefit_us: f64,
-    /// C: what the operators take, in µs.
+    /// C: the time that the operators take, in µs.
     pub cost_us: f64,
-    /// Why it was not chosen; none if it was.
+    /// Why the plan was not chosen; `None` if it was.
     pub rejected: Option<Rejected<K>>,
 }
 
 impl<K: std::fmt::Debug> Considered<K> {
-    /// net = λ · E − C, in µs.
+    /// Returns net = λ · E − C, in µs.
     #[must_use]
     pub fn net_us(&self, lambda: f64) -> f64 {
         lambda * self.benefit_us - self.cost_us
@@ -129,46 +156,45 @@ impl<K: std::fmt::Debug> Considered<K> {
 /// The result of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided<K: std::fmt::Debug> {
-    /// All plans that were looked at, the chosen ones first, in their order.
+    /// All plans that were considered: first the chosen ones, in the order of their execution.
     pub considered: Vec<Considered<K>>,
-    /// The price of the design that is.
+    /// Price of the present design.
     pub before: Price,
-    /// The predicted price of the design that the chosen plans lead to.
+    /// Predicted price of the design that the chosen plans lead to.
     pub after: Price,
 }
 
 impl<K: std::fmt::Debug> Decided<K> {
-    /// The plans to carry out, in their order.
+    /// Returns the plans to execute, in order.
     pub fn chosen(&self) -> impl Iterator<Item = &Considered<K>> {
         self.considered.iter().filter(|plan| plan.rejected.is_none())
     }
 }
 
-/// The samples, and with them transactions that are generated from the workload model (§5.3.1): of a partition
-/// drawn by its accesses and a partner of it, in the four combinations of reading and writing, weighed by
-/// their likelihood. They make a decision robust against the chance of few samples.
+/// Returns the samples, each with weight 1, and transactions that are generated from the workload model (§5.3.1). These
+/// access a partition, drawn by its accesses, and a partner of it, in the four combinations of reading and writing,
+/// each weighted by its likelihood. They make a decision robust against the chance of few samples.
 #[must_use]
 pub fn emulated<K: Key>(
     layout: &Layout<K>,
-    samples: &[Sample<K>],
+    samples: Vec<Sample<K>>,
     generated: usize,
     dice: &mut impl Rng,
 ) -> Vec<(f64, Sample<K>)> {
     let numbered = Numbered::new(layout);
-    let mut all: Vec<(f64, Sample<K>)> =
-        samples.iter().map(|sample| (1.0, sample.clone())).collect();
+    let mut all: Vec<(f64, Sample<K>)> = samples.into_iter().map(|sample| (1.0, sample)).collect();
     let Accesses { touched, statistics } = Accesses::of(&numbered, &all);
-    if samples.is_empty() {
+    if all.is_empty() {
         return all;
     }
     let count = |of: fn(&Sample<K>) -> u32| {
-        let sum: f64 = samples.iter().map(|sample| f64::from(of(sample))).sum();
-        (sum / samples.len() as f64).round() as u32
+        let sum: f64 = all.iter().map(|(_, sample)| f64::from(of(sample))).sum();
+        (sum / all.len() as f64).round() as u32
     };
     let (rows_read, rows_written) =
         (count(|sample| sample.rows_read), count(|sample| sample.rows_written));
     for _ in 0..generated {
-        // A partition by its accesses: any access of any sample is as likely.
+        // A partition is drawn by its accesses: a random access of a random sample.
         let of = &touched[dice.random_range(0..touched.len())];
         let accessed: Vec<usize> = of.writes.iter().chain(&of.reads).copied().collect();
         let Some(one) = pick(&accessed, dice) else { continue };
@@ -194,7 +220,7 @@ pub fn emulated<K: Key>(
                     sample.writes.push(key.clone());
                     sample.rows_written = rows_written.max(1);
                 } else {
-                    // The first row alone: a read of one key ends in its partition.
+                    // The range ends with its partition, so that the read touches no other one.
                     let end =
                         (number + 1 < layout.len()).then(|| numbered.start(number + 1).clone());
                     sample.reads.push((key.clone(), end));
@@ -210,11 +236,11 @@ fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
     (!among.is_empty()).then(|| among[dice.random_range(0..among.len())])
 }
 
-/// Says why an operator may not be carried out on a design now, if it may not.
-pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'h;
+/// Returns why an operator is held back on a design now; `None` if it is not.
+pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<Hold> + 'h;
 
-/// Decides which plans pay. `held` says why an operator may not be carried out now, if it may not; `again` has the
-/// triggers of plans that paid before, which are looked at beside those that are drawn.
+/// Decides which plans pay. `held` returns why an operator must not be executed now. `again` has the triggers of plans
+/// that paid before, which are considered in addition to those that are drawn.
 pub fn decide<K: Key>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
@@ -223,13 +249,44 @@ pub fn decide<K: Key>(
     again: &[K],
     dice: &mut (impl Rng + ?Sized),
 ) -> Decided<K> {
-    let ranks = Ranks::of(layout, situation.samples);
-    let samples = situation.samples.iter().map(|(weight, of)| (*weight, ranks.sample(of)));
-    let samples: Vec<(f64, Sample<u32>)> = samples.collect();
+    let Expected { lasts_s, others } = situation.expected;
+    let of_others = others.iter().flat_map(|other| &other.samples);
+    let ranks = Ranks::of(layout, situation.samples.iter().chain(of_others));
+    let ranked = |samples: &[(f64, Sample<K>)]| -> Vec<(f64, Sample<u32>)> {
+        samples.iter().map(|(weight, of)| (*weight, ranks.sample(of))).collect()
+    };
     let design = ranks.layout(layout);
-    let samples = coarse(&design, &samples, parameters.thresholds.split_above);
+    let samples = ranked(situation.samples);
+    // Plans split at pieces of the present workload, so the pieces of other workloads begin at least there.
+    let mut pieces = starts(&design, &samples, parameters.thresholds.split_above);
+    // Divisions need all keys: the pieces of a partition do not show which distant keys belong together.
+    let divisions = divisions(&design, &samples);
+    pieces.extend(divisions.iter().flat_map(|one| one.starts.iter().copied()));
+    pieces.sort_unstable();
+    pieces.dedup();
+    let mut others: Vec<OtherRegime<u32>> = others
+        .iter()
+        .map(|other| OtherRegime {
+            id: other.id,
+            weight: other.weight,
+            samples: ranked(&other.samples),
+            rate_s: other.rate_s,
+            population: other.population,
+        })
+        .collect();
+    let samples = coarse_by(&pieces, &samples);
+    for other in &mut others {
+        pieces.extend(starts(&design, &other.samples, parameters.thresholds.split_above));
+    }
+    pieces.sort_unstable();
+    pieces.dedup();
+    for other in &mut others {
+        other.samples = coarse_by(&pieces, &other.samples);
+    }
+    let expected = Expected { lasts_s, others: &others };
     let Situation { rate_s, population, cost, behind, cpu_weight, .. } = *situation;
-    let situation = Situation { samples: &samples, rate_s, population, cost, behind, cpu_weight };
+    let situation =
+        Situation { samples: &samples, rate_s, population, cost, behind, cpu_weight, expected };
     let held_by = |layout: &Layout<u32>| {
         let layout = ranks.named(layout);
         let ranks = &ranks;
@@ -238,12 +295,15 @@ pub fn decide<K: Key>(
     let again: Vec<u32> = again.iter().map(|key| ranks.nearest(key)).collect();
     let mut triggers = triggers(&samples, parameters.triggers, dice);
     triggers.extend(again.iter().flat_map(|key| heaviest(&samples, key)));
-    let decided = decide_ranked(&design, &situation, parameters, held_by, &triggers);
+    let origins = Origins { triggers, divisions };
+    let decided = decide_ranked(&design, &situation, parameters, held_by, &origins);
     let named = |plan: Considered<u32>| Considered {
         trigger: plan.trigger.map(|rank| ranks.key(rank)),
         site: plan.site,
         operators: plan.operators.iter().map(|operator| ranks.operator(operator)).collect(),
         latency_us: plan.latency_us,
+        work_us: plan.work_us,
+        takes_back: plan.takes_back,
         benefit_us: plan.benefit_us,
         cost_us: plan.cost_us,
         rejected: plan.rejected.map(|rejected| rejected.named(&ranks)),
@@ -255,16 +315,24 @@ pub fn decide<K: Key>(
     }
 }
 
-/// `held_by` says of a design which operators are held back.
-fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<String>>(
+/// The transactions and divisions for which plans are made.
+struct Origins<K> {
+    /// Indexes of sampled transactions.
+    triggers: BTreeSet<usize>,
+    /// Divisions of busy sites.
+    divisions: Vec<Division<K>>,
+}
+
+/// Decides on one design. `held_by` returns, for a design, the function that says which operators are held back.
+fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
     held_by: impl Fn(&Layout<K>) -> H,
-    triggers: &BTreeSet<usize>,
+    origins: &Origins<K>,
 ) -> Decided<K> {
     let before = price(layout, situation);
-    let looked = look(layout, &before, situation, parameters, triggers, &held_by(layout));
+    let looked = look(layout, &before, situation, parameters, origins, &held_by(layout));
     let (mut paying, mut others): (Vec<_>, Vec<_>) =
         looked.into_iter().partition(|plan| plan.rejected.is_none());
     let (mut design, mut design_price) = (layout.clone(), before.clone());
@@ -281,11 +349,11 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<String>>(
         let changed: BTreeSet<&K> =
             best.operators.iter().map(|operator| layout.of(operator.key()).0).collect();
         let is_changed = |operator: &Operator<K>| changed.contains(layout.of(operator.key()).0);
-        // Behind it the others save something else.
+        // After the chosen plan the others save different amounts.
         let accesses = Accesses::counted(&Numbered::new(&design), situation.samples);
         design_price = price_by(&accesses, &design, situation);
         let (layout, before, held) = (&design, &design_price, &held_by(&design));
-        let by = Weighing { layout, before, situation, parameters, accesses: &accesses, held };
+        let by = Weighing::new(layout, before, situation, parameters, &accesses, held);
         for plan in paying.iter_mut().filter(|plan| plan.rejected.is_none()) {
             if plan.operators.iter().any(is_changed) || !by.is_possible(&plan.operators) {
                 plan.rejected = Some(Rejected::Another);
@@ -303,7 +371,7 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<String>>(
     Decided { considered: chosen, before, after: design_price }
 }
 
-/// Draws samples by their weights, each once at most.
+/// Draws samples with probability proportional to their weights. Returns their indexes, each at most once.
 fn triggers<K>(
     samples: &[(f64, Sample<K>)],
     many: usize,
@@ -321,17 +389,17 @@ fn triggers<K>(
         let at = dice.random::<f64>() * sum;
         sums.partition_point(|sum| *sum <= at)
     };
-    // The last one has no sum above it, where that was rounded.
+    // Rounding can put a draw above the last sum.
     (0..many).map(one).filter(|one| *one < samples.len()).collect()
 }
 
-/// The key that a trigger is told by.
+/// Returns the key that identifies a trigger.
 fn first_key<K>(sample: &Sample<K>) -> Option<&K> {
     sample.writes.first().or(sample.reads.first().map(|(from, _)| from))
 }
 
-/// The samples with most weight, one that writes and one that only reads, of those that begin with the last key up to
-/// this one.
+/// Returns the indexes of the heaviest sample that writes and of the heaviest that only reads, among those whose first
+/// key is the greatest one up to `key`.
 fn heaviest<K: Key>(samples: &[(f64, Sample<K>)], key: &K) -> impl Iterator<Item = usize> {
     let firsts = samples.iter().filter_map(|(_, sample)| first_key(sample));
     let last = firsts.filter(|first| *first <= key).max();
@@ -346,24 +414,24 @@ fn heaviest<K: Key>(samples: &[(f64, Sample<K>)], key: &K) -> impl Iterator<Item
     both.into_iter().flatten().flatten()
 }
 
-/// Looks at all plans of the triggers by one design.
+/// Weighs all plans of the origins on one design.
 fn look<K: Key>(
     layout: &Layout<K>,
     before: &Price,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
-    triggers: &BTreeSet<usize>,
-    held: &dyn Fn(&Operator<K>) -> Option<String>,
+    origins: &Origins<K>,
+    held: &dyn Fn(&Operator<K>) -> Option<Hold>,
 ) -> Vec<Considered<K>> {
     let numbered = Numbered::new(layout);
     let samples = situation.samples;
     let accesses = Accesses::of(&numbered, samples);
     let (numbered, thresholds) = (&numbered, &parameters.thresholds);
     let view = View::new(numbered, &accesses.statistics, samples, thresholds);
-    let by = Weighing { layout, before, situation, parameters, accesses: &accesses, held };
+    let by = Weighing::new(layout, before, situation, parameters, &accesses, held);
     let (mut considered, mut without_plan) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
-    for trigger in triggers {
+    for trigger in &origins.triggers {
         let (_, sample) = &samples[*trigger];
         let first = first_key(sample);
         for site in layout.sites().iter() {
@@ -380,6 +448,14 @@ fn look<K: Key>(
             }
         }
     }
+    for division in &origins.divisions {
+        for site in layout.sites().iter().filter(|site| *site != division.site) {
+            let first = division.starts.first();
+            let plans = move_half(&view, division, site);
+            let new = plans.into_iter().filter(|plan| seen.insert(plan.clone()));
+            considered.extend(new.map(|plan| by.weighed(first.cloned(), site, plan)));
+        }
+    }
     for removal in removals(&view) {
         if let Some(Operator::RemoveReplica(_, site)) = removal.first() {
             let site = *site;
@@ -388,92 +464,4 @@ fn look<K: Key>(
     }
     considered.append(&mut without_plan);
     considered
-}
-
-/// The basis on which plans are weighed: a design with its price, and the workload.
-struct Weighing<'w, K: Key> {
-    layout: &'w Layout<K>,
-    before: &'w Price,
-    situation: &'w Situation<'w, K>,
-    parameters: &'w Parameters,
-    accesses: &'w Accesses,
-    held: &'w dyn Fn(&Operator<K>) -> Option<String>,
-}
-
-impl<K: Key> Weighing<'_, K> {
-    /// A plan that nothing is known of.
-    fn untouched(
-        &self,
-        trigger: Option<K>,
-        site: Site,
-        operators: Vec<Operator<K>>,
-    ) -> Considered<K> {
-        let latency_us = (self.before.latency_us, self.before.latency_us);
-        let (benefit_us, cost_us, rejected) = (0.0, 0.0, None);
-        Considered { trigger, site, operators, latency_us, benefit_us, cost_us, rejected }
-    }
-
-    /// True if a plan for another design can be carried out on this one, within its limits.
-    fn is_possible(&self, operators: &[Operator<K>]) -> bool {
-        self.parameters.thresholds.keeps(self.layout, operators)
-    }
-
-    /// A plan with its benefit and cost, and why it is not to be chosen, if so.
-    fn weighed(
-        &self,
-        trigger: Option<K>,
-        site: Site,
-        operators: Vec<Operator<K>>,
-    ) -> Considered<K> {
-        let Self { layout, before, situation, parameters, accesses, held } = self;
-        let mut plan = self.untouched(trigger, site, operators);
-        if let Some(why) = plan.operators.iter().find_map(held) {
-            plan.rejected = Some(Rejected::Held(why));
-            return plan;
-        }
-        let costed = plan_cost(layout, &plan.operators, situation, before, &accesses.statistics);
-        let (after, cost_us) = costed.expect("a plan can be applied to its design");
-        let moves_boundary =
-            |one: &Operator<K>| matches!(one, Operator::Split(_) | Operator::Merge(_));
-        let after_price = if plan.operators.iter().any(moves_boundary) {
-            price(&after, situation)
-        } else {
-            price_by(accesses, &after, situation)
-        };
-        let saved_us = before.total_us - after_price.total_us;
-        plan.latency_us.1 = after_price.latency_us;
-        plan.benefit_us = saved_us * situation.rate_s * parameters.horizon_s;
-        plan.cost_us = cost_us;
-        let grows = |site: &Site| after.bytes_at(*site) > layout.bytes_at(*site);
-        let full = parameters.memory_max.and_then(|max| {
-            layout.sites().iter().find(|site| grows(site) && after.bytes_at(*site) > max)
-        });
-        plan.rejected = if let Some(site) = full {
-            Some(Rejected::Memory(site))
-        } else if plan.net_us(parameters.lambda) <= 0.0 {
-            Some(Rejected::DoesNotPay)
-        } else if saved_us < parameters.least_gain(layout.sites().len()) * before.total_us {
-            Some(Rejected::TooLittle)
-        } else {
-            None
-        };
-        plan
-    }
-}
-
-/// Weighs one plan by itself, which can be applied to the design: its benefit and cost, and why it does not pay, if so.
-/// Nothing holds it back.
-#[must_use]
-pub fn weigh<K: Key>(
-    layout: &Layout<K>,
-    before: &Price,
-    situation: &Situation<'_, K>,
-    parameters: &Parameters,
-    site: Site,
-    operators: &[Operator<K>],
-) -> Considered<K> {
-    let accesses = &Accesses::of(&Numbered::new(layout), situation.samples);
-    let held = &|_: &Operator<K>| None;
-    let by = Weighing { layout, before, situation, parameters, accesses, held };
-    by.weighed(None, site, operators.to_vec())
 }

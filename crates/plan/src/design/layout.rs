@@ -1,44 +1,44 @@
-//! A physical design as the planner sees it: partitions by where they begin, their masters and replicas.
+//! A physical design as the planner models it: partitions by their starts, with their masters and replicas.
 //!
-//! The planner tries operators (§3.1) on copies of it: what an operator cannot do here, the store would
-//! refuse.
+//! The planner applies operators (§3.1) to copies of the design. The store would refuse an operator that is impossible
+//! here.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use super::site_set::SiteSet;
 
-/// A site, by number.
+/// Number of a site.
 pub type Site = u16;
 
-/// The requirements on a key.
+/// The requirements on the type of keys.
 pub trait Key: Ord + Clone + Debug {}
 
 impl<T: Ord + Clone + Debug> Key for T {}
 
-/// A partition; where it begins is its key in the [`Layout`].
+/// A partition; its start is its key in the [`Layout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The site that writes it.
+    /// The site that masters the partition: writes run there.
     pub master: Site,
-    /// The sites that have copies, besides.
+    /// The sites that have replicas, without the master.
     pub replicas: SiteSet,
-    /// Its rows, about.
+    /// Approximate number of rows.
     pub rows: u64,
-    /// Their bytes, about.
+    /// Approximate size of the rows, in bytes.
     pub bytes: u64,
-    /// The site that has to be its master.
+    /// The site to which the partition is pinned as its master; `None` if it is not pinned.
     pub pin: Option<Site>,
 }
 
 impl Partition {
-    /// True if a site has a copy.
+    /// True if a site has a copy, as the master or as a replica.
     #[must_use]
     pub fn is_at(&self, site: Site) -> bool {
         self.master == site || self.replicas.contains(site)
     }
 
-    /// The sites that have a copy.
+    /// Returns the sites that have a copy, including the master.
     #[must_use]
     pub fn copies(&self) -> SiteSet {
         self.replicas.union(SiteSet::only(self.master))
@@ -52,20 +52,20 @@ impl Partition {
 /// One change of a design (§3.1).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator<K> {
-    /// The partition of this key becomes two, the second of which begins there.
+    /// Splits the partition of this key in two; the second part begins at the key.
     Split(K),
-    /// The partition that begins here and the next one become one.
+    /// Merges the partition that begins at this key with the next one.
     Merge(K),
-    /// A site gets a copy of the partition that begins here.
+    /// Gives a site a replica of the partition that begins at this key.
     AddReplica(K, Site),
-    /// It loses it.
+    /// Removes a site's replica of the partition that begins at this key.
     RemoveReplica(K, Site),
-    /// A site that has a copy becomes the master; the master keeps a copy.
+    /// Makes a site with a replica of the partition that begins at this key its master; the old master keeps a replica.
     Remaster(K, Site),
 }
 
 impl<K: Key> Operator<K> {
-    /// Returns the start of the partition that it changes; of a split, the key that it splits at.
+    /// Returns the start of the partition that the operator changes; for a split, the key at which it splits.
     #[must_use]
     pub fn key(&self) -> &K {
         match self {
@@ -81,24 +81,24 @@ impl<K: Key> Operator<K> {
 /// Why an operator cannot be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
-    /// No partition begins there.
+    /// No partition begins at the key.
     #[error("no partition begins there")]
     NoPartition,
     /// A split at the first key, or a merge of the last partition.
     #[error("there is nothing on one side of it")]
     NothingThere,
-    /// Two partitions to be merged have other masters, replicas or pins.
+    /// Two partitions to be merged have different masters, replicas or pins.
     #[error("the two partitions have different masters, replicas or pins")]
     NotAlike,
-    /// The site has a copy already, or none.
+    /// The site already has the copy to be added, or does not have the replica that is needed.
     #[error("the site has a copy already, or has none")]
     WrongSite,
-    /// It is pinned to another site.
+    /// The partition is pinned to another site.
     #[error("the partition is pinned to another site")]
     Pinned,
 }
 
-/// A design: partitions cover all keys, from the least on.
+/// A design: partitions that cover all keys from the least one on, and the sites.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout<K> {
     partitions: BTreeMap<K, Partition>,
@@ -106,7 +106,7 @@ pub struct Layout<K> {
 }
 
 impl<K: Key> Layout<K> {
-    /// Partitions by where they begin, the first at the least key, and the sites that are alive.
+    /// Creates a design of partitions by their starts, the first at the least key, and of the live sites.
     ///
     /// # Panics
     /// If there is no partition or no site.
@@ -116,7 +116,7 @@ impl<K: Key> Layout<K> {
         Self { partitions, sites }
     }
 
-    /// The partitions, in the order of their keys.
+    /// Returns the partitions with their starts, in key order.
     pub fn partitions(&self) -> impl DoubleEndedIterator<Item = (&K, &Partition)> {
         self.partitions.iter()
     }
@@ -127,32 +127,32 @@ impl<K: Key> Layout<K> {
         self.partitions.len()
     }
 
-    /// Never: a design has a partition.
+    /// Returns false: a design has at least one partition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.partitions.is_empty()
     }
 
-    /// The sites that are alive.
+    /// Returns the live sites.
     #[must_use]
     pub fn sites(&self) -> SiteSet {
         self.sites
     }
 
-    /// The partition that a key belongs to, and where it begins.
+    /// Returns the partition that a key belongs to, and its start.
     #[must_use]
     pub fn of(&self, key: &K) -> (&K, &Partition) {
         let found = self.partitions.range(..=key).next_back();
         found.or_else(|| self.partitions.iter().next()).expect("there is a partition")
     }
 
-    /// The partition that begins at a key.
+    /// Returns the partition that begins at a key; `None` if none does.
     #[must_use]
     pub fn at(&self, start: &K) -> Option<&Partition> {
         self.partitions.get(start)
     }
 
-    /// The partitions that have keys from `start` on, up to `end`, exclusive.
+    /// Returns the partitions that have keys from `start` up to `end`, exclusive; without an end, up to the last key.
     pub fn within<'a>(
         &'a self,
         start: &K,
@@ -166,20 +166,20 @@ impl<K: Key> Layout<K> {
             .map(|(_, found)| found)
     }
 
-    /// Returns the partition behind one, with its start.
+    /// Returns the partition after the key `start`, with its own start; `None` if there is none.
     #[must_use]
     pub fn next(&self, start: &K) -> Option<(&K, &Partition)> {
         let bounds = (std::ops::Bound::Excluded(start), std::ops::Bound::Unbounded);
         self.partitions.range::<K, _>(bounds).next()
     }
 
-    /// Bytes that a site holds, replicas included.
+    /// Returns the number of bytes that a site holds, replicas included.
     #[must_use]
     pub fn bytes_at(&self, site: Site) -> u64 {
         self.partitions.values().filter(|one| one.is_at(site)).map(|one| one.bytes).sum()
     }
 
-    /// True if two partitions, the second right behind the first, can be merged.
+    /// True if the partition that begins at `start` and the next one can be merged.
     #[must_use]
     pub fn are_alike(&self, start: &K) -> bool {
         match (self.partitions.get(start), self.next(start)) {

@@ -1,33 +1,35 @@
-//! Plans: what would let a transaction run at a site, and what else would be good there (MorphoSys, §5.3.3).
+//! Candidate plans: operators that let a transaction run at a site, and others that may be good there (MorphoSys,
+//! §5.3.3).
 //!
-//! A plan begins with what is *necessary*: the site becomes the master of all that the transaction writes and
-//! gets a copy of all that it reads. Then comes what may be *beneficial* for the partitions of the transaction:
-//! a split of one that is accessed far more than the others, a merge of two that hardly are, and masters and
-//! replicas of partitions that are accessed together with these. Whether it pays is not decided here but by
-//! the price of the design that would be ([`super::decide`]).
+//! A plan begins with the *necessary* operators: the site becomes the master of all that the transaction writes, and
+//! gets a copy of all that it reads. Then follow operators that may be *beneficial* for the partitions of the
+//! transaction: a split of one that is accessed far more than the others, a merge of two that are hardly accessed, and
+//! masters and replicas of partitions that are accessed together with these. Whether a plan pays is not decided here
+//! but by the price of the resulting design ([`super::decide`]).
 //!
 //! Invariants:
-//! - A plan can be applied to the design it was made for, in its order, or there is none.
-//! - A partition is split only above 1.5 times the mean access and merged only below half of it with its
-//!   neighbour likewise: so no merge undoes a split, nor the reverse, unless the workload changes.
+//! - A plan can be applied, in order, to the design that it was made for.
+//! - A partition is split only above 1.5 times the mean access, and merged only if it and its neighbour are below half
+//!   of the mean: so no merge undoes a split, nor the reverse, unless the workload changes.
 
 use std::collections::BTreeMap;
 
+use super::division::Division;
 use super::layout::{Key, Layout, Operator, Site};
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
-/// Thresholds of plans; the defaults are those of the paper's successor.
+/// Thresholds for making plans; the defaults are those of the paper's successor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// A partition with more than this times the mean access may be split.
+    /// A partition with more than this multiple of the mean access may be split.
     pub split_above: f64,
-    /// Two partitions with less than this times the mean access each may be merged.
+    /// Two neighbouring partitions, each with less than this multiple of the mean access, may be merged.
     pub merge_below: f64,
-    /// Partitions belong together when both probabilities are at least this.
+    /// Partitions belong together if both conditional probabilities of access are at least this (0..1).
     pub together_min: f64,
-    /// A design has no more partitions than this.
+    /// Most partitions of a design.
     pub partitions_max: usize,
-    /// A partition has no more replicas than this.
+    /// Most replicas of a partition, its master not counted.
     pub replicas_max: usize,
 }
 
@@ -44,9 +46,9 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// True if operators that are carried out on a design, one after the other, keep to its limits: a design
-    /// that exceeds one already may not exceed it further. A partition that moves has one replica more until
-    /// its old master has given its copy up.
+    /// True if operators that are executed on a design, in order, are possible and keep to its limits: a design that
+    /// exceeds one already may not exceed it further. A partition that moves has one replica more until its old master
+    /// has given its copy up.
     #[must_use]
     pub fn keeps<K: Key>(&self, before: &Layout<K>, operators: &[Operator<K>]) -> bool {
         let mut layout = before.clone();
@@ -71,7 +73,8 @@ impl Thresholds {
 }
 
 impl Thresholds {
-    /// The same where it is not known yet whether others were carried out: these count as done if they still can be.
+    /// True if operators keep to the limits while the outcome of the `unsettled` ones is unknown: these count as
+    /// executed if they still can be.
     #[must_use]
     pub fn keeps_beside<'k, K: Key + 'k>(
         &self,
@@ -84,8 +87,8 @@ impl Thresholds {
         self.keeps(&layout, operators)
     }
 
-    /// The operators that take back the copies that a plan made which was not carried out to its end, of partitions with more than
-    /// there may be by the design now.
+    /// Returns the operators that remove the replicas that an unfinished plan added, from partitions that have more
+    /// replicas now than they may have.
     pub fn surplus<'k, K: Key + 'k>(
         &'k self,
         now: &'k Layout<K>,
@@ -95,7 +98,7 @@ impl Thresholds {
             let Operator::AddReplica(key, site) = operator else { return None };
             let (start, partition) = now.of(key);
             let replicas = partition.replicas;
-            // It may have become the master meanwhile: then the old one has the copy that is too many.
+            // If the site has become the master meanwhile, the surplus replica is at the old master.
             let copy = match partition.master == *site {
                 true => replicas.iter().next(),
                 false => replicas.contains(*site).then_some(*site),
@@ -105,8 +108,8 @@ impl Thresholds {
         })
     }
 
-    /// True if operators that were carried out have left a partition with a replica too many, by the design
-    /// now: the rest of their plan was not carried out.
+    /// True if executed operators have left a partition with a replica too many on the present design: the rest of
+    /// their plan was not executed.
     #[must_use]
     pub fn are_exceeded_by<K: Key>(&self, now: &Layout<K>, done: &[Operator<K>]) -> bool {
         let added = done.iter().filter(|one| matches!(one, Operator::AddReplica(..)));
@@ -115,23 +118,23 @@ impl Thresholds {
     }
 }
 
-/// A design with the statistics of what was sampled by it.
+/// A design with the statistics of the samples on it, from which plans are made.
 #[derive(Clone, Debug)]
 pub struct View<'v, K> {
-    /// The partitions by number.
+    /// The design, with its partitions numbered.
     pub numbered: &'v Numbered<'v, K>,
-    /// Their statistics.
+    /// Access statistics of the partitions.
     pub statistics: &'v Statistics,
-    /// The samples that these are told from.
+    /// The samples from which the statistics were computed.
     pub samples: &'v [(f64, Sample<K>)],
-    /// The thresholds.
+    /// Thresholds for making plans.
     pub thresholds: &'v Thresholds,
-    /// For each partition that may be split: the best key for it.
+    /// The best split key of each partition that may be split, by the partition's number.
     splits: BTreeMap<usize, K>,
 }
 
 impl<'v, K: Key> View<'v, K> {
-    /// A view of a design; its statistics are those of the samples by it.
+    /// Creates a view of a design; `statistics` are those of `samples` on that design.
     #[must_use]
     pub fn new(
         numbered: &'v Numbered<'v, K>,
@@ -147,22 +150,22 @@ impl<'v, K: Key> View<'v, K> {
 /// Why there is no plan for a transaction at a site.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlan<K: std::fmt::Debug> {
-    /// A partition that it writes is pinned elsewhere.
+    /// A partition that the transaction writes is pinned to another site: the partition's start, and that site.
     #[error("the partition at {0:?} is pinned to site {1}")]
     Pinned(K, Site),
-    /// A partition has as many replicas as it may have.
+    /// The partition that begins at this key has as many replicas as it may have.
     #[error("the partition at {0:?} may have no more replicas")]
     Replicas(K),
 }
 
-/// A growing plan, and the design that it leads to.
+/// A plan under construction, and the design that it leads to.
 struct Growing<K> {
     operators: Vec<Operator<K>>,
     layout: Layout<K>,
 }
 
 impl<K: Key> Growing<K> {
-    /// Adds an operator, if it is possible behind the others.
+    /// Adds an operator if it is possible after the others. Returns true if it was added.
     fn add(&mut self, operator: Operator<K>) -> bool {
         let is_possible = self.layout.apply(&operator).is_ok();
         if is_possible {
@@ -185,10 +188,10 @@ impl<K: Key> Growing<K> {
         if partition.master == site {
             return true;
         }
-        // The old master keeps a copy: with room for none it is removed.
+        // The old master keeps a replica; without room for one more, that replica is removed.
         let (old, is_full) = (partition.master, partition.replicas.len() >= replicas_max);
         let has_copy = partition.is_at(site);
-        // One that has too many already, because a plan was not carried out to its end, gets no further one.
+        // A partition that has too many replicas already, because a plan was not finished, gets no further one.
         let has_room = partition.replicas.len() <= replicas_max;
         if partition.pin.is_some_and(|pin| pin != site)
             || !has_copy && !has_room
@@ -201,10 +204,10 @@ impl<K: Key> Growing<K> {
     }
 }
 
-/// The plan after which a transaction can run at a site: what is necessary, and nothing else.
+/// Returns the plan after which a transaction can run at a site: the necessary operators, and no others.
 ///
 /// # Errors
-/// Which limit forbids it.
+/// If a pin or the limit of replicas forbids it.
 pub fn necessary<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,
@@ -240,10 +243,10 @@ fn grown<K: Key>(
     Ok(growing)
 }
 
-/// The best keys to split partitions at that have more than their share: the median of the sampled accesses, in front
-/// of the first key of some transaction there, which so is not torn apart. A key with half of them or more begins a
-/// partition, and the next one the one behind it, so that a single hot row ends alone. A partition of which only one
-/// key was sampled has none.
+/// Returns the best split keys of the partitions that have more than their share of accesses: the median of the sampled
+/// accesses, in front of the first key of some transaction there, so that the transaction is not divided. A key with at
+/// least half of the accesses begins a partition, and the next split is at the key after it, so that a single hot row
+/// ends in a partition of its own. A partition of which only one key was sampled has no split key.
 fn splits<K: Key>(
     numbered: &Numbered<'_, K>,
     statistics: &Statistics,
@@ -276,14 +279,14 @@ fn splits<K: Key>(
     hot.into_iter().filter_map(key).collect()
 }
 
-/// Where a partition is split by the weights of keys in it.
+/// Returns the key at which a partition is split, by the weights of its keys; `None` if no key divides them.
 fn split_key<K: Key>(start: &K, weights: &BTreeMap<&K, f64>) -> Option<K> {
     let all: f64 = weights.values().sum();
     let mut before = 0.0;
     let mut keys = weights.iter().peekable();
     while let Some((key, weight)) = keys.next() {
         if before + weight >= all / 2.0 {
-            // In front of it, or behind, by which halves are more alike; in front where nothing lies before.
+            // In front of the key or after it, whichever makes the halves more alike, where both are possible.
             let next = keys.peek().map(|(next, _)| (**next).clone());
             let in_front = (before > 0.0 && *key > start).then(|| (**key).clone());
             let behind_is_better = all - before - weight > before;
@@ -294,19 +297,20 @@ fn split_key<K: Key>(start: &K, weights: &BTreeMap<&K, f64>) -> Option<K> {
     None
 }
 
-/// The mean access of a partition. While there are fewer partitions than sites, the mean of that many: a single
-/// partition has all accesses, and should be split.
+/// Returns the mean access of a partition, as a share of all accesses. With fewer partitions than sites it is the mean
+/// of as many partitions as sites: a single partition has all accesses, and should be split.
 #[must_use]
 pub fn mean_access<K: Key>(layout: &Layout<K>) -> f64 {
     let (partitions, sites) = (layout.len(), layout.sites().len());
     1.0 / partitions.max(sites) as f64
 }
 
-/// Plans for a transaction at a site: the necessary operators alone, then with what may be beneficial, each
-/// extension by itself and all together; those that differ. Which of them pays is decided by their prices.
+/// Returns the plans for a transaction at a site: the necessary operators alone, these with the masters and replicas of
+/// partitions that are accessed together, and splits and merges of the transaction's partitions. Equal plans are
+/// returned once. Which plan pays is decided by their prices.
 ///
 /// # Errors
-/// Which limit forbids that it runs there.
+/// If a pin or the limit of replicas forbids that the transaction runs there.
 pub fn plans<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,
@@ -329,8 +333,8 @@ pub fn plans<K: Key>(
     Ok(plans)
 }
 
-/// Piggy-backs masters of what is written together with what the transaction writes, and replicas of what is
-/// read with it, where the probabilities are high in both directions.
+/// Adds masters of partitions that are written together with those that the transaction writes, and replicas of
+/// partitions that are read together with its own, where the probabilities are high in both directions.
 fn together<K: Key>(view: &View<'_, K>, touched: &Touched, site: Site, growing: &mut Growing<K>) {
     let View { statistics, thresholds, numbered, .. } = view;
     let both = |forth: Given, back: Given, one: usize, two: usize| {
@@ -360,7 +364,7 @@ fn split<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> 
     view.splits.get(&partition).map(|key| vec![Operator::Split(key.clone())]).into_iter().collect()
 }
 
-/// A split whose one half goes to the site: here a split pays by what it lets the halves do.
+/// Returns plans that split a partition and give one half to the site: such a split pays by what it allows the halves.
 fn split_and_move<K: Key>(
     view: &View<'_, K>,
     partition: usize,
@@ -380,7 +384,44 @@ fn split_and_move<K: Key>(
     [start, key].into_iter().filter_map(move_one).collect()
 }
 
-/// Merges with either neighbour, if all are hardly accessed.
+/// Returns the plans by which half of the transactions of a site move to another one: splits at the starts of the runs,
+/// then the masters of the partitions written there. In one plan copies stay at the old site, in the other none do.
+/// Returns no plan where a limit or a pin forbids it.
+#[must_use]
+pub fn move_half<K: Key>(
+    view: &View<'_, K>,
+    division: &Division<K>,
+    site: Site,
+) -> Vec<Vec<Operator<K>>> {
+    let layout = view.numbered.layout;
+    let mut growing = Growing { operators: Vec::new(), layout: layout.clone() };
+    let inner = division.starts.iter().filter(|start| layout.at(start).is_none());
+    let is_split = inner.cloned().all(|start| growing.add(Operator::Split(start)));
+    if !is_split || growing.layout.len() > view.thresholds.partitions_max {
+        return Vec::new();
+    }
+    let written = view.samples.iter().flat_map(|(_, sample)| &sample.writes);
+    let mut moved: Vec<K> = written
+        .filter(|key| division.moves(key))
+        .map(|key| growing.layout.of(key))
+        .filter(|(_, partition)| partition.master == division.site)
+        .map(|(start, _)| start.clone())
+        .collect();
+    moved.sort_unstable();
+    moved.dedup();
+    let replicas_max = view.thresholds.replicas_max;
+    let is_moved = moved.iter().all(|start| growing.master_to(start, site, replicas_max));
+    if !is_moved || moved.is_empty() {
+        return Vec::new();
+    }
+    let with_copies = growing.operators.clone();
+    moved
+        .iter()
+        .for_each(|start| _ = growing.add(Operator::RemoveReplica(start.clone(), division.site)));
+    vec![with_copies, growing.operators]
+}
+
+/// Returns the merges with either neighbour, where both partitions are hardly accessed.
 fn merge<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> {
     let limit = view.thresholds.merge_below * mean_access(view.numbered.layout);
     let is_cold = |one: usize| view.statistics.accesses(one) < limit;
@@ -395,7 +436,7 @@ fn merge<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> 
     pairs.map(|first| vec![Operator::Merge(view.numbered.start(first).clone())]).collect()
 }
 
-/// Replicas that might be removed: each alone.
+/// Returns a plan for each replica, which removes it.
 pub fn removals<'v, K: Key>(view: &'v View<'v, K>) -> impl Iterator<Item = Vec<Operator<K>>> + 'v {
     view.numbered.layout.partitions().flat_map(|(start, one)| {
         one.replicas.iter().map(|site| vec![Operator::RemoveReplica(start.clone(), site)])

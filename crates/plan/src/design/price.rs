@@ -1,82 +1,86 @@
-//! The price of a design: what transactions like the sampled ones would take by it (MorphoSys, §5.3.2).
+//! The price of a design: the predicted cost of transactions like the sampled ones (MorphoSys, §5.3.2).
 //!
-//! Each sample runs where the router would run it: at the site that masters all that it writes and has all that
-//! it reads; a sample that only reads, at the site with the least load of those that have what it reads. Where there is no
-//! such site the design changes first, and the sample pays for that: so a design that needs no changes in
-//! future is credited with them, and one that brings them about is debited. From where samples run follows the
-//! load of each site ([`CostModel::cpu`]), from that the queue at each ([`super::queues`]), from that the wait for
-//! service, and from that the latency.
+//! Each sample runs where the router would run it: at the site that masters all that it writes and has copies of all
+//! that it reads. A sample that only reads runs at the least loaded of the sites that have copies of all that it reads.
+//! Where there is no such site the design changes first, and the sample pays for that: so a design that needs no future
+//! changes is credited with them, and one that causes them is debited. The sites of the samples give the load of each
+//! site ([`CostModel::cpu`]), that gives the queue at each ([`super::queues`]), that gives the wait for service, and
+//! that gives the latency.
 
 use std::collections::BTreeMap;
 
 use super::cost::{CostModel, Inputs, Operation};
 use super::layout::{Key, Layout, Operator, Partition, Site};
 use super::queues::{queues, slowed};
+use super::regimes::Expected;
 use super::site_set::SiteSet;
 use super::updates::Updates;
 use super::workload::{Accesses, Numbered, Sample, Statistics, Touched};
 
-/// The default weight of a µs of a site's processor, against a µs of latency.
+/// Default weight of a µs of a site's CPU time, relative to a µs of latency.
 pub const CPU_WEIGHT: f64 = 0.5;
 
-/// The workload and the state of the sites, apart from the design.
+/// The workload and the state of the sites, independent of the design.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a, K> {
-    /// Transactions like those to come, each with its weight.
+    /// Transactions that stand for the expected ones, each with its weight.
     pub samples: &'a [(f64, Sample<K>)],
     /// Transactions a second.
     pub rate_s: f64,
-    /// Transactions that are under way at once, at all sites.
+    /// Number of concurrent transactions, at all sites.
     pub population: f64,
-    /// The model of their costs.
+    /// The model of the costs of transactions and operators.
     pub cost: &'a CostModel,
-    /// Log entries that each site is behind.
+    /// Log lag of each site, in entries.
     pub behind: &'a BTreeMap<Site, f64>,
-    /// The weight of a µs of a site's processor, against a µs that a transaction takes. Without it a replica
-    /// that is not read would cost nothing wherever its site has time.
+    /// Weight of a µs of a site's CPU time, relative to a µs of latency. Without it an unread replica would cost
+    /// nothing where its site has idle time.
     pub cpu_weight: f64,
+    /// The workload that is expected after the present moment.
+    pub expected: Expected<'a, K>,
 }
 
 /// The price of a design.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Price {
-    /// The mean latency of a transaction, in µs, design changes that it waits for included.
+    /// Mean latency of a transaction, in µs, including the design changes that it waits for.
     pub latency_us: f64,
-    /// The processor time of all sites for a transaction, in µs.
+    /// CPU time of all sites per transaction, in µs.
     pub work_us: f64,
-    /// Both, as they count.
+    /// Latency plus weighted CPU time of a transaction, in µs.
     pub total_us: f64,
-    /// The predicted CPU of each site, in cores.
+    /// Predicted load of each site, as a share of the CPU that it has.
     pub cpu: BTreeMap<Site, f64>,
-    /// The predicted number of transactions at each site.
+    /// Predicted mean number of transactions at each site.
     pub queues: BTreeMap<Site, f64>,
-    /// The predicted work ahead of one wait at each site, in µs: see [`Inputs::ahead_us`].
+    /// Predicted work ahead of one wait at each site, in µs: see [`Inputs::ahead_us`].
     pub ahead_us: BTreeMap<Site, f64>,
-    /// The inputs of the CPU prediction for each site: rows read, rows written and rows applied for others, a
-    /// second.
+    /// Predicted rows read, rows written and rows applied for other masters at each site, per second: the inputs of
+    /// [`CostModel::cpu`].
     pub loads: BTreeMap<Site, [f64; 3]>,
-    /// The share of transactions that a site can run without a change.
+    /// Share (0..1) of transactions that a site can run without a design change.
     pub single_site: f64,
 }
 
-/// A sample at a site: with what weight, and what has to be done before.
+/// A sample placed at a site, with the design changes that the site needs first.
 struct Placed {
     sample: usize,
     weight: f64,
     site: usize,
-    /// Replicas and masters that the site has to get first.
+    /// Number of replicas that the site has to get first.
     replicas: u32,
+    /// Number of partitions whose master the site has to become first.
     masters: u32,
 }
 
-/// Prices a design.
+/// Returns the price of a design.
 #[must_use]
 pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price {
     let accesses = Accesses::counted(&Numbered::new(layout), situation.samples);
     price_by(&accesses, layout, situation)
 }
 
-/// Prices a design by the accesses to its partitions, which are those of any design with the same partitions.
+/// Returns the price of a design, by accesses that were counted on a design with the same partition boundaries.
 #[must_use]
 pub fn price_by<K: Key>(
     Accesses { touched, statistics }: &Accesses,
@@ -86,7 +90,7 @@ pub fn price_by<K: Key>(
     let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
     let sites: Vec<Site> = layout.sites().iter().collect();
     let mut placed = Vec::with_capacity(touched.len());
-    // Reads that several sites can run.
+    // Samples that several sites can run: these only read.
     let mut roaming: Vec<(usize, SiteSet)> = Vec::new();
     let (mut able_weight, mut all_weight) = (0.0, 0.0);
     for (sample, ((weight, _), touched)) in situation.samples.iter().zip(touched).enumerate() {
@@ -117,7 +121,7 @@ pub fn price_by<K: Key>(
         cpu[site] = situation.cost.cpu.predict(loads[site]);
         placed.push(Placed { sample, weight: *weight, site, replicas: 0, masters: 0 });
     }
-    // The processor time that a site uses without any work is no demand of a transaction.
+    // CPU time that a site uses when idle is not a demand of transactions.
     let idle = situation.cost.cpu.predict([0.0; 3]);
     let own = |load: &[f64; 3]| situation.cost.cpu.predict([load[0], load[1], 0.0]) - idle;
     let demands: Vec<f64> = loads.iter().map(|load| own(load).max(0.0)).collect();
@@ -176,8 +180,8 @@ fn kind(touched: &Touched) -> Operation {
     Operation::Transaction { reads: !touched.reads.is_empty(), writes: !touched.writes.is_empty() }
 }
 
-/// The work ahead of one wait at each site: the transactions there, times what one needs of the site, divided by
-/// the waits of one.
+/// Returns the work ahead of one wait at each site, in µs: the number of transactions there, times the time that one
+/// needs of the site, divided by the number of waits of one.
 fn ahead_us<K>(
     situation: &Situation<'_, K>,
     touched: &[Touched],
@@ -204,14 +208,14 @@ fn ahead_us<K>(
     (0..demands.len()).map(of).collect()
 }
 
-/// The sites that can run a transaction without a change.
+/// Returns the sites that can run a transaction without a design change.
 fn able(touched: &Touched, partitions: &[&Partition], sites: SiteSet) -> SiteSet {
     let readable = touched.reads.iter().map(|read| partitions[*read].copies());
     let writable = touched.writes.iter().map(|write| SiteSet::only(partitions[*write].master));
     readable.chain(writable).fold(sites, SiteSet::intersection)
 }
 
-/// Counts the replicas and the masters that a site lacks for a transaction.
+/// Returns how many replicas and how many masters a site lacks for a transaction.
 fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32) {
     let missing = touched.reads.iter().chain(&touched.writes);
     let replicas = missing.filter(|one| !partitions[**one].is_at(site)).count();
@@ -219,7 +223,7 @@ fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32)
     (replicas as u32, masters as u32)
 }
 
-/// Rows read, rows written and rows applied for others, a second, of each site.
+/// Returns the rows read, rows written and rows applied for other masters at each site, per second.
 fn loads<K>(
     situation: &Situation<'_, K>,
     sites: SiteSet,
@@ -246,8 +250,8 @@ fn loads<K>(
     loads
 }
 
-/// Returns what an operator's cost is told from: by the partition that it changes, the work ahead at the sites and what
-/// they are behind, and the share of writes that the partition has.
+/// Returns the inputs from which an operator's cost is predicted: the partition that it changes, the work ahead at the
+/// sites in µs, the log lag of the sites in entries, and the partition's share of writes (`contention`).
 #[must_use]
 pub fn inputs_of<K>(
     operator: &Operator<K>,
@@ -277,11 +281,11 @@ pub fn inputs_of<K>(
     }
 }
 
-/// Applies the operators of a plan to the present design, one after the other, and predicts their cost
-/// (§5.3). Returns the design after them, and the cost in µs.
+/// Applies the operators of a plan to the present design, in order, and predicts their cost (§5.3). Returns the
+/// resulting design, and the cost in µs.
 ///
 /// # Errors
-/// The operator that is impossible, and why.
+/// If an operator is impossible: the reason.
 pub fn plan_cost<K: Key>(
     layout: &Layout<K>,
     operators: &[Operator<K>],

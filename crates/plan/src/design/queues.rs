@@ -1,16 +1,18 @@
-//! Queues of transactions: the mean number at each site, by the demands of a transaction on each site.
+//! Queue lengths: the mean number of transactions at each site, from the demands of a transaction on each site.
 //!
-//! The store is a closed network of queues, one for each site: as many transactions are under way as were measured,
-//! and each visits sites by the design. Mean-value analysis in Schweitzer's approximation: a transaction that
-//! arrives at a site finds (N − 1)/N of the mean queue, so R = D · (1 + Q · (N − 1)/N), X = N/ΣR, Q = X · R. A site
-//! that demands most so has nearly all of them, as soon as there are some, which a function of a site's processor
-//! load alone cannot say: that is 1 with two waiting transactions, and with two hundred.
+//! The store is modelled as a closed network of queues, one for each site: the number of concurrent transactions is the
+//! measured one, and the design decides which sites each visits. The lengths are computed by mean-value analysis in
+//! Schweitzer's approximation: a transaction that arrives at a site finds (N − 1)/N of the mean queue, so R = D · (1 +
+//! Q · (N − 1)/N), X = N/ΣR, Q = X · R. So the site with the largest demand has nearly all transactions as soon as
+//! there are some. A function of a site's CPU load alone cannot show that: the load is 1 with two waiting transactions,
+//! and with two hundred.
 
-/// Steps until queues change no more.
+/// Most iterations.
 const STEPS_MAX: usize = 200;
+/// The iteration ends when each queue changes by less than this share of the population.
 const CHANGE_MIN: f64 = 1e-4;
 
-/// The mean queue at each site, of a population, by demands in any one unit.
+/// Returns the mean number of transactions at each site, for a population and for demands in any one unit.
 #[must_use]
 pub fn queues(demands: &[f64], population: f64) -> Vec<f64> {
     let all: f64 = demands.iter().sum();
@@ -39,9 +41,9 @@ pub fn queues(demands: &[f64], population: f64) -> Vec<f64> {
     queues
 }
 
-/// Returns the demands of a transaction on sites that have other work besides: updates that they apply for
-/// other masters. No transaction waits for these updates, but each waits behind them. The work of both grows
-/// with the throughput, of which the busiest site allows no more than it has time for.
+/// Returns the demands of a transaction on sites that have other work, too: `besides`, the updates that they apply for
+/// other masters. No transaction waits for these updates, but each queues after them. Both kinds of work grow with the
+/// throughput, which the busiest site limits.
 #[must_use]
 pub fn slowed(demands: &[f64], besides: &[f64]) -> Vec<f64> {
     let both = || demands.iter().zip(besides);
@@ -56,7 +58,7 @@ mod tests {
 
     use super::{queues, slowed};
 
-    /// Exact mean-value analysis, by populations from one on.
+    /// Returns the queues by exact mean-value analysis, for populations from one on.
     fn exact(demands: &[f64], population: usize) -> Vec<f64> {
         let mut queues = vec![0.0; demands.len()];
         for many in 1..=population {

@@ -1,18 +1,24 @@
-//! Keys as numbers in their order: deciding compares keys by the million, and numbers are compared at once.
+//! Keys replaced by their ranks: a decision compares millions of keys, and numbers are compared fastest.
 
 use super::layout::{Key, Layout, Operator, Partition};
 use super::plans::NoPlan;
 use super::workload::Sample;
 
-/// The keys of a design and of samples, in order; a key's number is its place.
+/// The keys of a design and of samples, in order; the rank of a key is its index.
 pub(super) struct Ranks<K> {
     keys: Vec<K>,
 }
 
 impl<K: Key> Ranks<K> {
-    pub(super) fn of(layout: &Layout<K>, samples: &[(f64, Sample<K>)]) -> Self {
+    pub(super) fn of<'s>(
+        layout: &Layout<K>,
+        samples: impl Iterator<Item = &'s (f64, Sample<K>)>,
+    ) -> Self
+    where
+        K: 's,
+    {
         let starts = layout.partitions().map(|(start, _)| start);
-        let sampled = samples.iter().flat_map(|(_, sample)| {
+        let sampled = samples.flat_map(|(_, sample)| {
             let ends = |(from, end): &'_ (K, Option<K>)| [Some(from.clone()), end.clone()];
             let reads = sample.reads.iter().flat_map(ends).flatten();
             sample.writes.iter().cloned().chain(reads).collect::<Vec<K>>()
@@ -23,20 +29,20 @@ impl<K: Key> Ranks<K> {
         Self { keys }
     }
 
-    /// A key's number.
+    /// Returns the rank of a key.
     ///
     /// # Panics
-    /// If it is not among the keys.
+    /// If the key is neither in the design nor in a sample.
     fn rank(&self, key: &K) -> u32 {
         self.keys.binary_search(key).expect("a key of the design or of a sample") as u32
     }
 
-    /// The number of the last key that is not behind this one; the first one's for one before all.
+    /// Returns the rank of the greatest key up to this one; 0 if there is none.
     pub(super) fn nearest(&self, key: &K) -> u32 {
         self.keys.partition_point(|one| one <= key).saturating_sub(1) as u32
     }
 
-    /// The key of a number.
+    /// Returns the key of a rank.
     pub(super) fn key(&self, rank: u32) -> K {
         self.keys[rank as usize].clone()
     }

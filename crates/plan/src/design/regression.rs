@@ -1,11 +1,10 @@
-//! A linear function of a few inputs, learned on line by stochastic gradient descent (MorphoSys, §5.2).
+//! A linear function of a few inputs, learned online by stochastic gradient descent (MorphoSys, §5.2).
 //!
-//! Inputs are divided by their scale, which follows twice their mean, and clamped: one wild input moves no
-//! weight further than a large one does, and a function of small inputs is learned as fast as one of large.
-//! The error that a sample may claim is bounded by a multiple of the usual error, so that an outlier, a pause
-//! of the machine say, is worth as much as a bad sample and no more.
-//! Every fifth sample is held out: it is predicted and never learned from, and the coefficient of
-//! determination (R²) is that of the last held-out samples.
+//! Inputs are divided by their scale, which follows twice their mean, and clamped. So one extreme input moves no weight
+//! further than a large one, and a function of small inputs is learned as fast as one of large inputs. The error that a
+//! sample may claim is bounded by a multiple of the usual error, so that an outlier, for example a pause of the
+//! machine, counts as a bad sample and no more. Every fifth sample is held out: it is predicted and never learned from.
+//! The coefficient of determination (R²) is that of the last held-out samples.
 //!
 //! Invariants:
 //! - Weights and predictions are finite after any finite samples.
@@ -19,45 +18,51 @@ mod parts;
 pub use held_out::HeldOut;
 pub use parts::Parts;
 
-/// Step of the descent, its momentum, and the pull of weights towards zero.
+/// Step size of the descent.
 const RATE: f64 = 0.01;
+/// Momentum of the descent: the share of the last step that the next one continues.
 const MOMENTUM: f64 = 0.8;
+/// Pull of weights towards zero, where there is no prior.
 const DECAY: f64 = 1e-5;
-/// The pull of weights towards what inputs are worth against each other, where that is known.
+/// Pull of weights towards the prior, where there is one.
 const PRIOR_PULL: f64 = 0.01;
-/// A scaled input counts as no more than this.
+/// Largest value of a scaled input.
 const INPUT_MAX: f64 = 4.0;
-/// The largest scale.
+/// Largest scale of an input.
 const SCALE_MAX: f64 = 1e12;
-/// An error counts as no more than so many usual ones.
+/// Largest error that a sample may claim, as a multiple of the usual error.
 const OUTLIER: f64 = 4.0;
-/// One sample of so many is held out.
+/// One of this many samples is held out.
 const HELD_OUT_EVERY: u64 = 5;
 
 /// A linear function of `N` inputs with a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear<const N: usize> {
-    /// Divisors of the inputs, and their lower bounds.
+    /// Divisors of the inputs.
     scales: [f64; N],
+    /// Lower bounds of the scales.
     scales_min: [f64; N],
-    /// The relative worth of the inputs, used as long as nothing else is known; and the output for one unit of
-    /// worth, told from the means of both.
+    /// The prior: relative weights of the inputs, used as long as nothing else is known.
     prior: Option<[f64; N]>,
+    /// Output per unit of the inputs' sum weighted by the prior, from the means of both.
     prior_unit: f64,
+    /// Moving means of the inputs' sum weighted by the prior, and of the output.
     means: (f64, f64),
-    /// True if no weight may be below zero.
+    /// True if no weight may be negative.
     is_rising: bool,
-    /// True if there is no constant.
+    /// True if the function has no constant.
     is_proportional: bool,
-    /// The last samples, which are learned from again with each new one, and how many are kept.
+    /// The last samples (inputs and output), which are learned from again with each new one.
     recent: VecDeque<([f64; N], f64)>,
+    /// Most samples in `recent`.
     recent_max: usize,
-    /// The divisor of the output: it follows the mean of the observed outputs.
+    /// Divisor of the output: the first output above zero; 0 before.
     unit: f64,
     weights: [f64; N],
     constant: f64,
-    /// The last steps.
+    /// Last step of each weight.
     steps: [f64; N],
+    /// Last step of the constant.
     constant_step: f64,
     usual_error: f64,
     samples: u64,
@@ -65,8 +70,8 @@ pub struct Linear<const N: usize> {
 }
 
 impl<const N: usize> Linear<N> {
-    /// A function that knows nothing: zero everywhere. `scales_min` are values of the inputs that make no
-    /// difference any more.
+    /// Creates a function that is zero everywhere. `scales_min` are the lower bounds of the scales: inputs below them
+    /// make hardly a difference.
     ///
     /// # Panics
     /// If a scale is not above zero.
@@ -94,33 +99,33 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// The same, but the first sample is taken for proportional to the inputs, which are worth so much against each
-    /// other, where others are taken for constant: an idle site lets no transaction wait, also if none was seen
-    /// yet. Where inputs rise and fall together, samples say nothing of their worth against each other, and weights
-    /// are pulled to that.
+    /// Gives the function a prior: the relative weights of its inputs. The first sample is then taken as proportional
+    /// to the inputs, and not as constant: an idle site delays no transaction, even if none was observed yet. Where
+    /// inputs rise and fall together, samples do not show their relative weights, and weights are pulled towards the
+    /// prior.
     #[must_use]
     pub fn led_by(mut self, worth: [f64; N]) -> Self {
         self.prior = Some(worth);
         self
     }
 
-    /// The same, but no input lowers the output: more work never takes less.
+    /// Forbids negative weights: more work never takes less time.
     #[must_use]
     pub fn rising(mut self) -> Self {
         self.is_rising = true;
         self
     }
 
-    /// The same, but nothing comes of nothing: it has no constant, which could explain everything where the output
-    /// hardly varies. It needs [`Linear::led_by`] to begin with.
+    /// Removes the constant, which could explain everything where the output hardly varies: inputs of zero give zero.
+    /// The function needs [`Linear::led_by`] to begin with.
     #[must_use]
     pub fn proportional(mut self) -> Self {
         self.is_proportional = true;
         self
     }
 
-    /// The same, but with each new sample it learns again from so many of the last ones: where samples are few,
-    /// one step for each would take minutes.
+    /// Makes the function learn again from the last `samples` samples with each new one: where samples are few,
+    /// learning with one step for each would take minutes.
     #[must_use]
     pub fn rehearsing(mut self, samples: usize) -> Self {
         self.recent_max = samples;
@@ -140,13 +145,14 @@ impl<const N: usize> Linear<N> {
         self.constant + products.sum::<f64>()
     }
 
-    /// The prediction, never below zero: all that is predicted is a time or a share.
+    /// Returns the prediction, which is never negative: every output is a time or a share.
     #[must_use]
     pub fn predict(&self, inputs: [f64; N]) -> f64 {
         (self.raw(self.scaled(inputs)) * self.unit).max(0.0)
     }
 
-    /// Takes note of what was observed for these inputs. What is not a finite number is passed over.
+    /// Learns from an output that was observed for these inputs. A sample with an infinite or undefined number is
+    /// ignored.
     pub fn observe(&mut self, inputs: [f64; N], observed: f64) {
         if !observed.is_finite() || inputs.iter().any(|input| !input.is_finite()) {
             return;
@@ -177,22 +183,22 @@ impl<const N: usize> Linear<N> {
         let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
         self.means.0 += rate * (worth - self.means.0);
         self.means.1 += rate * (observed - self.means.1);
-        // Inputs that make no difference any more are worth nothing that could be told.
+        // Inputs below their least scales are too small to show the output per unit.
         let least: f64 = prior.iter().zip(self.scales_min).map(|(of, scale)| of * scale).sum();
         self.prior_unit = self.means.1 / self.means.0.max(least);
     }
 
-    /// One step of the descent.
+    /// Makes one step of the descent.
     fn step(&mut self, inputs: [f64; N], observed: f64) {
         let scaled = self.scaled(inputs);
         if self.unit == 0.0 {
-            // As long as nothing but zeros were seen, it is zero everywhere already.
+            // While all outputs were zero, the function is zero everywhere already.
             if observed <= 0.0 {
                 return;
             }
             self.unit = observed.max(f64::MIN_POSITIVE.sqrt());
             self.usual_error = 1.0;
-            // Zeros that were seen before count, too.
+            // Outputs of zero that were observed before count as samples, too.
             let share = 1.0 / self.samples.max(1) as f64;
             let worth = self
                 .prior
@@ -239,7 +245,7 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// Has the scales follow the inputs; the function stays what it is.
+    /// Lets the scales follow the inputs; the function stays the same.
     fn rescale(&mut self, inputs: [f64; N]) {
         let first = self.unit == 0.0;
         let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
@@ -261,13 +267,14 @@ impl<const N: usize> Linear<N> {
         self.held_out.r_squared()
     }
 
-    /// The mean error of the last held-out samples, as a share of their mean.
+    /// Returns the mean error of the last few held-out samples, as a share of their mean; `None` while there are too
+    /// few. Errors from before much was learned are not among them.
     #[must_use]
-    pub fn error_share(&self) -> Option<f64> {
-        self.held_out.error_share()
+    pub fn recent_error_share(&self) -> Option<f64> {
+        self.held_out.recent_error_share()
     }
 
-    /// The constant, and what each input adds by unit, in units of the output.
+    /// Returns the constant, and the increase of the output per unit of each input.
     #[must_use]
     pub fn weights(&self) -> (f64, [f64; N]) {
         let mut weights = self.weights;
@@ -277,7 +284,7 @@ impl<const N: usize> Linear<N> {
         (self.constant * self.unit, weights)
     }
 
-    /// Samples seen so far, with those that were held out.
+    /// Returns the number of samples so far, held-out ones included.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples

@@ -1,43 +1,43 @@
-//! An adaptable damped reservoir: a sample of what passed by, in which the recent counts for more.
+//! An adaptable damped reservoir: a sample of a stream, in which recent items count for more.
 //!
-//! After Bailis et al., "MacroBase: Prioritizing Attention in Fast Data" (SIGMOD 2017), which MorphoSys uses
-//! (§5.1): each item enters with the probability of the reservoir's size over the weight that passed so far,
-//! and the weight is damped by time and not by the number of items. What is older than the window leaves in
-//! any case, so that a workload that is over is forgotten also where little comes after it.
+//! After Bailis et al., "MacroBase: Prioritizing Attention in Fast Data" (SIGMOD 2017), which MorphoSys uses (§5.1):
+//! each item enters with the probability of the reservoir's size over the weight of the stream so far, and the weight
+//! is damped by time and not by the number of items. Items older than the window leave in any case, so that a workload
+//! that is over is forgotten also where few items follow it.
 //!
-//! Chance is handed in: a number from 0 up to 1 for each item that is offered.
+//! Random numbers are parameters: one from 0 up to 1 for each item that is offered.
 
 use std::collections::VecDeque;
 
-/// A sample with the time at which it was taken, in ms.
+/// An item with the time at which it was taken, in ms.
 #[derive(Clone, Debug, PartialEq)]
 struct Held<T> {
     at_ms: u64,
     item: T,
 }
 
-/// See the module's documentation.
+/// A sample of a stream: see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Reservoir<T> {
     size: usize,
     window_ms: u64,
-    /// The share of the weight that is left after a window.
+    /// Share (0..1) of the weight that is left after a window.
     left_after_window: f64,
     held: Vec<Held<T>>,
     weight: f64,
     damped_ms: u64,
-    /// Items offered in each tenth of the window, by the number of the tenth, the newest last.
+    /// Number of items offered in each tenth of the window, after the number of that tenth; the newest last.
     offered: VecDeque<(u64, u64)>,
 }
 
-/// The window is counted in so many parts.
+/// Number of parts of the window in which items are counted.
 const PARTS: u64 = 10;
 
 impl<T> Reservoir<T> {
-    /// An empty reservoir of so many items of the last `window_ms`.
+    /// Creates an empty reservoir of at most `size` items of the last `window_ms`.
     ///
     /// # Panics
-    /// If there is no room or no time.
+    /// If `size` is 0, or `window_ms` less than 10.
     #[must_use]
     pub fn new(size: usize, window_ms: u64) -> Self {
         assert!(size > 0 && window_ms >= PARTS, "a reservoir of nothing");
@@ -52,14 +52,14 @@ impl<T> Reservoir<T> {
         }
     }
 
-    /// Offers an item that stands for `count` of its kind; `chance` is from 0 up to 1. It is made only if it
-    /// is taken.
+    /// Offers an item that stands for `count` of its kind; `chance` is a random number from 0 up to 1. The item is made
+    /// only if it is taken.
     pub fn offer(&mut self, at_ms: u64, count: u64, chance: f64, item: impl FnOnce() -> T) {
         self.pass(at_ms);
         self.weight += 1.0;
         let part = at_ms / (self.window_ms / PARTS);
         match self.offered.back_mut() {
-            // A clock that went back does not open a part of the past.
+            // A clock that went back does not open a part before the newest.
             Some((newest, offered)) if *newest >= part => *offered += count,
             _ => self.offered.push_back((part, count)),
         }
@@ -67,14 +67,14 @@ impl<T> Reservoir<T> {
             self.held.push(Held { at_ms, item: item() });
             return;
         }
-        // One number decides both: whether it is taken, and in whose place.
+        // One number decides whether the item is taken, and which item it replaces.
         let place = chance * self.weight.max(self.size as f64);
         if place < self.size as f64 {
             self.held[place as usize] = Held { at_ms, item: item() };
         }
     }
 
-    /// Lets time pass: the weight is damped, and what is older than the window leaves.
+    /// Advances the time: damps the weight, and drops the items that are older than the window.
     pub fn pass(&mut self, now_ms: u64) {
         if now_ms <= self.damped_ms {
             return;
@@ -90,12 +90,12 @@ impl<T> Reservoir<T> {
         }
     }
 
-    /// The samples, in no order, with their times in ms.
+    /// Returns the items in no order, with the times at which they were taken, in ms.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = (u64, &T)> {
         self.held.iter().map(|held| (held.at_ms, &held.item))
     }
 
-    /// Items a second, of the window.
+    /// Returns the number of offered items per second, over the window.
     #[must_use]
     pub fn rate_s(&self) -> f64 {
         let (Some((first, _)), Some((last, _))) = (self.offered.front(), self.offered.back())

@@ -1,10 +1,10 @@
-//! Sets of sites, as the bits of one word: deciding asks millions of times which sites have a copy.
+//! Sets of sites, as the bits of one word: a decision asks millions of times which sites have a copy.
 
 use std::fmt;
 
 use super::layout::Site;
 
-/// The most sites of a design: their numbers are below it.
+/// Most sites of a design: the numbers of sites are below it.
 pub const SITES_MAX: Site = 64;
 
 /// A set of sites.
@@ -12,7 +12,7 @@ pub const SITES_MAX: Site = 64;
 pub struct SiteSet(u64);
 
 impl SiteSet {
-    /// The set of this site alone.
+    /// Returns the set of this site alone.
     ///
     /// # Panics
     /// If the site's number is not below [`SITES_MAX`].
@@ -28,7 +28,7 @@ impl SiteSet {
         site < SITES_MAX && self.0 & 1 << site != 0
     }
 
-    /// Adds a site; true if it was not there.
+    /// Adds a site; returns true if it was not in the set.
     ///
     /// # Panics
     /// If the site's number is not below [`SITES_MAX`].
@@ -38,7 +38,7 @@ impl SiteSet {
         is_new
     }
 
-    /// Takes a site out; true if it was there.
+    /// Removes a site; returns true if it was in the set.
     pub fn remove(&mut self, site: Site) -> bool {
         let was_there = self.contains(site);
         if was_there {
@@ -47,25 +47,25 @@ impl SiteSet {
         was_there
     }
 
-    /// The sites of either set.
+    /// Returns the sites of either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The sites of both sets.
+    /// Returns the sites of both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The sites of this set that are not in the other.
+    /// Returns the sites of this set that are not in the other.
     #[must_use]
     pub fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Returns how many sites of the set have a smaller number: the place of a site of the set among the others.
+    /// Returns the number of sites in the set with a smaller number: the index of this site in the set's order.
     #[must_use]
     pub fn place_of(self, site: Site) -> usize {
         debug_assert!(self.contains(site), "site {site} is not among {self:?}");
@@ -78,13 +78,13 @@ impl SiteSet {
         self.0.count_ones() as usize
     }
 
-    /// True if there is no site in it.
+    /// True if the set has no site.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The sites, in the order of their numbers.
+    /// Returns the sites in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Site> + Clone {
         let without_first = |left: &u64| Some(left & left.wrapping_sub(1));
         let left = std::iter::successors(Some(self.0), without_first);

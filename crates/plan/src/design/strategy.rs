@@ -1,6 +1,6 @@
-//! Strategies that choose a store's design: each sees the same statistics, and answers with the same plans.
+//! Strategies that choose a store's design: each gets the same statistics, and returns plans of the same form.
 //!
-//! The code that carries plans out, holds them back, watches and explains them knows a strategy by this trait alone.
+//! The code that executes plans, holds them back, watches and explains them knows a strategy by this trait alone.
 
 use rand::Rng;
 
@@ -8,16 +8,16 @@ use super::decide::{Decided, Held, Parameters, decide};
 use super::layout::{Key, Layout};
 use super::price::Situation;
 
-/// A strategy.
+/// A strategy that chooses a store's design.
 pub trait Strategy<K: Key>: Send {
-    /// Its name, as it is told with its decisions.
+    /// Returns the name of the strategy, which is reported with its decisions.
     fn name(&self) -> &'static str;
 
-    /// The reason why it can decide nothing yet, if so.
+    /// Returns why the strategy cannot decide yet; `None` if it can.
     fn distrust(&self, situation: &Situation<'_, K>) -> Option<String>;
 
-    /// Decides which plans pay, by the design that is and the workload. `held` says why an operator may not be carried
-    /// out now, if it may not.
+    /// Decides which plans pay on the present design, for the workload of `situation`. `held` returns why an operator
+    /// must not be executed now.
     fn decide(
         &mut self,
         layout: &Layout<K>,
@@ -28,13 +28,13 @@ pub trait Strategy<K: Key>: Send {
     ) -> Decided<K>;
 }
 
-/// Plans that save more time than they take, by learned costs (MorphoSys, §5).
+/// The strategy of MorphoSys (§5): plans that save more time than they take, by learned costs.
 ///
-/// A plan is carried out when it paid in several decisions in a row. Of many partitions and sites each decision looks
-/// at a few alone: so what gave rise to a plan that paid is looked at again in the next one.
+/// A plan is executed when it has paid in several consecutive decisions. With many partitions and sites each decision
+/// considers only a few transactions, so those whose plans paid are considered again in the next decision.
 #[derive(Clone, Debug)]
 pub struct MorphoSys<K> {
-    /// The triggers of the plans that were chosen last.
+    /// Triggers of the plans that the last decision chose.
     paid: Vec<K>,
 }
 

@@ -7,18 +7,21 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use super::cost::{CostModel, Inputs, Measured, Operation, Uses};
-use super::decide::{Decided, Parameters, Rejected, decide, emulated};
+use super::decide::{Decided, Hold, Parameters, Rejected, decide, emulated};
 use super::layout::{Layout, Operator, Partition, Site};
 use super::plans::{Thresholds, View, necessary, plans};
 use super::price::{CPU_WEIGHT, Situation};
+use super::regimes::Expected;
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
 mod brakes;
 mod coarse;
 mod limits;
+mod periods;
 mod price;
 mod regression;
 mod triggers;
+mod uncertain;
 mod waves;
 
 fn user(n: u64) -> String {
@@ -86,7 +89,7 @@ fn decided(
     parameters: &Parameters,
 ) -> Decided<String> {
     let mut dice = StdRng::seed_from_u64(5);
-    let samples = emulated(layout, samples, 50, &mut dice);
+    let samples = emulated(layout, samples.to_vec(), 50, &mut dice);
     let (cost, behind) = (learned(), BTreeMap::new());
     let known = Situation {
         samples: &samples,
@@ -95,6 +98,7 @@ fn decided(
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
+        expected: Expected::default(),
     };
     decide(layout, &known, parameters, &|_, _| None, &[], &mut dice)
 }
@@ -362,6 +366,7 @@ fn a_model_that_learned_nothing_changes_nothing() {
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
+        expected: Expected::default(),
     };
     let mut dice = StdRng::seed_from_u64(1);
     let decided = decide(&layout, &known, &Parameters::default(), &|_, _| None, &[], &mut dice);
@@ -399,9 +404,11 @@ fn what_is_held_back_says_why() {
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
+        expected: Expected::default(),
     };
     let held = |_: &Layout<String>, operator: &Operator<String>| {
-        matches!(operator, Operator::Remaster(..)).then(|| "it was changed 2 s ago".to_owned())
+        matches!(operator, Operator::Remaster(..))
+            .then(|| Hold::Not("it was changed 2 s ago".to_owned()))
     };
     let decided =
         decide(&layout, &known, &Parameters::default(), &held, &[], &mut StdRng::seed_from_u64(1));

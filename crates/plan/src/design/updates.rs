@@ -1,25 +1,24 @@
-//! Updates that a site applies for other masters, and the share that a partition has in them: u of Eq. 2
-//! (MorphoSys, §5.2).
+//! Updates that a site applies for other masters, and the share of a partition in them: u of Eq. 2 (MorphoSys, §5.2).
 //!
-//! The paper estimates how far a replica is behind its master by this share. Here a site follows one log, so all
-//! its replicas are as far behind as the site is. A transaction that reads no replica waits for no update.
+//! The paper estimates the lag of a replica from this share. Here a site follows one log, so that all its replicas lag
+//! as much as the site. A transaction that reads no replica waits for no update.
 
 use super::layout::{Partition, Site};
 use super::site_set::SiteSet;
 use super::workload::Statistics;
 
-/// See the module's documentation.
+/// The updates that sites apply for other masters: see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Updates<'u> {
     sites: SiteSet,
     partitions: &'u [&'u Partition],
     statistics: &'u Statistics,
-    /// For each site, in their order: the writes of all partitions of which it has a replica.
+    /// For each site, in order: the sum of W(p) over all partitions of which it has a replica.
     at: Vec<f64>,
 }
 
 impl<'u> Updates<'u> {
-    /// Of these sites by a design's partitions, with their statistics.
+    /// Computes the updates at each site, from a design's partitions and their statistics.
     #[must_use]
     pub fn new(
         sites: SiteSet,
@@ -35,8 +34,8 @@ impl<'u> Updates<'u> {
         Self { sites, partitions, statistics, at }
     }
 
-    /// u for what is read at one of the sites: that of the replica with the largest share. None if it masters all of
-    /// it.
+    /// Returns u for the partitions `reads` at a site: the largest share among those of which the site has a replica.
+    /// `None` if the site masters all of them.
     #[must_use]
     pub fn share(&self, site: Site, reads: &[usize]) -> Option<f64> {
         let at = self.at[self.sites.place_of(site)].max(1e-9);

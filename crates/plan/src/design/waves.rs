@@ -1,18 +1,18 @@
-//! Which operators of a plan can be carried out at the same time (MorphoSys, §6).
+//! Operators of a plan that can be executed concurrently (MorphoSys, §6).
 //!
-//! Operators of different partitions do not touch each other. So a plan is carried out in *waves*: those of one wave
-//! concern different partitions, and each operator is in the first wave behind all those before it that concern the
-//! partitions that it does.
+//! Operators of different partitions are independent. So a plan is executed in *waves*: the operators of one wave
+//! concern different partitions, and each operator is in the first wave after all earlier operators that concern its
+//! partitions.
 //!
 //! Invariants:
 //! - The operators of a wave lead to the same design in any order.
-//! - Waves, one after the other, lead to the design that the plan leads to.
+//! - The waves, in order, lead to the same design as the plan.
 
 use std::collections::BTreeMap;
 
 use super::layout::{Key, Layout, Operator};
 
-/// The waves of a plan for a design. One that is impossible at its place is in a wave behind all so far.
+/// Returns the waves of a plan for a design. An operator that is impossible at its place is in a wave after all so far.
 #[must_use]
 pub fn waves<K: Key>(before: &Layout<K>, operators: &[Operator<K>]) -> Vec<Vec<Operator<K>>> {
     let mut layout = before.clone();

@@ -1,38 +1,37 @@
 //! The workload model (MorphoSys, §5.1): how often partitions are read and written, and which of them together.
 //!
-//! Samples hold the keys that transactions named, not partitions. The statistics are told from the samples
-//! by the design that is, or that would be: so a split, a merge or a moved boundary carries them over by
-//! itself, and the halves of a partition that would be split are weighed by what is really read and written
-//! in each, where the paper assumes that accesses within a partition are uniform.
+//! Samples hold the keys that transactions declared, not partitions. The statistics of a design, present or planned,
+//! are computed from the samples. So a split, a merge or a moved boundary needs no conversion, and the halves of a
+//! planned split are weighted by the sampled accesses in each, where the paper assumes that accesses within a partition
+//! are uniform.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::layout::{Key, Layout};
 
-/// A transaction as it was asked for.
+/// A sampled transaction, as it was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample<K> {
-    /// Key ranges that it reads besides: from a key on, up to another, exclusive; without an end, to the last
-    /// key.
+    /// Key ranges that it reads in addition to `writes`: start, and exclusive end; without an end, up to the last key.
     pub reads: Vec<(K, Option<K>)>,
     /// The keys that it may write.
     pub writes: Vec<K>,
-    /// Rows that it read, those that it writes among them.
+    /// Number of rows that it read, those that it writes included.
     pub rows_read: u32,
-    /// Rows that it wrote.
+    /// Number of rows that it wrote.
     pub rows_written: u32,
 }
 
-/// A sample by a design: which partitions it touches, by their numbers in the order of keys, each once.
+/// The partitions that a sample touches on a design, by their numbers in key order, each once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// Those that it reads and does not write.
+    /// Partitions that the sample reads and does not write.
     pub reads: Vec<usize>,
-    /// Those that it writes.
+    /// Partitions that the sample writes.
     pub writes: Vec<usize>,
 }
 
-/// The partitions of a design by number.
+/// A design with its partitions numbered in key order.
 #[derive(Clone, Debug)]
 pub struct Numbered<'l, K> {
     /// The design.
@@ -53,7 +52,7 @@ impl<'l, K: Key> Numbered<'l, K> {
         self.starts[number]
     }
 
-    /// The number of the partition that a key belongs to.
+    /// Returns the number of the partition that a key belongs to.
     #[must_use]
     pub fn of(&self, key: &K) -> usize {
         self.starts.partition_point(|start| *start <= key).saturating_sub(1)
@@ -80,18 +79,18 @@ impl<'l, K: Key> Numbered<'l, K> {
     }
 }
 
-/// Weighted samples by a design: the partitions that each touches, and the frequencies of accesses to these.
-/// They depend on where partitions begin, and not on their masters and replicas.
+/// The accesses of weighted samples on a design: the partitions that each touches, and how often partitions are
+/// accessed. They depend on where partitions begin, and not on masters and replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accesses {
-    /// For each sample, in their order.
+    /// The partitions that each sample touches, in the order of the samples.
     pub touched: Vec<Touched>,
-    /// The statistics of all.
+    /// Access statistics over all samples.
     pub statistics: Statistics,
 }
 
 impl Accesses {
-    /// Of these samples, with what is touched together.
+    /// Counts the accesses of samples, and which partitions they access together.
     #[must_use]
     pub fn of<K: Key>(numbered: &Numbered<'_, K>, samples: &[(f64, Sample<K>)]) -> Self {
         let touched = touched(numbered, samples);
@@ -99,7 +98,7 @@ impl Accesses {
         Self { touched, statistics }
     }
 
-    /// The same without what is touched together, which takes most of the time.
+    /// Counts the accesses of samples, but not which partitions they access together, which takes most of the time.
     #[must_use]
     pub fn counted<K: Key>(numbered: &Numbered<'_, K>, samples: &[(f64, Sample<K>)]) -> Self {
         let touched = touched(numbered, samples);
@@ -119,7 +118,7 @@ fn weighed<'t, K>(
     samples.iter().map(|(weight, _)| *weight).zip(touched)
 }
 
-/// Which of two accesses is meant, the given one first.
+/// The kinds of two accesses of a transaction, in a conditional probability; the given one is named first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
     /// P(r(p₂) | r(p₁)).
@@ -135,26 +134,26 @@ pub enum Given {
 /// Frequencies of accesses to partitions, each alone and together with others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
-    /// The weight of the samples that read and that write each partition.
+    /// For each partition, the weight of the samples that read it, and of those that write it.
     counts: Vec<(f64, f64)>,
-    /// All reads and writes of partitions.
+    /// The weight of all reads and writes of partitions.
     all: f64,
-    /// By the two numbers: the weight of samples in which the second was read with a read of the first, written
-    /// with a write, read with a write, written with a read.
+    /// For two partitions, the weights of the samples that read both, write both, write the first and read the second,
+    /// and read the first and write the second.
     together: HashMap<(usize, usize), [f64; 4]>,
-    /// The partitions that were ever touched with each.
+    /// For each partition, those that some sample touched together with it, in ascending order.
     partners: BTreeMap<usize, Vec<usize>>,
 }
 
 impl Statistics {
-    /// The statistics of weighted samples by a design of so many partitions.
+    /// Counts the accesses of weighted samples on a design of this many partitions, alone and together.
     #[must_use]
     pub fn of<'t>(partitions: usize, touched: impl Iterator<Item = (f64, &'t Touched)>) -> Self {
         let mut statistics = Self::empty(partitions);
         for (weight, touched) in touched {
             statistics.count(weight, touched);
             let Touched { reads, writes } = touched;
-            // A scan of everything says of no two partitions that they belong together.
+            // A scan of everything does not show that two partitions belong together.
             if reads.len() + writes.len() > PARTNERS_MAX {
                 continue;
             }
@@ -178,7 +177,8 @@ impl Statistics {
         statistics
     }
 
-    /// The same without what is touched together, which takes most of the time.
+    /// Counts the accesses of weighted samples on a design of this many partitions, but not those together, which takes
+    /// most of the time.
     #[must_use]
     pub fn counted<'t>(
         partitions: usize,
@@ -199,25 +199,26 @@ impl Statistics {
         self.all += weight * (reads.len() + writes.len()) as f64;
     }
 
-    /// R(p): the share of reads of this partition in all accesses of partitions.
+    /// Returns R(p): the share (0..1) of reads of this partition in all accesses to partitions.
     #[must_use]
     pub fn reads(&self, partition: usize) -> f64 {
         self.counts[partition].0 / self.all.max(f64::MIN_POSITIVE)
     }
 
-    /// W(p): the share of writes.
+    /// Returns W(p): the share (0..1) of writes of this partition in all accesses to partitions.
     #[must_use]
     pub fn writes(&self, partition: usize) -> f64 {
         self.counts[partition].1 / self.all.max(f64::MIN_POSITIVE)
     }
 
-    /// Both together.
+    /// Returns R(p) + W(p).
     #[must_use]
     pub fn accesses(&self, partition: usize) -> f64 {
         self.reads(partition) + self.writes(partition)
     }
 
-    /// The probability that a transaction accesses `two` in one way, given that it accesses `one` in another.
+    /// Returns the probability that a transaction accesses `two`, given that it accesses `one`; `kind` has the kinds of
+    /// both accesses.
     #[must_use]
     pub fn given(&self, kind: Given, one: usize, two: usize) -> f64 {
         let (reads, writes) = self.counts[one];
@@ -229,14 +230,14 @@ impl Statistics {
         together / all.max(f64::MIN_POSITIVE)
     }
 
-    /// The partitions that were touched in one transaction with this one, in the order of their numbers.
+    /// Returns the partitions that were touched in one transaction with this one, in ascending order.
     #[must_use]
     pub fn partners(&self, partition: usize) -> &[usize] {
         self.partners.get(&partition).map_or(&[], Vec::as_slice)
     }
 }
 
-/// A transaction that touches more partitions than this tells nothing of pairs.
+/// Transactions that touch more partitions than this are not counted as accesses together.
 const PARTNERS_MAX: usize = 32;
 
 fn kind(one_writes: bool, two_writes: bool) -> Given {

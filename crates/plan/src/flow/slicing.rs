@@ -1,15 +1,15 @@
-//! A flow's slices as shares for a number of sockets: the largest split, the smallest merged, until
-//! there are as many as sockets (Morphus, §4.1).
+//! Turns the slices of a flow into as many shares as it has sockets: the largest slice is split, or
+//! the smallest shares are merged, until the numbers agree (Morphus, §4.1).
 //!
-//! Slicing decides the sockets of the data, not their destination. Splitting halves a slice; one of
-//! a single unit cannot be split, so there may be fewer shares than sockets.
+//! Slicing decides which socket carries the data, not the destination of the data. A split halves a
+//! slice; a slice of a single unit cannot be split, so there may be fewer shares than sockets.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::Slice;
 
-/// Divides slices of positive amounts into `sockets` shares, or fewer if there are fewer units.
+/// Divides slices with positive amounts into `sockets` shares, or fewer if there are fewer units.
 pub(super) fn shares(slices: Vec<Slice>, sockets: usize) -> Vec<Vec<Slice>> {
     if slices.len() < sockets {
         split(slices, sockets).into_iter().map(|slice| vec![slice]).collect()
@@ -18,7 +18,7 @@ pub(super) fn shares(slices: Vec<Slice>, sockets: usize) -> Vec<Vec<Slice>> {
     }
 }
 
-/// Halves the largest slice, again and again.
+/// Halves the largest slice until there are `wanted` slices or none can be split.
 fn split(slices: Vec<Slice>, wanted: usize) -> Vec<Slice> {
     let ranked = |slice: Slice| (slice.amount, Reverse((slice.chunk, slice.offset)), slice);
     let mut largest: BinaryHeap<_> = slices.into_iter().map(ranked).collect();
@@ -34,7 +34,7 @@ fn split(slices: Vec<Slice>, wanted: usize) -> Vec<Slice> {
     slices
 }
 
-/// Puts the two smallest shares together, again and again.
+/// Joins the two smallest shares until `wanted` shares are left.
 fn merge(slices: Vec<Slice>, wanted: usize) -> Vec<Vec<Slice>> {
     let mut smallest = BinaryHeap::new();
     let mut shares: BTreeMap<usize, Vec<Slice>> = BTreeMap::new();

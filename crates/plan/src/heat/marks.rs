@@ -1,14 +1,14 @@
-//! Changes of a design between two looks at it, by adaptation, by command or by the router.
+//! Changes between two snapshots of a design, made by adaptation, by command or by the router.
 
 use crate::design::layout::{Key, Layout, Operator};
 
-/// The operators that lead from one design to another, as far as that can be seen from both: a partition that was split
-/// and merged again in between was not changed.
+/// Returns the operators that lead from one design to the other, as far as the two snapshots show
+/// them: a partition that was split and merged in between counts as unchanged.
 #[must_use]
 pub fn differences<K: Key>(before: &Layout<K>, after: &Layout<K>) -> Vec<Operator<K>> {
     let mut found = Vec::new();
     for (start, _) in before.partitions().filter(|(start, _)| after.at(start).is_none()) {
-        // The key at which two partitions became one.
+        // The key at which two partitions were merged.
         found.push(Operator::Merge(start.clone()));
     }
     for (start, is) in after.partitions() {

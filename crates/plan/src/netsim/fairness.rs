@@ -1,24 +1,24 @@
 //! Weighted max-min fair rates of connections that share links.
 //!
-//! Water-filling (Bertsekas and Gallager, *Data Networks*, §6.5.2): all rates rise together, each in
-//! proportion to its weight, until a connection reaches its cap or a link is full; the connections
-//! concerned stop, the others rise on.
+//! Water-filling (Bertsekas and Gallager, *Data Networks*, §6.5.2): all rates rise together, each
+//! in proportion to its weight, until a connection reaches its cap or a link is full. The rates of
+//! the connections concerned stop there, and the others continue to rise.
 //!
-//! Invariant, and definition: no link carries more than its capacity, and every connection below its
-//! cap uses a full link on which no other has a larger rate for its weight.
+//! Invariant, and definition: no link carries more than its capacity, and every connection below
+//! its cap uses a full link on which no other has a larger rate per weight.
 
-/// A connection, as far as sharing is concerned.
+/// A connection as seen by the fair sharing of links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct User {
-    /// The links that it uses, each once.
+    /// Indices of the links that the connection uses, each once.
     pub links: Vec<usize>,
-    /// Its part of a shared capacity, relative to others'.
+    /// Weight of the connection: its part of a shared capacity, relative to that of others.
     pub weight: f64,
-    /// The largest rate that it can use.
+    /// Largest rate of the connection, in the unit of the links' capacities.
     pub cap: f64,
 }
 
-/// The rate of each user, in the unit of the links' `capacities`, which are positive.
+/// Returns the rate of each user, in the unit of the links' `capacities`, which are positive.
 #[must_use]
 pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
     let mut links: Vec<Link> = capacities.iter().map(|free| Link::idle(*free)).collect();
@@ -29,7 +29,7 @@ pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
             links[*link].rising += 1;
         }
     }
-    // A level is a rate for each unit of weight.
+    // A level is a rate per unit of weight.
     let cap_level = |at: usize| users[at].cap / users[at].weight;
     let mut by_cap: Vec<usize> = (0..users.len()).collect();
     by_cap.sort_by(|a, b| cap_level(*a).total_cmp(&cap_level(*b)));
@@ -46,8 +46,8 @@ pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
         let used = (0..links.len()).filter(|link| links[*link].rising > 0);
         let full = used.min_by(|a, b| links[*a].level().total_cmp(&links[*b].level()));
         let level = full.map_or(f64::INFINITY, |link| links[link].level());
-        // Users that stop below the level leave each link more than they would have had there, so that no
-        // link is full at a lower level than before.
+        // A user that stops below the level leaves each of its links more than it would have had at
+        // the level, so no link is full at a lower level than before.
         let mut capped = false;
         while let Some(at) = by_cap.next_if(|at| cap_level(*at) <= level) {
             stop(at, cap_level(at), &mut links);
@@ -66,13 +66,13 @@ pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
 }
 
 struct Link {
-    /// The capacity that stopped connections leave.
+    /// Capacity that the stopped connections leave free.
     free: f64,
-    /// All its users, until it is full.
+    /// Indices of all users of the link, until it is full.
     users: Vec<usize>,
     /// Number of users whose rates still rise.
     rising: usize,
-    /// The weight of those users.
+    /// Total weight of the users whose rates still rise.
     weight: f64,
 }
 
@@ -81,7 +81,7 @@ impl Link {
         Self { free, users: Vec::new(), rising: 0, weight: 0.0 }
     }
 
-    /// The level at which it is full.
+    /// Returns the level at which the link is full.
     fn level(&self) -> f64 {
         self.free.max(0.0) / self.weight.max(f64::MIN_POSITIVE)
     }

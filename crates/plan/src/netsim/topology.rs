@@ -1,7 +1,7 @@
-//! A two-level tree: hosts in racks, racks at one core switch, every link the same both ways.
+//! A two-level tree: hosts in racks, racks at one core switch, all links symmetric.
 //!
-//! Each host has a link to its rack's switch and each rack one to the core, with its capacity in
-//! either direction: two links here. Switches themselves are never the bottleneck.
+//! Each host has a link to the switch of its rack, and each rack one to the core, with the full
+//! capacity in either direction: each counts as two links here. Switches are never the bottleneck.
 
 use crate::flow::Latencies;
 
@@ -9,18 +9,19 @@ use crate::flow::Latencies;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     rack_of: Vec<usize>,
-    /// By link: up and down of each host, then up and down of each rack; in bytes a second.
+    /// Capacity of each link, in bytes per second: up and down of each host, then up and down of
+    /// each rack.
     capacities: Vec<f64>,
     within_us: u32,
     between_us: u32,
 }
 
 impl Topology {
-    /// Racks of so many hosts, links of `link_bytes_s` bytes a second, and the latencies (one way,
-    /// in microseconds) within a rack and between racks.
+    /// Creates a tree with `racks[i]` hosts in rack i, links of `link_bytes_s` bytes per second,
+    /// and one-way latencies within a rack and between racks, in microseconds.
     ///
     /// # Panics
-    /// If the links carry nothing.
+    /// If `link_bytes_s` is not positive.
     #[must_use]
     pub fn tree(racks: &[usize], link_bytes_s: f64, within_us: u32, between_us: u32) -> Self {
         assert!(link_bytes_s > 0.0, "links of {link_bytes_s} bytes a second");
@@ -30,25 +31,27 @@ impl Topology {
         Self { rack_of, capacities, within_us, between_us }
     }
 
-    /// The paper's network (§5.6): links of 100 Mb/s, 1 ms within a rack and 2 ms between racks.
+    /// Creates the paper's network (§5.6): links of 100 Mb/s, 1 ms within a rack and 2 ms between
+    /// racks.
     #[must_use]
     pub fn papers(racks: &[usize]) -> Self {
         Self::tree(racks, 100e6 / 8.0, 1_000, 2_000)
     }
 
-    /// Number of hosts.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.rack_of.len()
     }
 
-    /// The capacity of each link, in bytes a second.
+    /// Returns the capacity of each link, in bytes per second.
     #[must_use]
     pub fn capacities(&self) -> &[f64] {
         &self.capacities
     }
 
-    /// The rack of a host, by its index; where racks stand for data centres, its data centre.
+    /// Returns the rack of a host, by index. If racks represent data centres, this is its data
+    /// centre.
     ///
     /// # Panics
     /// If there is no such host.
@@ -57,7 +60,7 @@ impl Topology {
         self.rack_of[host]
     }
 
-    /// One way, in microseconds.
+    /// Returns the one-way latency between two hosts, in microseconds.
     ///
     /// # Panics
     /// If there is no such host.
@@ -66,7 +69,7 @@ impl Topology {
         if self.rack_of[from] == self.rack_of[to] { self.within_us } else { self.between_us }
     }
 
-    /// The latencies between those of its hosts that play the servers of a plan.
+    /// Returns the latencies between the given hosts, which act as the servers of a plan.
     ///
     /// # Panics
     /// If there is no such host.
@@ -75,7 +78,7 @@ impl Topology {
         Latencies::new(hosts.len(), |from, to| self.latency_us(hosts[from], hosts[to]))
     }
 
-    /// The links from one host to another.
+    /// Returns the indices of the links from one host to another; empty if both are the same.
     ///
     /// # Panics
     /// If there is no such host.

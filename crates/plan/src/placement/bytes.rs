@@ -1,46 +1,47 @@
 //! Placement where servers are limited by size, not by the number of chunks.
 //!
-//! Chunks of different sizes and servers of given capacities: even whether all chunks fit is
-//! NP-hard (bin packing). If chunks could be split, it would be the transportation problem again,
-//! with a price for each unit. That is solved; its optimum splits fewer chunks than there are
-//! servers (see `rounding`); each of those is then given whole to one of the servers that share it,
-//! no server getting more than one. So:
+//! With chunks of different sizes and servers of given capacities, even the question whether all
+//! chunks fit is NP-hard (bin packing). If chunks could be split, it would be the transportation
+//! problem again, with a price for each unit. This relaxation is solved exactly. Its optimum splits
+//! fewer chunks than there are servers (see `rounding`). Each split chunk is then assigned whole to
+//! one of the servers that share it, at most one to each server. So:
 //!
-//! - a server holds less than one chunk more than its capacity, and [`Fitted::excess`] says how
-//!   much. A caller that must stay within passes capacities that are less by the largest chunk;
-//! - all but at most N - 1 chunks lie as in the optimum of the problem that allows splitting;
-//! - [`Placement::moved_least`] is a true lower bound: what is moved is at most so far from the
-//!   optimum.
+//! - a server exceeds its capacity by less than one chunk, and [`Fitted::excess`] gives the amount.
+//!   A caller with hard limits passes capacities reduced by the largest chunk;
+//! - all but at most N - 1 chunks lie as in the optimum of the relaxation;
+//! - [`Placement::moved_least`] is a true lower bound: the distance of the moved weight from it
+//!   bounds the distance from the optimum.
 //!
-//! Weights a unit are fractions, kept as integers times a power of two. Rounding them makes the
-//! solver's prices slightly off; the bound is computed from the exact weights, with these prices,
-//! and holds for any prices.
+//! Weights per unit are fractions, stored as integers times a power of two. Rounding makes the
+//! solver's prices slightly inexact. The bound is computed from the exact weights with these
+//! prices, and holds for any prices.
 
 use super::transport::{Sizes, Solution, solve};
 use super::{Open, Placement, PlacementError, Shares, Weights, fullest, kept_by};
 use super::{rounding, same_servers, sum};
 
-/// The most bits after the point of a weight a unit.
+/// Largest number of fraction bits of a weight per unit.
 const FRACTION_BITS: u32 = 32;
 
-/// A placement by sizes.
+/// A placement under size limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fitted {
-    /// The placement.
+    /// The server of each chunk, and its effect.
     pub placement: Placement,
-    /// The size that each server holds.
+    /// Total size on each server, in the unit of the sizes.
     pub held: Vec<u64>,
-    /// The excess of each server beyond its capacity: less than the largest chunk.
+    /// Excess of each server's size over its capacity, in the unit of the sizes: less than the
+    /// largest chunk.
     pub excess: Vec<u64>,
 }
 
-/// Places chunks of the given sizes on servers of the given capacities, in the same unit, so that
-/// little is moved; what is guaranteed stands at the top of this module. A server with no capacity
-/// gets nothing, not even a chunk of size zero.
+/// Places chunks of the given sizes on servers of the given capacities, in the same unit, with
+/// little movement; the module's documentation states the guarantees. A server without capacity
+/// gets no chunk, not even one of size zero.
 ///
 /// # Errors
-/// If sizes or capacities are not about the weights' chunks and servers, the sizes sum up to more
-/// than [`Weights::TOTAL_MAX`], or all capacities together are less than all sizes.
+/// If the number of sizes or capacities does not match `weights`, the sizes sum up to more than
+/// [`Weights::TOTAL_MAX`], or all capacities together are less than all sizes.
 pub fn fitted(
     weights: &Weights,
     sizes: &[u64],
@@ -65,12 +66,12 @@ pub fn fitted(
     let bits = fraction_bits(&weights_open, sizes);
     let solution = solve(&by_unit(&weights_open, sizes, bits), Sizes::Units(sizes), &caps);
     let mut server_of = open.servers(&rounding::whole(&weights_open, sizes, &solution));
-    // Chunks without size may lie anywhere.
+    // Chunks of size zero fit on any open server.
     let anywhere = fullest(weights, &shares);
     for chunk in (0..expected).filter(|chunk| sizes[*chunk] == 0) {
         server_of[chunk] = anywhere[chunk];
     }
-    // No placement keeps more than one without any capacities.
+    // A placement with capacities keeps no more than one without.
     let kept_most = kept_most(&weights_open, sizes, &caps, &solution, bits)
         .map_or(u64::MAX, |kept| kept.min(u128::from(u64::MAX)) as u64)
         .min(kept_by(weights, &anywhere));
@@ -88,7 +89,8 @@ fn summable(sizes: &[u64]) -> Result<(), PlacementError> {
     Ok(())
 }
 
-/// As many bits after the point as leave the sum of all weights a unit in range.
+/// Returns the largest number of fraction bits with which the sum of all weights per unit stays in
+/// range.
 fn fraction_bits(weights: &Weights, sizes: &[u64]) -> u32 {
     let of_chunk = |chunk| {
         let per_unit = u128::from(weights.chunk_total(chunk)) << FRACTION_BITS;
@@ -109,8 +111,8 @@ fn by_unit(weights: &Weights, sizes: &[u64], bits: u32) -> Weights {
     })
 }
 
-/// A bound on what any placement within the capacities keeps: the value of the dual problem at the
-/// solution's prices. None if it is too large to be computed.
+/// Returns an upper bound on the weight that any placement within the capacities keeps: the value
+/// of the dual problem at the solution's prices. None if the value overflows.
 fn kept_most(
     weights: &Weights,
     sizes: &[u64],
@@ -129,7 +131,7 @@ fn kept_most(
             let price = i128::from(solution.prices[server]) * i128::from(*size);
             (i128::from(weight) << bits) - price
         });
-        // Some server has price zero, and what lies nowhere loses nothing there.
+        // Some server has price zero, and a chunk that is kept nowhere contributes nothing.
         bound = bound.checked_add(values.fold(0, i128::max))?;
     }
     u128::try_from(bound >> bits).ok()
@@ -148,7 +150,7 @@ fn outcome(
     }
     let over = |(held, capacity): (&u64, &u64)| held.saturating_sub(*capacity);
     let excess = held.iter().zip(capacities).map(over).collect();
-    // Chunks beyond a capacity may keep more than any placement within the capacities can.
+    // A placement that exceeds a capacity may keep more than any placement within the capacities.
     let least = weights.total().saturating_sub(kept_most);
     let kept = kept_by(weights, &server_of);
     let least = least.min(weights.total() - kept);

@@ -1,19 +1,21 @@
-//! For each pair of servers, the chunk that loses least by moving from the one to the other.
+//! For each pair of servers, the chunk that loses the least weight by moving from the one to the
+//! other.
 //!
-//! The solver asks only for the best chunk of each pair, but a full order of all chunks for each of
-//! N² pairs would be N copies of all weights. So a pair starts with its best chunk alone. When that
-//! chunk leaves, the pair is filled with a short queue of the next ones, by one look through the
-//! server's chunks, and lives on it until it is empty. A chunk that arrives is put into its place
-//! in the queue.
+//! The solver needs only the best chunk of each pair, but a full order of all chunks for each of N²
+//! pairs would be N copies of all weights. So a pair starts with its best chunk alone. When that
+//! chunk leaves, one scan of the server's chunks fills the pair's queue with the next best ones,
+//! which serve until the queue is empty. A chunk that arrives is inserted at its position in the
+//! queue.
 //!
-//! Invariant, for each pair: the best is the least of all chunks at the server; every chunk at the
-//! server that is neither the best nor queued loses at least `bound`, and no queued one loses more.
-//! A chunk that has left the server may still be queued, and is skipped when its turn comes.
+//! Invariant, for each pair: the best chunk has the smallest loss of all chunks at the server;
+//! every chunk at the server that is neither the best nor queued loses at least `bound`, and no
+//! queued one loses more. A chunk that has left the server may still be queued, and is skipped when
+//! it reaches the head.
 
-/// No chunk.
+/// Marks a pair without a chunk.
 const NONE: u32 = u32::MAX;
 
-/// The loss of a pair that has no chunk to move.
+/// The loss of a pair without a chunk to move.
 pub(super) const NO_OFFER: i64 = i64::MAX;
 
 const QUEUE_MIN: usize = 16;
@@ -21,7 +23,7 @@ const QUEUE_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
 struct Queue {
-    /// The next chunks with their losses, the least at the end.
+    /// The next best chunks as (loss, chunk), the smallest loss at the end.
     next: Vec<(i64, u32)>,
     /// Largest number of chunks in the queue.
     room: usize,
@@ -32,7 +34,8 @@ struct Queue {
 #[derive(Debug)]
 pub(super) struct Offers {
     servers: usize,
-    /// By `from × servers + to`; apart from the queues because the search reads all of it.
+    /// Smallest loss, indexed by `from × servers + to`; separate from the queues because the search
+    /// reads all of it.
     loss: Vec<i64>,
     chunk: Vec<u32>,
     queues: Vec<Queue>,
@@ -50,17 +53,17 @@ impl Offers {
         }
     }
 
-    /// The least losses of a chunk's move from `from` to each server.
+    /// Returns the smallest loss of moving a chunk from `from` to each server.
     pub(super) fn losses(&self, from: usize) -> &[i64] {
         &self.loss[from * self.servers..(from + 1) * self.servers]
     }
 
-    /// The chunk whose move from `from` to `to` loses least.
+    /// Returns the chunk with the smallest loss for a move from `from` to `to`.
     pub(super) fn best(&self, from: usize, to: usize) -> u32 {
         self.chunk[from * self.servers + to]
     }
 
-    /// A chunk came to `from`, and has at each server the weight that `row` says.
+    /// Records that a chunk arrived at `from`; `row` holds its weight on each server.
     pub(super) fn arrive(&mut self, chunk: u32, from: usize, row: &[i64]) {
         let first = from * self.servers;
         for (to, weight) in row.iter().enumerate() {
@@ -91,8 +94,8 @@ impl Offers {
         }
     }
 
-    /// A chunk has left `from`. Returns the servers to which there may be chunks to move, but none
-    /// is known; the caller must [`Offers::fill`] them.
+    /// Records that a chunk left `from`. Returns the servers for which the best chunk is now
+    /// unknown; the caller must [`Offers::fill`] them.
     #[must_use]
     pub(super) fn leave(
         &mut self,
@@ -116,8 +119,8 @@ impl Offers {
         unknown
     }
 
-    /// Finds the best chunks to move from `from` to each of `to`, where `members` are the chunks at
-    /// `from`, each once, and `losses(chunk, losses)` says what it loses by the move to each of
+    /// Finds the best chunks to move from `from` to each of `to`. `members` are the chunks at
+    /// `from`, each once; `losses(chunk, losses)` writes the loss of moving a chunk to each of
     /// `to`.
     pub(super) fn fill(
         &mut self,
@@ -146,7 +149,7 @@ impl Offers {
 }
 
 impl Queue {
-    /// Adds to an unsorted queue that keeps at least the `least` best.
+    /// Adds a chunk to an unsorted queue, which retains at least the `least` best ones.
     fn keep_least(&mut self, one: (i64, u32), least: usize) {
         if one.0 >= self.bound {
             return;

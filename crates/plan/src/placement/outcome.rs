@@ -6,20 +6,20 @@ use super::weights::Weights;
 /// The server of each chunk, and the effect of that choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The server of each chunk.
+    /// Server of each chunk.
     pub server_of: Vec<usize>,
-    /// The weight that changes its server.
+    /// Total weight that changes its server.
     pub moved: u64,
-    /// No placement within the same caps moves less than this. It equals `moved`, except for a
-    /// random placement (which has no caps) and for [`super::fitted`].
+    /// Lower bound on the weight that any placement within the same caps moves. It equals `moved`,
+    /// except for a random placement (which has no caps) and for [`super::fitted`].
     pub moved_least: u64,
-    /// The movement by pairs of servers.
+    /// Moved weight by pair of servers.
     pub flows: Flows,
-    /// The load of each server before.
+    /// Load of each server before the move, in the unit of the weights.
     pub before: Vec<u64>,
-    /// The load of each server afterwards.
+    /// Load of each server after the move, in the unit of the weights.
     pub after: Vec<u64>,
-    /// Number of chunks on each server afterwards.
+    /// Number of chunks on each server after the move.
     pub chunks: Vec<u64>,
 }
 
@@ -44,19 +44,19 @@ impl Placement {
         Self { server_of, moved, moved_least, flows, before, after, chunks }
     }
 
-    /// The fullest server's load as a ratio to its share of the weight, before and afterwards: 1 is
-    /// perfect balance; infinite if a server without a share holds anything; 1 if there is no
-    /// weight.
+    /// Returns the largest ratio of a server's load to its share of the weight, before and after
+    /// the move: 1 is perfect balance; infinite if a server without a share holds anything; 1 if
+    /// there is no weight.
     ///
     /// # Panics
-    /// If the shares are about other servers.
+    /// If the number of shares is not the number of servers.
     #[must_use]
     pub fn imbalance(&self, shares: &Shares) -> (f64, f64) {
         (shares.imbalance(&self.before), shares.imbalance(&self.after))
     }
 }
 
-/// An amount for each ordered pair of servers; nothing flows from a server to itself.
+/// The amount that moves between each ordered pair of servers; zero from a server to itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flows {
     servers: usize,
@@ -64,13 +64,13 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Number of servers.
+    /// Returns the number of servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers
     }
 
-    /// The movement from one server to another.
+    /// Returns the amount that moves from one server to another, in the unit of the weights.
     ///
     /// # Panics
     /// If there is no such server.
@@ -80,13 +80,14 @@ impl Flows {
         self.amounts[from * self.servers + to]
     }
 
-    /// The pairs between which anything flows, as (from, to, amount), by source and destination.
+    /// Returns the pairs with a positive amount, as (from, to, amount), ordered by source and
+    /// destination.
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
         let pairs = self.amounts.iter().enumerate().filter(|(_, amount)| **amount > 0);
         pairs.map(|(pair, amount)| (pair / self.servers, pair % self.servers, *amount))
     }
 
-    /// The movement in all.
+    /// Returns the total amount that moves.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.amounts.iter().sum()

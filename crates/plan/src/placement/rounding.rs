@@ -1,19 +1,20 @@
-//! Makes the split chunks of an optimal placement whole again.
+//! Assigns the split chunks of an optimal placement to single servers.
 //!
-//! Think of a graph of split chunks and the servers that share them. Around a cycle, units can be
-//! shifted for nothing, because every part of a chunk lies where it is worth the same, prices
-//! included; so shift until a part is used up, and until no cycle is left. In a forest in which
-//! each chunk has at least two servers, every chunk can get a server of its own: root each tree at
-//! a server, and give each chunk one of the servers below it. So there are fewer split chunks than
-//! servers, and one to a server suffices (Lenstra, Shmoys and Tardos, 1990); which server it is, is
-//! chosen so that most weight stays.
+//! Consider the graph of split chunks and the servers that share them. Around a cycle, units can be
+//! shifted at no cost, because every part of a chunk has the same value, prices included. So units
+//! are shifted until a part is used up, and this is repeated until no cycle is left. In a forest in
+//! which each chunk has at least two servers, every chunk can get a server of its own: root each
+//! tree at a server, and give each chunk one of the servers below it. So there are fewer split
+//! chunks than servers, and one per server suffices (Lenstra, Shmoys and Tardos, 1990). Among such
+//! assignments the one that keeps the most weight is chosen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::transport::{Sizes, Solution, solve};
 use super::weights::Weights;
 
-/// The server of each chunk, where the split ones go to one of their servers, each to another.
+/// Returns the server of each chunk. A split chunk goes to one of its servers, and no two split
+/// chunks to the same one.
 pub(super) fn whole(weights: &Weights, sizes: &[u64], solution: &Solution) -> Vec<u32> {
     let mut server_of = solution.server_of.clone();
     let mut split = Vec::new();
@@ -31,13 +32,14 @@ pub(super) fn whole(weights: &Weights, sizes: &[u64], solution: &Solution) -> Ve
     server_of
 }
 
-/// A server of its own for each chunk, among those with a part of it, so that most stays.
+/// Returns a distinct server for each chunk, among those with a part of it, such that the most
+/// weight stays.
 fn one_each(weights: &Weights, split: &[(u32, BTreeMap<u32, u64>)]) -> Vec<(u32, u32)> {
     if split.is_empty() {
         return Vec::new();
     }
-    // A server that has a part is worth more than all that could stay elsewhere. Weights too large
-    // for that lose their lowest bits: this choice need not be exact.
+    // A bonus makes any server with a part worth more than all weight that could stay elsewhere.
+    // Weights too large for that lose their lowest bits: this choice need not be exact.
     let total = split.iter().map(|(chunk, _)| weights.chunk_total(*chunk as usize)).sum::<u64>();
     let shift = (64 - total.leading_zeros()).saturating_sub(44);
     let bonus = (total >> shift) + 1;
@@ -61,7 +63,7 @@ enum Node {
     Server(u32),
 }
 
-/// Parts of chunks as edges between chunks and servers, without a cycle.
+/// Parts of chunks as the edges of an acyclic graph of chunks and servers.
 #[derive(Debug, Default)]
 struct Forest {
     parts: BTreeMap<u32, BTreeMap<u32, u64>>,
@@ -83,14 +85,14 @@ impl Forest {
         self.parts
     }
 
-    /// Adds a part, and shifts units around the cycle that it closes, if any.
+    /// Adds a part. If it closes a cycle, shifts units around the cycle until a part is used up.
     fn add(&mut self, chunk: u32, server: u32, units: u64) {
         let path = self.path(chunk, server);
         self.set(chunk, server, units);
         let Some(path) = path else {
             return;
         };
-        // The new part and every second one of the path become less, the others more.
+        // The new part and every second one of the path lose units, the others gain them.
         let mut less = vec![(chunk, server)];
         let mut more = Vec::new();
         for (index, part) in path.into_iter().enumerate() {
@@ -129,8 +131,8 @@ impl Forest {
         }
     }
 
-    /// The parts on the way from a chunk to a server, the first one at the chunk; none if they are
-    /// in different trees.
+    /// Returns the parts on the path from a chunk to a server, the first one at the chunk; None if
+    /// they are in different trees.
     fn path(&self, chunk: u32, server: u32) -> Option<Vec<(u32, u32)>> {
         let (from, to) = (Node::Chunk(chunk), Node::Server(server));
         let mut before = BTreeMap::from([(to, to)]);

@@ -1,12 +1,12 @@
-//! The distribution of chunks over servers: each server's share of them.
+//! The distribution of chunks over servers, as a share for each server.
 //!
 //! Equal shares are the paper's case, at most ⌈m/N⌉ chunks on each of N servers (§3.2). A server
-//! with twice the disk has twice the share; one that is to be drained has none; one that was just
+//! with twice the disk has twice the share; a server to be drained has no share; one that was just
 //! added has a share and no weights.
 
 use super::PlacementError;
 
-/// A share for each server. At least one is positive.
+/// A share for each server, in any unit. At least one share is positive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
     shares: Vec<u64>,
@@ -14,7 +14,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The shares of servers `0..shares.len()`, in any unit.
+    /// Creates the shares of servers `0..shares.len()`, in any unit.
     ///
     /// # Errors
     /// If no server has a share.
@@ -26,7 +26,7 @@ impl Shares {
         Ok(Self { shares, total })
     }
 
-    /// The same share for each of `servers` servers.
+    /// Creates the same share for each of `servers` servers.
     ///
     /// # Errors
     /// If there is no server.
@@ -34,13 +34,13 @@ impl Shares {
         Self::new(vec![1; servers])
     }
 
-    /// Number of servers, with a share or without.
+    /// Returns the number of servers, with or without a share.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.shares.len()
     }
 
-    /// True if the server may hold anything.
+    /// Returns true if the server has a share.
     ///
     /// # Panics
     /// If there is no such server.
@@ -49,8 +49,8 @@ impl Shares {
         self.shares[server] > 0
     }
 
-    /// The most that each server may hold of `amount` indivisible things: its share of them,
-    /// rounded up.
+    /// Returns the largest number of `amount` indivisible items that each server may hold: its
+    /// share of them, rounded up.
     #[must_use]
     pub fn caps(&self, amount: u64) -> Vec<u64> {
         let cap = |share: &u64| (u128::from(*share) * u128::from(amount)).div_ceil(self.total);
@@ -58,11 +58,11 @@ impl Shares {
         self.shares.iter().map(|share| cap(share) as u64).collect()
     }
 
-    /// The fullest server's load as a ratio to its share of all that is held: 1 is perfect balance,
-    /// infinite means that a server without a share holds something.
+    /// Returns the largest ratio of a server's load to its share of the total load: 1 is perfect
+    /// balance, infinite means that a server without a share holds something.
     ///
     /// # Panics
-    /// If `held` is about other servers.
+    /// If the length of `held` is not the number of servers.
     #[must_use]
     pub fn imbalance(&self, held: &[u64]) -> f64 {
         assert_eq!(held.len(), self.shares.len(), "amounts and shares of different servers");
@@ -78,10 +78,11 @@ impl Shares {
         }
     }
 
-    /// The server that `random`, uniform over all values, falls on.
+    /// Returns the server selected by `random`, which is uniform over all values, with probability
+    /// proportional to the shares.
     pub(super) fn pick(&self, random: u64) -> usize {
-        // The high half of the product maps `random` to 0..total. The total may need more than 64
-        // bits; then the lowest of it do not matter beside the bits of `random`.
+        // The high half of the product maps `random` to 0..total. A total of more than 64 bits
+        // loses its lowest bits, which is negligible.
         let excess_bits = (128 - self.total.leading_zeros()).saturating_sub(64);
         let scaled = self.total >> excess_bits;
         let mut left = ((u128::from(random) * scaled) >> 64) << excess_bits;

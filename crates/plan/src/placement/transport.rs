@@ -1,39 +1,39 @@
 //! The transportation problem behind balanced placement, solved exactly.
 //!
-//! Chunks are the supplies and servers the demands; what is kept in place is to be most. There are
-//! thousands of chunks for each server, so the search runs over servers only. Each server has a
-//! *price*, and each chunk lies where its weight less the price is largest. Where that puts more on
-//! a server than its cap, the excess is pushed to a server with room along a shortest path of moves
-//! (one chunk from each server on the path to the next), found by Dijkstra's algorithm over losses
-//! reduced by the prices. This is the method of successive shortest paths (Ahuja, Magnanti and
-//! Orlin, *Network Flows*, §9.7), on a graph that the chunks have been folded out of. A cap that is
-//! not used up is filled by *spare* weightless load that moves for nothing, so that every server
+//! Chunks are the supplies and servers the demands; the weight that stays in place is maximised.
+//! There are thousands of chunks for each server, so the search runs over servers only. Each server
+//! has a *price*, and each chunk lies where its weight minus the price is largest. If that puts
+//! more on a server than its cap, the excess is pushed to a server with room along a shortest path
+//! of moves (one chunk from each server on the path to the next), found by Dijkstra's algorithm
+//! over losses reduced by the prices. This is the method of successive shortest paths (Ahuja,
+//! Magnanti and Orlin, *Network Flows*, §9.7), on a graph from which the chunks are eliminated.
+//! Unused capacity is filled by *spare* weightless load that moves at no cost, so that every server
 //! is exactly full.
 //!
-//! Most of the excess never comes about, because the prices are nearly right beforehand: the same
-//! problem is first solved for half of the chunks, taken by a hash of their number, with half of
-//! the caps, and that one for half of the half.
+//! Most of the excess never arises, because the initial prices are nearly right: the same problem
+//! is first solved for half of the chunks, selected by a hash of their number, with half of the
+//! caps, and that problem in turn starts from a solution for half of its chunks.
 //!
-//! Invariant: each part of a chunk lies where weight less price is largest, and spare load where
-//! the price is least. With no excess left that proves the placement optimal: the prices are a
-//! solution of the dual problem with the same value.
+//! Invariant: each part of a chunk lies where weight minus price is largest, and spare load where
+//! the price is smallest. When no excess is left, this proves the placement optimal: the prices are
+//! a solution of the dual problem with the same value.
 
 use std::collections::BTreeMap;
 
 use super::offers::{NO_OFFER, Offers};
 use super::weights::Weights;
 
-/// The server of a chunk that has none yet.
+/// Marks a chunk that has no server yet.
 const NOWHERE: u32 = u32::MAX;
-/// The server of a chunk that is split over several.
+/// Marks a chunk that is split over several servers.
 const SPLIT: u32 = u32::MAX - 1;
 
-/// The part of its server's cap that each chunk takes.
+/// The amount of its server's cap that each chunk uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sizes<'a> {
-    /// One each: caps count chunks, and no chunk is ever split.
+    /// One unit each: caps count chunks, and no chunk is ever split.
     One,
-    /// So many units each, and a unit has the weight that [`Weights`] say. A chunk may be split.
+    /// A number of units for each chunk; [`Weights`] are weights per unit. A chunk may be split.
     Units(&'a [u64]),
 }
 
@@ -46,21 +46,22 @@ impl Sizes<'_> {
     }
 }
 
-/// An optimal placement, with the prices that prove it.
+/// An optimal placement, with the prices that prove it optimal.
 #[derive(Debug)]
 pub(super) struct Solution {
-    /// The server of each chunk; of a split one, a server that holds a part.
+    /// Server of each chunk; for a split chunk, a server that holds a part of it.
     pub server_of: Vec<u32>,
-    /// The parts of those chunks that are split: servers and units, both positive.
+    /// Parts of the split chunks, as (server, units) with positive units.
     pub split: BTreeMap<u32, Vec<(u32, u64)>>,
-    /// A price for each server, the least of them zero. Caps that are not used up have price zero.
+    /// Price of each server, the smallest of them zero. A server with unused capacity has price
+    /// zero.
     pub prices: Vec<i64>,
 }
 
-/// Places chunks so that most weight stays, and no server holds more than its cap.
+/// Places chunks such that the most weight stays, and no server holds more than its cap.
 ///
 /// # Panics
-/// If the caps have no room for all sizes, or a cap is zero: leave such servers out.
+/// If the caps have no room for all sizes, or a cap is zero: the caller leaves such servers out.
 pub(super) fn solve(weights: &Weights, sizes: Sizes<'_>, caps: &[u64]) -> Solution {
     let chunks = weights.chunks();
     assert!(caps.len() == weights.servers() && caps.iter().all(|cap| *cap > 0), "caps: {caps:?}");
@@ -94,7 +95,7 @@ pub(super) fn solve(weights: &Weights, sizes: Sizes<'_>, caps: &[u64]) -> Soluti
     placing.expect("there is always one level").into_solution()
 }
 
-/// A permutation of 64-bit numbers without a pattern (the last step of splitmix64).
+/// Permutes 64-bit numbers pseudorandomly (the last step of splitmix64).
 fn scatter(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -107,23 +108,24 @@ struct Placing<'a> {
     sizes: Sizes<'a>,
     prices: Vec<i64>,
     caps: Vec<i128>,
-    /// The excess of a server beyond its cap, spare load included; negative where there is room.
+    /// Excess of each server over its cap, spare load included; negative if there is room.
     excess: Vec<i128>,
     spare: Vec<i128>,
     home: Vec<u32>,
     split: BTreeMap<u32, Vec<(u32, u64)>>,
-    /// The chunks at each server; perhaps some that have left, or twice one that came back.
+    /// Chunks at each server. An entry may be out of date if its chunk has left, and duplicated if
+    /// its chunk returned.
     members: Vec<Vec<u32>>,
     offers: Offers,
     row: Vec<i64>,
 }
 
-/// The movement along one step of a path.
+/// One move on a path from a server with excess to one with room.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     from: usize,
     to: usize,
-    /// The chunk, or spare load.
+    /// The chunk to move; None moves spare load.
     chunk: Option<u32>,
 }
 
@@ -145,7 +147,8 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// Puts each chunk where weight less price is largest, and spare load where the price is least.
+    /// Puts each chunk where weight minus price is largest, and spare load where the price is
+    /// smallest.
     fn place(&mut self, chunks: &[u32]) {
         let least = self.prices.iter().copied().min().unwrap_or(0);
         let cheapest: Vec<usize> =
@@ -168,12 +171,13 @@ impl<'a> Placing<'a> {
         self.add_spare(cheapest[0], spare);
     }
 
-    /// The server at which weight less price is largest; among equals, the one with most room.
+    /// Returns the server at which weight minus price is largest; among equals, the one with the
+    /// most room.
     fn dearest(&self, chunk: u32, cheapest: &[usize]) -> usize {
         let value = |server: usize, weight: u64| {
             (weight as i64 - self.prices[server], -self.excess[server], std::cmp::Reverse(server))
         };
-        // Of the servers that hold nothing of it, only the cheapest can be best.
+        // Among the servers that hold no part of the chunk, only the cheapest can be best.
         let empty = cheapest.iter().map(|server| (value(*server, 0), *server));
         let holding = self.weights.row(chunk as usize);
         let holding = holding.map(|(server, weight)| (value(server, weight), server));
@@ -185,7 +189,7 @@ impl<'a> Placing<'a> {
         self.excess[server] += amount;
     }
 
-    /// Pushes all excess to where there is room.
+    /// Pushes all excess to servers with room.
     fn push_excess(&mut self) {
         for server in 0..self.caps.len() {
             while self.excess[server] > 0 {
@@ -195,9 +199,9 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// The steps from a server with excess to the nearest one with room, the last step first; and
-    /// raises the prices of what is nearer, so that reduced losses stay non-negative and those of
-    /// the path become zero.
+    /// Returns the moves from a server with excess to the nearest one with room, the last move
+    /// first. Raises the prices of the nearer servers, so that reduced losses stay non-negative and
+    /// those of the path become zero.
     fn shortest_path(&mut self, from: usize) -> Vec<Step> {
         let servers = self.caps.len();
         let mut distance = vec![i64::MAX; servers];
@@ -239,7 +243,8 @@ impl<'a> Placing<'a> {
         path
     }
 
-    /// Moves as much along the path as fits, is there, and is too much.
+    /// Moves along the path the smallest of the excess, the room, and the amount available at each
+    /// step.
     fn push(&mut self, path: &[Step]) {
         let (first, last) = (path[path.len() - 1].from, path[0].to);
         let there = |step: &Step| match step.chunk {
@@ -255,7 +260,7 @@ impl<'a> Placing<'a> {
                     self.spare[step.from] -= amount;
                     self.spare[step.to] += amount;
                 }
-                // It is at most the units of a chunk.
+                // The amount is at most the units of a chunk.
                 Some(chunk) => self.move_units(chunk, step.from, step.to, amount as u64),
             }
         }
@@ -315,7 +320,7 @@ impl<'a> Placing<'a> {
             members.retain(|other| self.units_at(*other, server) > 0);
             let (weights, row) = (self.weights, &mut self.row);
             offers.fill(server, &unknown, &members, |chunk, losses| {
-                // A whole row is far more to read than the few weights that are asked for mostly.
+                // Reading a whole row costs far more than the few weights that are usually needed.
                 if unknown.len() * 8 < row.len() {
                     let weight = |server| weights.get(chunk as usize, server) as i64;
                     let here = weight(server);

@@ -1,15 +1,16 @@
-//! The data of each new chunk that lies on each server already: Morphus' `W[chunk][server]` (§3.1).
+//! The amount of each new chunk's data on each server before the move: Morphus' `W[chunk][server]`
+//! (§3.1).
 //!
-//! A row is kept sparse, because chunks of correlated keys lie on few servers, and in two flat
-//! arrays, because a hundred thousand rows of a hundred servers are ten million weights. The weight
-//! is the quantity whose movement is to be least: documents, bytes, or operations.
+//! Rows are sparse, because chunks of correlated keys lie on few servers. They are stored in two
+//! flat arrays, because a hundred thousand rows of a hundred servers are ten million weights. The
+//! weight is the quantity whose movement is minimised: documents, bytes, or operations.
 //!
-//! Invariant: in a row servers increase and weights are positive; the sum of all weights is at most
-//! [`Weights::TOTAL_MAX`], so that no sum and no difference in the solver can overflow.
+//! Invariant: within a row servers increase and weights are positive; the sum of all weights is at
+//! most [`Weights::TOTAL_MAX`], so that no sum and no difference in the solver can overflow.
 
 use super::PlacementError;
 
-/// The weights of `chunks` new chunks on `servers` servers.
+/// The weights of all new chunks on all servers, as a sparse matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
     servers: usize,
@@ -21,18 +22,18 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// The largest sum of all weights: 2⁵⁶, that is 64 PiB if the weight is bytes. The solver's
-    /// prices differ by at most twice this for each doubling of the number of chunks, and so stay
-    /// below 2⁶³.
+    /// Largest sum of all weights: 2⁵⁶, that is 64 PiB if the weight is bytes. The solver's prices
+    /// differ by at most twice this for each doubling of the number of chunks, and so stay below
+    /// 2⁶³.
     pub const TOTAL_MAX: u64 = 1 << 56;
 
-    /// The most servers. The solver keeps a few words for each pair of them.
+    /// Largest number of servers. The solver stores a few words for each pair of them.
     pub const SERVERS_MAX: usize = 1024;
 
-    /// The most chunks.
+    /// Largest number of chunks.
     pub const CHUNKS_MAX: usize = 1 << 26;
 
-    /// No chunk yet, on `servers` servers.
+    /// Creates weights without chunks, on `servers` servers.
     ///
     /// # Errors
     /// If there is no server, or more than [`Weights::SERVERS_MAX`].
@@ -43,7 +44,7 @@ impl Weights {
         Ok(Self { servers, starts: vec![0], server: Vec::new(), weight: Vec::new(), total: 0 })
     }
 
-    /// Weights from rows that name every server.
+    /// Creates weights from rows with one weight per server.
     ///
     /// # Errors
     /// As [`Weights::new`] and [`Weights::push`].
@@ -55,12 +56,12 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Adds the next chunk, by what of it lies on which server. A server that is named twice has
-    /// the sum; one that is not named has nothing.
+    /// Adds the next chunk as (server, weight) pairs. Weights of a server that occurs twice are
+    /// added; a server that does not occur has weight zero.
     ///
     /// # Errors
     /// If there are too many chunks, a server does not exist, or the sum of all weights becomes too
-    /// large; then nothing is added.
+    /// large; then no chunk is added.
     pub fn push(
         &mut self,
         row: impl IntoIterator<Item = (usize, u64)>,
@@ -76,7 +77,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Appends a row to the flat arrays, and says what all weights sum up to with it.
+    /// Appends a row to the flat arrays, and returns the sum of all weights including the row.
     fn append(
         &mut self,
         row: impl IntoIterator<Item = (usize, u64)>,
@@ -118,25 +119,25 @@ impl Weights {
         }
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Number of servers.
+    /// Returns the number of servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers
     }
 
-    /// The sum of all weights.
+    /// Returns the sum of all weights.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The servers that hold something of `chunk`, in increasing order, with how much.
+    /// Returns the servers that hold part of `chunk`, in increasing order, with their weights.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -146,7 +147,7 @@ impl Weights {
         servers.zip(&self.weight[range]).map(|(server, weight)| (*server as usize, *weight))
     }
 
-    /// The weight of `chunk` on `server`.
+    /// Returns the weight of `chunk` on `server`; 0 if the server holds none of it.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -155,13 +156,14 @@ impl Weights {
         let range = self.starts[chunk]..self.starts[chunk + 1];
         let weights = &self.weight[range.clone()];
         if weights.len() == self.servers {
-            // A row with every server needs no search.
+            // A row with all servers needs no search.
             return weights.get(server).copied().unwrap_or(0);
         }
         self.server[range].binary_search(&(server as u32)).map_or(0, |at| weights[at])
     }
 
-    /// The same for some of the servers, given in increasing order, which are numbered anew.
+    /// Returns the weights on the given servers only, which must be in increasing order and are
+    /// renumbered from 0.
     pub(super) fn restrict(&self, servers: &[usize]) -> Self {
         let mut number = vec![None; self.servers];
         for (new, old) in servers.iter().enumerate() {
@@ -170,8 +172,9 @@ impl Weights {
         self.map(servers.len(), |_, server, weight| Some((number[server]?, weight)))
     }
 
-    /// Other weights of the same chunks, by chunk, server and weight. They must keep the order of
-    /// servers, and not become larger than fits.
+    /// Returns weights with the same number of chunks, each entry replaced by `change(chunk,
+    /// server, weight)` or dropped if that is None. The change must preserve the order of servers
+    /// and keep the sum in range.
     pub(super) fn map(
         &self,
         servers: usize,
@@ -185,7 +188,7 @@ impl Weights {
         mapped
     }
 
-    /// The weight of `chunk`, on all servers together.
+    /// Returns the weight of `chunk` on all servers together.
     ///
     /// # Panics
     /// If there is no such chunk.

@@ -1,45 +1,48 @@
-//! The service that a batch takes at each station, in the mean over the batches of a phase, and how much that varies.
+//! The service of a batch at each station: its mean and variance over the batches of a phase.
 //!
-//! Misses fall on the keys of a batch independently, and a miss lies on a shard by the shards' shares. So the keys that a
-//! batch asks a shard for are about Poisson distributed: of 100 misses over four even shards the largest part is not 25 but
-//! 30, which is the part that the batch waits for. (A multinomial's parts differ from each other as independent Poisson
-//! numbers do.) A batch without misses asks no router, and a shard is asked only if it has a key of the batch.
+//! Misses fall on the keys of a batch independently, and a miss lies on a shard with the probability of the shard's
+//! share. So the number of a batch's keys on a shard is approximately Poisson distributed: of 100 misses over four even
+//! shards, the largest part is not 25 but 30, which is the part that the batch waits for. (The parts of a multinomial
+//! distribution differ from each other as independent Poisson numbers do.) A batch without misses sends no request to
+//! the router, and a shard receives a request only if it has a key of the batch.
 //!
-//! Invariant: the means times the number of batches are the phase's costs, key for key.
+//! Invariant: the means times the number of batches are the phase's total costs.
 
 use super::costs::{Cost, Costs, Job, Machine};
 use super::shape::{CacheAt, Shape, Station};
 
-/// Service at one station.
+/// The service of a batch at one station.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Load {
+    /// The station.
     pub station: Station,
-    /// Processors, of each member if there are several.
+    /// Number of processors; of each member, if there are several.
     pub servers: f64,
-    /// Members among which requests are spread by chance.
+    /// Number of members, one of which is chosen at random for each request.
     pub members: u32,
-    /// The probability that a batch asks this station.
+    /// Probability that a batch sends a request to this station, from 0 to 1.
     pub asked: f64,
-    /// The service of a batch, in seconds of one processor.
+    /// Mean service time of a batch, in seconds of one processor.
     pub mean_s: f64,
-    /// Its variance over batches, in square seconds.
+    /// Variance of the service time over batches, in square seconds.
     pub variance: f64,
 }
 
 impl Load {
-    /// The service of a batch at a member, waiting excluded, in seconds.
+    /// Returns the mean time of a batch at a member without queueing, in seconds.
     pub fn alone_s(&self) -> f64 {
         self.mean_s / self.servers.min(1.0)
     }
 
-    /// The time between two batches if only this station counts, in seconds.
+    /// Returns the mean time between two batches if this station is saturated, in seconds.
     pub fn saturated_s(&self) -> f64 {
         self.mean_s / (self.servers * f64::from(self.members))
     }
 
-    /// The share of the waiting that exponential service would cause here which this service does cause: from 0, if all
-    /// batches take equally long, to 1. A member that is chosen by chance among m has no service or all of it, so that even
-    /// constant service varies there: by m (1 + cv²) − 1, where an exponential one has 2 m − 1.
+    /// Returns the queueing time at this station as a share of that under exponential service: from 0, if all batches
+    /// take equally long, to 1. With m members of which one is chosen at random, a member has either no service or all
+    /// of it, so that even constant service varies there: by m (1 + cv²) − 1, compared with 2 m − 1 for exponential
+    /// service.
     pub fn irregularity(&self) -> f64 {
         if self.mean_s == 0.0 {
             return 0.0;
@@ -53,27 +56,28 @@ impl Load {
 /// The mean batch of a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Batch {
-    /// Batches of the phase.
+    /// Number of batches in the phase.
     pub batches: u64,
-    /// Keys of each, in the mean.
+    /// Mean number of keys per batch.
     pub keys: f64,
-    /// Keys of each that the cache has not, in the mean.
+    /// Mean number of keys per batch that the cache lacks.
     pub misses: f64,
-    /// Client, cache and router, as far as they are there.
+    /// Service at the client, the cache if there is one, and the router.
     pub single: Vec<Load>,
-    /// Shards, of which the slowest is waited for.
+    /// Service at each shard; a batch waits for the slowest.
     pub shards: Vec<Load>,
-    /// Round trips, in seconds.
+    /// Mean time of a batch's round trips, in seconds.
     pub delay_s: f64,
 }
 
 impl Batch {
-    /// All stations with processors.
+    /// Iterates over all stations with processors.
     pub fn loads(&self) -> impl Iterator<Item = &Load> {
         self.single.iter().chain(&self.shards)
     }
 
-    /// The mean batch of a phase of so many keys, at least one, of which the cache has `hits`.
+    /// Computes the mean batch of a phase of `keys` keys (at least one), of which the cache answers `hits`. `shares`
+    /// are the shards' shares of the keys.
     pub fn new(
         keys: u64,
         hits: f64,
@@ -89,7 +93,7 @@ impl Batch {
         let miss_ratio = if has_cache { (1.0 - hits / keys as f64).clamp(0.0, 1.0) } else { 1.0 };
         let misses = per_batch * miss_ratio;
         let any = |ratio: f64| 1.0 - (1.0 - ratio).powf(per_batch);
-        // Batches that ask the router at all.
+        // Share of the batches with a request to the router.
         let finds = any(miss_ratio);
         let gets = if has_cache { 1.0 } else { 0.0 };
         let sets = if has_cache { finds } else { 0.0 };
@@ -100,7 +104,7 @@ impl Batch {
         let client = costs.client.of(1.0, per_batch);
         let router = costs.router.of(finds, misses);
         let (client, router) = if at_router {
-            // The worker asks the proxy as it would ask the router, for the whole batch.
+            // The worker sends the whole batch to the proxy, as it would to the router.
             let ask = costs.client_find.of(1.0, per_batch);
             (client + ask, router + cache_client + costs.proxy.of(1.0, per_batch))
         } else {
@@ -155,15 +159,16 @@ impl Batch {
     }
 }
 
-/// The variance of a cost whose request is made with probability `asked`, for a number of keys with that mean and variance.
+/// Returns the variance of a cost whose request is sent with the probability `asked`; `keys` and `variance` are the
+/// mean and the variance of its number of keys.
 fn compound(cost: Cost, asked: f64, keys: f64, variance: f64) -> f64 {
     let requests = cost.request_s.powi(2) * asked * (1.0 - asked);
-    // Keys are there only if there is a request.
+    // Keys exist only if the request is sent.
     let both = 2.0 * cost.request_s * cost.key_s * keys * (1.0 - asked);
     requests + cost.key_s.powi(2) * variance + both
 }
 
-/// The variance if each service is, besides, multiplied by a factor of mean 1 and this variance.
+/// Returns the variance of a service that is also multiplied by a random factor of mean 1 and variance `variation`.
 fn varied(mean_s: f64, variance: f64, variation: f64) -> f64 {
     variance * (1.0 + variation) + variation * mean_s.powi(2)
 }

@@ -1,110 +1,112 @@
-//! What a request costs each station, and what the stations have.
+//! The cost of a request at each station, and the processors of the stations.
 //!
 //! All times are seconds of one processor, or of waiting without one; all sizes are bytes.
 
-/// The processor time of a request: `request_s` for itself, and `key_s` for each of its keys.
+/// The processor time of a request: `request_s` for the request itself, and `key_s` for each of its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Seconds for each request.
+    /// Processor time of a request without its keys, in seconds.
     pub request_s: f64,
-    /// Seconds for each key of it.
+    /// Processor time of each key of a request, in seconds.
     pub key_s: f64,
 }
 
 impl Cost {
-    /// The processor time of so many requests with so many keys, in seconds.
+    /// Returns the processor time of `requests` requests with `keys` keys in all, in seconds.
     #[must_use]
     pub fn of(self, requests: f64, keys: f64) -> f64 {
         self.request_s * requests + self.key_s * keys
     }
 }
 
-/// Processor time at each station, waits between them, and sizes; by a probe.
+/// Processor time at each station, waits between them, and sizes, as measured by a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// A worker, for a batch wherever its documents come from: taking its keys, and hashing each document.
+    /// Cost of a batch in a worker, independent of the source of its documents: parsing its keys, and hashing each
+    /// document.
     pub client: Cost,
-    /// Who asks the cache, for an MGET and each of its keys: the worker, or the proxy at the router.
+    /// Cost of an MGET and each of its keys in the process that sends it: the worker, or the proxy at the router.
     pub client_get: Cost,
-    /// Who fills the cache, for a pipeline of SETs and each of its keys.
+    /// Cost of a pipeline of SETs and each of its keys in the process that sends it.
     pub client_set: Cost,
-    /// Who asks the router, for a `find` and each document that comes back.
+    /// Cost of a `find` and each document that it returns in the process that sends it.
     pub client_find: Cost,
-    /// The proxy at the router, for a batch and each of its documents; besides what asking the cache and the router costs.
+    /// Cost of a batch and each of its documents in the proxy at the router, less the cost of its requests to the cache
+    /// and the router.
     pub proxy: Cost,
-    /// The cache, for an MGET and each of its keys.
+    /// Cost of an MGET and each of its keys in the cache.
     pub cache_get: Cost,
-    /// The cache, for a pipeline of SETs and each of its keys.
+    /// Cost of a pipeline of SETs and each of its keys in the cache.
     pub cache_set: Cost,
-    /// The router, for a `find` and each of its keys.
+    /// Cost of a `find` and each of its keys in the router.
     pub router: Cost,
-    /// A member of a shard, for its part of a `find` and each of its keys.
+    /// Cost, in a member of a shard, of its part of a `find` and each of its keys.
     pub shard: Cost,
-    /// Waiting without a processor for an answer of the cache.
+    /// Time waiting for a reply of the cache, processor time excluded, in seconds.
     pub round_trip_cache_s: f64,
-    /// Waiting without a processor for an answer of the router, or of the proxy there.
+    /// Time waiting for a reply of the router or the proxy there, processor time excluded, in seconds.
     pub round_trip_router_s: f64,
-    /// Waiting without a processor for an answer of a shard.
+    /// Time waiting for a reply of a shard, processor time excluded, in seconds.
     pub round_trip_shard_s: f64,
-    /// A cache's entry (`MEMORY USAGE`) beyond its document.
+    /// Bytes of a cache entry (`MEMORY USAGE`) in excess of its document.
     pub entry_bytes: f64,
-    /// A document as the server holds it.
+    /// Mean bytes of a document, as the server stores it.
     pub document_bytes: f64,
-    /// The indexes' part of a document.
+    /// Bytes of all indexes per document.
     pub index_bytes: f64,
-    /// Documents of the collection.
+    /// Number of documents in the collection.
     pub documents: u64,
-    /// Resident memory of an idle database server.
+    /// Resident memory of an idle database server, in bytes.
     pub server_bytes: f64,
-    /// Resident memory of an empty cache.
+    /// Resident memory of an empty cache, in bytes.
     pub cache_server_bytes: f64,
 }
 
-/// Relative standard errors of measured costs; 0 where none is known.
+/// Relative standard errors of measured costs; 0 if an error is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// Of all costs of the client.
+    /// Relative standard error of all costs in the client.
     pub client: f64,
-    /// Of the cache's.
+    /// Relative standard error of the costs in the cache.
     pub cache: f64,
-    /// Of the router's.
+    /// Relative standard error of the costs in the router.
     pub router: f64,
-    /// Of a shard's.
+    /// Relative standard error of the costs in a shard.
     pub shard: f64,
-    /// Of the round trips.
+    /// Relative standard error of the round trips.
     pub round_trips: f64,
 }
 
-/// Processors of each station. Any number above 0: a control group gives 0.3 of one.
+/// Number of processors of each station; any number above 0: a control group may grant 0.3 of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Of all workers together.
+    /// Processors of all workers together.
     pub client_cores: f64,
-    /// Of the cache, which uses at most one (Redis runs commands in one thread).
+    /// Processors of the cache, which uses at most one (Redis runs commands in one thread).
     pub cache_cores: f64,
-    /// Of the router, with the proxy.
+    /// Processors of the router, including the proxy.
     pub router_cores: f64,
-    /// Of each member of a shard.
+    /// Processors of each member of a shard.
     pub shard_cores: f64,
 }
 
-/// The job's own settings.
+/// The settings of the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
-    /// Batches in flight at once.
+    /// Number of batches in flight at once.
     pub workers: u32,
-    /// Keys of a batch.
+    /// Number of keys in a batch.
     pub batch: u32,
-    /// The squared coefficient of variation of a request's processor time beyond what its number of keys explains: 0 if
-    /// equal requests take equal times, 1 if they are as irregular as an exponential distribution.
+    /// Squared coefficient of variation of a request's processor time, in excess of the variation by its number of
+    /// keys: 0 if equal requests take equal times, 1 if their times are exponentially distributed.
     pub variation: f64,
 }
 
-/// Prices for an hour.
+/// Prices per hour, in any currency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
-    /// Of a processor.
+    /// Price of a processor for an hour.
     pub core: f64,
-    /// Of 10⁹ bytes of memory.
+    /// Price of 10⁹ bytes of memory for an hour.
     pub gb: f64,
 }

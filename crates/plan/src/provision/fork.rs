@@ -1,43 +1,44 @@
-//! The slowest of the shards that a batch asks: the mean of the maximum of their times.
+//! The slowest of the shards that serve a batch: the mean of the maximum of their times.
 //!
-//! Each shard's time is taken as independent of the others': with probability 1 − a it is zero, since the shard has no key of
-//! the batch, else it follows a gamma distribution of the mean and variance that are given. That is exact for one shard and
-//! for exponential times, and near for sums of many keys. The mean is the integral of the probability that the maximum is
-//! greater.
+//! The shards' times are taken as independent. With probability 1 − a a shard's time is zero, since the shard has no
+//! key of the batch; else it follows a gamma distribution with the given mean and variance. This is exact for one shard
+//! and for exponential times, and a good approximation for sums over many keys. The mean is the integral of the
+//! probability that the maximum is greater.
 //!
-//! Invariants: at least the greatest mean, at most the sum of the means.
+//! Invariants: the result is at least the greatest mean, and at most the sum of the means.
 
 use statrs::function::erf::erfc;
 use statrs::function::gamma::gamma_lr;
 
-/// The time of one part.
+/// The time of one shard's part of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
-    /// The probability that there is such a part.
+    /// Probability that the shard has a part, from 0 to 1.
     pub asked: f64,
-    /// Its mean, those that are not there counted as 0, in seconds.
+    /// Mean time, with a time of 0 for a missing part, in seconds.
     pub mean_s: f64,
-    /// Its variance, counted likewise, in square seconds.
+    /// Variance of the time, with a time of 0 for a missing part, in square seconds.
     pub variance: f64,
 }
 
-/// A squared coefficient of variation below which a time counts as constant.
+/// Squared coefficient of variation below which a time counts as constant.
 const CONSTANT: f64 = 1e-9;
 
-/// The shape of a gamma distribution from which on its cube root counts as normal (Wilson and Hilferty, 1931).
+/// Shape of a gamma distribution above which the cube root of a value counts as normally distributed (Wilson and
+/// Hilferty, 1931).
 const CUBE_ROOT: f64 = 25.0;
 
-/// Points of the integral, by Simpson's rule: an even number.
+/// Number of points of the integral by Simpson's rule; must be even.
 const POINTS: u32 = 192;
 
-/// The mean of the greatest part, in seconds; 0 without parts.
+/// Returns the mean of the maximum of the parts' times, in seconds; 0 without parts.
 pub(super) fn slowest_s(parts: &[Part]) -> f64 {
     let parts: Vec<Given> = parts.iter().filter(|part| part.mean_s > 0.0).map(Given::new).collect();
     let [first, others @ ..] = parts.as_slice() else { return 0.0 };
     if others.is_empty() {
         return first.asked * first.mean_s;
     }
-    // Where all times are greater, and where none is.
+    // Below `low_s` the maximum is almost surely greater, above `high_s` almost surely not.
     let certain = parts.iter().filter(|part| part.asked > 1.0 - 1e-9);
     let low_s = certain.map(|part| part.mean_s - 6.0 * part.deviation_s).fold(0.0, f64::max);
     let high_s = parts.iter().map(Given::end_s).fold(0.0, f64::max);
@@ -58,12 +59,15 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
     integral_s.clamp(least, parts.iter().map(mean_s).sum())
 }
 
-/// A part, if it is there.
+/// The distribution of a part's time, given that the part exists.
 struct Given {
+    /// Probability that the part exists, from 0 to 1.
     asked: f64,
+    /// Mean time, in seconds.
     mean_s: f64,
+    /// Standard deviation of the time, in seconds.
     deviation_s: f64,
-    /// Shape of the gamma distribution; none if the time is constant.
+    /// Shape of the gamma distribution; `None` if the time is constant.
     shape: Option<f64>,
 }
 
@@ -78,12 +82,13 @@ impl Given {
         Self { asked, mean_s, deviation_s: variance.sqrt(), shape }
     }
 
+    /// Returns the time that the part practically never exceeds, in seconds.
     fn end_s(&self) -> f64 {
-        // Behind that lie less than 1e-5 of an exponential distribution, and of a normal one nothing.
+        // Less than 1e-5 of an exponential distribution is beyond that, and practically nothing of a normal one.
         self.mean_s + 12.0 * self.deviation_s
     }
 
-    /// The probability that the part takes at most so long.
+    /// Returns the probability that the part takes at most `at_s` seconds; a missing part takes 0.
     fn at_most(&self, at_s: f64) -> f64 {
         let given = match self.shape {
             None if at_s < self.mean_s => 0.0,

@@ -1,21 +1,26 @@
-//! The shapes that are compared: every combination of the values of five dimensions.
+//! The grid of shapes: every combination of the values of five dimensions.
 //!
-//! Invariants: each dimension's values rise; no two shapes of [`Grid::shapes`] are the same; a neighbour differs from its
-//! shape in one dimension, by one step of the grid.
+//! Invariants: each dimension's values are in rising order; [`Grid::shapes`] has no duplicates; a neighbour differs
+//! from its shape in one dimension, by one step of the grid.
 
 use super::shape::{CacheAt, Reads, Shape};
 
-/// Values for each dimension of a [`Shape`].
+/// The values of each dimension of a [`Shape`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
+    /// Numbers of shards.
     shards: Vec<u32>,
+    /// Numbers of members per shard.
     replicas: Vec<u32>,
+    /// Sizes of the cache, in bytes; 0: no cache.
     cache_bytes: Vec<u64>,
+    /// Read preferences.
     reads: Vec<Reads>,
+    /// Locations of the cache.
     cache_at: Vec<CacheAt>,
 }
 
-/// A dimension of shapes.
+/// A dimension of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dimension {
     Shards,
@@ -25,6 +30,7 @@ pub(super) enum Dimension {
     CacheAt,
 }
 
+/// All dimensions, in the order in which neighbours are listed.
 const DIMENSIONS: [Dimension; 5] = [
     Dimension::Shards,
     Dimension::Replicas,
@@ -34,7 +40,8 @@ const DIMENSIONS: [Dimension; 5] = [
 ];
 
 impl Grid {
-    /// With these values, in any order. None if a dimension has none, or a number of shards or replicas is 0.
+    /// Makes a grid of these values, in any order. Returns `None` if a dimension has no value, or a number of shards or
+    /// replicas is 0.
     #[must_use]
     pub fn new(
         mut shards: Vec<u32>,
@@ -54,7 +61,7 @@ impl Grid {
         (!bad).then_some(Self { shards, replicas, cache_bytes, reads, cache_at })
     }
 
-    /// All shapes, each once, in order.
+    /// Returns all shapes, each once, in order.
     #[must_use]
     pub fn shapes(&self) -> Vec<Shape> {
         let mut shapes = Vec::new();
@@ -74,7 +81,7 @@ impl Grid {
         shapes
     }
 
-    /// The shapes one step away, and the dimension of each step.
+    /// Returns the shapes one step away from a shape, and the dimension of each step.
     pub(super) fn neighbours(&self, shape: Shape) -> Vec<(Dimension, Shape)> {
         let mut found: Vec<(Dimension, Shape)> = Vec::new();
         for dimension in DIMENSIONS {
@@ -82,7 +89,7 @@ impl Grid {
                 Dimension::Shards => beside(&self.shards, shape.shards)
                     .map(|shards| Shape { shards, ..shape })
                     .collect(),
-                // Which members are read is a question only where there are several.
+                // The read preference matters only for shards with several members.
                 Dimension::Replicas => beside(&self.replicas, shape.replicas)
                     .flat_map(|replicas| {
                         let all = self.reads.iter().map(move |reads| (replicas, *reads));
@@ -113,12 +120,13 @@ impl Grid {
     }
 }
 
+/// Sorts values and removes duplicates.
 fn tidy<T: Ord>(values: &mut Vec<T>) {
     values.sort();
     values.dedup();
 }
 
-/// The value before and the value behind one of a list.
+/// Returns the next smaller and the next greater value in a sorted list.
 fn beside<T: Copy + Ord>(values: &[T], value: T) -> impl Iterator<Item = T> {
     let at = values.partition_point(|other| *other < value);
     let before = at.checked_sub(1).and_then(|at| values.get(at)).copied();

@@ -1,18 +1,19 @@
-//! The time of a phase: a number of batches, of which at most a number is in flight.
+//! The time of a phase: a number of batches, with a limited number in flight.
 //!
-//! Constant service attains the network's asymptotic bounds, round by round: the first batch ends after the time R of a
-//! batch alone; each further one ends a bottleneck's service D later, and one that has to wait for a worker ends max(R, W D)
-//! behind the one whose worker it takes. Exponential service attains exact mean-value analysis, where the fork to the shards
-//! is the critical shard and behind it a delay, the wait for its siblings. That wait is the same share of the shard's
-//! response whether requests queue or not: Nelson and Tantawi (*Approximate analysis of fork/join synchronization in parallel
-//! queues*, 1988) found it to change by no more than a tenth from idle to saturated.
+//! Constant service attains the network's asymptotic bounds, round by round. The first batch ends after the time R of a
+//! single batch. Each further batch ends one service time D of the bottleneck later; a batch that has to wait for a
+//! worker ends max(R, W D) after the batch whose worker it takes. Exponential service attains exact mean-value
+//! analysis, where the fork to the shards is the critical shard followed by a delay, the wait for its siblings. That
+//! wait is the same share of the shard's response time whether requests queue or not: Nelson and Tantawi (*Approximate
+//! analysis of fork/join synchronization in parallel queues*, 1988) found it to change by no more than a tenth from
+//! idle to saturated.
 //!
-//! What is between is interpolated by the squared coefficient of variation of the service, as waiting is in proportion to
-//! it where arrivals are as regular as service (Kingman's heavy traffic).
+//! Between the two, the time is interpolated by the squared coefficient of variation of the service, since queueing is
+//! proportional to it if arrivals are as regular as service (Kingman's heavy traffic).
 //!
-//! The last batches count: a phase of K batches over W workers has ⌈K / W⌉ rounds, and with fewer batches than workers, K
-//! workers. It ends with the slowest of those in flight at its end: the greatest of W times, as far as these are the
-//! batches' own and not the queue's.
+//! The last batches count: a phase of K batches over W workers has ⌈K / W⌉ rounds; with fewer batches than workers, W
+//! is K. The phase ends with the slowest of the batches in flight at its end: the maximum of W times, as far as these
+//! times are the batches' own and not the queue's.
 //!
 //! Invariant: a phase takes at least its longest batch, and at least its batches' service at any one station.
 
@@ -25,25 +26,26 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 /// The time of a phase and its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Timed {
-    /// From the phase's begin to the end of its last batch, in seconds.
+    /// Time from the phase's start to the end of its last batch, in seconds.
     pub time_s: f64,
-    /// Time of a batch at each of [`Batch::loads`], waiting included, in seconds.
+    /// Response time of a batch at each of [`Batch::loads`], queueing included, in seconds.
     pub responses_s: Vec<f64>,
     /// The station that bounds the phase.
     pub bottleneck: Station,
 }
 
-/// Iterations in which the wait for siblings is found, and the relative change at which it counts as found.
+/// Maximum number of iterations to find the wait for siblings.
 const ITERATIONS_MAX: u32 = 60;
+/// Relative change of the wait at which the iteration ends.
 const FOUND: f64 = 1e-3;
 
-/// The time of a phase.
+/// Computes the time of a phase with `workers` batches in flight.
 pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
     let loads: Vec<&Load> = batch.loads().collect();
     let fork_s = slowest_s(&batch.shards.iter().map(part).collect::<Vec<_>>());
     let single_s: f64 = batch.single.iter().map(Load::alone_s).sum();
     let alone_s = single_s + batch.delay_s + fork_s;
-    // Of equal ones the first: the last greatest from behind.
+    // Of equally slow stations the first: `max_by` returns the last, so the order is reversed.
     let slowest =
         loads.iter().rev().max_by(|one, other| one.saturated_s().total_cmp(&other.saturated_s()));
     let slowest = *slowest.expect("a batch has a client");
@@ -76,6 +78,7 @@ pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
     }
 }
 
+/// Converts the service at a shard into a part of a fork.
 fn part(load: &Load) -> Part {
     let slower = load.servers.min(1.0);
     Part {
@@ -85,25 +88,26 @@ fn part(load: &Load) -> Part {
     }
 }
 
-/// The standard deviation of the time of a batch that is alone, in seconds.
+/// Returns the standard deviation of the time of a batch that does not queue, in seconds.
 fn deviation_s(batch: &Batch) -> f64 {
     let parts = batch.single.iter().chain([critical(batch)]).map(part);
     parts.map(|part| part.variance).sum::<f64>().sqrt()
 }
 
-/// The mean of the greatest of so many standard normal numbers (Blom's approximation).
+/// Returns the mean of the maximum of `number` standard normal numbers (Blom's approximation).
 fn expected_maximum(number: u64) -> f64 {
     let number = number as f64;
     Normal::standard().inverse_cdf((number - 0.375) / (number + 0.25)).max(0.0)
 }
 
-/// The critical shard: the one with the greatest demand.
+/// Returns the critical shard: the one with the greatest mean service.
 fn critical(batch: &Batch) -> &Load {
     let critical = batch.shards.iter().max_by(|one, other| one.mean_s.total_cmp(&other.mean_s));
     critical.expect("there are shards")
 }
 
-/// The network under exponential service. Its stations are the delay, the single ones, and the critical shard's members.
+/// Solves the network under exponential service. Its stations are the delay, the single stations, and the members of
+/// the critical shard.
 fn exponential(batch: &Batch, fork_s: f64, population: u32) -> Solution {
     let critical = critical(batch);
     let queue = |load: &Load| {
@@ -124,7 +128,7 @@ fn exponential(batch: &Batch, fork_s: f64, population: u32) -> Solution {
         solution = solve(&stations, population);
         let shard_s: f64 =
             solution.stations.iter().rev().take(members).map(|member| member.response_s).sum();
-        // The longer the wait, the shorter the queue: half way to the new one never swings up.
+        // A longer wait means a shorter queue: moving half way to the new wait avoids oscillation.
         let next_s = 0.5 * (wait_s + siblings * shard_s);
         iterations += 1;
         let found = (next_s - wait_s).abs() <= FOUND * (shard_s + wait_s);
@@ -135,7 +139,8 @@ fn exponential(batch: &Batch, fork_s: f64, population: u32) -> Solution {
     }
 }
 
-/// Waiting at each load under exponential service, in seconds; that of the other shards in proportion to the critical one's.
+/// Returns the queueing time at each load under exponential service, in seconds; for the other shards, it is
+/// proportional to that of the critical one.
 fn waits_s(solution: &Solution, batch: &Batch, loads: &[&Load]) -> Vec<f64> {
     let critical = critical(batch);
     let single = batch.single.len();
@@ -154,7 +159,7 @@ fn waits_s(solution: &Solution, batch: &Batch, loads: &[&Load]) -> Vec<f64> {
     loads.iter().enumerate().map(wait).collect()
 }
 
-/// The mean irregularity of the loads, each counted by the time that batches wait there.
+/// Returns the mean irregularity of the loads, weighted by the queueing time at each.
 fn irregularity(loads: &[&Load], waits_s: &[f64]) -> f64 {
     let all_s: f64 = waits_s.iter().sum();
     if all_s <= 0.0 {

@@ -1,7 +1,8 @@
-//! The advice: the shapes worth choosing among, the cheapest that meets the deadline, and why not its neighbours.
+//! The advice: the Pareto front of the shapes, the cheapest shape that meets the deadline, and the reasons against its
+//! neighbours.
 //!
-//! Invariants: no shape of the front is beaten by another in time and cost; the advised shape is on the grid, and if any
-//! shape meets the deadline, it does and none that does costs less.
+//! Invariants: no shape of the front is beaten by another in time and cost; the advised shape is on the grid; if any
+//! shape meets the deadline, the advised shape meets it, and no shape that does costs less.
 
 use std::cmp::Ordering;
 
@@ -12,42 +13,42 @@ use super::predict::{Prediction, predict};
 use super::reasons;
 use super::shape::{Shape, Shares};
 
-/// What is asked.
+/// The inputs of a plan.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// What the job reads.
+    /// The keys of each phase, and the hits of a cache.
     pub workload: Workload<'a>,
-    /// What a request costs.
+    /// Cost of a request at each station.
     pub costs: &'a Costs,
-    /// What the stations have.
+    /// Processors of each station.
     pub machine: &'a Machine,
-    /// The job's settings.
+    /// Settings of the job.
     pub job: &'a Job,
-    /// Where the keys lie.
+    /// Share of the keys on each shard.
     pub shares: &'a Shares,
     /// The shapes to compare.
     pub grid: &'a Grid,
-    /// The time within which the job has to end, in seconds.
+    /// Deadline: the time within which the job has to end, in seconds.
     pub deadline_s: f64,
-    /// Without them shapes are ordered by processors, then by memory.
+    /// Prices per hour. Without prices, shapes are ordered by processors, then by memory.
     pub prices: Option<Prices>,
 }
 
-/// A shape with what it is expected to do and to cost.
+/// A shape, its prediction and its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What it is expected to do.
+    /// Prediction of time, processors and memory.
     pub prediction: Prediction,
-    /// Processors that are provisioned for it: the client's, the router's, the cache's if there is one, all members'.
+    /// Number of provisioned processors: those of the client, the router, the cache if there is one, and all members.
     pub processors: f64,
-    /// Memory that is provisioned for it, in bytes: all members', and the cache's limit with its server.
+    /// Provisioned memory, in bytes: that of all members, and the cache's limit plus the memory of its server.
     pub memory_bytes: f64,
-    /// The price of an hour, by [`Question::prices`].
+    /// Price per hour, by [`Question::prices`]; `None` without prices.
     pub price_hour: Option<f64>,
 }
 
 impl Candidate {
-    /// The price of the job's time.
+    /// Returns the price of one run of the job; `None` without prices.
     #[must_use]
     pub fn price_job(&self) -> Option<f64> {
         self.price_hour.map(|price| price * self.prediction.job_s / 3600.0)
@@ -70,7 +71,8 @@ impl Candidate {
         Self { prediction, processors, memory_bytes, price_hour: prices.map(price) }
     }
 
-    /// Compares what is paid: the price, else processors and then memory. Differences below a millionth are none.
+    /// Compares the costs: by price, or without prices by processors, then by memory. Relative differences below 1e-6
+    /// count as equal.
     pub(super) fn dearer(&self, other: &Self) -> Ordering {
         match (self.price_hour, other.price_hour) {
             (Some(own), Some(its)) => compared(own, its),
@@ -83,7 +85,7 @@ impl Candidate {
         compared(self.prediction.job_s, other.prediction.job_s)
     }
 
-    /// True if the other one is nowhere worse, and somewhere better.
+    /// Returns true if the other candidate is better in time or in a cost, and worse in none.
     fn is_beaten_by(&self, other: &Self) -> bool {
         let mut all = vec![self.slower(other)];
         match (self.price_hour, other.price_hour) {
@@ -97,6 +99,7 @@ impl Candidate {
     }
 }
 
+/// Compares two numbers; relative differences below 1e-6 count as equal.
 fn compared(one: f64, other: f64) -> Ordering {
     if (one - other).abs() <= 1e-6 * one.abs().max(other.abs()) {
         Ordering::Equal
@@ -105,17 +108,18 @@ fn compared(one: f64, other: f64) -> Ordering {
     }
 }
 
-/// The shape to provision, and its reason.
+/// The advised shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Advice {
-    /// The cheapest one that meets the deadline, by its number among the candidates.
+    /// The cheapest shape that meets the deadline, by its index among the candidates.
     Meets(usize),
-    /// None meets it: the fastest one, and by how many seconds it misses.
+    /// No shape meets the deadline. The fields are the index of the fastest shape, and the seconds by which it exceeds
+    /// the deadline.
     Misses(usize, f64),
 }
 
 impl Advice {
-    /// The number of the advised candidate.
+    /// Returns the index of the advised candidate.
     #[must_use]
     pub fn candidate(self) -> usize {
         match self {
@@ -124,56 +128,56 @@ impl Advice {
     }
 }
 
-/// A shape that is one step from the advised one.
+/// A shape one step away from the advised one on the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Neighbour {
-    /// Its number among the candidates.
+    /// Index of the shape among the candidates.
     pub candidate: usize,
-    /// Why it is not advised, as a sentence.
+    /// The reason why the shape is not advised, as a sentence.
     pub because: String,
 }
 
-/// That uneven shards are the cause.
+/// The effect of uneven shards on the advice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uneven {
-    /// The shape that even shards would make the better one.
+    /// The shape that would be advised if its shards were even.
     pub shape: Shape,
-    /// Its time as the shares are, in seconds.
+    /// Time of the job on this shape with the present shares, in seconds.
     pub uneven_s: f64,
-    /// Its time with even shares, in seconds.
+    /// Time of the job on this shape with even shares, in seconds.
     pub even_s: f64,
-    /// The share of keys of its largest shard.
+    /// Share of the keys on the largest shard, from 0 to 1.
     pub largest: f64,
-    /// What even shares would bring, as a sentence.
+    /// The gain from even shares, as a sentence.
     pub because: String,
 }
 
-/// The shapes of a grid, compared.
+/// The comparison of the shapes of a grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// All of them, in order.
+    /// All shapes, in order.
     pub candidates: Vec<Candidate>,
-    /// Those that no other beats in time and cost, the fastest first, by number.
+    /// The Pareto front: indexes of the candidates that no other beats in time and cost, the fastest first.
     pub front: Vec<usize>,
-    /// What to provision.
+    /// The advised shape.
     pub advice: Advice,
     /// The advice as a sentence.
     pub because: String,
-    /// Why not what is one step away.
+    /// The shapes one step away, each with the reason why it is not advised.
     pub neighbours: Vec<Neighbour>,
-    /// What even shares would change, if they would.
+    /// The better shape that even shares would allow; `None` if even shares would not improve the advice.
     pub uneven: Option<Uneven>,
 }
 
 impl Plan {
-    /// The advised candidate.
+    /// Returns the advised candidate.
     #[must_use]
     pub fn advised(&self) -> &Candidate {
         &self.candidates[self.advice.candidate()]
     }
 }
 
-/// Compares the shapes of the grid.
+/// Compares the shapes of the grid, and returns the plan.
 #[must_use]
 pub fn plan(question: &Question<'_>) -> Plan {
     let shapes = question.grid.shapes();
@@ -198,6 +202,7 @@ pub fn plan(question: &Question<'_>) -> Plan {
     }
 }
 
+/// Returns the cheapest candidate that meets the deadline, or the fastest one.
 fn advice(candidates: &[Candidate], deadline_s: f64) -> Advice {
     let numbers = || 0..candidates.len();
     let its = |number: &usize| &candidates[*number];
@@ -213,6 +218,7 @@ fn advice(candidates: &[Candidate], deadline_s: f64) -> Advice {
     Advice::Misses(fastest, candidates[fastest].prediction.job_s - deadline_s)
 }
 
+/// Returns the indexes of the Pareto front, the fastest first.
 fn front(candidates: &[Candidate]) -> Vec<usize> {
     let beaten = |own: &Candidate| candidates.iter().any(|other| own.is_beaten_by(other));
     let mut front: Vec<usize> =
@@ -222,7 +228,7 @@ fn front(candidates: &[Candidate]) -> Vec<usize> {
     front
 }
 
-/// What the advice would be with even shares, if that is better.
+/// Returns the advice for even shares, if it is better than the advice for the present ones.
 fn uneven(question: &Question<'_>, candidates: &[Candidate], advice: Advice) -> Option<Uneven> {
     let even = Shares::even();
     let shapes = candidates.iter().map(|candidate| candidate.prediction.shape);

@@ -1,4 +1,4 @@
-//! The prediction for one shape: time, processors and memory.
+//! The prediction of time, processors and memory for one shape.
 
 use super::Workload;
 use super::batch::{Batch, Load};
@@ -6,83 +6,85 @@ use super::costs::{Cost, Costs, Errors, Job, Machine};
 use super::phase::timed;
 use super::shape::{Shape, Shares, Station};
 
-/// A batch at one station, in one phase.
+/// The service of batches at one station, in one phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtStation {
     /// The station.
     pub station: Station,
-    /// Time of a batch there, waiting included, in seconds.
+    /// Response time of a batch at the station, queueing included, in seconds.
     pub response_s: f64,
-    /// Processor time of all batches there, in seconds; of a shard, of all its members that are read.
+    /// Processor time of all batches at the station, in seconds; for a shard, that of all members that are read.
     pub processor_s: f64,
-    /// The share of its processors that is busy in the mean.
+    /// Mean share of the station's processors that is busy, from 0 to 1.
     pub utilisation: f64,
 }
 
-/// One phase.
+/// The prediction for one phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseTime {
-    /// Its time, in seconds.
+    /// Time of the phase, in seconds.
     pub time_s: f64,
-    /// Keys that it reads.
+    /// Number of keys that the phase reads.
     pub keys: u64,
-    /// Keys that the cache answers.
+    /// Expected number of keys that the cache answers.
     pub hits: f64,
-    /// By station.
+    /// The service at each station; empty for a phase without keys.
     pub stations: Vec<AtStation>,
-    /// The station that bounds its time.
+    /// The station that bounds the time of the phase.
     pub bottleneck: Station,
 }
 
-/// Busy processors: 0.5 is one processor for half of the time.
+/// Numbers of busy processors: 0.5 is one processor for half of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Processors {
-    /// Over the job.
+    /// Mean over the job.
     pub average: f64,
-    /// In the phase with the most.
+    /// Mean over the phase in which it is greatest.
     pub maximum: f64,
 }
 
-/// What a shape is expected to do.
+/// The prediction for a shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The shape.
     pub shape: Shape,
     /// The phases in order.
     pub phases: Vec<PhaseTime>,
-    /// The time of all of them, in seconds.
+    /// Time of the job, the sum over its phases, in seconds.
     pub job_s: f64,
-    /// Of a database server: the average is over all members of all shards, the maximum is that of the busiest member.
+    /// Busy processors of a database server: the average is over all members of all shards, the maximum is that of the
+    /// busiest member.
     pub database: Processors,
-    /// Of the client.
+    /// Busy processors of the client.
     pub client: Processors,
-    /// Of the cache.
+    /// Busy processors of the cache.
     pub cache: Processors,
-    /// Of the router, with the proxy.
+    /// Busy processors of the router, including the proxy.
     pub router: Processors,
     /// Bytes of entries in the cache when the job ends.
     pub cache_held_bytes: u64,
-    /// Memory of one member, by shard: documents, indexes and the server itself, if it keeps all of them in memory.
+    /// Memory of one member of each shard, in bytes: documents, indexes and the server itself, if all of them are in
+    /// memory.
     pub member_bytes: Vec<f64>,
     /// The station that bounds most of the job's time.
     pub bottleneck: Station,
 }
 
 impl Prediction {
-    /// Keys that the cache answers, in all phases.
+    /// Returns the expected number of keys that the cache answers, in all phases.
     #[must_use]
     pub fn hits(&self) -> f64 {
         self.phases.iter().map(|phase| phase.hits).sum()
     }
 
-    /// Memory of all database servers, in bytes.
+    /// Returns the memory of all database servers, in bytes.
     #[must_use]
     pub fn database_bytes(&self) -> f64 {
         f64::from(self.shape.replicas) * self.member_bytes.iter().sum::<f64>()
     }
 }
 
-/// What to expect of a shape.
+/// Predicts time, processors and memory of a job on a shape.
 #[must_use]
 pub fn predict(
     workload: Workload<'_>,
@@ -130,6 +132,7 @@ pub fn predict(
     }
 }
 
+/// Predicts one phase of `keys` keys, of which the cache answers `hits`. `shares` are the shards' shares of the keys.
 fn phase(
     keys: u64,
     hits: f64,
@@ -155,11 +158,12 @@ fn phase(
     PhaseTime { time_s: timed.time_s, keys, hits, stations, bottleneck: timed.bottleneck }
 }
 
+/// Returns `part / whole`; 0 if `whole` is 0.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// Busy processors of the stations that are asked for, together.
+/// Returns the busy processors of the selected stations together.
 fn busy(phases: &[PhaseTime], job_s: f64, is_it: impl Fn(&AtStation) -> bool) -> Processors {
     let of = |phase: &PhaseTime| {
         phase.stations.iter().filter(|at| is_it(at)).map(|at| at.processor_s).sum::<f64>()
@@ -170,7 +174,7 @@ fn busy(phases: &[PhaseTime], job_s: f64, is_it: impl Fn(&AtStation) -> bool) ->
     }
 }
 
-/// The station that bounds the phases of the most time.
+/// Returns the station that bounds the phases with the most time in all.
 fn bottleneck(phases: &[PhaseTime]) -> Station {
     let time_s = |station| {
         let its = phases.iter().filter(|phase| phase.bottleneck == station);
@@ -180,17 +184,18 @@ fn bottleneck(phases: &[PhaseTime]) -> Station {
     all.max_by(|one, other| time_s(*one).total_cmp(&time_s(*other))).unwrap_or(Station::Workers)
 }
 
-/// A time that is expected with a probability of 95 %, in seconds.
+/// The 95 % interval of a time, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The least.
+    /// Lower end, in seconds.
     pub low_s: f64,
-    /// The greatest.
+    /// Upper end, in seconds.
     pub high_s: f64,
 }
 
-/// The interval of a job's time that the errors of the costs leave (by the delta method: each group of costs changed by its
-/// standard error, the changes of time added in squares). It does not contain what the model itself is off.
+/// Returns the interval of a job's time that follows from the errors of the costs. It uses the delta method: each group
+/// of costs is changed by its standard error, and the squares of the changes in time are added. The interval does not
+/// include the error of the model itself.
 #[must_use]
 pub fn interval(
     workload: Workload<'_>,

@@ -1,12 +1,12 @@
-//! The advice in sentences: what each shape takes, costs and misses.
+//! The sentences of the advice: time, cost and deadline of each shape.
 //!
-//! Each begins with the shape, or with what is different in it, and says the time before the cost.
+//! Each sentence begins with the shape or its difference from the advised one, and gives the time before the cost.
 
 use super::grid::Dimension;
 use super::plan::{Advice, Candidate, Question};
 use super::shape::{CacheAt, Reads, Shape, counted, size};
 
-/// Why the advised shape.
+/// Returns the sentence for the advised shape; `of` is the number of shapes compared.
 pub(super) fn advice(
     advised: &Candidate,
     advice: Advice,
@@ -36,7 +36,7 @@ pub(super) fn advice(
     }
 }
 
-/// Why not a neighbour.
+/// Returns the reason against a neighbour of the advised shape.
 pub(super) fn neighbour(
     dimension: Dimension,
     other: &Candidate,
@@ -61,7 +61,7 @@ pub(super) fn neighbour(
     format!("{subject} {takes} {} and {costs}", seconds(job_s))
 }
 
-/// What is different in a neighbour, and whether that is singular.
+/// Describes the difference of a neighbour from the advised shape, and returns whether the description is singular.
 fn instead(dimension: Dimension, its: Shape, own: Shape) -> (String, bool) {
     match dimension {
         Dimension::Shards => {
@@ -102,7 +102,7 @@ fn instead(dimension: Dimension, its: Shape, own: Shape) -> (String, bool) {
     }
 }
 
-/// What an uneven shape would gain by even shares.
+/// Returns the sentence for the gain of even shares. `largest` is the share of the keys on the largest shard.
 pub(super) fn uneven(
     even: &Candidate,
     as_is: &Candidate,
@@ -133,7 +133,7 @@ pub(super) fn uneven(
     )
 }
 
-/// What is paid for a shape.
+/// Describes the cost of a candidate: processors and memory, and the prices if they are known.
 fn paid(candidate: &Candidate) -> String {
     let needs =
         format!("{} and {}", processors(candidate.processors), size(candidate.memory_bytes as u64));
@@ -145,7 +145,7 @@ fn paid(candidate: &Candidate) -> String {
     }
 }
 
-/// What another shape costs more or less than one.
+/// Describes the difference in cost between two candidates: in price if it is known, else in processors or memory.
 fn difference(other: &Candidate, one: &Candidate, singular: bool) -> String {
     if let (Some(its), Some(own)) = (other.price_hour, one.price_hour) {
         let verb = if singular { "costs" } else { "cost" };
@@ -170,12 +170,14 @@ fn difference(other: &Candidate, one: &Candidate, singular: bool) -> String {
     format!("{verb} the same processors and memory")
 }
 
+/// Formats a number of processors.
 fn processors(number: f64) -> String {
     let text = format!("{number:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text} {}", if text == "1" { "processor" } else { "processors" })
 }
 
+/// Formats a price with three significant digits.
 fn money(amount: f64) -> String {
     if amount == 0.0 {
         return "0".into();
@@ -185,7 +187,7 @@ fn money(amount: f64) -> String {
     format!("{amount:.digits$}")
 }
 
-/// Seconds with three significant digits, at least whole ones.
+/// Formats a time in seconds with three significant digits; from 100 s on, in whole seconds.
 fn seconds(s: f64) -> String {
     match s {
         s if s >= 100.0 => format!("{s:.0} s"),

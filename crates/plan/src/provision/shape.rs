@@ -1,47 +1,48 @@
-//! The shape of a cluster for a chained job, and where its keys lie.
+//! The shape of a cluster for a chained job, and the distribution of its keys over the shards.
 //!
-//! Invariant: shares of a number of shards are that many, none is negative, and they sum up to 1.
+//! Invariant: there is one share per shard, no share is negative, and the shares sum up to 1.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What is provisioned. Ordered by shards, replicas, cache and its place, reads.
+/// The shape of a cluster: its provisioned servers and cache. Shapes are ordered by shards, replicas, cache size and
+/// location, and reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Members of each shard.
+    /// Number of members per shard.
     pub replicas: u32,
-    /// Bytes that the cache may use; 0: there is no cache.
+    /// Size of the cache, in bytes; 0: there is no cache.
     pub cache_bytes: u64,
-    /// Where the cache is.
+    /// Location of the cache.
     pub cache_at: CacheAt,
-    /// Which members are read.
+    /// Read preference.
     pub reads: Reads,
 }
 
-/// Which members of a shard are read.
+/// Read preference: the members of a shard that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reads {
-    /// The primary only.
+    /// Only the primary is read.
     #[default]
     Primary,
-    /// Each member equally often.
+    /// Each member is read equally often.
     Nearest,
 }
 
-/// Where the cache is.
+/// The location of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CacheAt {
-    /// Beside the workers, which ask it themselves.
+    /// The cache is at the workers, which send their lookups to it.
     #[default]
     Worker,
-    /// Beside the router: workers ask a proxy there, which asks the cache and the router.
+    /// The cache is at the router: workers send their lookups to a proxy there, which queries the cache and the router.
     Router,
 }
 
 impl Shape {
-    /// Members of each shard that are read.
+    /// Returns the number of members per shard that are read.
     #[must_use]
     pub fn read_members(self) -> u32 {
         match self.reads {
@@ -50,14 +51,14 @@ impl Shape {
         }
     }
 
-    /// Members of all shards.
+    /// Returns the number of members of all shards.
     #[must_use]
     pub fn members(self) -> u32 {
         self.shards * self.replicas
     }
 
-    /// The same shape with what makes no difference at its default: where a cache is that does not exist, and which of one
-    /// member is read.
+    /// Returns the same shape with irrelevant dimensions at their defaults: the location of a cache of 0 bytes, and the
+    /// read preference of shards with one member.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         if self.cache_bytes == 0 {
@@ -88,12 +89,12 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A number and its noun.
+/// Formats a number and its noun, in the singular for 1.
 pub(super) fn counted(number: u32, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// Bytes, in the unit that leaves at most three digits before the point.
+/// Formats bytes in the unit that leaves at most three digits before the point.
 pub(super) fn size(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.into_iter().find(|(_, bits)| bytes >= 1 << bits);
@@ -108,13 +109,13 @@ pub(super) fn size(bytes: u64) -> String {
 pub enum Station {
     /// The workers' processors.
     Client,
-    /// The cache's.
+    /// The cache's processor.
     Cache,
-    /// The router's; with the proxy's if the cache is at the router.
+    /// The router's processors, shared with the proxy if the cache is at the router.
     Router,
-    /// Those of a shard's members, by the shard's number from 0.
+    /// The processors of a shard's members; the field is the shard's number, from 0.
     Shard(u32),
-    /// No processor: round trips, and the few batches that are in flight at once.
+    /// No processor: time is bounded by round trips and the limited number of batches in flight.
     Workers,
 }
 
@@ -130,37 +131,38 @@ impl fmt::Display for Station {
     }
 }
 
-/// The share of keys that each shard has, for each number of shards: as it is known, else even.
+/// Share of the keys on each shard, for each number of shards: the known shares, or else even ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
     known: BTreeMap<u32, Vec<f64>>,
 }
 
-/// Why shares are none.
+/// A reason why shares are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SharesError {
-    /// There are none.
+    /// The list of shares is empty.
     #[error("there are no shares: give one for each shard")]
     Empty,
-    /// One is negative, or no number.
+    /// A share is negative or not finite; the field is the share, in percent.
     #[error("a share is {0}: each must be 0 or more")]
     Negative(f64),
-    /// The sum is another.
+    /// The shares do not sum up to 100 percent; the field is their sum.
     #[error("the shares sum up to {0} %, not to 100 %")]
     Sum(f64),
 }
 
 impl Shares {
-    /// All even.
+    /// Returns even shares for every number of shards.
     #[must_use]
     pub fn even() -> Self {
         Self::default()
     }
 
-    /// With these shares, in percent, for as many shards as they are. They may miss 100 by 0.5 for each, as rounded ones do.
+    /// Sets the shares, in percent, for the number of shards that equals their count. Their sum may differ from 100 by
+    /// 0.5 for each share (at most by 2), as that of rounded shares does.
     ///
     /// # Errors
-    /// If they do not sum up to 100, or one is negative.
+    /// The shares do not sum up to 100, or one is negative.
     pub fn with_percent(mut self, percent: &[f64]) -> Result<Self, SharesError> {
         let number = u32::try_from(percent.len()).ok().filter(|number| *number > 0);
         let number = number.ok_or(SharesError::Empty)?;
@@ -175,14 +177,14 @@ impl Shares {
         Ok(self)
     }
 
-    /// The shares of so many shards, which sum up to 1.
+    /// Returns the shares for `shards` shards; they sum up to 1.
     #[must_use]
     pub fn of(&self, shards: u32) -> Vec<f64> {
         let even = || vec![1.0 / f64::from(shards); shards as usize];
         self.known.get(&shards).cloned().unwrap_or_else(even)
     }
 
-    /// True if the shares of so many shards are all the same.
+    /// Returns true if all shares for `shards` shards are equal.
     #[must_use]
     pub fn is_even(&self, shards: u32) -> bool {
         let even = 1.0 / f64::from(shards);

@@ -1,8 +1,8 @@
-//! A chained job played through, batch by batch and key by key: the oracle of [`predict`](super::predict).
+//! A simulation of a chained job, batch by batch and key by key: the oracle of [`predict`](super::predict).
 //!
 //! Each key of a batch is a hit or a miss, each miss lies on a shard, each shard's part of a `find` goes to one of its
-//! members, and the next step waits for the slowest of them. Nothing is a mean here, nothing is merged: a batch asks the
-//! client's processors as often as it really does. A phase ends with its last batch.
+//! members, and the next step waits for the slowest part. Nothing is averaged or merged: a batch uses the client's
+//! processors as often as in a real job. A phase ends with its last batch.
 
 use rand::seq::SliceRandom as _;
 use rand::{Rng, RngExt as _};
@@ -12,26 +12,30 @@ use super::costs::{Cost, Costs, Job, Machine};
 use super::shape::{CacheAt, Shape};
 use crate::queueing::simulator::{Step, simulate};
 
-/// A phase that was played through.
+/// The outcome of a simulated phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Played {
-    /// Its time, in seconds.
+    /// Time of the phase, in seconds.
     pub time_s: f64,
-    /// Processor time of client, cache, router, in seconds.
+    /// Processor times of client, cache and router, in seconds.
     pub single_s: [f64; 3],
-    /// That of each member of each shard.
+    /// Processor time of each member of each shard, in seconds.
     pub members_s: Vec<Vec<f64>>,
 }
 
+/// Index of the client among the simulated servers.
 const CLIENT: usize = 0;
+/// Index of the cache among the simulated servers.
 const CACHE: usize = 1;
+/// Index of the router among the simulated servers.
 const ROUTER: usize = 2;
+/// Index of the first shard's first member among the simulated servers.
 const MEMBERS: usize = 3;
 
-/// The whole job: each of its phases.
+/// Simulates the whole job, and returns its phases.
 ///
-/// Each service takes its cost times a factor of mean 1 whose variance is the job's variation: a shifted exponential one, so
-/// that 0 is constant service and 1 is exponential.
+/// Each service takes its cost times a random factor of mean 1 whose variance is the job's variation. The factor has a
+/// shifted exponential distribution: a variation of 0 is constant service, and 1 is exponential.
 pub fn play<R: Rng>(
     workload: Workload<'_>,
     costs: &Costs,
@@ -70,7 +74,7 @@ pub fn play<R: Rng>(
     played
 }
 
-/// A shard, by the shares.
+/// Draws a shard with the probabilities `shares`.
 fn drawn(shares: &[f64], rng: &mut impl Rng) -> usize {
     let mut left = rng.random::<f64>();
     let mut before = |share: &f64| {
@@ -80,35 +84,39 @@ fn drawn(shares: &[f64], rng: &mut impl Rng) -> usize {
     shares.iter().position(&mut before).unwrap_or(shares.len() - 1)
 }
 
-/// The steps of a batch, as they are put together.
+/// The steps of a batch, while they are generated.
 struct Steps<'a, R> {
+    /// The steps so far, in order.
     steps: Vec<Step>,
     rng: &'a mut R,
-    /// Standard deviation of a service's factor.
+    /// Standard deviation of a service's random factor.
     deviation: f64,
 }
 
 impl<R: Rng> Steps<'_, R> {
+    /// Draws the service time of a request of `keys` keys, in seconds.
     fn service_s(&mut self, cost: Cost, keys: f64) -> f64 {
         let exponential = -(1.0 - self.rng.random::<f64>()).ln();
         cost.of(1.0, keys) * (1.0 - self.deviation + self.deviation * exponential)
     }
 
+    /// Adds the service of a request of `keys` keys at a station.
     fn visit(&mut self, station: usize, cost: Cost, keys: f64) {
         let service_s = self.service_s(cost, keys);
         self.steps.push(Step::Visit(station, service_s));
     }
 
+    /// Adds a delay of `s` seconds.
     fn wait(&mut self, s: f64) {
         self.steps.push(Step::Delay(s));
     }
 
-    /// A batch of so many keys, whose misses lie on the shards as `parts` says.
+    /// Adds the steps of a batch of `keys` keys; `parts` is the number of its misses on each shard.
     fn batch(&mut self, keys: f64, parts: &[f64], costs: &Costs, shape: Shape) {
         let misses: f64 = parts.iter().sum();
         let cached = shape.cache_bytes > 0;
         let at_router = cached && shape.cache_at == CacheAt::Router;
-        // The station that asks the cache and the router.
+        // The station that sends requests to the cache and the router.
         let asks = if at_router { ROUTER } else { CLIENT };
         if at_router {
             self.visit(CLIENT, costs.client_find, keys);
@@ -137,6 +145,7 @@ impl<R: Rng> Steps<'_, R> {
         self.visit(CLIENT, costs.client, keys);
     }
 
+    /// Adds the fork to the shards that have misses; each part goes to a random member.
     fn fork(&mut self, parts: &[f64], cost: Cost, shape: Shape) {
         let members = shape.replicas as usize;
         let mut fork = Vec::new();

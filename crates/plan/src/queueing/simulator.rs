@@ -1,43 +1,47 @@
-//! A closed network played through, event by event: the oracle of what is calculated.
+//! A discrete-event simulation of a closed network: the oracle for the calculated means.
 //!
-//! A number of customers goes round until a number of rounds is begun and ended. Each round is a list of [`Step`]s that the
-//! caller draws, so service is constant, exponential or anything else, routes are random or fixed, and a fork is literally
-//! one: its parts are served by several stations, and the next step begins when the slowest part has ended.
+//! Customers circulate until a given number of rounds has started and ended. Each round is a list
+//! of [`Step`]s drawn by the caller, so service times may be constant, exponential or of any
+//! distribution, routes random or fixed. A fork is simulated literally: its parts are served by
+//! several stations, and the next step starts when the slowest part has ended.
 //!
-//! Stations serve in the order of arrival. One with c servers works on its first ⌈c⌉ customers, n of them, each at the rate
-//! min(n, c) / n: one at 0.3 if it has 0.3 servers, two at 1 if it has two.
+//! Stations serve in the order of arrival. A station with c servers works on its first ⌈c⌉
+//! customers. If there are n of them, each is served at the rate min(n, c) / n: one customer at 0.3
+//! with 0.3 servers, two customers at 1 with two servers.
 //!
 //! Invariants: work is served once, never before it arrived; the same draws give the same run.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// One step of a round.
+/// A step of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Time that passes for this customer alone, in seconds.
     Delay(f64),
-    /// Service at a station, in seconds at the rate 1.
+    /// Service at a station, as (station, seconds at the rate 1).
     Visit(usize, f64),
-    /// Service at several stations at once; ends with the slowest. Empty, it takes no time.
+    /// Service at several stations at once, as (station, seconds at the rate 1); ends with the
+    /// slowest. An empty fork takes no time.
     Fork(Vec<(usize, f64)>),
 }
 
-/// The figures of a run.
+/// The results of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The time until the last round ended, in seconds.
+    /// Time until the last round ended, in seconds.
     pub elapsed_s: f64,
-    /// The time at which each round ended, in seconds, in the order in which they ended.
+    /// End time of each round, in seconds, in the order in which the rounds ended.
     pub ended_s: Vec<f64>,
-    /// By station: the service that it gave, in seconds at the rate 1.
+    /// Service given by each station, in seconds at the rate 1.
     pub served_s: Vec<f64>,
-    /// By station: the integral of its customers over time, in customer-seconds.
+    /// Integral of the number of customers at each station over time, in customer-seconds.
     pub customers_s: Vec<f64>,
 }
 
-/// Plays `rounds` rounds through with at most `customers` of them at once. All customers begin at the same moment; a round
-/// that ends makes room for the next. `draw` is asked for the steps of each round when it begins.
+/// Simulates `rounds` rounds with at most `customers` of them at once. All customers start at the
+/// same moment; a round that ends makes room for the next. `draw` returns the steps of a round, by
+/// its number, when the round starts.
 ///
 /// # Panics
 /// If a station has no servers or does not exist.
@@ -70,7 +74,7 @@ pub fn simulate(
             What::Served { station, version } => run.complete(station, version),
         };
         let Some(customer) = resumed else { continue };
-        // The customer's further steps, and further rounds, until one takes time.
+        // Runs the customer's further steps, and further rounds, until one takes time.
         while run.step(customer) {
             ended_s.push(run.now_s);
             if begun == rounds {
@@ -85,7 +89,7 @@ pub fn simulate(
 
 struct Round {
     steps: VecDeque<Step>,
-    /// Parts of the present step that are not served yet.
+    /// Number of parts of the current step that are not served yet.
     parts: usize,
 }
 
@@ -97,9 +101,9 @@ struct Job {
 struct Station {
     servers: f64,
     queue: VecDeque<Job>,
-    /// The moment up to which the work of the queue is accounted for.
+    /// Time up to which the work of the queue is accounted for, in seconds.
     at_s: f64,
-    /// Changes with each arrival and each end: an older event no longer counts.
+    /// Incremented with each arrival and each end, which invalidates older events.
     version: u64,
 }
 
@@ -108,7 +112,7 @@ impl Station {
         Self { servers, queue: VecDeque::new(), at_s: 0.0, version: 0 }
     }
 
-    /// Customers that are worked on, and the rate of each.
+    /// Returns the number of customers in service, and the service rate of each.
     fn working(&self) -> (usize, f64) {
         let working = self.queue.len().min(self.servers.ceil() as usize);
         (working, self.servers.min(working as f64) / working as f64)
@@ -136,7 +140,7 @@ impl PartialOrd for Event {
 }
 
 impl Ord for Event {
-    /// The earliest is the greatest.
+    /// Reverses the order of time, so that a max-heap returns the earliest event.
     fn cmp(&self, other: &Self) -> Ordering {
         other.at_s.total_cmp(&self.at_s)
     }
@@ -152,7 +156,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    /// Begins the customer's next step that takes time. True if there is none left.
+    /// Starts the customer's next step that takes time. Returns true if no step is left.
     fn step(&mut self, customer: usize) -> bool {
         while let Some(step) = self.rounds[customer].steps.pop_front() {
             match step {
@@ -185,7 +189,8 @@ impl Simulation {
         self.expect(station);
     }
 
-    /// Ends the first job that has no work left. Names the customer if its step is over by that.
+    /// Ends the job with the least work left. Returns its customer if that completes the customer's
+    /// step; None if it does not, or if the event is out of date.
     fn complete(&mut self, station: usize, version: u64) -> Option<usize> {
         if self.stations[station].version != version {
             return None;
@@ -203,7 +208,7 @@ impl Simulation {
         (*parts == 0).then_some(job.customer)
     }
 
-    /// Does the work between the last change of a station and now.
+    /// Accounts for the work done at a station since its last change.
     fn account(&mut self, station: usize) {
         let its = &mut self.stations[station];
         let passed_s = self.now_s - its.at_s;
@@ -217,7 +222,7 @@ impl Simulation {
         self.served_s[station] += working as f64 * rate * passed_s;
     }
 
-    /// Schedules the next end of a station's work.
+    /// Schedules the next end of service at a station.
     fn expect(&mut self, station: usize) {
         let its = &mut self.stations[station];
         its.version += 1;

@@ -1,24 +1,23 @@
-//! A curve of hits by capacity: a step function for each phase.
+//! A curve of hits by cache capacity: a step function for each phase.
 //!
-//! A step lies at the smallest capacity from which on its hits count. Between two steps nothing changes. The curve of a
-//! simulation has its steps at the capacities that were simulated: below the first nothing is known, and 0 hits are
-//! told.
+//! A step lies at the smallest capacity from which its hits count; the curve is constant between two steps. The curve
+//! of a simulation has its steps at the simulated capacities: below the first the hits are unknown, and reported as 0.
 
 /// Hits by the capacity of a cache in bytes, for each phase of a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     phases: Vec<Phase>,
-    /// The bytes that are in use at the end, by capacity.
+    /// Bytes in use at the end of the trace, as (capacity in bytes, bytes in use), by ascending capacity.
     held: Vec<(u64, u64)>,
     distinct_bytes: u64,
 }
 
-/// The whole trace at one capacity.
+/// The miss ratio of the whole trace at one capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The capacity of the cache.
+    /// Capacity of the cache, in bytes.
     pub capacity_bytes: u64,
-    /// The share of references that miss, from 0 to 1.
+    /// Share of references that miss, from 0 to 1.
     pub miss_ratio: f64,
 }
 
@@ -28,7 +27,7 @@ pub(super) struct Phase {
     pub(super) hits: Steps,
 }
 
-/// Steps by capacity in ascending order: from each on, so many hits in all.
+/// A step function: the cumulative number of hits from each capacity on, by ascending capacity in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Steps {
     capacities: Vec<u64>,
@@ -36,7 +35,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// A hit for each distance.
+    /// Creates steps from the stack distances of hits, one hit for each distance.
     pub(super) fn of_distances(mut distances: Vec<u64>) -> Self {
         distances.sort_unstable();
         let mut steps = Self::default();
@@ -46,7 +45,7 @@ impl Steps {
         steps
     }
 
-    /// Adds a step, or replaces the last one if it lies at the same capacity.
+    /// Adds a step with the cumulative number of hits, or replaces the last one if it has the same capacity.
     ///
     /// Invariant: capacities ascend.
     pub(super) fn step(&mut self, capacity: u64, hits: f64) {
@@ -71,13 +70,13 @@ impl Curve {
         Self { phases, held, distinct_bytes }
     }
 
-    /// Phases of the chain.
+    /// Returns the number of phases of the chain.
     #[must_use]
     pub fn phases(&self) -> usize {
         self.phases.len()
     }
 
-    /// The hits of a phase with a cache of so many bytes; with fractions if the curve was sampled.
+    /// Returns the hits of a phase with a cache of `capacity_bytes` bytes; fractional if the curve was sampled.
     ///
     /// # Panics
     /// If the chain has no such phase; phases are numbered from 0.
@@ -86,7 +85,7 @@ impl Curve {
         if capacity_bytes == 0 { 0.0 } else { self.phases[phase].hits.at(capacity_bytes) }
     }
 
-    /// The references of a phase.
+    /// Returns the number of references of a phase.
     ///
     /// # Panics
     /// If the chain has no such phase.
@@ -95,7 +94,7 @@ impl Curve {
         self.phases[phase].references
     }
 
-    /// The share of all references that miss, from 0 to 1; 0 if there is no reference.
+    /// Returns the share of all references that miss, from 0 to 1; 0 if there is no reference.
     #[must_use]
     pub fn miss_ratio(&self, capacity_bytes: u64) -> f64 {
         let references: u64 = self.phases.iter().map(|phase| phase.references).sum();
@@ -103,21 +102,22 @@ impl Curve {
         if references == 0 { 0.0 } else { (1.0 - hits / references as f64).clamp(0.0, 1.0) }
     }
 
-    /// The bytes that a cache without a limit holds at the end.
+    /// Returns the bytes that an unlimited cache holds at the end of the trace.
     #[must_use]
     pub fn distinct_bytes(&self) -> u64 {
         self.distinct_bytes
     }
 
-    /// The bytes that are in use at the end in a cache of that capacity.
+    /// Returns the bytes in use at the end of the trace in a cache of the given capacity.
     #[must_use]
     pub fn held_bytes(&self, capacity_bytes: u64) -> u64 {
         let steps = self.held.partition_point(|(step, _)| *step <= capacity_bytes);
         steps.checked_sub(1).map_or(0, |last| self.held[last].1)
     }
 
-    /// Capacities at which the curve of the whole trace has steps, in ascending order, at most so many: all of them, or
-    /// some such that from one to the next about as many hits are added. The last step is among them.
+    /// Returns at most `points_max` points of the curve of the whole trace, at steps in ascending order of capacity. If
+    /// there are more steps, points are chosen such that each adds about the same number of hits. The last step is
+    /// included.
     ///
     /// # Panics
     /// If `points_max` is 0.

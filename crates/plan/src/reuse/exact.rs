@@ -1,17 +1,18 @@
 //! The exact curve of an LRU cache, at every capacity at once.
 //!
-//! The distance of a reference is the depth of its key in the LRU [`Stack`]: the sum of the bytes of the distinct keys
-//! since its key's last reference, its own included (and of holes, if sizes changed). It is a hit in every cache of at
-//! least that capacity (Mattson et al. 1970, there in pages).
+//! The distance of a reference is the depth of its key in the LRU [`Stack`]: the total size in bytes of the distinct
+//! keys since the key's last reference, including its own (and of holes, if sizes changed). The reference is a hit in
+//! every cache of at least that capacity (Mattson et al. 1970, there in pages).
 
 use super::curve::{Phase, Steps};
 use super::stack::Stack;
 use super::{Curve, Phases, Start};
 
-/// The exact curve of an LRU cache. Time grows with the logarithm of the distinct keys for each reference.
+/// Computes the exact curve of an LRU cache. Time per reference grows with the logarithm of the number of distinct
+/// keys.
 ///
 /// # Panics
-/// Of more than 2^31 distinct keys.
+/// If there are more than 2^31 distinct keys.
 #[must_use]
 pub fn exact(phases: &Phases, start: Start) -> Curve {
     let mut stack = Stack::new();

@@ -1,16 +1,16 @@
-//! Maps of keys that are hashes already.
+//! Hash maps with keys that are hashes already.
 //!
-//! The standard library's hash function costs as much as the rest of a reference. A multiplication spreads keys well
-//! enough, also those that are small numbers; it does not withstand keys that an adversary chose to collide, which cost
-//! time and no correctness.
+//! The standard library's hash function costs as much as the rest of a reference. A multiplication distributes keys
+//! well enough, even small integers. It does not resist keys that an adversary chose to collide; collisions cost time,
+//! not correctness.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map from a key's hash.
+/// A map whose key is a hash.
 pub(super) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<Folded>>;
 
-/// See the module's documentation.
+/// A hasher that folds the 128-bit product of the key and a constant into 64 bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Folded(u64);
 
@@ -33,8 +33,8 @@ impl Hasher for Folded {
     }
 }
 
-/// A number that looks drawn, another one for each key, and others for another seed (the finaliser of SplitMix64;
-/// Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// Returns a pseudorandom number, different for each key, and different ones for another seed (the finaliser of
+/// SplitMix64; Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
 pub(super) fn scattered(key: u64, seed: u64) -> u64 {
     let mut mixed = key ^ seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! What the tests share: a literal LRU list as their oracle, and traces by Zipf's law.
+//! Helpers shared by the tests: a literal LRU list as the oracle, and Zipf-distributed traces.
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -6,13 +6,13 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::hashed::scattered;
 use super::{Phases, Reference, Start};
 
-/// Traces as phases of references.
+/// Converts traces of (key, bytes) into phases of references.
 pub(super) fn as_phases(traces: &[Vec<(u64, u32)>]) -> Vec<Vec<Reference>> {
     let reference = |&(key, bytes): &(u64, u32)| Reference { key, bytes };
     traces.iter().map(|phase| phase.iter().map(reference).collect()).collect()
 }
 
-/// Entries in the order of use, the newest first.
+/// An LRU cache as a list of entries, the most recently used first.
 pub(super) struct Lru {
     capacity: u64,
     entries: Vec<Reference>,
@@ -27,7 +27,7 @@ impl Lru {
         self.entries.iter().map(|entry| u64::from(entry.bytes)).sum()
     }
 
-    /// True for a hit.
+    /// References a key, and returns true for a hit.
     pub(super) fn refer(&mut self, reference: Reference) -> bool {
         if self.capacity == 0 {
             return false;
@@ -43,7 +43,7 @@ impl Lru {
         found.is_some()
     }
 
-    /// Hits of each phase, of the last pass over them.
+    /// Runs all passes over the phases, and returns the hits of each phase in the last pass.
     pub(super) fn passes(&mut self, phases: &Phases, start: Start) -> Vec<u64> {
         let mut hits = Vec::new();
         for _ in start.passes() {
@@ -56,7 +56,7 @@ impl Lru {
     }
 }
 
-/// References to keys of a rank that is drawn by Zipf's law (uniformly for a skew of 0), in phases.
+/// Draws references in phases, to keys whose ranks are Zipf-distributed (uniform for a skew of 0).
 pub(super) fn zipf(
     keys: usize,
     skew: f64,
@@ -74,7 +74,7 @@ pub(super) fn zipf(
     let mut draw = |_| {
         let chance = dice.random::<f64>() * sum;
         let rank = sums.partition_point(|to| *to < chance) as u64;
-        // A comment of a user: from 100 bytes to 1 KB, always the same for the same key.
+        // A user's comment: from 100 bytes to 1 KB, always the same size for the same key.
         Reference { key: scattered(rank, 77), bytes: 100 + (scattered(rank, 5) % 900) as u32 }
     };
     (0..phases).map(|_| (0..references / phases).map(&mut draw).collect()).collect()

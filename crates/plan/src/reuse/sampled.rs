@@ -1,15 +1,14 @@
-//! The curve of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed size.
+//! Computes the curve of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed size.
 //!
-//! A key is in the sample if its hash lies below a threshold, so all of its references are or none. When there
-//! are more keys than the sample may hold, the one with the largest hash leaves, and its hash is the new threshold
-//!: the rate falls as keys come. A reference that is sampled at the rate R stands for 1/R references, and the
-//! bytes of the other keys above its own for 1/R as many.
+//! A key is in the sample if its hash is below a threshold, so either all of its references are sampled or none. When
+//! there are more keys than the sample may hold, the one with the largest hash is removed, and its hash becomes the new
+//! threshold: the rate decreases as keys arrive. A reference sampled at the rate R represents 1/R references, and the
+//! bytes of other keys in its stack distance represent 1/R as many.
 //!
-//! What the sample stands for is adjusted to the true number of references, not quite as the paper does it: see
-//! the module `repeats`.
+//! The estimates are corrected to the true number of references, not quite as in the paper: see the module `repeats`.
 //!
 //! Memory does not grow with the trace: the sample is bounded, and hits are counted in buckets whose width is a small
-//! share of the distance. The result depends on the trace and the seed alone.
+//! fraction of the distance. The result depends on the trace and the seed alone.
 
 use std::collections::BinaryHeap;
 
@@ -19,27 +18,27 @@ use super::repeats::{Repeats, Scale, Weights};
 use super::stack::Stack;
 use super::{Curve, Phases, Reference, Start};
 
-/// The size of a sample, and its draw.
+/// The size and the seed of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Keys in the sample, at least 1; the error falls with the root of it.
+    /// Number of keys in the sample, at least 1; the error is proportional to 1/√keys.
     pub keys: usize,
-    /// Another seed samples other keys.
+    /// Seed of the hash; another seed samples other keys.
     pub seed: u64,
 }
 
 impl Default for Sampling {
-    /// 8,192 keys: a mean error of less than 0.01.
+    /// Returns 8,192 keys: a mean error of the miss ratio below 0.01.
     fn default() -> Self {
         Self { keys: 8_192, seed: 0 }
     }
 }
 
-/// The curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace of fewer keys than the
-/// sample may hold, the curve is the exact one but for the width of the buckets.
+/// Computes the curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace with fewer keys
+/// than the sample may hold, the curve is exact except for the width of the buckets.
 ///
-/// Sizes that change are followed, but without [`exact`](fn@super::exact)'s account of what had been evicted meanwhile,
-/// once keys leave the sample.
+/// Size changes are followed. Once keys leave the sample, evictions caused by a size change are not accounted for as in
+/// [`exact`](fn@super::exact).
 ///
 /// # Panics
 /// If the sample has no keys.
@@ -48,7 +47,8 @@ pub fn sampled(phases: &Phases, start: Start, sampling: Sampling) -> Curve {
     sampled_with_bytes(phases, start, sampling).0
 }
 
-/// The same, and the most bytes that the sample took: its structures never shrink.
+/// Computes the same curve as [`sampled`], and returns it with the peak memory of the sample in bytes: its structures
+/// never shrink.
 ///
 /// # Panics
 /// As [`sampled`].
@@ -76,26 +76,26 @@ pub fn sampled_with_bytes(phases: &Phases, start: Start, sampling: Sampling) -> 
     (Curve::new(counted.collect(), held, distinct_bytes), bytes)
 }
 
-/// The keys of the sample, and what was counted so far.
+/// The sampled keys, and the counts so far.
 struct Sampler {
     sampling: Sampling,
-    /// Hashes below it are sampled.
+    /// Keys whose hash is below the threshold are sampled.
     threshold: u64,
     stack: Stack,
-    /// Hashes and keys of the sample, the largest first.
+    /// Hashes and keys of the sample, the largest hash first.
     largest: BinaryHeap<(u64, u64)>,
     repeats: Repeats,
     scale: Scale,
     buckets: Vec<Buckets>,
 }
 
-/// What a reference came to.
+/// The classification of a reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     NotSampled,
-    /// Its key is new.
+    /// The first reference to its key.
     Cold,
-    /// A hit from this capacity on.
+    /// A hit in every cache of at least this capacity, in bytes.
     Distance(u64),
 }
 
@@ -113,12 +113,12 @@ impl Sampler {
         }
     }
 
-    /// The share of keys that are sampled.
+    /// Returns the share of keys that are sampled, from 0 to 1.
     fn rate(&self) -> f64 {
         self.threshold as f64 / u64::MAX as f64
     }
 
-    /// Follows the references of a phase, and counts them if it is to.
+    /// Processes the references of a phase, and counts them if `counts` is true.
     fn phase(&mut self, number: usize, references: &[Reference], counts: bool) {
         for reference in references {
             let outcome = self.refer(*reference);
@@ -167,7 +167,7 @@ impl Sampler {
         self.buckets[phase].count(distance, weight, square);
     }
 
-    /// The bytes that the structures take now.
+    /// Returns the current memory of all structures, in bytes.
     fn bytes(&self) -> usize {
         let buckets: usize = self.buckets.iter().map(Buckets::bytes).sum();
         let largest = self.largest.capacity() * size_of::<(u64, u64)>();
@@ -175,20 +175,22 @@ impl Sampler {
     }
 }
 
-/// Hits of one phase by distance, in buckets of 2^precision for each doubling of the distance; exact below.
+/// Hits of one phase by distance, with 2^precision buckets for each doubling of the distance; exact for small
+/// distances.
 #[derive(Clone, Debug)]
 struct Buckets {
     precision: u32,
-    /// All references.
+    /// All references, hits or not.
     all: Weights,
     hits: Vec<Weights>,
 }
 
-/// The buckets of all phases take at most so many bytes.
+/// Largest memory of the buckets of all phases, in bytes.
 const BUCKETS_BYTES_MAX: usize = 8 << 20;
 
 impl Buckets {
-    /// As many buckets as fit for so many phases: 512 for each doubling, and at least two.
+    /// Returns the precision: the number of buckets for each doubling as a power of two, as large as memory permits,
+    /// from 2 to 512 buckets.
     fn precision(phases: usize) -> u32 {
         let fit = BUCKETS_BYTES_MAX / (64 * size_of::<Weights>() * phases.max(1));
         fit.max(2).ilog2().min(9)
@@ -214,7 +216,7 @@ impl Buckets {
         ((u64::from(doublings) << self.precision) + (distance >> doublings)) as usize
     }
 
-    /// The middle of a bucket.
+    /// Returns the distance in the middle of a bucket.
     fn distance(&self, bucket: usize) -> u64 {
         let (bucket, width) = (bucket as u64, 1 << self.precision);
         let doublings = (bucket / width).saturating_sub(1);
@@ -222,8 +224,8 @@ impl Buckets {
         first + ((1 << doublings) - 1) / 2
     }
 
-    /// The steps of a phase of so many references, adjusted; their distances are multiplied by the scale. If none was
-    /// sampled, nothing is known, and there are no steps.
+    /// Returns the corrected steps of a phase with `references` references; their distances are multiplied by `scale`.
+    /// If no reference was sampled, the hits are unknown, and there are no steps.
     fn steps(&self, references: u64, scale: f64) -> Steps {
         let references = references as f64;
         let (mut sum, mut hits) = (Weights::default(), 0.0f64);
@@ -232,7 +234,7 @@ impl Buckets {
             if counted.references > 0.0 {
                 sum.references += counted.references;
                 sum.squares += counted.squares;
-                // A step may not take hits back.
+                // Cumulative hits must not decrease from one step to the next.
                 hits = sum.adjusted(self.all, references).clamp(hits, references);
                 let distance = (self.distance(bucket) as f64 * scale).round() as u64;
                 steps.step(distance.max(1), hits);

@@ -1,8 +1,8 @@
-//! Curves of policies that have no stack distances: a simulation at each capacity, made smaller by sampling keys.
+//! Computes curves of policies without stack distances: a simulation at each capacity, scaled down by sampling keys.
 //!
-//! A cache of `C` bytes that is referenced by all keys is simulated by one of `C × rate` bytes that is referenced by
-//! the share `rate` of the keys, drawn by their hash (Waldspurger et al., USENIX ATC 2017). Time runs on with the
-//! references that are left out. Hits count for `1 / rate`, and are adjusted to the true number of references: see the
+//! A cache of `C` bytes referenced by all keys is simulated by one of `C × rate` bytes referenced by the share `rate`
+//! of the keys, selected by their hash (Waldspurger et al., USENIX ATC 2017). Time advances also with the references
+//! that are left out. A hit counts as `1 / rate`, and hits are corrected to the true number of references: see the
 //! module `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds
 //! of entries.
 //!
@@ -18,24 +18,24 @@ use super::repeats::{Repeats, Scale, Weights};
 use super::{Curve, Phases, Reference, Start};
 use cache::Cache;
 
-/// How a cache chooses the entry that leaves, as Redis 7 does it for `maxmemory-policy`.
+/// The eviction policy of a cache, as `maxmemory-policy` of Redis 7.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
-    /// `allkeys-lru`: of some entries, the one that was not used for the longest time.
+    /// `allkeys-lru`: evicts the least recently used of some sampled entries.
     SampledLru {
-        /// `maxmemory-samples`: entries that are looked at for each that leaves; Redis's default is 5.
+        /// `maxmemory-samples`: number of entries sampled for each eviction; Redis's default is 5.
         samples: u32,
     },
-    /// `allkeys-lfu`: of some entries, the one that was used the least often, by a counter of 8 bits that
-    /// grows with the logarithm of the uses and falls with time.
+    /// `allkeys-lfu`: evicts the least frequently used of some sampled entries, by a counter of 8 bits that grows with
+    /// the logarithm of the uses and decays with time.
     SampledLfu {
-        /// As for LRU.
+        /// `maxmemory-samples`: number of entries sampled for each eviction; Redis's default is 5.
         samples: u32,
-        /// `lfu-log-factor`: the larger, the more uses a counter takes to grow; Redis's default is 10.
+        /// `lfu-log-factor`: the larger it is, the more uses a counter needs to grow; Redis's default is 10.
         log_factor: u32,
-        /// `lfu-decay-time`: minutes after which an unused counter falls by one; 0 for never; Redis's default is 1.
+        /// `lfu-decay-time`: minutes after which an unused counter decreases by one; 0 for never; Redis's default is 1.
         decay_minutes: u32,
-        /// References of a minute, which are the simulation's clock.
+        /// References per minute, which drive the clock of the simulation.
         references_per_minute: f64,
     },
 }
@@ -48,11 +48,12 @@ impl Policy {
     }
 }
 
-/// The curve of a policy at these capacities; between two of them that of the smaller, below all of them none. A
-/// capacity of 0 has no hits. The keys that are simulated are the share `rate` of all; 1 simulates the cache in full.
+/// Simulates a policy at the given capacities, in bytes, and returns its curve. Between two capacities the curve has
+/// the hits of the smaller one, below the smallest it has none. A capacity of 0 has no hits. `rate` is the share of
+/// keys that are simulated; 1 simulates the cache in full.
 ///
 /// # Panics
-/// If the rate is not above 0 and at most 1, or if the policy looks at no entries.
+/// If the rate is not above 0 and at most 1, or if the policy samples no entries.
 #[must_use]
 pub fn simulated(
     phases: &Phases,
@@ -84,17 +85,17 @@ pub fn simulated(
     Curve::new(counted, held, distinct_bytes)
 }
 
-/// The keys that are simulated.
+/// The selection of simulated keys.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     seed: u64,
     rate: f64,
-    /// Bytes of all keys, of those that the sample would stand for by its rate alone.
+    /// Correction factor: the true bytes of all keys divided by those estimated from the rate alone.
     scale: f64,
 }
 
 impl Sample {
-    /// The sample, and the bytes of all keys by it.
+    /// Creates the sample, and estimates the bytes of all keys from it.
     fn of(phases: &Phases, rate: f64, seed: u64) -> (Self, u64) {
         let mut sample = Self { seed, rate, scale: 1.0 };
         let mut last = KeyMap::default();
@@ -114,7 +115,7 @@ impl Sample {
     }
 
     fn contains(self, key: u64) -> bool {
-        // The cast saturates, so that a rate of 1 leaves out a single hash, which the first case takes in.
+        // The cast saturates, so that a rate of 1 would leave out a single hash, which the first condition covers.
         self.rate >= 1.0 || scattered(key, self.seed) < (self.rate * u64::MAX as f64) as u64
     }
 
@@ -134,7 +135,7 @@ impl Sample {
         }
     }
 
-    /// The hits of each phase, and the bytes that the cache of the sample holds at the end.
+    /// Simulates the sample, and returns the hits of each phase and the bytes that the sample's cache holds at the end.
     fn simulate(
         self,
         phases: &Phases,
@@ -170,7 +171,7 @@ impl Sample {
         (counted, cache.held_bytes())
     }
 
-    /// The hits among so many references; none if none was sampled.
+    /// Returns the corrected hits among `references` references; 0 if none was sampled.
     fn hits(self, found: Weights, all: Weights, references: usize) -> f64 {
         let references = references as f64;
         if all.references == 0.0 {

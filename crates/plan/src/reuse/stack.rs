@@ -1,42 +1,43 @@
-//! The LRU stack: at which depth, in bytes, a key lies below the newest one.
+//! The LRU stack: the depth in bytes of each key below the most recently used one.
 //!
-//! Each reference takes the next slot of a row; the slot holds the entry's bytes until the key is referenced again. The
-//! depth of a key is then the sum of its slot and all later ones. Slots stand in blocks, and a Fenwick tree keeps the
-//! sums of blocks: so small that it stays in the processor's cache, with one block to be read beside it. When the row
-//! is full, the slots in use move together, in order, and the row is doubled if more than half were in use.
+//! Each reference takes the next slot of an array; the slot holds the entry's size in bytes until the key is referenced
+//! again. The depth of a key is then the sum of its slot and all later ones. Slots are grouped in blocks, and a Fenwick
+//! tree holds the sums of blocks: it is small enough for the processor's cache, and a lookup reads only one block
+//! besides it. When the array is full, the used slots are compacted, in order, and the array is doubled if more than
+//! half were in use.
 //!
-//! **Sizes that change.** A cache of a given capacity holds the entries down to the depth of that capacity. If an entry
-//! shrinks, what was evicted before does not come back: so the bytes that became free stay in the row, as a *hole*, and
-//! keep all below at its depth. What is put on top is absorbed by holes, from the top down, before it moves anything
-//! further down. This is exact at every capacity: an entry with `s` bytes of entries and `h` bytes of holes down to it
-//! is in caches of at least `s + h`; a push of `b` bytes moves it to `s + max(h, b)`, and a cache that holds it needs
-//! to evict it exactly if `s + b` does not fit.
+//! **Size changes.** A cache of a given capacity holds the entries down to the depth of that capacity. If an entry
+//! shrinks, entries that were evicted before do not come back: so the freed bytes stay in the array, as a *hole*, and
+//! leave all entries below at their depth. Bytes pushed on top are absorbed by holes, from the top down, before they
+//! move any entry further down. This is exact at every capacity: an entry with `s` bytes of entries and `h` bytes of
+//! holes down to it is in caches of at least `s + h`; a push of `b` bytes moves it to `s + max(h, b)`, and a cache that
+//! holds it needs to evict it exactly if `s + b` does not fit.
 
 use std::collections::BTreeSet;
 
 use super::hashed::KeyMap;
 
-/// Slots of a block: four lines of a processor's cache.
+/// Number of slots in a block: four lines of a processor's cache.
 const BLOCK: usize = 64;
-/// Slots at first.
+/// Initial number of slots.
 const SLOTS_MIN: usize = 1 << 10;
 
-/// See the module's documentation.
+/// An LRU stack: see the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
     slot_of: KeyMap<u32>,
-    /// Bytes by slot, the newest last; a slot that is not in use has none.
+    /// Bytes by slot, the newest slot last; 0 for an unused slot.
     slots: Vec<u32>,
-    /// A Fenwick tree of the sums of blocks, numbered from 1.
+    /// Fenwick tree of the sums of blocks in bytes, numbered from 1.
     sums: Vec<u64>,
     total: u64,
-    /// The next free slot.
+    /// Index of the next free slot.
     next: usize,
     holes: BTreeSet<u32>,
 }
 
 impl Stack {
-    /// An empty stack.
+    /// Creates an empty stack.
     pub(super) fn new() -> Self {
         Self {
             slot_of: KeyMap::default(),
@@ -48,7 +49,8 @@ impl Stack {
         }
     }
 
-    /// Puts the key on top, with those bytes. Returns its depth before, its own bytes included; nothing if it is new.
+    /// Moves the key to the top with `bytes` bytes. Returns its previous depth in bytes, its own included; None if the
+    /// key is new.
     pub(super) fn refer(&mut self, key: u64, bytes: u32) -> Option<u64> {
         if self.next == self.slots.len() {
             self.compact();
@@ -78,13 +80,13 @@ impl Stack {
         }
     }
 
-    /// Keys in the stack.
+    /// Returns the number of keys in the stack.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.slot_of.len()
     }
 
-    /// From the newest entry to the oldest: its depth, and the bytes of entries down to it.
+    /// Returns for each non-empty entry, from newest to oldest, its depth and the bytes of entries down to it.
     pub(super) fn held(&self) -> Vec<(u64, u64)> {
         let (mut depth, mut held) = (0, 0);
         let mut all = Vec::with_capacity(self.slot_of.len());
@@ -98,8 +100,8 @@ impl Stack {
         all
     }
 
-    /// The bytes that the structures take, and what moving the slots together takes beside them; a map keeps an eighth
-    /// of its room free, and a byte for each place beside its key and slot.
+    /// Returns the memory of all structures in bytes, with the temporary arrays of a compaction. A hash map leaves an
+    /// eighth of its capacity free, and uses one byte per place in addition to key and slot.
     pub(super) fn bytes(&self) -> usize {
         let row = self.slots.capacity() * (size_of::<u32>() + size_of::<u32>() + size_of::<bool>());
         let map = self.slot_of.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1);
@@ -134,7 +136,7 @@ impl Stack {
         }
     }
 
-    /// The bytes of this slot and all later ones.
+    /// Returns the bytes of this slot and all later ones.
     fn depth(&self, slot: usize) -> u64 {
         let block = slot / BLOCK;
         let end = (block + 1) * BLOCK;
@@ -148,7 +150,7 @@ impl Stack {
         self.total.wrapping_sub(before).wrapping_add(own)
     }
 
-    /// Moves the slots in use together.
+    /// Compacts the used slots to the front, and doubles the array if more than half of the slots are in use.
     fn compact(&mut self) {
         let mut used = vec![false; self.slots.len()];
         let slots = self.slot_of.values().chain(&self.holes);

@@ -1,19 +1,19 @@
 //! Expected hits of a chain whose keys are uniform hashes, without a trace.
 //!
 //! A chain reads some documents; the hash of each, modulo the number of documents, is a key of the next phase, which
-//! reads each key once ("Database Caching and Sharding Strategies in Chained MR Jobs", §4.1). The paper takes `1/N` for
-//! the chance of a hit. It is `d/N`, with `d` the number of distinct keys that were read before, and `d` grows by the
-//! misses of each phase: see [`phase`].
+//! reads each key once ("Database Caching and Sharding Strategies in Chained MR Jobs", §4.1). The paper uses `1/N` as
+//! the probability of a hit. It is `d/N`, with `d` the number of distinct keys read before, and `d` grows by the misses
+//! of each phase: see [`phase`].
 //!
-//! **Hits beget hits.** If the next key is a function of the document alone ([`Mapping::Function`]), a document that is
-//! read again leads to a key that was read before. So a hit is followed by one in every later phase: the chance of a
-//! first hit is as above, and a chain of `P` phases of `n` keys has about `n²/N · Σ k(P−k)` hits, where independent
-//! phases have `n²/N · P(P−1)/2`. For eight phases that is 84 and 28.
+//! **Hits cause further hits.** If the next key is a function of the document alone ([`Mapping::Function`]), a document
+//! that is read again leads to a key that was read before. So a hit is followed by one in every later phase: the
+//! probability of a first hit is as above, and a chain of `P` phases of `n` keys has about `n²/N · Σ k(P−k)` hits,
+//! while independent phases have `n²/N · P(P−1)/2`. For eight phases the factors are 84 and 28.
 //!
-//! Means follow phase by phase from the occupancy of random cells ([`occupancy`]); each step is exact given the state
-//! before it, but for one thing: that keys which are read again are mapped alike is taken as likely as for any others.
-//! Variances are those of the linearised recursion (the delta method), so they hold while deviations are small beside
-//! the means of keys.
+//! Means follow phase by phase from the occupancy of random cells ([`occupancy`]). Each step is exact given the state
+//! before it, with one exception: the probability that two keys map to the same key is assumed equal for keys that are
+//! read again and for all others. Variances are those of the linearised recursion (the delta method), so they are valid
+//! while deviations are small compared with the mean numbers of keys.
 
 pub mod occupancy;
 
@@ -24,10 +24,10 @@ pub use implied::{Implied, implied};
 pub use limited::Order;
 pub use occupancy::Estimate;
 
-/// How the keys of a phase come from those of the phase before.
+/// How the keys of a phase are derived from those of the phase before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// Each document read leads to a key that is drawn anew: the hash is of more than the document, as of the phase's
+    /// Each document leads to a key drawn independently: the hash covers more than the document, such as the phase
     /// number.
     Independent,
     /// The next key is a function of the document alone.
@@ -37,40 +37,40 @@ pub enum Mapping {
 /// A chain of jobs over uniform keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chain {
-    /// Documents of the database, at least 3. With fractions where it is itself an estimate.
+    /// Number of documents of the database, at least 3. Fractional if it is itself an estimate.
     pub documents: f64,
-    /// Distinct keys that the first phase reads, at most the documents.
+    /// Number of distinct keys that the first phase reads, at most `documents`.
     pub first_keys: f64,
-    /// Phases of the chain.
+    /// Number of phases of the chain.
     pub phases: usize,
-    /// How keys follow from keys.
+    /// How the keys of a phase are derived from those of the phase before.
     pub mapping: Mapping,
 }
 
-/// What is expected of one phase.
+/// The expected values of one phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// Keys that it reads, each once.
+    /// Number of keys that the phase reads, each once.
     pub keys: Estimate,
-    /// Those that were read before.
+    /// Number of those keys that were read before.
     pub hits: Estimate,
-    /// Distinct keys that were read until its end.
+    /// Number of distinct keys read up to the end of the phase.
     pub distinct: Estimate,
 }
 
-/// What is expected of a chain.
+/// The expected values of a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
-    /// Phase by phase.
+    /// Expected values by phase.
     pub phases: Vec<Phase>,
-    /// Hits of all phases.
+    /// Number of hits of all phases.
     pub hits: Estimate,
-    /// Keys that all phases read.
+    /// Number of keys that all phases read.
     pub keys: Estimate,
 }
 
-/// The hits of a phase that reads `keys` distinct uniform keys, if `distinct` ones of `documents` have been read before
-/// and are kept: the hypergeometric distribution, with the mean `keys · distinct / documents`.
+/// Returns the hits of a phase that reads `keys` distinct uniform keys, if `distinct` of `documents` keys have been
+/// read before and are cached: the hypergeometric distribution, with the mean `keys · distinct / documents`.
 #[must_use]
 pub fn phase(keys: f64, distinct: f64, documents: f64) -> Estimate {
     let share = distinct / documents;
@@ -79,10 +79,10 @@ pub fn phase(keys: f64, distinct: f64, documents: f64) -> Estimate {
 }
 
 impl Chain {
-    /// What is expected with a cache that keeps everything.
+    /// Returns the expected values with an unlimited cache.
     ///
     /// # Panics
-    /// If there are fewer than three documents, or fewer than the first keys.
+    /// If there are fewer than three documents, or fewer documents than first keys.
     #[must_use]
     pub fn expected(&self) -> Expected {
         assert!(self.documents >= 3.0, "{} documents are too few", self.documents);
@@ -101,7 +101,7 @@ impl Chain {
     }
 }
 
-/// Numbers of the state.
+/// Indices of the numbers in a [`State`].
 const MISSES: usize = 0;
 const DISTINCT: usize = 1;
 const HITS: usize = 2;
@@ -111,7 +111,7 @@ const NUMBERS: usize = 5;
 
 type Matrix = [[f64; NUMBERS]; NUMBERS];
 
-/// The state after a phase: means and covariances of the numbers above.
+/// The state after a phase: means and covariances of the numbers with the indices above.
 #[derive(Clone, Copy, Debug)]
 struct State {
     mean: [f64; NUMBERS],
@@ -119,12 +119,12 @@ struct State {
 }
 
 impl State {
-    /// The first phase misses with all of its keys.
+    /// Returns the state after the first phase, in which all keys miss.
     fn first(keys: f64) -> Self {
         Self { mean: [keys, keys, 0.0, 0.0, keys], covariance: [[0.0; NUMBERS]; NUMBERS] }
     }
 
-    /// The sum of some of the numbers.
+    /// Returns the sum of some of the numbers.
     fn sum(&self, of: &[usize]) -> Estimate {
         let mean = of.iter().map(|one| self.mean[*one]).sum();
         let pairs = of.iter().flat_map(|row| of.iter().map(move |column| (row, column)));
@@ -140,11 +140,10 @@ impl State {
         }
     }
 
-    /// The state after the next phase.
+    /// Returns the state after the next phase.
     ///
-    /// Documents that were not read before draw keys. Those that fall on cells not read before are the misses, those
-    /// that fall on others are hits. Under a function, the documents that were hits lead to hits once more, without
-    /// drawing.
+    /// Documents that were not read before draw keys. A draw of a key not read before is a miss, any other a hit. With
+    /// [`Mapping::Function`], the documents that were hits lead to hits again, without a draw.
     fn next(&self, documents: f64, mapping: Mapping) -> Self {
         let [misses, distinct, hits, all_hits, all_keys] = self.mean;
         let (draws, images) = match mapping {
@@ -164,7 +163,7 @@ impl State {
             all_keys + missed.mean + next_hits,
         ];
 
-        // By one more draw, and by one more hit that is mapped.
+        // The derivatives by one more draw, and by one more hit that is mapped.
         let by_draw = occupancy::share_by_draw(draws, documents);
         let by_image = occupancy::unique_by_draw(hits, documents) * (1.0 - share);
         let by_hits = |drawn: f64| match mapping {
@@ -186,7 +185,7 @@ impl State {
         slope[ALL_KEYS][ALL_KEYS] += 1.0;
 
         let mut covariance = carried(&slope, &self.covariance);
-        // What this phase's draws add: of misses, of hits, and both.
+        // The variances added by the draws of this phase: of misses, of hits, and their covariance.
         let both = occupancy::covariance(new, old, draws, documents);
         let hit_variance = hit.variance + (1.0 - share).powi(2) * images.variance;
         let weights = |number: usize| match number {
@@ -204,7 +203,7 @@ impl State {
     }
 }
 
-/// The covariance after a linear step.
+/// Returns the covariance after a linear step with the given slopes.
 fn carried(slope: &Matrix, covariance: &Matrix) -> Matrix {
     let mut carried = [[0.0; NUMBERS]; NUMBERS];
     for (row, cells) in carried.iter_mut().enumerate() {

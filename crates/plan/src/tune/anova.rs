@@ -1,16 +1,17 @@
-//! Which settings matter: an analysis of variance over measurements (SOPHIA, §4.3; there the tuner Rafiki does it).
+//! Analysis of variance over measurements: which settings matter (SOPHIA, §4.3, where the tuner Rafiki does it).
 //!
-//! The model of a response is a sum: the mix, the round of measuring, each setting (a number by itself and its square, a
-//! word by its mean), and each setting once more for each mix, since a setting that helps reads and harms writes has no
-//! effect in the mean, and is the one that tuning is about. What a setting explains is what the sum of squares grows by
-//! when it alone is left out, so that settings need not have been drawn evenly; where they were, these are the classical
-//! sums of squares.
+//! The model of a response is a sum of the mix, the round of measuring, each setting (a number by itself and its
+//! square, a word by its mean), and the interaction of each setting with each mix, since a setting that helps reads and
+//! harms writes has no effect in the mean, and is the one that tuning is about. The variance that a setting explains is
+//! the growth of the residual sum of squares when this setting alone is omitted, so the design need not be balanced; if
+//! it is, these are the classical sums of squares.
 //!
-//! The error is that of replicates, and there are two of them. All mixes of a round are measured behind one roll, so that
-//! what was special about the roll is in all of them: a setting is compared with the differences between rounds of one
-//! configuration, and its change from mix to mix with what these leave (a split-plot design: Montgomery, *Design and
-//! Analysis of Experiments*, ch. 14). A setting counts if F is improbable for either of the two, by Holm's correction over
-//! all settings; the list of those that count is cut where the share of variance falls most, as in the paper.
+//! The error is estimated from replicates, and there are two errors. All mixes of a round are measured after one roll,
+//! so the peculiarities of the roll affect all of them. A setting's main effect is compared with the differences
+//! between rounds of one configuration, and its interaction with mixes with the residual (a split-plot design:
+//! Montgomery, *Design and Analysis of Experiments*, ch. 14). A setting is significant if F is improbable in either of
+//! the two tests, by Holm's correction over all settings. The list of significant settings is cut where the share of
+//! variance drops most, as in the paper.
 
 use std::collections::BTreeMap;
 
@@ -18,135 +19,137 @@ use statrs::distribution::{ContinuousCDF as _, FisherSnedecor};
 
 use super::space::{Axis, Point};
 
-/// A setting counts if so large an F is less probable than this by chance.
+/// Significance level: a setting is significant if its F is less probable than this by chance.
 pub const SIGNIFICANT: f64 = 0.05;
-/// A column that adds less than this to a model adds nothing.
+/// Relative norm below which a column counts as linearly dependent on the model.
 const DEPENDENT: f64 = 1e-9;
-/// Below this, as a share of what it was calculated from, a value is rounding.
+/// Relative size below which a value counts as a rounding error.
 const ROUNDING: f64 = 1e-13;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
-    /// The configuration, by number.
+    /// Index of the configuration.
     pub configuration: usize,
-    /// The mix, by number.
+    /// Index of the mix.
     pub mix: usize,
-    /// The round: what a configuration served of all mixes in one round was measured behind one roll. None if it is
-    /// not known; then each measurement is taken to have had a roll of its own.
+    /// Round of the measurement: all mixes of a configuration in one round are measured after one roll. `None` if it is
+    /// not known; then each measurement counts as having its own roll.
     pub round: Option<usize>,
-    /// What was measured.
+    /// The measured response.
     pub response: f64,
 }
 
-/// A source of variance, compared with the error.
+/// An F test of a source of variance against the error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Test {
-    /// The sum of squares.
+    /// Sum of squares of the source.
     pub squares: f64,
-    /// Degrees of freedom.
+    /// Degrees of freedom of the source.
     pub freedom: usize,
-    /// The mean square, as a multiple of the error's.
+    /// F statistic: mean square of the source, as a multiple of the error's.
     pub f: f64,
-    /// The probability of so large an F by chance.
+    /// Probability of such a large F by chance.
     pub p: f64,
 }
 
-/// An error.
+/// An estimate of the error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Its mean square.
+    /// Mean square of the error.
     pub mean_square: f64,
-    /// Degrees of freedom.
+    /// Degrees of freedom of the error.
     pub freedom: usize,
 }
 
-/// What a setting does.
+/// The effect of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// In the mean of all mixes.
+    /// Test of the main effect, in the mean over all mixes.
     pub main: Test,
-    /// Differently from mix to mix; none if there is one mix.
+    /// Test of the interaction with the mix; `None` if there is one mix.
     pub with_mix: Option<Test>,
-    /// What both explain of the variance that mixes and rounds leave.
+    /// Share of the variance left by mixes and rounds that both effects explain, from 0 to 1.
     pub share: f64,
-    /// What a setting without any effect would explain of it, in the mean.
+    /// Expected share of that variance for a setting without any effect.
     pub by_chance: f64,
-    /// The probability of so large an F by chance, in either of the two tests, and by Holm's correction.
+    /// Probability of such a large F by chance in either of the two tests, after Holm's correction.
     pub p: f64,
 }
 
-/// Where the list of settings is cut.
+/// The place where the list of significant settings is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cut {
-    /// The share of variance of the last setting that is kept.
+    /// Share of variance of the last setting that is kept.
     pub from: f64,
-    /// The share of the next one that counts, or what chance alone explains.
+    /// Share of variance of the next significant setting, or the share expected by chance.
     pub to: f64,
-    /// True if the next one is chance.
+    /// True if no significant setting follows, so that `to` is the share expected by chance.
     pub is_to_chance: bool,
 }
 
-/// See the module's documentation.
+/// The result of an analysis of variance; see the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Anova {
-    /// By setting.
+    /// The effect of each setting.
     pub effects: Vec<Effect>,
-    /// The settings' numbers, those with the largest shares first.
+    /// Indexes of the settings: first the significant ones, each group by descending share of variance.
     pub ranked: Vec<usize>,
-    /// Those that are kept come first in the ranking: so many.
+    /// Number of settings at the beginning of `ranked` that are kept.
     pub kept: usize,
-    /// Where the list is cut; none if no setting counts.
+    /// The place where the list is cut; `None` if no setting is significant.
     pub cut: Option<Cut>,
-    /// The share of all variance that mixes explain.
+    /// Share of the total variance that mixes explain, from 0 to 1.
     pub mixes_share: f64,
-    /// What rounds of one configuration differ by.
+    /// Error between rounds of one configuration.
     pub between_rounds: Noise,
-    /// What is left behind that, from mix to mix.
+    /// Residual error between the mixes of one round.
     pub within_rounds: Noise,
-    /// True if nothing was measured twice, so that the error is what the model leaves.
+    /// True if no measurement was replicated, so that the error is the residual of the model.
     pub is_without_replicates: bool,
-    /// What configurations differ by that the sum of their settings does not explain; none if nothing could be left.
+    /// Test of the differences between configurations that the sum of their settings does not explain; `None` if it
+    /// cannot be tested.
     pub lack_of_fit: Option<Test>,
 }
 
-/// Why nothing can be told.
+/// A reason why the analysis is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untold {
     /// No setting differs between configurations.
     #[error("the configurations differ in no setting that can be compared")]
     Alike,
-    /// Settings, by number, that differ only where others do.
+    /// Settings that differ only together with others, by index.
     #[error(
         "settings differ only together with others, so that their effects cannot be told apart"
     )]
     Together(Vec<usize>),
-    /// Nothing is left to tell an error by.
+    /// No degrees of freedom are left to estimate the error.
     #[error(
         "{configurations} configurations leave nothing to tell an error by beside {terms} terms of settings: \
          measure each twice at least, or more configurations, or vary fewer settings"
     )]
     TooFew {
-        /// Configurations.
+        /// Number of configurations.
         configurations: usize,
-        /// Degrees of freedom that the settings take.
+        /// Degrees of freedom of the settings.
         terms: usize,
     },
 }
 
-/// Columns of a model, as an orthonormal base of what they span.
+/// The column space of a model, as an orthonormal basis.
 #[derive(Clone, Debug, Default)]
 struct Model {
+    /// Orthonormal basis vectors.
     base: Vec<Vec<f64>>,
 }
 
 impl Model {
-    /// The columns of this and others.
+    /// Returns the model extended by columns.
     fn and<'c>(&self, columns: impl IntoIterator<Item = &'c Vec<f64>>) -> Self {
         let mut model = self.clone();
         for column in columns {
             let length = norm(column);
-            // Twice, as one pass leaves the rounding errors of long columns.
+            // Twice, since one pass leaves the rounding errors of long columns.
             let left = model.residual(&model.residual(column));
             let rest = norm(&left);
             if rest > DEPENDENT * length.max(1.0) {
@@ -156,7 +159,7 @@ impl Model {
         model
     }
 
-    /// What the columns do not explain of a response.
+    /// Returns the residual of a response.
     fn residual(&self, of: &[f64]) -> Vec<f64> {
         let mut left = of.to_vec();
         for column in &self.base {
@@ -166,16 +169,18 @@ impl Model {
         left
     }
 
+    /// Returns the dimension of the column space.
     fn rank(&self) -> usize {
         self.base.len()
     }
 }
 
+/// Returns the Euclidean norm.
 fn norm(of: &[f64]) -> f64 {
     of.iter().map(|of| of * of).sum::<f64>().sqrt()
 }
 
-/// A column for each value that a key takes: 1 where it has it.
+/// Returns an indicator column for each distinct key.
 fn dummies<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<Vec<f64>> {
     let keys: Vec<K> = keys.collect();
     let mut places = BTreeMap::new();
@@ -190,7 +195,7 @@ fn dummies<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<Vec<f64>> {
     columns
 }
 
-/// Compares a mean square with an error; sums of squares up to `nothing` are rounding alone.
+/// Tests a mean square against an error; sums of squares up to `nothing` count as rounding errors.
 fn test(squares: f64, freedom: usize, noise: Noise, nothing: f64) -> Test {
     let squares = squares.max(0.0);
     if freedom == 0 || squares <= nothing {
@@ -207,21 +212,24 @@ fn test(squares: f64, freedom: usize, noise: Noise, nothing: f64) -> Test {
 
 /// The columns of all models.
 struct Columns {
-    /// The mean, mixes and rounds.
+    /// Columns of the mean, mixes and rounds.
     blocks: Vec<Vec<f64>>,
+    /// An indicator column for each mix.
     mixes: Vec<Vec<f64>>,
-    /// By setting: its terms.
+    /// The terms of each setting.
     mains: Vec<Vec<Vec<f64>>>,
-    /// By setting: its terms, for each mix.
+    /// The products of each setting's terms and the mixes' columns.
     with_mix: Vec<Vec<Vec<f64>>>,
-    /// For each mix and configuration.
+    /// An indicator column for each pair of mix and configuration.
     cells: Vec<Vec<f64>>,
+    /// An indicator column for each configuration.
     configurations: Vec<Vec<f64>>,
-    /// For each roll.
+    /// An indicator column for each roll.
     rolls: Vec<Vec<f64>>,
 }
 
 impl Columns {
+    /// Builds all columns, with one row per measurement.
     fn new(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Self {
         let have_rounds = observed.iter().all(|one| one.round.is_some());
         let round = |row: usize| observed[row].round.filter(|_| have_rounds);
@@ -255,17 +263,17 @@ impl Columns {
         }
     }
 
-    /// Everything but one setting's.
+    /// Iterates over the columns of all settings except `left_out`.
     fn others(of: &[Vec<Vec<f64>>], left_out: Option<usize>) -> impl Iterator<Item = &Vec<f64>> {
         let kept = of.iter().enumerate().filter(move |(setting, _)| Some(*setting) != left_out);
         kept.flat_map(|(_, columns)| columns)
     }
 }
 
-/// Analyses measurements: the settings of each configuration are its point, by its number.
+/// Analyses measurements. `points` has the settings of each configuration.
 ///
 /// # Errors
-/// Nothing can be told from so little.
+/// The measurements do not suffice; see [`Untold`].
 ///
 /// # Panics
 /// If a measurement names a configuration that has no point, or a response is not finite.
@@ -358,7 +366,7 @@ pub fn analyse(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Res
     })
 }
 
-/// Holm's correction: the least probability counts as often as there are settings, the next one once less, and so on.
+/// Applies Holm's correction: the least of n probabilities is multiplied by n, the next one by n − 1, and so on.
 fn correct(effects: &mut [Effect]) {
     let mut order: Vec<usize> = (0..effects.len()).collect();
     order.sort_by(|one, two| effects[*one].p.total_cmp(&effects[*two].p));
@@ -370,7 +378,7 @@ fn correct(effects: &mut [Effect]) {
     }
 }
 
-/// The settings by what they explain, those that count first; how many are kept, and where the list is cut.
+/// Returns the ranking of the settings, the number that are kept, and the place of the cut.
 fn ranking(effects: &[Effect]) -> (Vec<usize>, usize, Option<Cut>) {
     let counts = |setting: usize| effects[setting].p <= SIGNIFICANT;
     let mut ranked: Vec<usize> = (0..effects.len()).collect();
@@ -381,7 +389,7 @@ fn ranking(effects: &[Effect]) -> (Vec<usize>, usize, Option<Cut>) {
     let counting = ranked.iter().filter(|setting| counts(**setting)).count();
     let cut = |kept: usize| {
         let last = &effects[ranked[kept - 1]];
-        // Behind the settings that count is chance, also if there is no other setting.
+        // The last significant setting is followed by chance, even if there is no other setting.
         let is_to_chance = kept == counting;
         let to = if is_to_chance { last.by_chance } else { effects[ranked[kept]].share };
         Cut { from: last.share, to, is_to_chance }

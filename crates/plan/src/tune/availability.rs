@@ -1,44 +1,45 @@
-//! How many nodes may be away at once, and which (SOPHIA, §4.5).
+//! Availability: which nodes, and how many, may be down at once (SOPHIA, §4.5).
 //!
-//! A consistency level needs some replicas of each range of tokens. So a set of nodes may be away together if each range
-//! keeps as many as it needs, and as many more as may fail meanwhile. The paper takes R = N_s − N_s·CL/RF nodes, which
-//! holds where each node has one token and the nodes are chosen to suit; with virtual nodes any two nodes may have a range
-//! in common. So every range is looked at.
+//! A consistency level needs some replicas of each range of tokens. So a set of nodes may be down together if each
+//! range keeps as many replicas as it needs, plus as many as may fail meanwhile. The paper takes R = N_s − N_s·CL/RF
+//! nodes, which holds if each node has one token and the nodes are chosen accordingly; with virtual nodes, any two
+//! nodes may share a range. So every range is checked.
 //!
 //! Invariants:
-//! - A step that is planned takes away no replica that a range needs.
+//! - A planned step takes down no replica that a range needs.
 //! - The steps cover all nodes, each once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A node, by number.
+/// Index of a node.
 pub type Node = usize;
 
-/// A range of tokens, as far as one consistency level asks for it: with a level for each data centre, one for each.
+/// The demand of one consistency level on a range of tokens; a level that counts per data centre has one demand for
+/// each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// The keyspace and the range, as they are told.
+    /// Name of the keyspace and the range, for reports.
     pub name: String,
-    /// The nodes that have its replicas.
+    /// Nodes with a replica of the range.
     pub replicas: Vec<Node>,
-    /// The replicas that have to answer.
+    /// Number of replicas that have to reply.
     pub needed: usize,
 }
 
-/// The cluster as it was seen.
+/// A snapshot of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// The rack of each node.
+    /// Rack of each node.
     pub racks: Vec<String>,
-    /// The nodes that are away already.
+    /// Nodes that are down already.
     pub away: BTreeSet<Node>,
-    /// The ranges.
+    /// The demands on all ranges.
     pub demands: Vec<Demand>,
-    /// The failures that have to be withstood besides.
+    /// Number of additional failures that have to be tolerated.
     pub tolerate: usize,
 }
 
-/// Why a node may not be taken away.
+/// The reason why a node may not be taken down.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name} needs {needed} of its {replicas} replicas{}, and would have {left}",
@@ -47,46 +48,47 @@ pub struct Ring {
 pub struct Unsafe {
     /// The node.
     pub node: Node,
-    /// The range.
+    /// Name of the keyspace and the range.
     pub name: String,
-    /// The replicas that have to answer.
+    /// Number of replicas that have to reply.
     pub needed: usize,
-    /// Its replicas.
+    /// Number of replicas of the range.
     pub replicas: usize,
-    /// Those that would be left.
+    /// Number of replicas that would remain.
     pub left: usize,
-    /// The failures to be withstood.
+    /// Number of additional failures that have to be tolerated.
     pub tolerate: usize,
 }
 
-/// A largest set of nodes that may be away together.
+/// A largest set of nodes that may be down together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Largest {
-    /// The nodes.
+    /// The nodes of the set.
     pub nodes: BTreeSet<Node>,
-    /// True if there is none larger; otherwise the search ended before all were looked at.
+    /// True if no larger set exists; false if the search ended before all sets were checked.
     pub is_proven: bool,
 }
 
-/// Sets that a search looks at, at most.
+/// Maximum number of sets that a search checks.
 const LOOKED_MAX: usize = 200_000;
 
 impl Ring {
-    /// The first range that would be left with too few replicas without these nodes.
+    /// Returns the first range that would keep too few replicas without these nodes; `None` if all ranges keep enough.
     #[must_use]
     pub fn broken_by(&self, nodes: &BTreeSet<Node>) -> Option<&Demand> {
         self.demands.iter().find(|demand| self.left(demand, nodes) < demand.needed + self.tolerate)
     }
 
+    /// Returns the number of a range's replicas that are up without these nodes.
     fn left(&self, demand: &Demand, nodes: &BTreeSet<Node>) -> usize {
         let is_there = |node: &&Node| !nodes.contains(node) && !self.away.contains(node);
         demand.replicas.iter().filter(is_there).count()
     }
 
-    /// Checks that one node can be taken away.
+    /// Checks that one node may be taken down.
     ///
     /// # Errors
-    /// The range that forbids it.
+    /// The range that would keep too few replicas.
     pub fn check(&self, node: Node) -> Result<(), Unsafe> {
         let without = BTreeSet::from([node]);
         match self.broken_by(&without) {
@@ -102,10 +104,10 @@ impl Ring {
         }
     }
 
-    /// A ring of tokens in their order, by the node of each: of every range one demand of so many replicas, of which so
-    /// many have to answer. Replicas are as Cassandra 5 places them in a data centre (`NetworkTopologyStrategy`): going
-    /// on along the ring, the next node of each rack that has none yet, and as many others as there are replicas above
-    /// racks. No node is away, and no failure is withstood.
+    /// Makes a ring of tokens from the node of each token, in order. Each range has one demand, with `replicas`
+    /// replicas of which `needed` have to reply. Replicas are placed as Cassandra 5 places them in a data centre
+    /// (`NetworkTopologyStrategy`): going along the ring, the next node of each rack without a replica, and as many
+    /// other nodes as there are more replicas than racks. No node is down, and no failure is tolerated.
     ///
     /// # Panics
     /// If a token's node has no rack.
@@ -136,8 +138,8 @@ impl Ring {
         }
     }
 
-    /// A largest set of these nodes that may be away together. A part of a set that may be away may be, too: so sets
-    /// grow node by node.
+    /// Returns a largest set of these nodes that may be down together. Each subset of such a set may be down too, so
+    /// the search extends sets node by node.
     #[must_use]
     pub fn largest(&self, among: &BTreeSet<Node>) -> Largest {
         if self.broken_by(&BTreeSet::new()).is_some() {
@@ -150,11 +152,12 @@ impl Ring {
         Largest { nodes: best.into_iter().collect(), is_proven: looked < LOOKED_MAX }
     }
 
-    /// The steps of a roll over all nodes that are there: those of a step may be away together. Whole racks, where
-    /// replicas are spread so that each may be; otherwise a largest set of those that are left, again and again.
+    /// Returns the steps of a roll over all nodes that are up; the nodes of a step may be down together. The steps are
+    /// whole racks, if each rack may be down; otherwise repeatedly a largest set of the remaining nodes, whichever has
+    /// fewer steps.
     ///
     /// # Errors
-    /// The first node that may not be away even alone, and the range that forbids it.
+    /// The first node that may not be down even alone, and the range that would keep too few replicas.
     pub fn steps(&self) -> Result<Vec<BTreeSet<Node>>, Unsafe> {
         let mut left: BTreeSet<Node> =
             (0..self.racks.len()).filter(|node| !self.away.contains(node)).collect();
@@ -175,18 +178,22 @@ impl Ring {
     }
 }
 
-/// A search for a largest set: it goes through sets of nodes, and keeps count of the replicas that each range can spare.
+/// A search for a largest set: it enumerates sets of nodes, and counts the spare replicas of each range.
 struct Search {
-    /// The ranges that a node has replicas of, by nodes: those of nodes that are away already need not be counted.
+    /// For each node, the ranges of which it has replicas; empty for nodes that are down already.
     demands_of: Vec<Vec<usize>>,
-    /// The replicas that each range can spare beside the nodes that are taken; below zero if these are too many.
+    /// For each range, the number of spare replicas without the taken nodes; negative if too many are taken.
     spare: Vec<isize>,
+    /// The nodes of the current set.
     taken: Vec<Node>,
+    /// The largest set so far.
     best: Vec<Node>,
+    /// Number of sets checked so far.
     looked: usize,
 }
 
 impl Search {
+    /// Prepares a search among these nodes, which must be in rising order.
     fn of(ring: &Ring, among: &[Node]) -> Self {
         let mut demands_of = vec![Vec::new(); among.last().map_or(0, |last| last + 1)];
         let mut spare = Vec::new();
@@ -202,6 +209,7 @@ impl Search {
         Self { demands_of, spare, taken: Vec::new(), best: Vec::new(), looked: 0 }
     }
 
+    /// Tries all extensions of the current set by nodes of `rest`.
     fn grow(&mut self, rest: &[Node]) {
         self.looked += 1;
         if self.taken.len() > self.best.len() {
@@ -221,12 +229,13 @@ impl Search {
         self.grow(behind);
     }
 
+    /// Subtracts a node's replicas from the spare ones of its ranges (1), or adds them back (-1).
     fn take(&mut self, node: Node, replicas: isize) {
         self.demands_of[node].iter().for_each(|demand| self.spare[*demand] -= replicas);
     }
 }
 
-/// R as it is published: N_s − N_s·CL/RF.
+/// Returns R as it is published: N_s − N_s·CL/RF.
 ///
 /// # Panics
 /// If there are no replicas.

@@ -1,29 +1,29 @@
-//! Other ways to choose a configuration, to be compared with (SOPHIA, §6).
+//! Baselines: other methods to choose a configuration, with which a planner is compared (SOPHIA, §6).
 
 use super::roll::Sliced;
 use super::schedule::{Change, Outlook, Schedule};
 
-/// A way to choose.
+/// A method to choose a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Baseline {
     /// The default configuration throughout.
     Default,
-    /// The one configuration that serves most over the whole time, chosen in hindsight.
+    /// The single configuration that serves most operations over the whole time, chosen in hindsight.
     StaticOptimal,
-    /// Always the best configuration for what clients ask for now, by a restart of all nodes at once.
+    /// Always the best configuration for the current workload, each change by a restart of all nodes at once.
     Naive,
-    /// The best plan for what really comes.
+    /// The best plan for the real future workload.
     Oracle,
-    /// The best configuration in each interval, as if changes cost nothing.
+    /// The best configuration in each interval, with changes that cost nothing.
     TheoreticalBest,
 }
 
 impl Baseline {
-    /// All of them.
+    /// All baselines.
     pub const ALL: [Self; 5] =
         [Self::Default, Self::StaticOptimal, Self::Naive, Self::Oracle, Self::TheoreticalBest];
 
-    /// Its name, as it is told.
+    /// Returns the name of the baseline for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,19 +36,19 @@ impl Baseline {
     }
 }
 
-/// What baselines are told from.
+/// The inputs of all baselines.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'c> {
-    /// What really comes.
+    /// The real future workload.
     pub real: &'c Outlook,
-    /// For each configuration, the roll to each other one that takes all nodes away at once.
+    /// For each configuration, the roll to each other one in which all nodes restart at once.
     pub at_once: &'c [Vec<Sliced>],
-    /// The default configuration.
+    /// Index of the default configuration.
     pub default: usize,
 }
 
 impl Comparison<'_> {
-    /// What a baseline would do, and serve.
+    /// Returns the changes of a baseline, and the operations that it serves.
     #[must_use]
     pub fn of(&self, baseline: Baseline) -> Schedule {
         let real = self.real;
@@ -68,13 +68,14 @@ impl Comparison<'_> {
         }
     }
 
-    /// One configuration from the start on, which the cluster is taken to have already.
+    /// Returns the operations of one configuration throughout, without a change at the start.
     fn stays(&self, configuration: usize) -> Schedule {
         let real = self.real;
         let rates = real.rates_s.iter().map(|rates| rates[configuration]);
         Schedule { changes: Vec::new(), operations: rates.sum::<f64>() * real.interval_s }
     }
 
+    /// Returns the changes of the naive baseline, and the operations that it serves.
     fn naive(&self) -> Schedule {
         let real = Outlook { rolls: self.at_once.to_vec(), ..self.real.clone() };
         let best = |rates: &Vec<f64>| {
@@ -87,6 +88,7 @@ impl Comparison<'_> {
     }
 }
 
+/// Orders schedules by the operations that they serve.
 fn by_operations(one: &Schedule, two: &Schedule) -> std::cmp::Ordering {
     one.operations.total_cmp(&two.operations)
 }

@@ -1,52 +1,53 @@
-//! Whether a changed node does better than its peers, by what an operation takes each of them.
+//! The canary test: whether a changed node does better than its peers, by the time of their operations.
 //!
-//! In each window the time that an operation takes the changed node is divided by what it takes its peers. A window's
-//! times come from counters that only grow, so that windows share no operation. The change is the ratio of the mean
-//! behind the change to the mean before it: a node that was slower than the others anyway is none for it.
+//! In each window, the mean time of an operation at the changed node is divided by that at its peers. A window's times
+//! come from counters that only grow, so windows do not share operations. The change is the ratio of the mean after the
+//! change to the mean before it, so a node that was slower than the others before does not distort it.
 //!
-//! Two errors are told, and the larger one is the noise:
-//! - that of the windows, by Student's t distribution, with as many independent windows as their correlation from one to
-//!   the next leaves (a node that compacts is slow for several windows);
-//! - that of nodes: the same comparison for each peer with the other peers, whose configuration did not change. A node that
-//!   is changed may have drifted as far as those.
+//! Two errors are estimated, and the larger one is the noise:
+//! - that of the windows, by Student's t distribution, with the number of independent windows that follows from the
+//!   correlation of consecutive ones (a node that compacts is slow for several windows);
+//! - that of nodes: the same comparison for each peer with the other peers, whose configuration did not change. The
+//!   changed node may have drifted as far as those.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use super::judge::Estimate;
 
-/// Windows on each side that a comparison needs.
+/// Minimum number of windows before and after the change.
 pub const WINDOWS_MIN: usize = 3;
-/// Correlation of neighbouring windows at most: with more, nothing is left to be told.
+/// Upper bound of the estimated correlation of consecutive windows; a higher one would leave no independent windows.
 const CORRELATION_MAX: f64 = 0.9;
-/// A result that is further off than its noise is chance once in twenty times.
+/// Quantile of the t distribution for the noise: a result beyond its noise is chance once in twenty times.
 const CONFIDENCE: f64 = 0.975;
 
-/// Operations of one kind within a window, at one node.
+/// The operations of one kind within a window, at one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Operations.
+    /// Number of operations.
     pub count: u64,
-    /// Their time, all together, in microseconds.
+    /// Total time of these operations, in microseconds.
     pub total_us: u64,
 }
 
-/// A window: of each node the work of each kind. Nodes, and kinds, come in one order in all windows.
+/// A window: for each node, the operations of each kind. The order of nodes and kinds is the same in all windows.
 pub type Window = Vec<Vec<Work>>;
 
-/// What came of a comparison.
+/// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// The change of the time for an operation, as a share of the time before; below zero is better. With the larger
-    /// noise of the two.
+    /// Change of the time per operation, as a share of the time before; negative is better. Its noise is the larger of
+    /// the two.
     pub change: Estimate,
-    /// The noise of the windows.
+    /// Noise of the windows, as a share of the time before.
     pub windows_noise: f64,
-    /// Twice the root mean square of the changes of unchanged nodes; none if there is one peer only.
+    /// Noise of the nodes: twice the root mean square of the changes of unchanged nodes; `None` if there is only one
+    /// peer.
     pub nodes_noise: Option<f64>,
 }
 
-/// How many times as long as the nodes of `others` one node takes for an operation: the mean over kinds, weighted by what
-/// the node did of each. None if it had nothing to do that one of the others did, too.
+/// Returns the time per operation of one node as a multiple of that of `others`: the mean over kinds, weighted by the
+/// node's operations of each kind. Returns `None` if no kind of operation occurred at both.
 #[must_use]
 pub fn multiple(window: &Window, node: usize, others: &[usize]) -> Option<f64> {
     let (mut sum, mut weights) = (0.0, 0.0);
@@ -67,8 +68,8 @@ pub fn multiple(window: &Window, node: usize, others: &[usize]) -> Option<f64> {
     (weights > 0.0).then(|| sum / weights)
 }
 
-/// Compares one node before and behind its change. None if there are fewer than [`WINDOWS_MIN`] windows on either side in
-/// which it can be compared with others.
+/// Compares a node before and after its change. Returns `None` if fewer than [`WINDOWS_MIN`] windows on either side
+/// allow a comparison.
 #[must_use]
 pub fn compare(before: &[Window], behind: &[Window], node: usize) -> Option<Comparison> {
     let nodes = before.first()?.len();
@@ -94,7 +95,7 @@ pub fn compare(before: &[Window], behind: &[Window], node: usize) -> Option<Comp
     })
 }
 
-/// The change of one node's multiple, with the noise of the windows.
+/// Returns the change of a node's multiple, with the noise of the windows.
 fn change(before: &[Window], behind: &[Window], node: usize, others: &[usize]) -> Option<Estimate> {
     let side = |windows: &[Window]| {
         let values: Vec<f64> =
@@ -116,8 +117,8 @@ fn change(before: &[Window], behind: &[Window], node: usize, others: &[usize]) -
     of(&behind).gain_over(of(&before))
 }
 
-/// The correlation of one window with the next, of both sides together, each about its own mean; from zero up. An estimate
-/// from few windows is too low by about one over their number, which is added.
+/// Returns the correlation of consecutive windows, at least 0; it is computed over both sides, each about its own mean.
+/// An estimate from few windows is too low by about the inverse of their number, which is added.
 fn correlation(sides: &[&[f64]]) -> f64 {
     let (mut products, mut squares, mut count) = (0.0, 0.0, 0.0);
     for side in sides {

@@ -1,48 +1,59 @@
-//! Which configuration a job should have so that its data fits into memory and it is done soonest (SOPHIA, §5, Fig. 10).
+//! The choice of a configuration by capacity: a job's data has to fit into memory, and the job should end soonest
+//! (SOPHIA, §5, Fig. 10).
 //!
-//! A configuration that keeps data compact holds more of it in the same memory, and takes more processor time for each
-//! operation. Where data fits either way the wide one is better; where it does not, the wide one fails. How many entries a
-//! job has is known before it begins, as its queue says so, and the bytes and seconds that one takes were measured: no
-//! forecast is needed.
+//! A configuration with a compact representation holds more data in the same memory, but takes more processor time per
+//! operation. If the data fits either way, the wide representation is better; if not, it fails. The number of a job's
+//! entries is known in advance from its queue, and the bytes and seconds of an entry are measured: no forecast is
+//! needed.
 //!
-//! Memory is taken to grow by the same number of bytes with each entry, from a base on. Time is that of the server, which
-//! does one thing after another: it adds up over operations, so that the mean of kinds weighted by the mix is exact.
+//! Memory is assumed to grow from a base by the same number of bytes with each entry. Time is that of the server, which
+//! processes one operation after another: it adds up over operations, so the mean over kinds weighted by the mix is
+//! exact.
 //!
-//! Invariants: what is chosen holds the job within the limit and its headroom; nothing else that does would be done sooner by
-//! more than the least gain; nothing is chosen only if nothing holds the job.
+//! Invariants: the chosen configuration holds the job within the limit less its headroom; no other configuration that
+//! holds it would end sooner by more than the minimum gain; no configuration is chosen only if none holds the job.
 
 use super::workload::{KINDS, Mix};
 
-/// What was measured of a configuration.
+/// The measured costs of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Memory without any entry, in bytes.
     pub base_bytes: f64,
-    /// Memory that an entry takes, in bytes.
+    /// Memory of an entry, in bytes.
     pub entry_bytes: f64,
-    /// Time to write an entry that was not there, in seconds, in the course of a load.
+    /// Time to write a new entry during a load, in seconds.
     pub load_s: f64,
     /// Time of one operation of each kind (reads, updates, inserts, scans), in seconds.
     pub operation_s: [f64; KINDS],
-    /// Time to change to it, in seconds; counts unless it is the present one.
+    /// Time to change to this configuration, in seconds; not counted if it is the present one.
     pub change_s: f64,
 }
 
-/// What is to be done.
+/// Maximum relative difference between the memory that a sample explains and the memory in use.
+pub const EXPLAINED_WITHIN: f64 = 0.1;
+
+/// Returns true if a sample explains the memory in use well enough for a decision; `explained` is the ratio of the two.
+#[must_use]
+pub fn explains(explained: f64) -> bool {
+    (explained - 1.0).abs() <= EXPLAINED_WITHIN
+}
+
+/// A job: a load of entries, followed by operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
-    /// Entries that are there before.
+    /// Number of entries before the job.
     pub present: f64,
-    /// Entries that are written first.
+    /// Number of entries that the load writes first.
     pub loaded: f64,
-    /// Operations that follow; the inserts among them are further entries.
+    /// Number of operations after the load; each insert adds an entry.
     pub operations: f64,
-    /// Their mix.
+    /// Mix of the operations.
     pub mix: Mix,
 }
 
 impl Job {
-    /// Entries at the end, when there are most.
+    /// Returns the number of entries at the end of the job, which is the maximum.
     #[must_use]
     pub fn entries(&self) -> f64 {
         let [_, _, inserts, _] = self.mix.shares();
@@ -53,86 +64,89 @@ impl Job {
 /// The limits of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Memory at which writes are refused, in bytes.
+    /// Memory at which writes are rejected, in bytes.
     pub memory_bytes: f64,
-    /// The share of it that is to stay free: entries differ, and clients' buffers count, too.
+    /// Share of this memory that has to stay free, from 0 to 1: entries differ, and clients' buffers take memory too.
     pub headroom: f64,
-    /// The gain below which the present configuration is kept, as a share of its throughput.
+    /// Minimum gain for a change, as a share of the present configuration's throughput.
     pub gain_min: f64,
 }
 
 impl Limits {
+    /// Returns the memory less the headroom, in bytes.
     fn usable_bytes(&self) -> f64 {
         self.memory_bytes * (1.0 - self.headroom)
     }
 }
 
-/// Why a configuration is chosen, or not.
+/// The reason why a configuration is chosen or not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// It is the one.
+    /// The configuration is chosen.
     Chosen,
-    /// The job's data takes so many bytes more than it may.
+    /// The job's data does not fit.
     TooLarge {
-        /// Bytes beyond the limit less its headroom.
+        /// Bytes in excess of the limit less its headroom.
         over_bytes: f64,
     },
-    /// The job takes longer, by this share of the time with the chosen one.
+    /// The job takes longer than with the chosen configuration.
     Slower {
-        /// The share, above zero or, where both take the same time, zero.
+        /// Additional time, as a share of the time with the chosen configuration; zero if both take the same time.
         by: f64,
     },
-    /// The job would be done sooner, but the gain over the present configuration is too small for a change.
+    /// The job would end sooner, but the gain over the present configuration is too small for a change.
     GainTooSmall {
-        /// The gain, as a share of the present throughput.
+        /// Gain, as a share of the present throughput.
         gain: f64,
     },
 }
 
-/// A configuration beside the job.
+/// The assessment of a configuration for a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assessment {
-    /// Memory when there are most entries, in bytes.
+    /// Memory with the maximum number of entries, in bytes.
     pub peak_bytes: f64,
-    /// The entries that fit within the limit less its headroom, a whole number; infinite if one takes nothing.
+    /// Number of entries that fit within the limit less its headroom, a whole number; infinite if an entry takes no
+    /// memory.
     pub entries_max: f64,
-    /// How long the job takes, a change to this configuration included, in seconds.
+    /// Time of the job, including the change to this configuration, in seconds.
     pub job_s: f64,
-    /// Why it is chosen, or not.
+    /// The reason why the configuration is chosen or not.
     pub verdict: Verdict,
 }
 
 /// A choice with its reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The configuration, by number; none if none holds the job.
+    /// Index of the chosen configuration; `None` if no configuration holds the job.
     pub choice: Option<usize>,
-    /// Each configuration.
+    /// The assessment of each configuration.
     pub assessments: Vec<Assessment>,
 }
 
 impl Decision {
-    /// The configuration that lacks least, and how many bytes; none if one was chosen.
+    /// Returns the index of the configuration that lacks the least memory, and the missing bytes; `None` if a
+    /// configuration was chosen.
     #[must_use]
     pub fn least_lacking(&self) -> Option<(usize, f64)> {
         let lacking = self.assessments.iter().enumerate().map(|(number, one)| match one.verdict {
             Verdict::TooLarge { over_bytes } => Some((number, over_bytes)),
             _ => None,
         });
-        // All of them, or one was chosen.
+        // Either all configurations lack memory, or one was chosen.
         let all: Option<Vec<(usize, f64)>> = lacking.collect();
         all?.into_iter().min_by(|left, right| left.1.total_cmp(&right.1))
     }
 }
 
-/// The entries that fit into so many bytes.
+/// Returns the number of entries that fit into `bytes` bytes.
 #[must_use]
 pub fn entries_max(costs: &Costs, bytes: f64) -> f64 {
     let room = (bytes - costs.base_bytes).max(0.0);
     if costs.entry_bytes <= 0.0 { f64::INFINITY } else { (room / costs.entry_bytes).floor() }
 }
 
-/// How long the job takes with a configuration that is there, in seconds.
+/// Returns the time of a job with a configuration, without a change to it, in seconds.
 #[must_use]
 pub fn job_s(costs: &Costs, job: &Job) -> f64 {
     let shares = job.mix.shares();
@@ -140,7 +154,7 @@ pub fn job_s(costs: &Costs, job: &Job) -> f64 {
     job.loaded * costs.load_s + job.operations * operation_s
 }
 
-/// Chooses a configuration for a job, where the one numbered `current` is present.
+/// Chooses a configuration for a job; `current` is the index of the present one.
 ///
 /// # Panics
 /// If there is no configuration `current`.
@@ -184,13 +198,27 @@ pub fn choose(all: &[Costs], current: usize, job: &Job, limits: &Limits) -> Deci
     Decision { choice, assessments }
 }
 
-/// By how much more is done in the same time if something takes `new_s` in place of `old_s`.
+/// Returns the gain in throughput if a job takes `new_s` instead of `old_s` seconds, as a share of the old throughput.
 fn gain(old_s: f64, new_s: f64) -> f64 {
     if old_s <= new_s && old_s == 0.0 { 0.0 } else { old_s / new_s.max(f64::MIN_POSITIVE) - 1.0 }
 }
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_sample_that_is_a_tenth_off_decides_nothing() {
+        for (explained, does) in [
+            (1.0, true),
+            (0.91, true),
+            (1.09, true),
+            (0.89, false),
+            (1.11, false),
+            (f64::NAN, false),
+        ] {
+            assert_eq!(super::explains(explained), does, "{explained}");
+        }
+    }
+
     use proptest::prelude::*;
 
     use super::*;

@@ -1,64 +1,65 @@
-//! Which configurations to measure, so that a few of them tell most about the settings that are varied.
+//! Experimental design: a small set of configurations to measure that reveals most about the varied settings.
 //!
-//! Each setting takes its values equally often (a number that may be anything between two bounds takes as many values as
-//! there are configurations, evenly from bound to bound: a Latin hypercube). Which values come together is improved by
-//! swaps until no configuration lies needlessly close to another one (the criterion of Morris and Mitchell, *Exploratory
-//! designs for computational experiments*, 1995); of several such designs the one whose settings are least correlated is
-//! taken, as correlated settings cannot be told apart.
+//! Each setting takes its values equally often. A number between two bounds takes as many values as there are
+//! configurations, evenly from bound to bound: a Latin hypercube. Swaps of values improve their combinations until no
+//! configuration is needlessly close to another one (the criterion of Morris and Mitchell, *Exploratory designs for
+//! computational experiments*, 1995). Of several such designs, the one with the least correlated settings is taken,
+//! since the effects of correlated settings cannot be separated.
 
 use rand::seq::SliceRandom as _;
 use rand::{Rng, RngExt as _};
 
 use super::space::{Axis, Point, distance};
 
-/// Designs that are improved, of which one is taken.
+/// Number of designs that are improved, of which the best is taken.
 const TRIED: usize = 20;
-/// Swaps that are tried in each, for each setting and configuration.
+/// Number of swaps that are tried in each design, per setting and configuration.
 const SWAPS: usize = 40;
-/// The power of distances: the closest points decide.
+/// Exponent of the distances in the criterion; with such a large negative one, the closest points dominate.
 const POWER: i32 = -10;
-/// Points closer than this are the same.
+/// Distance below which two points count as equal.
 const SAME: f64 = 1e-6;
 
-/// A setting that is to be varied.
+/// A setting that is varied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// Its axis.
+    /// Axis of the setting.
     pub axis: Axis,
-    /// The values that it takes; none: any between the bounds of the axis.
+    /// The values that the setting takes; `None`: any value between the bounds of the axis.
     pub values: Option<Vec<f64>>,
-    /// True if values are whole numbers.
+    /// True if the values are whole numbers.
     pub is_whole: bool,
 }
 
-/// There are not so many configurations.
+/// The settings have fewer combinations than configurations were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "these settings make {combinations} configurations besides the default, and {asked} are asked for: \
      ask for fewer, or give the settings more values"
 )]
 pub struct TooMany {
-    /// Those that there are, besides the known ones.
+    /// Number of combinations, without the known ones.
     pub combinations: usize,
-    /// Those that were asked for.
+    /// Number of configurations that were requested.
     pub asked: usize,
 }
 
 impl Column {
-    /// Its values for so many configurations, each as often as any other one, but for one more of some.
+    /// Returns the values of the setting for `runs` configurations in random order. Each value appears equally often,
+    /// or some once more.
     fn spread(&self, runs: usize, dice: &mut impl Rng) -> Vec<f64> {
         let mut values = match &self.values {
             Some(values) => values.clone(),
             None => self.between(runs),
         };
-        // Which values come once more is drawn, too.
+        // The values that appear once more are drawn at random, too.
         values.shuffle(dice);
         let mut spread: Vec<f64> = values.into_iter().cycle().take(runs).collect();
         spread.shuffle(dice);
         spread
     }
 
-    /// So many values from bound to bound.
+    /// Returns `count` values, evenly from bound to bound.
     fn between(&self, count: usize) -> Vec<f64> {
         let place = |n: usize| if count > 1 { n as f64 / (count - 1) as f64 } else { 0.5 };
         let of = |n: usize| {
@@ -68,7 +69,7 @@ impl Column {
         (0..count).map(of).collect()
     }
 
-    /// The different values among those that so many configurations would take.
+    /// Returns the distinct values that `runs` configurations would take.
     fn different(&self, runs: usize) -> Vec<f64> {
         let mut values = self.values.clone().unwrap_or_else(|| self.between(runs));
         values.sort_by(f64::total_cmp);
@@ -77,10 +78,10 @@ impl Column {
     }
 }
 
-/// So many configurations, none of them one of the known ones.
+/// Draws `runs` configurations, none of which is one of the known ones.
 ///
 /// # Errors
-/// There are not so many.
+/// There are fewer than `runs` combinations.
 ///
 /// # Panics
 /// If a setting has no values.
@@ -117,12 +118,13 @@ pub fn draw(
     }
     match best {
         Some(((false, _), points)) => Ok(points),
-        // Few values in equal numbers can leave no way out: then any that are different do.
+        // With few values, equal numbers may not be possible without duplicates: any distinct combinations are taken
+        // then.
         _ => Ok(uneven(&different, &axes, known, runs, dice)),
     }
 }
 
-/// All combinations of values.
+/// Returns all combinations of values.
 fn product(values: &[Vec<f64>]) -> Vec<Point> {
     let mut points = vec![Vec::new()];
     for of in values {
@@ -133,7 +135,7 @@ fn product(values: &[Vec<f64>]) -> Vec<Point> {
     points
 }
 
-/// A design, improved by swaps of two configurations' values of a setting.
+/// Draws a design, and improves it by swaps of two configurations' values of a setting.
 fn improved(
     columns: &[Column],
     axes: &[Axis],
@@ -165,20 +167,21 @@ fn improved(
     points
 }
 
+/// Swaps the values of a setting between two configurations.
 fn swap(points: &mut [Point], column: usize, one: usize, two: usize) {
     let value = points[one][column];
     points[one][column] = points[two][column];
     points[two][column] = value;
 }
 
-/// How close one point is to all others.
+/// Returns the crowding of one point: the sum of a negative power of its distances to all others.
 fn crowding_of(axes: &[Axis], known: &[Point], points: &[Point], one: usize) -> f64 {
     let others = points.iter().enumerate().filter(|(other, _)| *other != one);
     let others = others.map(|(_, other)| other).chain(known);
     others.map(|other| distance(axes, &points[one], other).max(SAME).powi(POWER)).sum()
 }
 
-/// True if two points are the same, or one is a known one.
+/// Returns true if two points are equal, or one equals a known point.
 fn has_twins(axes: &[Axis], known: &[Point], points: &[Point]) -> bool {
     let is_twin = |(number, one): (usize, &Point)| {
         points[..number].iter().chain(known).any(|other| distance(axes, one, other) <= SAME)
@@ -186,7 +189,7 @@ fn has_twins(axes: &[Axis], known: &[Point], points: &[Point]) -> bool {
     points.iter().enumerate().any(is_twin)
 }
 
-/// Different combinations, of values in any numbers.
+/// Draws distinct combinations, without equal numbers of each value.
 fn uneven(
     values: &[Vec<f64>],
     axes: &[Axis],
@@ -194,7 +197,8 @@ fn uneven(
     runs: usize,
     dice: &mut impl Rng,
 ) -> Vec<Point> {
-    // There are hardly more combinations than configurations, or evenly spread values would have been different.
+    // The combinations are hardly more than the configurations; otherwise evenly spread values would have been
+    // distinct.
     let mut all = product(values);
     all.retain(|point| known.iter().all(|one| distance(axes, one, point) > SAME));
     all.shuffle(dice);
@@ -202,13 +206,13 @@ fn uneven(
     all
 }
 
-/// The largest correlation of two settings, without its sign: of equally frequent, independent settings it is 0.
+/// Returns the largest absolute correlation of two settings; 0 for equally frequent, independent values.
 #[must_use]
 pub fn correlation(axes: &[Axis], points: &[Point]) -> f64 {
     let columns = |setting: usize| -> Vec<Vec<f64>> {
         let terms: Vec<Vec<f64>> =
             points.iter().map(|point| axes[setting].terms(point[setting])).collect();
-        // A number's square is no effect of its own here.
+        // The square of a number is not an effect of its own here.
         let count = match axes[setting] {
             Axis::Number { .. } => 1,
             Axis::Words(words) => words.saturating_sub(1),
@@ -225,6 +229,7 @@ pub fn correlation(axes: &[Axis], points: &[Point]) -> f64 {
     most
 }
 
+/// Returns Pearson's correlation coefficient; 0 if one of the columns is constant.
 fn pearson(one: &[f64], two: &[f64]) -> f64 {
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
     let (m, n) = (mean(one), mean(two));

@@ -1,8 +1,8 @@
-//! What clients will ask for (SOPHIA, §4.2, Eq. 2).
+//! Forecasts of the workload of coming intervals (SOPHIA, §4.2, Eq. 2).
 //!
-//! A forecast learns from one interval after the other, and tells of each coming one which mixes there may be, with
-//! their probabilities. Which one is to be believed, and how far ahead, is told by [`backtest`]: each is asked at every
-//! interval of the past, and what it said is compared with what came.
+//! A forecast learns from one interval after the other, and returns for each coming interval the possible mixes with
+//! their probabilities. [`backtest`] determines which forecast is the most accurate, and how far ahead: each forecast
+//! is evaluated at every interval of the past, and its predictions are compared with the observed mixes.
 
 mod calendar;
 mod demand;
@@ -18,29 +18,31 @@ pub use markov::Markov;
 pub use queue::Queue;
 pub use seasonal::Seasonal;
 
-/// The mixes that there may be in an interval, with their probabilities, which are 1 in all.
+/// The possible mixes of an interval, with their probabilities, which sum up to 1.
 pub type Chances = Vec<(f64, Mix)>;
 
-/// A forecast.
+/// A forecast of workloads.
 pub trait Forecast {
-    /// Its name, as it is told.
+    /// Returns the name of the forecast for reports.
     fn name(&self) -> &'static str;
 
-    /// Learns what was seen in the next interval. One without operations tells nothing of the mix.
+    /// Learns from the next interval. One without operations has no information on the mix.
     fn observe(&mut self, seen: &Interval);
 
-    /// The chances of so many intervals behind the last one that was seen; none if too little was seen.
+    /// Returns the possible mixes of each of the next `intervals` intervals; `None` if too few intervals were observed.
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>>;
 
-    /// Operations a second in so many intervals; none if it says nothing of them.
+    /// Returns the operations per second in each of the next `intervals` intervals; `None` if the forecast has no
+    /// rates.
     fn rates_ahead(&self, _intervals: usize) -> Option<Vec<f64>> {
         None
     }
 }
 
-/// The last mix stays: what any other forecast has to be better than.
+/// A forecast of the last mix for all coming intervals: the baseline for all other forecasts.
 #[derive(Clone, Debug, Default)]
 pub struct LastValue {
+    /// The last observed mix; `None` before the first one.
     last: Option<Mix>,
 }
 
@@ -58,18 +60,19 @@ impl Forecast for LastValue {
     }
 }
 
-/// How far a forecast was off in the past.
+/// The errors of a forecast in the past.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Errors {
-    /// Its name.
+    /// Name of the forecast.
     pub name: &'static str,
-    /// By the distance of the interval that it was asked for, from the next one on: the root of the mean square of the
-    /// differences between the shares that were expected and those that came. None where it never said anything.
+    /// Error by the distance of the predicted interval, from the next one on: the root mean square of the differences
+    /// between the expected and the observed shares. `None` where there was no prediction.
     pub by_distance: Vec<Option<f64>>,
 }
 
 impl Errors {
-    /// The root of the mean square over the first distances.
+    /// Returns the root mean square of the errors over the first `intervals` distances; `None` if one of them is
+    /// missing.
     #[must_use]
     pub fn over(&self, intervals: usize) -> Option<f64> {
         let of: Option<Vec<f64>> = self.by_distance.iter().take(intervals).copied().collect();
@@ -78,10 +81,11 @@ impl Errors {
     }
 }
 
-/// Asks a forecast at every so many intervals of the past, behind the first ones, from which it only learns.
+/// Evaluates a forecast at every `every`-th interval of the past, after the first `learns` intervals, from which it
+/// only learns.
 ///
 /// # Panics
-/// If it is to be asked at every zeroth.
+/// If `every` is 0.
 pub fn backtest(
     forecast: &mut dyn Forecast,
     past: &[Interval],

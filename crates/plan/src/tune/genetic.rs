@@ -1,10 +1,11 @@
-//! The paper's search for a plan: a genetic algorithm (SOPHIA, §4.4), kept to be compared with the exact one
+//! The paper's search for a plan: a genetic algorithm (SOPHIA, §4.4), provided for comparison with the exact search
 //! ([`super::schedule`]).
 //!
-//! An individual is a plan: for each interval no change, or the configuration to change to. What it serves is its
-//! fitness. As published: a population of 200, a crossover fraction of 0.8, and the best of ten searches. The rest is
-//! that of the library which the authors used (pyeasyga), by its documentation: 100 generations, a mutation probability
-//! of 0.2, tournaments among a tenth of the population, and the best individual survives.
+//! An individual is a plan: for each interval no change, or the configuration to change to. Its fitness is the number
+//! of operations that it serves. As published: a population of 200, a crossover fraction of 0.8, and the best of ten
+//! searches. The other parameters are those of the library which the authors used (pyeasyga), by its documentation: 100
+//! generations, a mutation probability of 0.2, tournaments among a tenth of the population, and the best individual
+//! survives.
 
 use rand::{Rng, RngExt as _};
 
@@ -13,15 +14,15 @@ use super::schedule::{Change, Outlook, Schedule};
 /// The parameters of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// Individuals.
+    /// Number of individuals.
     pub population: usize,
-    /// Generations.
+    /// Number of generations.
     pub generations: usize,
-    /// The probability that two parents are crossed.
+    /// Probability that two parents are crossed, from 0 to 1.
     pub crossover: f64,
-    /// The probability that a child is mutated.
+    /// Probability that a child is mutated, from 0 to 1.
     pub mutation: f64,
-    /// Searches, of which the best result counts.
+    /// Number of independent searches, of which the best result is taken.
     pub searches: usize,
 }
 
@@ -31,11 +32,11 @@ impl Default for Search {
     }
 }
 
-/// For each interval the configuration to change to, if any.
+/// An individual: for each interval the configuration to change to; `None`: no change.
 type Genes = Vec<Option<usize>>;
 
 impl Search {
-    /// The best plan that is found. Bounds of changes are kept by leaving out those beyond.
+    /// Returns the best plan that is found. A bound of the number of changes is met by dropping the changes beyond it.
     ///
     /// # Panics
     /// If there is no individual or no search.
@@ -47,6 +48,7 @@ impl Search {
         found.max_by(by_operations).expect("a search")
     }
 
+    /// Runs one search.
     fn search(&self, outlook: &Outlook, dice: &mut impl Rng) -> Schedule {
         let mut all: Vec<(Genes, f64)> = (0..self.population)
             .map(|_| {
@@ -75,7 +77,7 @@ impl Search {
         outlook.served(&changes(outlook, &best(&all).0))
     }
 
-    /// The winner of a tournament.
+    /// Returns the winner of a tournament.
     fn parent(&self, all: &[(Genes, f64)], dice: &mut impl Rng) -> Genes {
         let entrants = (self.population / 10).max(2);
         let drawn = (0..entrants).map(|_| &all[dice.random_range(0..all.len())]);
@@ -84,16 +86,18 @@ impl Search {
     }
 }
 
+/// Returns the individual with the greatest fitness.
 fn best(all: &[(Genes, f64)]) -> &(Genes, f64) {
     all.iter().max_by(|one, two| one.1.total_cmp(&two.1)).expect("an individual")
 }
 
-/// No change, or one to any configuration, each as likely.
+/// Draws a gene: no change, or a change to any configuration, all equally likely.
 fn gene(outlook: &Outlook, dice: &mut impl Rng) -> Option<usize> {
     let drawn = dice.random_range(0..=outlook.configurations());
     (drawn < outlook.configurations()).then_some(drawn)
 }
 
+/// Returns the changes of an individual that can be executed, up to the bound of their number.
 fn changes(outlook: &Outlook, genes: &Genes) -> Vec<Change> {
     let all = genes.iter().enumerate();
     let all = all.filter_map(|(interval, to)| to.map(|to| Change { interval, to }));
@@ -101,6 +105,7 @@ fn changes(outlook: &Outlook, genes: &Genes) -> Vec<Change> {
     done.into_iter().take(outlook.changes_max.unwrap_or(usize::MAX)).collect()
 }
 
+/// Computes the fitness of an individual: the operations that it serves.
 fn rated(outlook: &Outlook, genes: Genes) -> (Genes, f64) {
     let operations = outlook.served(&changes(outlook, &genes)).operations;
     (genes, operations)

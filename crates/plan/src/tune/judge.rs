@@ -1,38 +1,39 @@
-//! What came of a change: the gain that was measured, beside the one that was predicted, with its noise.
+//! The judgement of a change: its measured gain with the noise, compared with the predicted gain.
 //!
-//! Clients ask for something else after a change than before, so what is served cannot be compared as such. Each window
-//! is compared with what the *old* configuration is known to serve of the window's mix; that ratio before the change says
-//! how far this cluster is from the measurements, and how much it has risen behind the change is the gain.
+//! The workload after a change differs from that before, so throughputs cannot be compared directly. Each window is
+//! compared with the measured throughput of the *old* configuration with the window's mix. The ratio before the change
+//! shows how this cluster differs from the measurements; the rise of the ratio after the change is the gain.
 //!
-//! A cluster also serves less when clients ask for less. It answers no slower then, so a change is held to be worse only
-//! if its clients are served less *and* wait longer; or if the slowest answers take twice as long, or memory runs short.
+//! A cluster also serves less when clients request less, but then it does not reply more slowly. So a change is judged
+//! worse only if its clients are served less *and* wait longer; or if the slowest replies take too many times as long,
+//! or memory runs short ([`Bounds`]).
 //!
-//! Noise is twice the standard error of the gain. Windows that follow one another are not independent, so that it is
-//! rather too small: [`Bounds::loss`] has to be exceeded beside it.
+//! The noise is twice the standard error of the gain. Consecutive windows are not independent, so the noise is rather
+//! underestimated; therefore the loss must exceed [`Bounds::loss`] as well.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use super::planner::Rates;
 use super::workload::{KINDS, Mix};
 
-/// Windows on each side that a judgement needs.
+/// Minimum number of windows before and after a change for a judgement.
 pub const WINDOWS_MIN: usize = 3;
 
-/// Mixes nearer than this are much the same.
+/// Distance below which two mixes count as similar.
 const NEAR: f64 = 0.1;
 
-/// What was seen within some seconds.
+/// The observation of a window of some seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// The mix of operations.
+    /// Mix of operations.
     pub mix: Mix,
-    /// Operations a second.
+    /// Throughput, in operations per second.
     pub rate_s: f64,
-    /// The median time of an answer to each kind of operation, in any unit; none if it is not known.
+    /// Median reply time of each kind of operation, in any unit, the same in all windows; `None` if it is not known.
     pub median: [Option<f64>; KINDS],
-    /// The time that one answer of a hundred exceeds, likewise.
+    /// 99th percentile of the reply time of each kind of operation, in the same unit; `None` if it is not known.
     pub slowest: [Option<f64>; KINDS],
-    /// The share of the memory that is in use on the node that has least left.
+    /// Share of the memory in use, from 0 to 1, on the node with the least free memory; `None` if it is not known.
     pub memory: Option<f64>,
 }
 
@@ -41,12 +42,12 @@ pub struct Window {
 pub struct Estimate {
     /// The mean.
     pub mean: f64,
-    /// Twice its standard error.
+    /// Twice the standard error of the mean, or the half width of its 95 % interval.
     pub noise: f64,
 }
 
 impl Estimate {
-    /// Of values; none of fewer than two.
+    /// Returns the mean of values, with twice its standard error as the noise; `None` for fewer than two values.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
@@ -58,8 +59,8 @@ impl Estimate {
         Some(Self { mean, noise: 2.0 * (squares / (count - 1.0) / count).sqrt() })
     }
 
-    /// The same of few values, with the noise by Student's t distribution: the half width of the interval that has the mean
-    /// with 95 %. None of fewer than two.
+    /// Returns the mean of few values, with its noise by Student's t distribution: the half width of the 95 %
+    /// confidence interval. Returns `None` for fewer than two values.
     #[must_use]
     pub fn of_few(values: &[f64]) -> Option<Self> {
         let Self { mean, noise } = Self::of(values)?;
@@ -67,7 +68,8 @@ impl Estimate {
         Some(Self { mean, noise: noise / 2.0 * wide })
     }
 
-    /// How much greater this is than another one, as a share of that; none if that is not above zero.
+    /// Returns the gain of this estimate over another one, as a share of the other one; `None` if the other mean is not
+    /// above zero.
     #[must_use]
     pub fn gain_over(self, other: Self) -> Option<Self> {
         if other.mean <= 0.0 {
@@ -79,13 +81,13 @@ impl Estimate {
         Some(Self { mean: ratio - 1.0, noise })
     }
 
-    /// True if it is above zero beyond its noise.
+    /// Returns true if the mean is above zero by more than the noise.
     #[must_use]
     pub fn is_positive(self) -> bool {
         self.mean > self.noise
     }
 
-    /// True if it is below zero beyond its noise.
+    /// Returns true if the mean is below zero by more than the noise.
     #[must_use]
     pub fn is_negative(self) -> bool {
         self.mean < -self.noise
@@ -95,11 +97,11 @@ impl Estimate {
 /// Bounds beyond which a change is undone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// The loss, as a share of what the old configuration serves.
+    /// Maximum loss of throughput, as a share of the old configuration's.
     pub loss: f64,
-    /// How many times as long the slowest answers may take.
+    /// Maximum 99th percentile of the reply time, as a multiple of that before the change.
     pub slowest: f64,
-    /// The share of the memory that may be in use.
+    /// Maximum share of the memory in use, from 0 to 1.
     pub memory: f64,
 }
 
@@ -109,36 +111,37 @@ impl Default for Bounds {
     }
 }
 
-/// What a change has to be undone for.
+/// The reason why a change has to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worse {
     /// Clients are served less, and wait longer.
     Less,
-    /// The slowest answers take too long.
+    /// The slowest replies take too long.
     Slowest,
     /// Memory runs short.
     Memory,
 }
 
-/// What came of a change.
+/// The judgement of a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
-    /// The gain by the measurements, for what clients ask for now.
+    /// Gain predicted by the measurements, for the present workload, as a share of the old throughput.
     pub predicted: f64,
-    /// The gain that was seen.
+    /// Observed gain, as a share of the old throughput.
     pub realised: Estimate,
-    /// The median time of an answer, as a multiple of that before.
+    /// Median reply time, as a multiple of that before the change; `None` if it is not known.
     pub median: Option<f64>,
-    /// The time that one of a hundred exceeds, likewise.
+    /// 99th percentile of the reply time, as a multiple of that before the change; `None` if it is not known.
     pub slowest: Option<f64>,
-    /// The share of the memory that is in use now.
+    /// Share of the memory in use after the change, from 0 to 1, the maximum over all windows; `None` if it is not
+    /// known.
     pub memory: Option<f64>,
-    /// Why it has to be undone; none if it may stay.
+    /// The reason why the change has to be undone; `None` if it may stay.
     pub worse: Option<Worse>,
 }
 
-/// Judges a change from one configuration to another by the windows before and behind it. None if there are fewer than
-/// [`WINDOWS_MIN`] of either.
+/// Judges a change from one configuration to another by the windows before and after it. Returns `None` if there are
+/// fewer than [`WINDOWS_MIN`] windows on either side.
 pub fn judge(
     before: &[Window],
     after: &[Window],
@@ -166,7 +169,7 @@ pub fn judge(
     let memory = most(after);
     let was_short = most(before).is_some_and(|share| share > bounds.memory);
     let serves_less = realised.is_negative() && realised.mean < -bounds.loss;
-    // Where nothing is known of the answers, what is served has to do.
+    // If reply times are not known, throughput alone decides.
     let waits_longer = median.is_none_or(|multiple| multiple > 1.0);
     let worse = match () {
         () if memory.is_some_and(|share| share > bounds.memory) && !was_short => {
@@ -186,14 +189,14 @@ pub fn judge(
     })
 }
 
-/// The median time of an answer behind a change, as a multiple of that before; none if it is not known.
+/// Returns the median reply time after a change, as a multiple of that before; `None` if it is not known.
 #[must_use]
 pub fn waits(before: &[Window], after: &[Window]) -> Option<f64> {
     multiple(before, after, |window| &window.median)
 }
 
-/// The windows before a change in which clients asked for much the same as behind it: where there are enough, nothing has
-/// to be known of other mixes.
+/// Returns the windows before a change whose mix is similar to that after it. If there are enough of them, measurements
+/// of other mixes are not needed.
 fn near(before: &[Window], after: &[Window]) -> Vec<Window> {
     let Some(mix) = Mix::mean(after.iter().map(|window| (1.0, window.mix))) else {
         return Vec::new();
@@ -201,8 +204,8 @@ fn near(before: &[Window], after: &[Window]) -> Vec<Window> {
     before.iter().filter(|window| window.mix.distance(mix) < NEAR).copied().collect()
 }
 
-/// How many times as long something takes as before: the mean over the kinds of operations that were there on both
-/// sides, weighted by their shares behind the change. So a change of the mix alone is no change of it.
+/// Returns a reply time after a change as a multiple of that before: the mean over the kinds of operations that
+/// occurred on both sides, weighted by their shares after the change. So a change of the mix alone does not affect it.
 fn multiple(
     before: &[Window],
     after: &[Window],

@@ -1,124 +1,130 @@
-//! A tuner that goes with the time: it learns from each interval, plans, says which change is due, and plans anew.
+//! An online planner: it learns from each interval, makes plans, reports the change that is due, and replans.
 //!
-//! A plan is made for a look-ahead. It is made anew at its end, and before when clients ask for something else than was
-//! expected; that as often as a limit allows, so that an unpredictable workload does not lead to one plan after
-//! the other. While a roll is under way nothing is planned.
+//! A plan is made for a look-ahead. It is remade at the end of the look-ahead, and earlier when the workload departs
+//! from the expected one; the frequency of these replans is limited, so that an unpredictable workload does not cause
+//! one plan after the other. While a roll is in progress, no plan is made.
 //!
-//! **What an interval weighs** ([`Weight`]). The paper counts what could be served, each second as much as any other one.
-//! Clients ask for more at one time than at another: weighed by demand, a roll goes into a quiet time, and a configuration
-//! that is better by night alone, when few ask, is worth less. An interval weighs as much as the share of the time in
-//! which the best configuration would be busy with what is asked for; in it a configuration serves as the share of the
-//! best one's throughput that it has. So an hour of scans that keeps a cluster busy weighs more than an hour of
-//! lookups that does not, and only ratios of rates matter: measurements may be of smaller nodes than the trace.
+//! **The weight of an interval** ([`Weight`]). The paper counts the operations that could be served, each second as
+//! much as any other one. But clients request more at some times than at others: weighed by demand, a roll is placed in
+//! a quiet time, and a configuration that is better only by night, when few requests arrive, is worth less. The weight
+//! of an interval is the share of time in which the best configuration would be busy with the requested operations; a
+//! configuration's throughput in it is relative to that of the best one. So an hour of scans that keeps a cluster busy
+//! weighs more than an hour of lookups that does not, and only ratios of rates matter: measurements may be of smaller
+//! nodes than the trace.
 //!
-//! The same planner lives through a trace of the past ([`super::replay`]) and beside a cluster, so that what a replay
-//! tells is what a cluster would have had.
+//! The same planner runs in a replay of a past trace ([`super::replay`]) and with a live cluster, so the result of a
+//! replay is that of the cluster.
 //!
-//! Invariant: a plan is made from nothing but the intervals before it.
+//! Invariant: a plan depends only on the intervals before it.
 
 use super::forecast::{Chances, Forecast};
 use super::roll::Sliced;
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::{Interval, Mix};
 
-/// The operations a second that each configuration serves of a mix.
+/// A function that returns the throughput of each configuration with a mix, in operations per second.
 pub type Rates<'r> = dyn Fn(Mix) -> Vec<f64> + 'r;
 
-/// What an interval weighs; see the module's documentation.
+/// The weight of an interval; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// As much as any other one: what could be served in it counts (SOPHIA, Eqs. 5–8).
+    /// All intervals weigh the same: the operations that could be served count (SOPHIA, Eqs. 5–8).
     Capacity,
-    /// As much as clients ask for in it.
+    /// An interval weighs by the operations that clients request in it.
     Demand,
 }
 
-/// The least weight of an interval in a plan, as a share of the busiest one's: among quiet ones the earlier is the better one
-/// to change in.
+/// Minimum weight of an interval in a plan, as a share of the busiest one's: among quiet intervals, a change goes into
+/// the earliest.
 const WEIGHT_MIN: f64 = 0.01;
 /// Factor by which a rate above the forecast decays from one interval to the next.
 const EXCESS_DECAY: f64 = 0.7;
-/// A rate that differs from the expected one by so much of the plan's highest calls for a new plan.
+/// Difference between the observed and the expected rate, as a share of the plan's highest rate, above which a replan
+/// is due.
 const RATE_DEPARTS: f64 = 0.5;
 
-/// What a planner decides by.
+/// The settings of a planner.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The length of an interval, in seconds: T_d.
+    /// T_d: length of an interval, in seconds.
     pub interval_s: f64,
     /// For each configuration, the roll to each other one.
     pub rolls: Vec<Vec<Sliced>>,
-    /// The configuration at the start.
+    /// Index of the configuration at the start.
     pub start: usize,
-    /// T_L: intervals that a plan is made for.
+    /// T_L: number of intervals that a plan covers.
     pub look_ahead: usize,
-    /// A mix that is so far from what was expected calls for a new plan; see [`Mix::distance`].
+    /// Distance of the observed mix from the expected one above which a replan is due; see [`Mix::distance`].
     pub departs: f64,
-    /// Intervals between a plan and one that a departure calls for, at least.
+    /// Minimum number of intervals between a plan and a replan because of a departure.
     pub replan_min: usize,
-    /// A plan has to gain so much, as a share of what is served without it: what is less is within the noise of
+    /// Minimum gain of a plan, as a share of the operations without a change; a smaller gain is within the noise of
     /// measurements, and not worth a change.
     pub gain_min: f64,
-    /// The most changes of a plan: M. Without it as many as there is time for.
+    /// M: maximum number of changes in a plan; `None`: as many as time allows.
     pub changes_max: Option<usize>,
-    /// What an interval weighs. By demand nothing is planned with a forecast that tells no rates.
+    /// Weight of the intervals. With [`Weight::Demand`], no plan is made if the forecast has no rates.
     pub weight: Weight,
-    /// Configurations that may be changed to, and the present one: with the best of these the others are compared.
+    /// For each configuration, true if it may be changed to or is the present one; the best of these is the reference
+    /// for the others.
     pub allowed: Vec<bool>,
 }
 
 /// A plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The interval that it begins with, counted from the planner's first one.
+    /// Index of the plan's first interval, counted from the planner's first one.
     pub made: usize,
-    /// True if a departure from the plan before called for it.
+    /// True if a departure from the previous plan caused this one.
     pub is_departure: bool,
-    /// The mixes that there may be in its intervals.
+    /// The possible mixes of each interval of the plan.
     pub expected: Vec<Chances>,
-    /// The operations a second that clients will ask for in them, where they weigh by demand.
+    /// Expected demand in each interval, in operations per second; `None` unless intervals weigh by demand.
     pub asked_s: Option<Vec<f64>>,
-    /// What each configuration would serve of them, as they weigh.
+    /// The weighted throughput of each configuration in each interval.
     pub outlook: Outlook,
-    /// The best changes, by the plan's own intervals.
+    /// The best changes; their intervals are counted from the plan's first one.
     pub best: Schedule,
-    /// The operations without any change.
+    /// Weighted operations without any change.
     pub stays: f64,
-    /// False if the best changes gain too little: then nothing is changed.
+    /// False if the gain of the best changes is too small: then no change is made.
     pub is_followed: bool,
 }
 
 impl Plan {
-    /// The gain of the best changes, as a share of what is served without any.
+    /// Returns the gain of the best changes, as a share of the operations without any change.
     #[must_use]
     pub fn gain(&self) -> f64 {
         (self.best.operations - self.stays) / self.stays.max(f64::MIN_POSITIVE)
     }
 
-    /// The change that begins with an interval, counted from the planner's first one.
+    /// Returns the change that begins with interval `now`, counted from the planner's first one; `None` if no change is
+    /// due.
     fn due(&self, now: usize) -> Option<Change> {
         let at = |change: &&Change| self.made + change.interval == now;
         self.best.changes.iter().find(at).copied().filter(|_| self.is_followed)
     }
 }
 
-/// See the module's documentation.
+/// An online planner; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Planner {
+    /// Index of the configuration that the cluster has.
     configuration: usize,
-    /// Intervals that were observed.
+    /// Number of intervals that were observed.
     now: usize,
+    /// The current plan; `None` before the first one.
     plan: Option<Plan>,
-    /// True if clients asked for another mix than was expected.
+    /// True if the last mix departed from the expected one.
     is_off: bool,
-    /// True if they asked for much more or much less than was expected.
+    /// True if the last rate departed from the expected one.
     is_rate_off: bool,
-    /// The rate that was seen last.
+    /// The last observed rate, in operations per second.
     last_rate_s: Option<f64>,
 }
 
 impl Planner {
-    /// A planner of a cluster that has this configuration.
+    /// Makes a planner for a cluster that has this configuration.
     #[must_use]
     pub fn new(configuration: usize) -> Self {
         Self {
@@ -131,19 +137,19 @@ impl Planner {
         }
     }
 
-    /// The configuration that the cluster has.
+    /// Returns the index of the cluster's configuration.
     #[must_use]
     pub fn configuration(&self) -> usize {
         self.configuration
     }
 
-    /// The plan that is followed.
+    /// Returns the current plan; `None` if there is none.
     #[must_use]
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
 
-    /// Plans, if it is time for it. True if there is a new plan.
+    /// Makes a plan if one is due. Returns true if there is a new plan.
     pub fn plan_anew(
         &mut self,
         forecast: &dyn Forecast,
@@ -164,8 +170,8 @@ impl Planner {
         self.plan.is_some()
     }
 
-    /// The most that clients are expected to ask for from now on until the plan's next change, as a share of what the present
-    /// configuration serves of it. None without a plan, and where intervals do not weigh by demand.
+    /// Returns the peak of the expected demand until the plan's next change, as a share of the present configuration's
+    /// throughput. Returns `None` without a plan, and unless intervals weigh by demand.
     #[must_use]
     pub fn busy_peak(&self, rates: &Rates<'_>) -> Option<f64> {
         let plan = self.plan.as_ref()?;
@@ -180,15 +186,15 @@ impl Planner {
         shares.reduce(f64::max)
     }
 
-    /// True if the plan counts with another configuration by now: a change was due, and was not made.
+    /// Returns true if the plan assumes another configuration by now: a change was due, but was not made.
     fn has_missed_a_change(&self, plan: &Plan) -> bool {
         let past = |change: &&Change| plan.made + change.interval < self.now;
         let last = plan.best.changes.iter().rev().find(past).filter(|_| plan.is_followed);
         last.is_some_and(|change| change.to != self.configuration)
     }
 
-    /// The configuration to change to before the next interval. Where intervals weigh by demand, none while clients ask for
-    /// something else, or for much more or less, than was expected: what was to be a quiet time may be none.
+    /// Returns the configuration to change to before the next interval; `None` if no change is due. If intervals weigh
+    /// by demand, no change is due while the workload departs from the expected one: the time may not be quiet.
     #[must_use]
     pub fn due(&self) -> Option<usize> {
         let is_off = self.is_off || self.is_rate_off;
@@ -197,17 +203,17 @@ impl Planner {
         due.map(|change| change.to).filter(|to| *to != self.configuration)
     }
 
-    /// The cluster has, or gets from the next interval on, another configuration.
+    /// Records that the cluster has another configuration, or gets it from the next interval on.
     pub fn changed(&mut self, to: usize) {
         self.configuration = to;
     }
 
-    /// Throws the plan away: something happened that it did not count with.
+    /// Discards the plan after an event that it did not include.
     pub fn forget(&mut self) {
         self.plan = None;
     }
 
-    /// Learns what was seen in the next interval.
+    /// Learns from the next interval, and compares it with the plan.
     pub fn observe(&mut self, seen: &Interval, setting: &Setting) {
         let expected = self.plan.as_ref().and_then(|plan| plan.expected.get(self.now - plan.made));
         let expected = expected.and_then(|chances| Mix::mean(chances.iter().copied()));
@@ -225,7 +231,8 @@ impl Planner {
         self.now += 1;
     }
 
-    /// The forecast rates, raised by what the last rate exceeds them by; that excess decays.
+    /// Raises the forecast rates by the excess of the last rate over the forecast; the excess decays with each
+    /// interval.
     fn above(&self, mut asked_s: Vec<f64>) -> Vec<f64> {
         let usual = asked_s.first().copied().unwrap_or(0.0);
         let mut more = (self.last_rate_s.unwrap_or(0.0) - usual).max(0.0);
@@ -236,7 +243,7 @@ impl Planner {
         asked_s
     }
 
-    /// A plan from the next interval on; none while too little was seen.
+    /// Makes a plan from the next interval on; `None` if the forecast has too little data.
     fn made(
         &self,
         forecast: &dyn Forecast,
@@ -267,7 +274,8 @@ impl Planner {
     }
 }
 
-/// What each configuration serves of so many operations a second that are asked for, as an interval of them weighs.
+/// Returns the weighted throughput of each configuration in an interval with a demand of `asked_s` operations per
+/// second.
 pub(super) fn served(asked_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64> {
     let allowed = rates.iter().zip(&setting.allowed).filter(|(_, is_allowed)| **is_allowed);
     let best = allowed.map(|(rate, _)| *rate).fold(0.0, f64::max);
@@ -278,12 +286,14 @@ pub(super) fn served(asked_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64>
     rates.iter().map(|rate| busy * rate / best).collect()
 }
 
+/// Makes an outlook of these throughputs, with the rolls of the settings.
 pub(super) fn outlook(rates_s: Vec<Vec<f64>>, setting: &Setting, start: usize) -> Outlook {
     let (interval_s, rolls) = (setting.interval_s, setting.rolls.clone());
     Outlook { rates_s, interval_s, rolls, start, changes_max: setting.changes_max }
 }
 
-/// What each configuration is expected to serve: the mean over what there may be, not that of the mean mix.
+/// Returns the expected throughput of each configuration: the mean over the possible mixes, not the throughput with the
+/// mean mix.
 #[must_use]
 pub fn expected_rates(chances: &Chances, rates: &Rates<'_>) -> Vec<f64> {
     let mut sums: Vec<f64> = Vec::new();

@@ -1,24 +1,24 @@
-//! The records that clients ask for: how large they are, and how soon one is asked for again (SOPHIA, §4.1; its key reuse
+//! The records that clients request: their size, and how soon a record is requested again (SOPHIA, §4.1; its key reuse
 //! distance).
 //!
-//! The mix of operations tells which configuration serves more. Sizes and reuse tell whether what was measured holds at all: a
-//! cache that holds all records of 1 KB does not hold them at 64 KB. So they are not forecast, but compared with those of the
-//! measurements.
+//! The mix of operations determines which configuration serves more. Sizes and reuse determine whether the measurements
+//! apply at all: a cache that holds all records of 1 KB does not hold them at 64 KB. So they are not forecast, but
+//! compared with those of the measurements.
 
-/// Sizes or distances that differ by more than this factor are another workload than the one that was measured.
+/// Factor between two sizes or reuse distances above which the workload differs from the measured one.
 pub const FACTOR: f64 = 2.0;
 
-/// The records of an interval, or of a measurement, as far as they are known.
+/// Properties of the records of an interval or of a measurement; `None` where they are not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Records {
-    /// The mean size of a record, in bytes.
+    /// Mean size of a record, in bytes.
     pub bytes: Option<f64>,
-    /// The number of other records that are asked for between two requests of one, in the mean.
+    /// Mean number of other records that are requested between two requests of the same record.
     pub reuse_distance: Option<f64>,
 }
 
 impl Records {
-    /// The median of each, of those that tell it.
+    /// Returns the median of each property over those records for which it is known.
     #[must_use]
     pub fn median(of: &[Self]) -> Self {
         let median = |told: fn(&Self) -> Option<f64>| {
@@ -29,7 +29,7 @@ impl Records {
         Self { bytes: median(|one| one.bytes), reuse_distance: median(|one| one.reuse_distance) }
     }
 
-    /// Each as a ratio to another one's, where both are known and above zero.
+    /// Returns the ratio of each property to that of `other`; `None` unless both are known and above zero.
     #[must_use]
     pub fn ratio_to(self, other: Self) -> Self {
         let ratio = |one: Option<f64>, other: Option<f64>| {
@@ -43,7 +43,7 @@ impl Records {
     }
 }
 
-/// True if a ratio of [`Records::ratio_to`] is that of another workload.
+/// Returns true if a ratio of [`Records::ratio_to`] indicates another workload than the measured one.
 #[must_use]
 pub fn is_another(ratio: Option<f64>) -> bool {
     ratio.is_some_and(|ratio| !(1.0 / FACTOR..=FACTOR).contains(&ratio))

@@ -1,5 +1,5 @@
-//! A trace of the past, lived through as a tuner would have (SOPHIA, §4.4): it learns, forecasts, plans, changes, and
-//! plans anew ([`super::planner`]).
+//! A replay of a past trace by a tuner (SOPHIA, §4.4): it learns, forecasts, plans, changes, and replans
+//! ([`super::planner`]).
 
 use super::forecast::Forecast;
 use super::planner::{Plan, Planner, outlook, served};
@@ -7,31 +7,32 @@ pub use super::planner::{Rates, Setting, Weight};
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::Interval;
 
-/// What came of it.
+/// The outcome of a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// The changes, by the intervals behind those that were only learned from, and what was served.
+    /// The changes, with their intervals counted from the first one after the learning, and the operations served.
     pub schedule: Schedule,
-    /// Plans that were made.
+    /// Number of plans that were made.
     pub plans: usize,
-    /// Those of them that a departure called for.
+    /// Number of these plans that were made because of a departure.
     pub departures: usize,
-    /// Those with a change whose look-ahead lies within the trace: what each promised, and what it would have kept.
+    /// For each plan with a change whose look-ahead lies within the trace, its expected and its real gain.
     pub promises: Vec<Promise>,
 }
 
-/// A plan with a change beside what came, each within the plan's look-ahead and as a share of what is served without any
-/// change. Whether it was followed to its end makes no difference.
+/// The expected and the real gain of a plan, each within the plan's look-ahead and as a share of the operations without
+/// any change. It does not matter whether the plan was followed to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promise {
-    /// The gain that was expected.
+    /// Gain that the plan expected, as a share of the operations without a change.
     pub expected: f64,
-    /// The gain of the same changes for what clients really asked for.
+    /// Gain of the same changes with the real workload, as a share of the operations without a change.
     pub kept: f64,
 }
 
 impl Promise {
-    /// None for a plan without a change, and for one that is not followed.
+    /// Compares a plan with the real workload. Returns `None` for a plan without a change, for one that is not
+    /// followed, and for one beyond the end of the trace.
     fn of(plan: &Plan, comes: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Option<Self> {
         let comes = comes.get(..plan.outlook.intervals())?;
         if !plan.is_followed || plan.best.changes.is_empty() {
@@ -45,20 +46,20 @@ impl Promise {
     }
 }
 
-/// What really comes, as an outlook, as intervals weigh.
+/// Returns the outlook of the real workload, with weighted intervals.
 #[must_use]
 pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook {
-    // Without operations any configuration serves them all: none of them counts.
+    // An interval without operations counts nothing, since any configuration serves it.
     let of = |interval: &Interval| match (interval.mix, setting.weight) {
         (None, _) => vec![0.0; setting.rolls.len()],
         (Some(mix), Weight::Capacity) => rates(mix),
         (Some(mix), Weight::Demand) => served(interval.rate_s.unwrap_or(0.0), &rates(mix), setting),
     };
-    // What bounds a plan does not bound what is compared with it.
+    // The bound of a plan's changes does not apply to the baselines.
     Outlook { changes_max: None, ..outlook(trace.iter().map(of).collect(), setting, setting.start) }
 }
 
-/// Lives through a trace; its first intervals are only learned from.
+/// Replays a trace; the first `learns` intervals are only learned from.
 pub fn replay(
     trace: &[Interval],
     learns: usize,
@@ -69,7 +70,7 @@ pub fn replay(
     let (past, lived) = trace.split_at(learns.min(trace.len()));
     past.iter().for_each(|interval| forecast.observe(interval));
     let mut planner = Planner::new(setting.start);
-    // The first interval in which no roll is under way.
+    // The first interval without a roll in progress.
     let mut free_at = 0;
     let mut changes = Vec::new();
     let (mut plans, mut departures, mut promises) = (0, 0, Vec::new());

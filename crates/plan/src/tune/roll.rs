@@ -1,56 +1,57 @@
-//! A change of configuration while it lasts: how much of the cluster serves, and by which configuration (SOPHIA, §4.5
-//! and Eq. 8).
+//! A roll, the change from one configuration to another: the capacity of the cluster during the change, and the
+//! configuration that serves (SOPHIA, §4.5 and Eq. 8).
 //!
-//! A roll is a sequence of phases. In each, a share of the cluster's capacity serves by the old configuration and a share
-//! by the new one; the rest is away, or busy with the change. The shares are those of equal nodes, as in the paper.
+//! A roll is a sequence of phases. In each phase, a share of the cluster's capacity serves by the old configuration and
+//! a share by the new one; the rest is down, or busy with the change. The shares assume equal nodes, as in the paper.
 //!
-//! The paper's Eq. 8 charges a change with `H(W, C_k) · T_r`: the throughput of the whole cluster for as long as one node
-//! is away, since R nodes at a time in N_s/R steps cancel out. The text before it says that what is lost is the *old*
-//! configuration's throughput, and the formula takes the *new* one's; and in a roll some nodes serve by the one and some
-//! by the other, which it leaves out. So there are two: [`Rule::Printed`], and [`Rule::Phases`], which adds up what is
-//! served in each phase. The latter decides unless the former is asked for.
+//! The paper's Eq. 8 charges a change with `H(W, C_k) · T_r`: the throughput of the whole cluster for as long as one
+//! node is down, since R nodes at a time in N_s/R steps cancel out. The text before it says that the *old*
+//! configuration's throughput is lost, but the formula takes the *new* one's; and it ignores that during a roll some
+//! nodes serve by the old configuration and some by the new one. So there are two rules: [`Rule::Printed`], and
+//! [`Rule::Phases`], which adds up the operations of each phase. The latter is the default.
 
-/// What it takes to change a knob, from the cheapest on.
+/// The kind of work that a change of a setting needs, the cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CostClass {
-    /// Changed in a running node.
+    /// The setting is changed in a running node.
     Live,
-    /// Changed for all nodes at once by a statement; data is rewritten as far as it would be anyway.
+    /// A statement changes the setting for all nodes at once; data is rewritten only as it would be anyway.
     Alter,
     /// Each node restarts.
     Restart,
-    /// Changed for all nodes at once by a statement, behind which all data is rewritten.
+    /// A statement changes the setting for all nodes at once, after which all data is rewritten.
     Rewrite,
     /// Each node restarts, and all data is rewritten.
     RestartAndRewrite,
 }
 
-/// What changes take in a cluster.
+/// The times and capacities of changes in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// N_s: the nodes.
+    /// N_s: number of nodes.
     pub nodes: usize,
-    /// R: the nodes that may be away together.
+    /// R: number of nodes that may be down together.
     pub at_once: usize,
-    /// T_r: from a node's stop until it has what it missed, in seconds.
+    /// T_r: time from a node's stop until it has the writes that it missed, in seconds.
     pub restart_s: f64,
-    /// The share of T_r in which the node serves again, and its peers send what it missed. 0.6 to 0.7 in the paper.
+    /// Share of T_r in which the node serves again, and its peers send the writes that it missed, from 0 to 1; 0.6 to
+    /// 0.7 in the paper.
     pub catch_up: f64,
-    /// The capacity of a node in that time, as a share of its own.
+    /// Capacity of a node while it catches up, as a share of its full capacity.
     pub catch_up_capacity: f64,
-    /// For a live change at one node, in seconds.
+    /// Time of a live change at one node, in seconds.
     pub live_s: f64,
-    /// For a statement to reach all nodes, in seconds.
+    /// Time for a statement to reach all nodes, in seconds.
     pub alter_s: f64,
-    /// For the data to be rewritten, in seconds, and the share of the capacity that it takes.
+    /// Time to rewrite all data, in seconds.
     pub rewrite_s: f64,
-    /// See [`Self::rewrite_s`].
+    /// Share of the capacity that rewriting takes, from 0 to 1.
     pub rewrite_takes: f64,
 }
 
 impl Costs {
-    /// A guess for so many nodes, until a roll has shown more: restarts as three nodes of Cassandra on one machine had
-    /// them (30 s), with the paper's share of catching up.
+    /// Returns assumed costs for a cluster of `nodes` nodes, until a roll has measured them: restarts as measured on
+    /// three nodes of Cassandra on one machine (30 s), with the paper's share of catching up.
     #[must_use]
     pub fn guessed(nodes: usize) -> Self {
         Self {
@@ -70,25 +71,25 @@ impl Costs {
 /// A phase of a roll.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// Its length, in seconds.
+    /// Length of the phase, in seconds.
     pub seconds: f64,
-    /// The share of the capacity that serves by the old configuration.
+    /// Share of the capacity that serves by the old configuration, from 0 to 1.
     pub old: f64,
-    /// The share that serves by the new one.
+    /// Share of the capacity that serves by the new configuration, from 0 to 1.
     pub new: f64,
 }
 
 impl Costs {
-    /// T_R: from the first stop to the end of the last node's catch-up, T_r · ⌈N_s/R⌉, in seconds.
+    /// Returns T_R, the time from the first stop to the end of the last node's catch-up: T_r · ⌈N_s/R⌉, in seconds.
     #[must_use]
     pub fn roll_s(&self) -> f64 {
         self.restart_s * self.nodes.div_ceil(self.at_once.max(1)) as f64
     }
 
-    /// The phases of a change of knobs of which the dearest is of this class.
+    /// Returns the phases of a change whose most expensive setting is of this class.
     ///
     /// # Panics
-    /// If there is no node.
+    /// If the cluster has no node.
     #[must_use]
     pub fn phases(&self, class: CostClass) -> Vec<Phase> {
         assert!(self.nodes > 0, "a cluster of no node");
@@ -103,14 +104,17 @@ impl Costs {
         }
     }
 
+    /// Returns the phase of a statement.
     fn alter(&self) -> Phase {
         Phase { seconds: self.alter_s, old: 1.0, new: 0.0 }
     }
 
+    /// Returns the phase in which all data is rewritten.
     fn rewrite(&self) -> Phase {
         Phase { seconds: self.rewrite_s, old: 0.0, new: 1.0 - self.rewrite_takes }
     }
 
+    /// Returns the phases of a live change, one node after the other.
     fn live(&self) -> Vec<Phase> {
         let all = self.nodes as f64;
         let at = |done: usize| {
@@ -120,6 +124,7 @@ impl Costs {
         (0..self.nodes).map(at).collect()
     }
 
+    /// Returns the phases of a restart of all nodes, `at_once` at a time.
     fn restarts(&self) -> Vec<Phase> {
         let at_once = self.at_once.max(1);
         let first = (0..self.nodes).step_by(at_once);
@@ -127,8 +132,8 @@ impl Costs {
         self.restarts_in(&steps)
     }
 
-    /// The phases of a restart of all nodes in steps of so many each, as [`super::availability`] tells them for a
-    /// cluster's ranges. The cluster has as many nodes as the steps have.
+    /// Returns the phases of a restart of all nodes, where `steps` has the number of nodes in each step, as
+    /// [`super::availability`] computes it for a cluster's ranges. The cluster's size is the sum of the steps.
     #[must_use]
     pub fn restarts_in(&self, steps: &[usize]) -> Vec<Phase> {
         let all = steps.iter().sum::<usize>() as f64;
@@ -153,27 +158,28 @@ impl Costs {
     }
 }
 
-/// How what is served during a roll is counted.
+/// The rule by which the operations during a roll are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// Phase by phase.
+    /// The operations of each phase are added up.
     #[default]
     Phases,
-    /// By Eq. 8 as it is printed: as by the new configuration from the roll's start on, less all of its throughput
-    /// for T_r.
+    /// Eq. 8 as it is printed: the new configuration serves from the roll's start on, less all of its throughput for
+    /// T_r.
     Printed,
 }
 
-/// A roll in intervals of time: seconds at full capacity by the old and by the new configuration in each.
+/// A roll, divided into intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sliced {
-    /// For each interval from the roll's start to its end, rounded up to whole ones; one at least.
+    /// For each interval of the roll, the equivalent time at full capacity by the old and by the new configuration, in
+    /// seconds. There is at least one interval; the last one is a whole one.
     pub capacity_s: Vec<(f64, f64)>,
 }
 
 impl Sliced {
-    /// Slices a roll that begins with an interval; behind its end the rest of the last interval is by the new
-    /// configuration. `restart_s` is T_r of the paper's rule.
+    /// Divides a roll that begins with an interval. After the roll's end, the new configuration serves for the rest of
+    /// the last interval. `restart_s` is T_r, for [`Rule::Printed`].
     ///
     /// # Panics
     /// If an interval has no length.
@@ -204,7 +210,7 @@ impl Sliced {
         Self { capacity_s }
     }
 
-    /// The intervals in which no other roll begins.
+    /// Returns the number of intervals in which no other roll may begin.
     #[must_use]
     pub fn intervals(&self) -> usize {
         self.capacity_s.len()

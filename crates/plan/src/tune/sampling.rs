@@ -1,13 +1,13 @@
-//! In which order configurations are measured, and when a database is warm.
+//! The order in which configurations are measured, and the test whether a database is warm.
 //!
-//! What is measured first is measured cold: a JVM compiles, caches fill. If configurations always came in one order, the
-//! tuner would learn that. So rounds alternate their direction (A B B A), and a measurement begins only when throughput
-//! has ceased to rise.
+//! The first measurement is made cold: a JVM compiles, caches fill. If configurations were always measured in the same
+//! order, the tuner would learn that effect. So rounds alternate their direction (A B B A), and a measurement begins
+//! only when throughput no longer rises.
 
-/// A window that serves so much more than the mean of the two before shows that throughput still rises.
+/// Ratio of a window's throughput to the mean of the two windows before, above which throughput still rises.
 const RISE: f64 = 1.05;
 
-/// The configurations in the order in which they are measured, with the round of each: forth and back in turn.
+/// Returns pairs of a round and a configuration in the order of measurement; odd rounds are in reverse order.
 #[must_use]
 pub fn order(configurations: usize, rounds: usize) -> Vec<(usize, usize)> {
     let round = |round: usize| {
@@ -18,7 +18,7 @@ pub fn order(configurations: usize, rounds: usize) -> Vec<(usize, usize)> {
     (0..rounds).flat_map(round).collect()
 }
 
-/// True if throughput no longer rises, by what windows of equal length served one after the other.
+/// Returns true if throughput no longer rises. `windows` has the operations of consecutive windows of equal length.
 #[must_use]
 pub fn is_warm(windows: &[f64]) -> bool {
     let [.., before, middle, last] = windows else { return false };

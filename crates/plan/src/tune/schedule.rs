@@ -1,51 +1,52 @@
-//! The best times to change the configuration, and what to change to, over a look-ahead (SOPHIA, §4.4, Eqs. 5 to 8).
+//! The best plan over a look-ahead: the times to change the configuration, and the configurations to change to (SOPHIA,
+//! §4.4, Eqs. 5 to 8).
 //!
-//! The paper searches with a genetic algorithm, because the space of plans is large. But a plan has a state: the interval,
-//! and the configuration that the cluster has when no roll is under way. What is served from there on does not depend
-//! on how it came to be, so the best plan is found exactly, from the last interval back to the first. A roll is not
-//! broken off: no other one begins before it ends (§4.3), which bounds M, the changes of a plan. One that would end behind
-//! the look-ahead counts for as far as that reaches.
+//! The paper searches with a genetic algorithm, because the space of plans is large. But a plan has a state: the
+//! interval, and the configuration that the cluster has when no roll is in progress. The operations served from there
+//! on do not depend on the past, so the best plan is found exactly by dynamic programming, from the last interval back
+//! to the first. A roll is not aborted: no other one begins before it ends (§4.3), which bounds M, the number of
+//! changes in a plan. A roll that would end after the look-ahead counts up to the end of the look-ahead.
 //!
 //! Invariants:
-//! - No plan of the same rules serves more.
-//! - Of plans that serve as much, the one that stays longer is taken: a change has to gain something.
+//! - No plan under the same rules serves more operations.
+//! - Of plans that serve equally many, the one that changes later is taken: a change has to gain something.
 
 use super::roll::Sliced;
 
-/// What is known of a look-ahead.
+/// The throughputs and rolls of a look-ahead.
 #[derive(Clone, Debug)]
 pub struct Outlook {
-    /// For each interval, the operations a second that each configuration would serve.
+    /// For each interval, the throughput of each configuration, in operations per second.
     pub rates_s: Vec<Vec<f64>>,
-    /// The length of an interval, in seconds: T_d.
+    /// T_d: length of an interval, in seconds.
     pub interval_s: f64,
     /// For each configuration, the roll to each other one.
     pub rolls: Vec<Vec<Sliced>>,
-    /// The configuration at the start.
+    /// Index of the configuration at the start.
     pub start: usize,
-    /// The most changes: M. Without it as many as there is time for.
+    /// M: maximum number of changes; `None`: as many as time allows.
     pub changes_max: Option<usize>,
 }
 
 /// A change of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
-    /// The interval in which its roll begins.
+    /// Index of the interval in which the roll begins.
     pub interval: usize,
-    /// The configuration that it leads to.
+    /// Index of the new configuration.
     pub to: usize,
 }
 
-/// A plan: changes in their order, and the operations that are served by it in all.
+/// A plan: changes in order, and the total number of operations that it serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// The changes.
+    /// The changes, in order.
     pub changes: Vec<Change>,
-    /// The operations.
+    /// Number of operations that are served in all intervals.
     pub operations: f64,
 }
 
-/// A plan has to serve so much more than one that stays, as a share: what is less is rounding.
+/// Minimum relative gain of a plan over one that stays; a smaller one is a rounding error.
 const GAIN_MIN: f64 = 1e-12;
 
 impl Outlook {
@@ -61,6 +62,8 @@ impl Outlook {
         self.rolls.len()
     }
 
+    /// Checks the dimensions of the matrices.
+    ///
     /// # Panics
     /// If the matrices do not fit together.
     fn check(&self) {
@@ -70,25 +73,26 @@ impl Outlook {
         assert!(self.rolls.iter().all(|rolls| rolls.len() == configurations), "rolls of others");
     }
 
-    /// Operations served in an interval without a change.
+    /// Returns the operations served in an interval without a change.
     fn stays(&self, interval: usize, configuration: usize) -> f64 {
         self.rates_s[interval][configuration] * self.interval_s
     }
 
-    /// Operations served in each interval of a roll, as far as the look-ahead reaches.
+    /// Returns the operations served in each interval of a roll, up to the end of the look-ahead.
     fn during(&self, interval: usize, from: usize, to: usize) -> impl Iterator<Item = f64> {
         let rates = self.rates_s[interval..].iter().zip(&self.rolls[from][to].capacity_s);
         rates.map(move |(rates, (old_s, new_s))| rates[from] * old_s + rates[to] * new_s)
     }
 
-    /// Operations served in all intervals of a roll, likewise; and the interval behind it.
+    /// Returns the operations served in all intervals of a roll, up to the end of the look-ahead, and the interval
+    /// after it.
     fn rolls(&self, interval: usize, from: usize, to: usize) -> (f64, usize) {
         let behind = interval + self.rolls[from][to].intervals();
         (self.during(interval, from, to).sum(), behind.min(self.intervals()))
     }
 
-    /// The operations that are served by changes in their order. One that comes while a roll is under way, or that
-    /// leads to the same configuration, is left out.
+    /// Executes changes in order, and returns those that were executed and the operations served. A change during a
+    /// roll, or to the present configuration, is left out.
     #[must_use]
     pub fn served(&self, changes: &[Change]) -> Schedule {
         let (mut interval, mut configuration) = (0, self.start);
@@ -113,7 +117,7 @@ impl Outlook {
         done
     }
 
-    /// The operations that are served in each interval by changes in their order; in all as many as by [`Self::served`].
+    /// Returns the operations served in each interval by changes in order; their sum is that of [`Self::served`].
     #[must_use]
     pub fn served_each(&self, changes: &[Change]) -> Vec<f64> {
         let mut each = Vec::with_capacity(self.intervals());
@@ -127,7 +131,7 @@ impl Outlook {
         each
     }
 
-    /// The plan by which most operations are served.
+    /// Returns the plan that serves the most operations.
     ///
     /// # Panics
     /// If rates or rolls are not those of the same configurations.
@@ -135,10 +139,10 @@ impl Outlook {
     pub fn best(&self) -> Schedule {
         self.check();
         let configurations = self.configurations();
-        // A bound of the changes that never holds need not be counted.
+        // A bound of the changes that is never reached need not be tracked.
         let bound = self.changes_max.filter(|most| *most < self.intervals());
         let floors = bound.map_or(1, |most| most + 1);
-        // By the changes that are left, the interval and the configuration: what is served from there on, and the
+        // By the changes left, the interval and the configuration: the operations served from there on, and the
         // configuration to change to.
         let floor_of = (self.intervals() + 1) * configurations;
         let mut best: Vec<(f64, Option<usize>)> = vec![(0.0, None); floors * floor_of];

@@ -1,29 +1,32 @@
-//! The configuration that is predicted to serve most of a mix (SOPHIA, §4.3, Eq. 4), and the cache of such optima.
+//! Search for the configuration with the highest predicted throughput for a mix (SOPHIA, §4.3, Eq. 4), and reuse of
+//! such optima for near mixes.
 //!
-//! Only values between those that were measured are tried: beyond them a surrogate knows nothing. Where there are few
-//! combinations all are tried; else the search climbs from random ones, one setting at a time, until none gives more.
-//! Both are bounded. As in the paper an optimum is looked up for the nearest mix that has one, if that is near enough.
+//! Only values within the measured range are tried: beyond it, a surrogate has no information. If there are few
+//! combinations, all are tried; otherwise a hill climb starts from random combinations and changes one setting at a
+//! time until no change improves the prediction. Both are bounded. As in the paper, the optimum of the nearest known
+//! mix is used if that mix is near enough.
 
 use rand::{Rng, RngExt as _};
 
 use super::space::{Axis, Point};
 use super::workload::Mix;
 
-/// Up to so many combinations all are tried.
+/// Number of combinations up to which all are tried.
 const EXHAUSTIVE: usize = 10_000;
-/// Random combinations that are climbed from otherwise.
+/// Number of random combinations from which a hill climb starts.
 const RESTARTS: usize = 40;
-/// Rounds through all settings in one climb.
+/// Maximum number of rounds through all settings in one climb.
 const ROUNDS: usize = 30;
-/// Values of a number that are tried, from bound to bound, beside those that were measured.
+/// Number of evenly spaced values of a numeric setting that are tried, in addition to the measured ones.
 const STEPS: usize = 9;
-/// A mix so far from another one is served by the same optimum.
+/// Distance of two mixes up to which they share an optimum; see [`Mix::distance`].
 pub const NEAR: f64 = 0.05;
 
-/// The values of a setting that are tried.
+/// Returns the values of a setting that are tried: the measured ones and, for a number, evenly spaced ones between
+/// them.
 ///
 /// # Panics
-/// If none was measured.
+/// If no value was measured.
 #[must_use]
 pub fn values(axis: Axis, measured: &[f64], is_whole: bool) -> Vec<f64> {
     assert!(!measured.is_empty(), "a setting without a value");
@@ -40,18 +43,18 @@ pub fn values(axis: Axis, measured: &[f64], is_whole: bool) -> Vec<f64> {
     values
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// The combination.
+    /// The best combination of values.
     pub point: Point,
-    /// What it is rated.
+    /// Rating of the combination, as the rating function returned it.
     pub rate: f64,
     /// True if all combinations were tried.
     pub is_exhaustive: bool,
 }
 
-/// The combination of values that is rated highest; of equal ones the first that is tried.
+/// Returns the combination of values with the highest rating; of equal ones, the first that is tried.
 ///
 /// # Panics
 /// If a setting has no value.
@@ -61,6 +64,7 @@ pub fn best(values: &[Vec<f64>], rate: &impl Fn(&[f64]) -> f64, dice: &mut impl 
     if all <= EXHAUSTIVE { exhaustive(values, all, rate) } else { climbing(values, rate, dice) }
 }
 
+/// Tries all combinations, of which there are `all`.
 fn exhaustive(values: &[Vec<f64>], all: usize, rate: &impl Fn(&[f64]) -> f64) -> Found {
     let point = |mut number: usize| -> Point {
         let place = |of: &Vec<f64>| {
@@ -82,6 +86,7 @@ fn exhaustive(values: &[Vec<f64>], all: usize, rate: &impl Fn(&[f64]) -> f64) ->
     found
 }
 
+/// Climbs from random combinations, one setting at a time.
 fn climbing(values: &[Vec<f64>], rate: &impl Fn(&[f64]) -> f64, dice: &mut impl Rng) -> Found {
     let mut found: Option<Found> = None;
     for _ in 0..RESTARTS {
@@ -111,7 +116,7 @@ fn climbing(values: &[Vec<f64>], rate: &impl Fn(&[f64]) -> f64, dice: &mut impl 
     found.expect("a restart")
 }
 
-/// The number of the nearest mix that has an optimum, and its distance; none if there is none.
+/// Returns the index and the distance of the known mix that is nearest to `mix`; `None` if no mix is known.
 #[must_use]
 pub fn nearest(known: &[Mix], mix: Mix) -> Option<(usize, f64)> {
     let distances = known.iter().map(|one| one.distance(mix)).enumerate();

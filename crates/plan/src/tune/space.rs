@@ -1,33 +1,33 @@
-//! The settings that a static tuner varies, as coordinates.
+//! The space of configurations: the varied settings as coordinates.
 //!
-//! A setting is an axis: numbers between two bounds, or words. A configuration is a point: its value on each axis, a
-//! number as it is and a word by its place among the words. Numbers whose bounds are far apart are compared by their
-//! ratio, as 16, 32 and 64 are equally far from each other to a database.
+//! A setting is an axis: numbers between two bounds, or words. A configuration is a point: its value on each axis; a
+//! number is its own coordinate, a word has its index in the list of words. Numbers with distant bounds are compared by
+//! ratio, since a database treats 16, 32 and 64 as evenly spaced.
 
-/// Bounds of which the upper one is so many times the lower one are compared by ratio.
+/// Ratio of the upper to the lower bound from which numbers are compared by ratio.
 const GEOMETRIC: f64 = 4.0;
 
-/// A value on each axis.
+/// A configuration: its value on each axis.
 pub type Point = Vec<f64>;
 
 /// A setting that is varied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Axis {
-    /// Numbers.
+    /// A numeric setting.
     Number {
-        /// The least of them.
+        /// Least value.
         least: f64,
-        /// The largest of them.
+        /// Greatest value.
         most: f64,
-        /// True if they are compared by their ratio.
+        /// True if values are compared by ratio.
         is_geometric: bool,
     },
-    /// So many words, told by their places.
+    /// A setting whose values are words; the field is their number. A word is represented by its index.
     Words(usize),
 }
 
 impl Axis {
-    /// Numbers between two bounds.
+    /// Makes a numeric axis between two bounds.
     ///
     /// # Panics
     /// If the bounds are not finite or not in order.
@@ -37,7 +37,7 @@ impl Axis {
         Self::Number { least, most, is_geometric: least > 0.0 && most >= GEOMETRIC * least }
     }
 
-    /// Where a value lies between the bounds: 0 at the least number and 1 at the largest. A word stays as it is.
+    /// Scales a number so that the least value is 0 and the greatest is 1. A word is unchanged.
     #[must_use]
     pub fn unit(self, value: f64) -> f64 {
         match self {
@@ -50,7 +50,7 @@ impl Axis {
         }
     }
 
-    /// The number at a place between the bounds; see [`Self::unit`].
+    /// Returns the number at a position between the bounds: the inverse of [`Self::unit`].
     #[must_use]
     pub fn value(self, unit: f64) -> f64 {
         match self {
@@ -60,7 +60,7 @@ impl Axis {
         }
     }
 
-    /// How far two values are from each other: 1 from bound to bound, and between any two words.
+    /// Returns the distance of two values: 1 from bound to bound, and between any two different words.
     #[must_use]
     pub fn distance(self, one: f64, two: f64) -> f64 {
         match self {
@@ -69,7 +69,8 @@ impl Axis {
         }
     }
 
-    /// The terms by which a value enters a regression: a number and its square, or one term for each word but the first.
+    /// Returns the terms of a value in a regression: a number and its square, or one indicator for each word but the
+    /// first.
     #[must_use]
     pub fn terms(self, value: f64) -> Vec<f64> {
         match self {
@@ -84,7 +85,7 @@ impl Axis {
     }
 }
 
-/// The distance of two points: the root of the sum of the squares over all axes.
+/// Returns the Euclidean distance of two points over all axes.
 #[must_use]
 pub fn distance(axes: &[Axis], one: &[f64], two: &[f64]) -> f64 {
     let squares = axes.iter().zip(one.iter().zip(two));

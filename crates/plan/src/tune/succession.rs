@@ -1,78 +1,79 @@
-//! The order in which the nodes of a Redis Cluster are restarted: replicas first, and a master only after a replica that
-//! has what it has took its place.
+//! The order in which the nodes of a Redis Cluster are restarted: replicas first, and a master only after an in-sync
+//! replica has taken its place.
 //!
-//! A decision is for the next step alone, from what was just seen: nodes may have changed their parts since the last one.
-//! Invariants, which the tests check by playing rolls out:
-//! - A node that serves slots is never stopped, unless that is asked for by name.
-//! - A place is handed over only to a replica that is up, in step, and has the new configuration.
-//! - At most one node is away at a time, and its shard keeps as many replicas in step as failures are to be withstood.
-//! - Every node is restarted once, and each master's place is handed over once at most.
+//! Each decision is for the next step alone, from a fresh snapshot: the roles of nodes may have changed since the last
+//! one.
+//! Invariants, which the tests check by simulated rolls:
+//! - A node that serves slots is never stopped, unless [`Allowed::unserved`] permits it.
+//! - A master's place is handed over only to a replica that is up, in sync, and has the new configuration.
+//! - At most one node is down at a time, and its shard keeps as many in-sync replicas as failures have to be tolerated.
+//! - Every node is restarted once, and each master's place is handed over at most once.
 
-/// A node's part.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It serves slots, or all keys if it stands alone.
+    /// The node serves slots, or all keys if it is a single server.
     Master,
-    /// It serves none, and follows none.
+    /// The node serves no slots, and replicates no master.
     Idle,
-    /// It follows the node of this number.
+    /// The node replicates the master of this index.
     Replica(usize),
 }
 
-/// A node, as it was just seen.
+/// The observed state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its part.
+    /// Role of the node.
     pub part: Part,
-    /// True if it is up, and a replica has what its master has.
+    /// True if the node is up and, if it is a replica, has all data of its master.
     pub is_in_step: bool,
-    /// True if it runs with the new configuration.
+    /// True if the node runs with the new configuration.
     pub is_done: bool,
 }
 
-/// What a roll may do.
+/// The permissions of a roll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Failures that a shard has to withstand while one of its nodes is away.
+    /// Number of failures that a shard has to tolerate while one of its nodes is down.
     pub tolerate: usize,
-    /// True: a master without a replica is stopped, though its keys are not served meanwhile.
+    /// True if a master without a replica may be stopped, although its keys are not served meanwhile.
     pub unserved: bool,
 }
 
-/// The next step.
+/// The next step of a roll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Restart this node, which serves nothing; or does, and that was allowed.
+    /// Restart this node, which serves no slots, or is permitted to stop serving them.
     Restart(usize),
-    /// Have `to` take the place of `from`.
+    /// Fail over from `from` to `to`.
     FailOver {
-        /// The master.
+        /// Index of the master.
         from: usize,
-        /// Its replica.
+        /// Index of its replica, the new master.
         to: usize,
     },
 }
 
-/// Why there is no next step now.
+/// The reason why no step is possible now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// This node is not in step; it may come back by itself.
+    /// This node is not in sync; the state may be temporary.
     OutOfStep(usize),
-    /// This master has no replica, so that its keys would not be served.
+    /// This master has no replica, so its keys would not be served.
     NoReplica(usize),
-    /// With a node away the shard of this master could not withstand what it has to.
+    /// With a node down, the shard of this master could not tolerate the required failures.
     TooFew {
-        /// The master.
+        /// Index of the master.
         master: usize,
-        /// Its replicas.
+        /// Number of its replicas.
         replicas: usize,
     },
 }
 
-/// The next step; nothing if every node has the new configuration.
+/// Returns the next step; `None` if every node has the new configuration.
 ///
 /// # Errors
-/// Nothing may be done now; [`Refusal::OutOfStep`] may pass.
+/// No step is possible now; [`Refusal::OutOfStep`] may be temporary.
 pub fn next(nodes: &[Node], allowed: Allowed) -> Result<Option<Step>, Refusal> {
     if nodes.iter().all(|node| node.is_done) {
         return Ok(None);
@@ -94,7 +95,8 @@ pub fn next(nodes: &[Node], allowed: Allowed) -> Result<Option<Step>, Refusal> {
     }))
 }
 
-/// What will not pass by itself in any state of the nodes: it is known before anything is touched.
+/// Returns a refusal that is permanent in any state of the nodes, so that it is known before the first step; `None` if
+/// there is none.
 #[must_use]
 pub fn refusal(nodes: &[Node], allowed: Allowed) -> Option<Refusal> {
     let masters = (0..nodes.len()).filter(|number| nodes[*number].part == Part::Master);
@@ -111,11 +113,13 @@ pub fn refusal(nodes: &[Node], allowed: Allowed) -> Option<Refusal> {
     })
 }
 
+/// Iterates over the replicas of a master.
 fn replicas(nodes: &[Node], master: usize) -> impl Iterator<Item = usize> + '_ {
     let follows = move |number: &usize| nodes[*number].part == Part::Replica(master);
     (0..nodes.len()).filter(follows)
 }
 
+/// Returns true if all replicas of a master run with the new configuration.
 fn replicas_are_done(nodes: &[Node], master: usize) -> bool {
     replicas(nodes, master).all(|number| nodes[number].is_done)
 }

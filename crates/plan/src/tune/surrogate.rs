@@ -1,14 +1,14 @@
-//! What a configuration that was never measured would serve of a mix: f_ops of Eq. 3 (SOPHIA, §4.3), learned from
-//! measurements of others.
+//! Surrogates: predictions of the throughput of configurations that were never measured, f_ops of Eq. 3 (SOPHIA, §4.3),
+//! learned from measurements of other configurations.
 //!
 //! A random forest and two Gaussian processes (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006)
-//! learn the logarithm of the throughput by the settings and the mix: one process whose functions are quadratic, one
-//! whose functions are merely smooth. Which of them is to be believed is told by leaving out one mix, or one
-//! configuration, and predicting it from the others.
+//! learn the logarithm of the throughput from the settings and the mix: one process over quadratic functions, one over
+//! smooth functions. Cross-validation determines which of them is the most accurate: one mix, or one configuration, is
+//! left out and predicted from the others.
 //!
-//! No error is measured on anything that was learned from: also the choice among the three is made anew, without what is
-//! left out, before that is predicted (nested cross-validation). Replicates of one configuration and mix are one cell,
-//! and are left out together.
+//! No error is measured on data that was learned from: even the choice among the three is repeated without the left-out
+//! part before that is predicted (nested cross-validation). Replicates of one configuration and mix are one cell, and
+//! are left out together.
 
 mod model;
 
@@ -16,31 +16,31 @@ use super::space::{Axis, Point};
 use super::workload::Mix;
 use model::Model;
 
-/// Mixes, or configurations, are left out in so many parts at most.
+/// Maximum number of folds of a cross-validation.
 const FOLDS: usize = 10;
-/// The same where the choice is made, within what was not left out.
+/// Maximum number of folds of the inner cross-validation, which makes the choice.
 const INNER_FOLDS: usize = 5;
-/// Mixes that are needed to tell one of them from the others.
+/// Minimum number of mixes to predict one of them from the others.
 const MIXES_MIN: usize = 3;
-/// Configurations that are needed likewise.
+/// Minimum number of configurations to predict one of them from the others.
 const CONFIGURATIONS_MIN: usize = 4;
 
 /// The mean of the measurements of one configuration and mix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// The configuration, by number.
+    /// Index of the configuration.
     pub configuration: usize,
-    /// Its settings.
+    /// Settings of the configuration.
     pub point: Point,
-    /// The mix, by number.
+    /// Index of the mix.
     pub mix_number: usize,
-    /// The mix.
+    /// The mix of operations.
     pub mix: Mix,
-    /// Operations a second; more than zero.
+    /// Throughput, in operations per second; greater than zero.
     pub rate_s: f64,
 }
 
-/// A way to learn.
+/// The kind of a surrogate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A Gaussian process over quadratic functions: a response surface.
@@ -52,10 +52,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Quadratic, Self::Smooth, Self::Forest];
 
-    /// Its name, as it is told.
+    /// Returns the name of the kind for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,19 +66,19 @@ impl Kind {
     }
 }
 
-/// How far predictions of what was left out were off.
+/// The error of predictions of left-out cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeldOut {
-    /// The mean of the differences without their signs, as a share of what was measured.
+    /// Mean absolute difference, as a share of the measured value.
     pub mean: f64,
-    /// The root of the mean square of the logarithms of predicted over measured.
+    /// Root mean square of the logarithm of predicted over measured.
     pub root_mean_square: f64,
-    /// Cells that were predicted.
+    /// Number of cells that were predicted.
     pub cells: usize,
 }
 
 impl HeldOut {
-    /// Of pairs of what was predicted and what was measured; none if there are none.
+    /// Computes the error over pairs of predicted and measured values; `None` if there are no pairs.
     fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         let mean = |of: &dyn Fn(f64, f64) -> f64| {
             pairs.iter().map(|(said, real)| of(*said, *real)).sum::<f64>() / pairs.len() as f64
@@ -91,51 +91,54 @@ impl HeldOut {
     }
 }
 
-/// What is known of one way to learn.
+/// The cross-validated errors of one kind of surrogate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// The way.
+    /// The kind of surrogate.
     pub kind: Kind,
-    /// Its error at mixes that it had not seen; none with fewer than three mixes.
+    /// Error at left-out mixes; `None` with fewer than three mixes.
     pub mixes: Option<HeldOut>,
-    /// Its error at configurations that it had not seen.
+    /// Error at left-out configurations; `None` with fewer than two.
     pub configurations: Option<HeldOut>,
 }
 
-/// How far the surrogate is to be believed.
+/// The validation of the surrogates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Validation {
-    /// Each way to learn.
+    /// The errors of each kind of surrogate.
     pub candidates: Vec<Candidate>,
-    /// The way with the least error.
+    /// The kind with the least error.
     pub chosen: Kind,
-    /// The error at mixes that neither the learning nor the choice had seen; none with fewer than three mixes.
+    /// Error at mixes that neither the learning nor the choice used (nested cross-validation); `None` with fewer than
+    /// three mixes.
     pub mixes: Option<HeldOut>,
-    /// The error at configurations that neither had seen.
+    /// Error at configurations that neither the learning nor the choice used.
     pub configurations: HeldOut,
-    /// What the error at configurations would be if each were taken to serve the mean of the others.
+    /// Error at configurations of the baseline that predicts the mean of the other configurations.
     pub without_settings: HeldOut,
 }
 
-/// Too little was measured.
+/// There are too few configurations for a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{found} configurations are too few to predict one of them from the others: \
      {CONFIGURATIONS_MIN} at least are needed"
 )]
 pub struct TooFew {
-    /// Configurations.
+    /// Number of configurations that were measured.
     pub found: usize,
 }
 
-/// A surrogate: see the module's documentation.
+/// A surrogate; see the module's documentation.
 #[derive(Debug)]
 pub struct Surrogate {
+    /// Axes of the settings.
     axes: Vec<Axis>,
+    /// The learned model.
     model: Model,
 }
 
-/// By what cells are left out together.
+/// The property of cells that are left out together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Mix,
@@ -143,6 +146,7 @@ enum By {
 }
 
 impl By {
+    /// Returns the index of a cell's mix or configuration.
     fn of(self, cell: &Cell) -> usize {
         match self {
             Self::Mix => cell.mix_number,
@@ -150,7 +154,8 @@ impl By {
         }
     }
 
-    /// The cells in parts, each of which is left out once: those that were left in, and those that were not.
+    /// Divides the cells into at most `most` folds. Returns for each fold the cells that remain, and the cells that are
+    /// left out; no folds if there are too few groups.
     fn folds(self, cells: &[Cell], most: usize) -> Vec<(Vec<&Cell>, Vec<&Cell>)> {
         let mut groups: Vec<usize> = cells.iter().map(|cell| self.of(cell)).collect();
         groups.sort_unstable();
@@ -169,30 +174,30 @@ impl By {
 }
 
 impl Surrogate {
-    /// Learns from cells; a forest draws by the seed.
+    /// Learns from cells; `seed` is the seed of a forest.
     ///
     /// # Panics
-    /// If there is no cell, or a cell has served nothing.
+    /// If there is no cell, or a cell has no throughput.
     #[must_use]
     pub fn fit(kind: Kind, axes: &[Axis], cells: &[Cell], seed: u64) -> Self {
         let all: Vec<&Cell> = cells.iter().collect();
         Self { axes: axes.to_vec(), model: Model::fit(kind, axes, &all, seed) }
     }
 
-    /// Operations a second that a configuration would serve of a mix.
+    /// Predicts the throughput of a configuration with a mix, in operations per second.
     #[must_use]
     pub fn rate_s(&self, point: &[f64], mix: Mix) -> f64 {
         self.model.log_rate(&self.axes, point, mix).exp()
     }
 }
 
-/// Tells how far a surrogate of these cells is to be believed, and which way to learn is the best.
+/// Validates the kinds of surrogates on these cells, and chooses the best one.
 ///
 /// # Errors
-/// Too little was measured.
+/// There are too few configurations.
 ///
 /// # Panics
-/// If a cell has served nothing.
+/// If a cell has no throughput.
 pub fn validate(axes: &[Axis], cells: &[Cell], seed: u64) -> Result<Validation, TooFew> {
     let mut configurations: Vec<usize> = cells.iter().map(|cell| cell.configuration).collect();
     configurations.sort_unstable();
@@ -223,11 +228,11 @@ pub fn validate(axes: &[Axis], cells: &[Cell], seed: u64) -> Result<Validation, 
     })
 }
 
-/// The errors of each way to learn.
+/// Cross-validates each kind of surrogate.
 fn candidates(axes: &[Axis], cells: &[Cell], folds: usize, seed: u64) -> Vec<Candidate> {
     let all: Vec<&Cell> = cells.iter().collect();
     let of = |kind: Kind| {
-        // What does not depend on single cells is learned once.
+        // The scales of a process are learned once, from all cells.
         let whole = Model::fit(kind, axes, &all, seed);
         let error = |by: By| {
             let mut pairs = Vec::new();
@@ -243,7 +248,7 @@ fn candidates(axes: &[Axis], cells: &[Cell], folds: usize, seed: u64) -> Vec<Can
     Kind::ALL.into_iter().map(of).collect()
 }
 
-/// The way with the least error, at mixes and at configurations together.
+/// Returns the kind with the least sum of the errors at mixes and at configurations.
 fn best(candidates: &[Candidate]) -> Kind {
     let error = |of: &Candidate| {
         of.mixes.map_or(0.0, |error| error.mean) + of.configurations.map_or(0.0, |error| error.mean)
@@ -252,7 +257,8 @@ fn best(candidates: &[Candidate]) -> Kind {
     best.expect("three candidates").kind
 }
 
-/// What each configuration serves of a mix, told by the mean of the others.
+/// Predicts each cell by the mean of the other configurations with the same mix. Returns pairs of predicted and
+/// measured throughput.
 fn by_means(cells: &[Cell]) -> Vec<(f64, f64)> {
     let mut pairs = Vec::new();
     for cell in cells {

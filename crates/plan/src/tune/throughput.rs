@@ -1,37 +1,37 @@
-//! What a configuration serves of a mix: f_ops of Eq. 3 (SOPHIA, §4.3), told from measurements.
+//! The throughput of a configuration with a mix, from measurements: f_ops of Eq. 3 (SOPHIA, §4.3).
 //!
-//! Between the mixes that were measured a configuration's throughput is the mean of its measurements, weighted by the
-//! inverse square of their distance (Shepard). It is exact at what was measured, and never beyond the least and the most
-//! of it: a plan so counts on nothing that no measurement has shown.
+//! Between measured mixes, a configuration's throughput is the mean of its measurements, weighted by the inverse square
+//! of their distance (Shepard). It is exact at measured mixes, and always within the measured range: a plan does not
+//! rely on a throughput that no measurement has shown.
 
 use super::workload::Mix;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The configuration, by number.
+    /// Index of the configuration.
     pub configuration: usize,
-    /// The mix of operations.
+    /// Mix of operations.
     pub mix: Mix,
-    /// Operations a second.
+    /// Throughput, in operations per second.
     pub rate_s: f64,
 }
 
 /// The measurements of all configurations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Throughputs {
-    /// By configuration.
+    /// For each configuration, the measured mixes and their throughputs in operations per second.
     measured: Vec<Vec<(Mix, f64)>>,
 }
 
-/// Mixes that are nearer than this are the same.
+/// Distance below which two mixes count as equal.
 const SAME: f64 = 1e-9;
 
 impl Throughputs {
-    /// Of so many configurations. None if one of them was never measured: its number comes back.
+    /// Groups the measurements of `configurations` configurations.
     ///
     /// # Errors
-    /// The first configuration that was not measured.
+    /// The index of the first configuration without a measurement.
     pub fn new(configurations: usize, all: &[Measured]) -> Result<Self, usize> {
         let of = |number: usize| {
             let its = all.iter().filter(|one| one.configuration == number);
@@ -41,20 +41,21 @@ impl Throughputs {
         (0..configurations).map(of).collect::<Result<_, _>>().map(|measured| Self { measured })
     }
 
-    /// The same measurements, of mixes that are told another way.
+    /// Returns the same measurements with each mix converted by `mix`.
     #[must_use]
     pub fn map(mut self, mix: impl Fn(Mix) -> Mix) -> Self {
         self.measured.iter_mut().flatten().for_each(|(at, _)| *at = mix(*at));
         self
     }
 
-    /// Operations a second that each configuration serves of a mix.
+    /// Returns the throughput of each configuration with a mix, in operations per second.
     #[must_use]
     pub fn of(&self, mix: Mix) -> Vec<f64> {
         self.measured.iter().map(|its| interpolated(its, mix)).collect()
     }
 }
 
+/// Interpolates the measurements of one configuration.
 fn interpolated(measured: &[(Mix, f64)], mix: Mix) -> f64 {
     let same: Vec<f64> =
         measured.iter().filter(|(at, _)| at.distance(mix) < SAME).map(|(_, rate)| *rate).collect();

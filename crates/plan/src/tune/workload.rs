@@ -1,14 +1,14 @@
-//! What clients ask of a cluster in an interval (SOPHIA, §4.1, Eq. 1).
+//! The workload of a cluster: the operations that clients request in an interval (SOPHIA, §4.1, Eq. 1).
 
-/// Kinds of operations.
+/// Number of kinds of operations.
 pub const KINDS: usize = 4;
 
-/// The mix of operations of an interval: the shares of reads, updates, inserts and scans, which are 1 in all.
+/// The mix of operations of an interval: the shares of reads, updates, inserts and scans, which sum up to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix([f64; KINDS]);
 
 impl Mix {
-    /// The mix of counted operations: reads, updates, inserts, scans. None if there were none.
+    /// Makes the mix of counts of reads, updates, inserts and scans. Returns `None` if all counts are 0.
     ///
     /// # Panics
     /// If a count is negative or not finite.
@@ -16,40 +16,44 @@ impl Mix {
     pub fn of(counts: [f64; KINDS]) -> Option<Self> {
         assert!(counts.iter().all(|count| *count >= 0.0 && count.is_finite()), "{counts:?}");
         let all: f64 = counts.iter().sum();
+        if all.is_infinite() {
+            // Each count is finite, and so is the sum of their quarters.
+            return Self::of(counts.map(|count| count / KINDS as f64));
+        }
         (all > 0.0).then(|| Self(counts.map(|count| count / all)))
     }
 
-    /// The share of reads in a mix of reads and updates.
+    /// Makes a mix of reads and updates, with this share of reads.
     ///
     /// # Panics
-    /// If it is not from 0 to 1.
+    /// If the share is not from 0 to 1.
     #[must_use]
     pub fn of_reads(share: f64) -> Self {
         assert!((0.0..=1.0).contains(&share), "{share} is no share");
         Self([share, 1.0 - share, 0.0, 0.0])
     }
 
-    /// The shares of reads, updates, inserts and scans.
+    /// Returns the shares of reads, updates, inserts and scans.
     #[must_use]
     pub fn shares(self) -> [f64; KINDS] {
         self.0
     }
 
-    /// The mix as a database tells it that does not tell inserts from updates.
+    /// Returns the mix as a database reports it that counts inserts as updates.
     #[must_use]
     pub fn with_inserts_as_updates(self) -> Self {
         let [reads, updates, inserts, scans] = self.0;
         Self([reads, updates + inserts, 0.0, scans])
     }
 
-    /// The root of the mean square of the differences between shares.
+    /// Returns the root mean square of the differences between the shares of two mixes.
     #[must_use]
     pub fn distance(self, other: Self) -> f64 {
         let squares = self.0.iter().zip(other.0).map(|(one, two)| (one - two).powi(2));
         (squares.sum::<f64>() / KINDS as f64).sqrt()
     }
 
-    /// The mean of mixes by their weights; none if these are zero.
+    /// Returns the weighted mean of mixes; `None` if all weights are 0.
     pub fn mean(weighted: impl IntoIterator<Item = (f64, Self)>) -> Option<Self> {
         let mut sums = [0.0; KINDS];
         for (weight, mix) in weighted {
@@ -59,12 +63,12 @@ impl Mix {
     }
 }
 
-/// A mix in tenths, which are ten in all: the state of a Markov chain (§6.1, a quantisation level of 10 %).
+/// A mix in tenths, which sum up to ten: the state of a Markov chain (§6.1, a quantisation level of 10 %).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenths([u8; KINDS]);
 
 impl Tenths {
-    /// The nearest state: tenths by largest remainders, of equal ones to the first kind.
+    /// Rounds a mix to tenths, by the largest remainders; of equal remainders, the first kind is rounded up.
     #[must_use]
     pub fn of(mix: Mix) -> Self {
         let exact = mix.0.map(|share| share * 10.0);
@@ -77,21 +81,21 @@ impl Tenths {
         Self(tenths)
     }
 
-    /// The mix that it stands for.
+    /// Returns the mix that the state represents.
     #[must_use]
     pub fn mix(self) -> Mix {
         Mix(self.0.map(|tenths| f64::from(tenths) / 10.0))
     }
 }
 
-/// What was seen of the clients in one interval.
+/// The workload that was observed in one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The start, in seconds since 1970 (UTC).
+    /// Start of the interval, in seconds since 1970 (UTC).
     pub start_s: u64,
-    /// The mix of operations; none if there was none.
+    /// Mix of operations; `None` if there were no operations.
     pub mix: Option<Mix>,
-    /// Operations a second; none for a gap in the trace, whose mix is unknown too.
+    /// Operations per second; `None` for a gap in the trace, whose mix is unknown too.
     pub rate_s: Option<f64>,
 }
 
@@ -118,6 +122,8 @@ mod tests {
     #[test]
     fn distances_are_those_between_shares() {
         assert_eq!(Mix::of([0.0; KINDS]), None);
+        let shares = Mix::of([f64::MAX; KINDS]).unwrap().shares();
+        assert!(shares.iter().all(|share| (share - 0.25).abs() < 1e-12), "{shares:?}");
         let (reads, writes) = (Mix::of_reads(1.0), Mix::of_reads(0.0));
         assert!((reads.distance(writes) - 0.5_f64.sqrt()).abs() < 1e-12);
         assert_eq!(Mix::mean([(1.0, reads), (3.0, writes)]), Some(Mix::of_reads(0.25)));

@@ -10,152 +10,154 @@ use serde::Serialize;
 use super::Origin;
 use crate::trace::{Ending, Trace};
 
-/// The advice.
+/// The advice for a trace, as it is written as JSON and shown as text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// In one sentence.
+    /// The advice in one sentence.
     pub advice: String,
-    /// Whether a shape meets the deadline.
+    /// True if at least one shape meets the deadline.
     pub meets_deadline: bool,
-    /// The time that is asked for.
+    /// Deadline of the job, in seconds.
     pub deadline_s: f64,
-    /// By how much the fastest shape misses it.
+    /// Time by which the fastest shape exceeds the deadline, in seconds; `None` if a shape meets it.
     pub missed_by_s: Option<f64>,
-    /// What shapes are ordered by: `price`, or `processors, then memory` without prices.
+    /// Criterion by which shapes are ordered: `price`, or `processors, then memory` without prices.
     pub ordered_by: &'static str,
-    /// The advised shape; without one that meets the deadline, the fastest.
+    /// The advised shape: the cheapest that meets the deadline, or the fastest if no shape meets it.
     pub advised: Report,
-    /// The advised shape, phase by phase.
+    /// Prediction for the advised shape, phase by phase.
     pub phases: Vec<PhaseReport>,
-    /// Why not the shapes one step away.
+    /// The shapes one step away from the advised one, each with the reason why it is not advised.
     pub neighbours: Vec<NeighbourReport>,
-    /// What even shards would change, if they would.
+    /// The better shape that evenly filled shards would allow; `None` if even shards would not improve the advice.
     pub uneven: Option<UnevenReport>,
-    /// The shapes that no other beats in time and cost, the fastest first.
+    /// The Pareto front: the shapes that no other shape beats in time and cost, the fastest first.
     pub front: Vec<Report>,
-    /// All shapes.
+    /// All shapes of the grid.
     pub shapes: Vec<Report>,
-    /// Whose costs they are.
+    /// Origin of the costs in words: the file and the machine.
     pub costs_from: String,
-    /// Reads of the trace.
+    /// Number of reads in the trace.
     pub reads: u64,
-    /// What a cache without a limit would hold at the end.
+    /// Bytes that an unlimited cache would hold at the end of the job.
     pub distinct_bytes: u64,
-    /// What should be known of the advice.
+    /// Assumptions and limits of the advice, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A shape by its values.
+/// A shape, written as plain values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShapeReport {
-    /// In words.
+    /// The shape in words.
     pub name: String,
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Members of each.
+    /// Number of members per shard.
     pub replicas: u32,
-    /// Bytes of the cache; 0: none.
+    /// Size of the cache, in bytes; 0: no cache.
     pub cache_bytes: u64,
-    /// `worker` or `router`.
+    /// Location of the cache: `worker` or `router`.
     pub cache_at: &'static str,
-    /// `primary` or `nearest`.
+    /// Read preference: `primary` or `nearest`.
     pub reads: &'static str,
 }
 
-/// A shape with what it is expected to do.
+/// A shape and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The shape.
     #[serde(flatten)]
     pub shape: ShapeReport,
-    /// The job's time.
+    /// Predicted time of the job, in seconds.
     pub time_s: f64,
-    /// Where the errors of the costs are known, for the front and the advised shape: the time's interval of 95 %.
+    /// 95 % interval of the job's time, in seconds: lower and upper end. Set only where the errors of the costs are
+    /// known, and only for the front and the advised shape.
     pub interval_s: Option<[f64; 2]>,
-    /// The price of an hour.
+    /// Price per hour, in the currency of the given prices; `None` without prices.
     pub price_hour: Option<f64>,
-    /// The price of the job's time.
+    /// Price of one run of the job, in the currency of the given prices; `None` without prices.
     pub price_job: Option<f64>,
-    /// Processors of all stations.
+    /// Number of provisioned processors, over all stations.
     pub processors: f64,
-    /// Memory of database servers and cache.
+    /// Provisioned memory of the database servers and the cache, in bytes.
     pub memory_bytes: f64,
-    /// The share of reads that the cache answers.
+    /// Share of the reads that the cache answers, from 0 to 1.
     pub hit_ratio: f64,
-    /// Bytes of entries in the cache at the end.
+    /// Bytes of entries in the cache at the end of the job.
     pub cache_held_bytes: u64,
-    /// Busy processors of a database server, over all of them and the job.
+    /// Busy processors of one database server: the average over all servers and the whole job.
     pub database_cpu_average: f64,
-    /// Busy processors of the busiest one in its busiest phase.
+    /// Busy processors of the busiest database server in its busiest phase.
     pub database_cpu_max: f64,
-    /// Busy processors of the client.
+    /// Busy processors of the client, on average over the job.
     pub client_cpu_average: f64,
-    /// Busy processors of the cache.
+    /// Busy processors of the cache, on average over the job.
     pub cache_cpu_average: f64,
-    /// Busy processors of the router.
+    /// Busy processors of the router, on average over the job.
     pub router_cpu_average: f64,
-    /// Memory of one database server, by shard.
+    /// Memory of one database server of each shard, in bytes.
     pub member_bytes: Vec<f64>,
-    /// `client`, `cache`, `router`, `shard 1` …, or `workers`.
+    /// The station that bounds most of the job's time: `client`, `cache`, `router`, `shard 1` …, or `workers`.
     pub bottleneck: String,
 }
 
-/// A phase.
+/// The prediction for one phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PhaseReport {
-    /// Its time.
+    /// Time of the phase, in seconds.
     pub time_s: f64,
-    /// Keys that it reads.
+    /// Number of keys that the phase reads.
     pub keys: u64,
-    /// Keys that the cache answers.
+    /// Expected number of keys that the cache answers.
     pub hits: f64,
-    /// The station that bounds it.
+    /// Name of the station that bounds the phase.
     pub bottleneck: String,
-    /// By station.
+    /// The prediction for each station of the phase.
     pub stations: Vec<StationReport>,
 }
 
-/// A station in a phase.
+/// The prediction for one station in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StationReport {
-    /// Its name.
+    /// Name of the station.
     pub station: String,
-    /// The time of a batch there, waiting included.
+    /// Response time of a batch at the station, queueing included, in seconds.
     pub response_s: f64,
-    /// The share of its processors that is busy.
+    /// Mean share of the station's processors that is busy, from 0 to 1.
     pub utilisation: f64,
 }
 
-/// A shape one step from the advised one.
+/// A shape one step away from the advised one on the grid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NeighbourReport {
     /// The shape.
     #[serde(flatten)]
     pub shape: ShapeReport,
-    /// Its time.
+    /// Predicted time of the job with this shape, in seconds.
     pub time_s: f64,
-    /// Why not.
+    /// The reason why the shape is not advised.
     pub because: String,
 }
 
-/// That uneven shards are the cause.
+/// The effect of uneven shards on the advice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UnevenReport {
-    /// The shape that even shards would make the better one.
+    /// The shape that would be advised if its shards were even.
     #[serde(flatten)]
     pub shape: ShapeReport,
-    /// Its time as it is.
+    /// Time of the job on this shape with the present shares, in seconds.
     pub uneven_s: f64,
-    /// Its time with even shards.
+    /// Time of the job on this shape with even shards, in seconds.
     pub even_s: f64,
-    /// The share of keys of its largest shard.
+    /// Share of the keys on the largest shard, from 0 to 1.
     pub largest: f64,
-    /// What that would bring.
+    /// The gain from even shards, as a sentence.
     pub because: String,
-    /// The command that makes them even.
+    /// The command that makes the shards even; `None` until the caller sets it.
     pub command: Option<String>,
 }
 
+/// Builds the report of a plan.
 pub(super) fn report(
     question: &Question<'_>,
     plan: &Plan,
@@ -205,6 +207,8 @@ pub(super) fn report(
     }
 }
 
+/// Builds the report of a candidate. `with_interval` adds the 95 % interval of the time if the errors of the costs are
+/// known.
 fn shape_report(
     question: &Question<'_>,
     origin: &Origin,
@@ -239,6 +243,7 @@ fn shape_report(
     }
 }
 
+/// Builds the report of a phase.
 fn phase(phase: &decided::PhaseTime) -> PhaseReport {
     let at = |at: &decided::AtStation| StationReport {
         station: station(at.station),
@@ -254,6 +259,7 @@ fn phase(phase: &decided::PhaseTime) -> PhaseReport {
     }
 }
 
+/// Builds the report of a shape.
 fn shape(shape: Shape) -> ShapeReport {
     ShapeReport {
         name: shape.to_string(),
@@ -271,6 +277,7 @@ fn shape(shape: Shape) -> ShapeReport {
     }
 }
 
+/// Returns the report's name of a station; shards are numbered from 1.
 fn station(station: Station) -> String {
     match station {
         Station::Client => "client".into(),
@@ -281,7 +288,7 @@ fn station(station: Station) -> String {
     }
 }
 
-/// What should be known of the advice.
+/// Returns the assumptions and limits of the advice, one sentence each.
 fn notes(question: &Question<'_>, plan: &Plan, origin: &Origin, trace: &Trace) -> Vec<String> {
     let mut notes = Vec::new();
     if !origin.is_own {

@@ -1,11 +1,12 @@
 //! The cache: Redis, with the raw document of each key.
 //!
-//! An entry's name is the namespace, a zero byte, and the key's identity, so collections do not mix, and the cache of a
-//! worker and one beside the router share their entries. Its value is the document as the collection has it.
+//! An entry's name is the namespace, a zero byte, and the key's identity. So collections do not share names, while the
+//! cache of a worker and that of a proxy at the router share their entries. Its value is the document as the collection
+//! has it.
 //!
-//! Invariants: a value is used only if it is one whole document of the asked `_id`; a cache that fails is not asked again
-//! by this process, and the work goes on without it, unless it is required. Nothing tells the cache that a document has
-//! changed: a time to live bounds how old an entry gets.
+//! Invariants: a value is used only if it is exactly one document of the requested `_id`; after a cache has failed,
+//! this process does not use it again, and continues without it, unless it is required. The cache is not notified of
+//! changes to a document: a time to live bounds the age of an entry.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,69 +19,76 @@ use super::error::{Error, Result};
 use super::key::{Key, identity_of_document, whole_document};
 use super::source::Namespace;
 
-/// Time in which the cache has to take a connection.
+/// Maximum time to connect to the cache.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Time in which it has to answer.
+/// Maximum time for a reply of the cache.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How a cache is used.
+/// Options of a cache.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `redis://[user:password@]host:port[/db]`.
+    /// Address of the cache: `redis://[user:password@]host:port[/db]`.
     pub uri: String,
-    /// Without it nothing goes on.
+    /// True if a failure of the cache is an error; otherwise the work continues without the cache.
     pub is_required: bool,
-    /// The time to live of entries, in seconds; for ever without one.
+    /// Time to live of the entries, in seconds; `None`: they do not expire.
     pub ttl_s: Option<u32>,
 }
 
-/// A cache, for as long as it answers.
+/// A connection to a cache; after the first failure it is not used any more.
 #[derive(Clone, Debug)]
 pub struct Cache {
+    /// The connection; `None` if it could not be opened.
     connection: Option<MultiplexedConnection>,
+    /// The beginning of all entry names: the namespace and a zero byte.
     prefix: Vec<u8>,
+    /// Address of the cache, without a password.
     address: String,
+    /// True if a failure of the cache is an error.
     is_required: bool,
+    /// Time to live of the entries, in seconds; `None`: they do not expire.
     ttl_s: Option<u32>,
+    /// The first failure, shared by all clones; unset while the cache is used.
     failure: Arc<OnceLock<String>>,
 }
 
-/// A cached value.
+/// The result of a lookup in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The document.
+    /// The document, as BSON.
     Document(Vec<u8>),
-    /// There is none.
+    /// The cache has no entry of the key.
     Nothing,
-    /// A value that is torn, or another document's.
+    /// The entry's value is truncated, or another document's.
     Refused,
 }
 
-/// What a cache holds, as it says itself.
+/// Statistics of a cache, as the server reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
-    /// Its entries (`DBSIZE`), those of others included.
+    /// Number of entries (`DBSIZE`), those of other users included.
     pub entries: u64,
-    /// Its memory in use (`used_memory`), in bytes.
+    /// Memory in use (`used_memory`), in bytes.
     pub used_bytes: u64,
-    /// Its limit; 0 without one.
+    /// Memory limit (`maxmemory`), in bytes; 0: no limit.
     pub limit_bytes: u64,
-    /// Entries that it has evicted since its start.
+    /// Number of entries that were evicted since the server's start.
     pub evicted: u64,
 }
 
 impl Cache {
-    /// Connects. A cache that is not there is used as one that died, unless it is required.
+    /// Connects to a cache. A cache that does not reply is treated as failed, unless it is required.
     ///
     /// # Errors
-    /// The address cannot be read; or it is required and does not answer.
+    /// The address is invalid; or the cache is required and does not reply.
+    #[crate::boxed]
     pub async fn connect(options: &Options, namespace: &Namespace) -> Result<Self> {
         let client = redis::Client::open(&*options.uri).map_err(|error| {
             Error::Usage(format!(
                 "the cache's address cannot be read ({error}); write redis://HOST:PORT"
             ))
         })?;
-        // Without the password, which the address may have.
+        // The address is stored without the password that the URI may have.
         let address = client.get_connection_info().addr().to_string();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_MAX))
@@ -101,17 +109,18 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Why it is no longer asked; `None` while it is.
+    /// Returns the failure after which the cache is not used; `None` while it is used.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
+    /// Returns the connection; `None` after a failure.
     fn living(&self) -> Option<MultiplexedConnection> {
         self.connection.clone().filter(|_| self.failure().is_none())
     }
 
-    /// Notes that it failed, and says it once.
+    /// Stores the first failure and logs it once; if the cache is required, returns the error.
     fn fail(&self, cause: &RedisError) -> Result<()> {
         let (cache, cause) = (self.address.clone(), cause.to_string());
         if self.is_required {
@@ -123,14 +132,16 @@ impl Cache {
         Ok(())
     }
 
+    /// Returns the name of an entry.
     fn name(&self, identity: &[u8]) -> Vec<u8> {
         [&self.prefix, identity].concat()
     }
 
-    /// What it has of these identities, by one MGET; nothing of any after it failed.
+    /// Looks up the documents of these identities by one MGET. After a failure, all results are [`Found::Nothing`].
     ///
     /// # Errors
-    /// It failed, and is required.
+    /// The cache failed, and is required.
+    #[crate::boxed]
     pub async fn get(&self, identities: &[&[u8]]) -> Result<Vec<Found>> {
         let none = || identities.iter().map(|_| Found::Nothing).collect();
         let Some(mut connection) = self.living().filter(|_| !identities.is_empty()) else {
@@ -158,11 +169,13 @@ impl Cache {
         }
     }
 
-    /// Puts documents in, by one pipeline of SETs, and returns how many it took. One that it refuses (its memory is full,
-    /// and its policy evicts nothing) is no failure.
+    /// Stores documents by one pipeline of SETs, and returns the number that the cache accepted. A document that it
+    /// rejects (its memory is full, and its policy evicts nothing) is not a failure. An entry is the identity of a key
+    /// and its document.
     ///
     /// # Errors
-    /// It failed, and is required.
+    /// The cache failed, and is required.
+    #[crate::boxed]
     pub async fn set(&self, entries: &[(&[u8], &[u8])]) -> Result<u64> {
         let Some(mut connection) = self.living().filter(|_| !entries.is_empty()) else {
             return Ok(0);
@@ -185,10 +198,11 @@ impl Cache {
         }
     }
 
-    /// What it holds; `None` after it failed.
+    /// Returns the statistics of the cache; `None` after a failure.
     ///
     /// # Errors
-    /// It failed, and is required.
+    /// The cache failed, and is required.
+    #[crate::boxed]
     pub async fn held(&self) -> Result<Option<Held>> {
         let Some(mut connection) = self.living() else { return Ok(None) };
         let entries = redis::cmd("DBSIZE").query_async::<u64>(&mut connection).await;
@@ -211,13 +225,14 @@ impl Cache {
         }
     }
 
-    /// The name of a key's entry.
+    /// Returns the name of a key's entry.
     #[must_use]
     pub fn entry(namespace: &Namespace, key: &Key) -> Vec<u8> {
         [namespace.to_string().as_bytes(), &[0], key.identity()].concat()
     }
 }
 
+/// Checks that a value is exactly one document of the requested `_id`.
 fn checked(value: Option<Vec<u8>>, identity: &[u8]) -> Found {
     let Some(value) = value else { return Found::Nothing };
     let own = whole_document(&value).and_then(identity_of_document);

@@ -1,11 +1,12 @@
 //! The next key: drawn from all keys of the collection by the SHA-256 of a document.
 //!
-//! The hash is of the whole document, its BSON as the collection has it: `sha256(document)`, as one big-endian integer,
-//! modulo the number of keys, is a *rank*; in Python `int.from_bytes(sha256(raw).digest(), "big") % n`. A rank names a
-//! key: itself where the `_id`s are `0..n`, or a line of a list.
+//! The hash covers the whole document, its BSON as the collection has it: `sha256(document)`, as one big-endian
+//! integer, modulo the number of keys, is a *rank*; in Python `int.from_bytes(sha256(raw).digest(), "big") % n`. A rank
+//! identifies a key: the rank itself if the `_id`s are `0..n`, or a line of a list.
 //!
-//! For a Zipf distribution of shape s the first 53 bits of the hash are a number u in [0, 1), and the popularity drawn is
-//! the least k with H(k) ≥ u · H(n), H(k) = Σ_{i ≤ k} i^-s. A fixed permutation scatters popular keys over all ranks.
+//! For a Zipf distribution of shape s, the first 53 bits of the hash are a number u in [0, 1), and the popularity drawn
+//! is the least k with H(k) ≥ u · H(n), where H(k) = Σ_{i ≤ k} i^-s. A fixed permutation scatters popular keys over all
+//! ranks.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,25 +19,25 @@ use super::Job;
 use super::error::{Error, Result};
 use super::key::Key;
 
-/// Most keys of a list, which is held in memory.
+/// Maximum number of keys in a list, which is held in memory.
 const LISTED_MAX: usize = 50_000_000;
-/// Chosen once: another one makes other keys popular.
+/// Seed of the permutation that scatters popular keys. Another seed would make other keys popular.
 const SCATTER_SEED: u64 = 0x1a6;
 
 /// All keys of a collection, by rank.
 #[derive(Clone, Debug)]
 pub enum Keys {
-    /// The integers from 0 up to, not including, this one.
+    /// The integers from 0 up to, but not including, this number.
     Numbers(u64),
-    /// These, as they are written.
+    /// The keys of a list, as they are written in its file.
     Listed(Arc<Vec<String>>),
 }
 
 impl Keys {
-    /// Reads a list: one key a line.
+    /// Reads a list of keys, one per line.
     ///
     /// # Errors
-    /// The file cannot be read, is empty, or a line is no key.
+    /// The file cannot be read, is empty, has too many keys, or a line is not a key.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = |cause| Error::Read { what: path.display().to_string(), cause };
         let file = std::fs::File::open(path).map_err(failed)?;
@@ -57,7 +58,7 @@ impl Keys {
         Ok(Self::Listed(Arc::new(listed)))
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn count(&self) -> u64 {
         match self {
@@ -66,7 +67,7 @@ impl Keys {
         }
     }
 
-    /// The key of a rank below [`Keys::count`].
+    /// Returns the key of a rank below [`Keys::count`].
     #[must_use]
     pub fn key(&self, rank: u64) -> Key {
         match self {
@@ -77,7 +78,7 @@ impl Keys {
         }
     }
 
-    /// True if two ranks have the same key: a list may name one twice.
+    /// Returns true if two ranks have the same key: a list may contain a key twice.
     #[must_use]
     pub fn is_same(&self, one: u64, other: u64) -> bool {
         match self {
@@ -86,7 +87,7 @@ impl Keys {
         }
     }
 
-    /// Writes the key of a rank as it stands in a line, without the line's end.
+    /// Appends the key of a rank to `line` as it is written in the input, without a line break.
     pub fn write(&self, rank: u64, line: &mut Vec<u8>) {
         match self {
             Self::Numbers(_) => {
@@ -98,22 +99,25 @@ impl Keys {
     }
 }
 
+/// Converts a rank of a list into an index.
 fn place(rank: u64) -> usize {
     usize::try_from(rank).expect("a rank is below the length of a list in memory")
 }
 
-/// How the next key is drawn.
+/// The draw of the next key.
 #[derive(Clone, Debug)]
 pub struct Next {
+    /// All keys of the collection.
     keys: Keys,
+    /// The Zipf distribution and the permutation that scatters it; `None` for a uniform draw.
     zipf: Option<(Zipf, Permutation)>,
 }
 
 impl Next {
-    /// For a job; `shape` is that of the Zipf distribution.
+    /// Makes the draw of a job. `shape` is the shape of the Zipf distribution, used by [`Job::Zipf`] only.
     ///
     /// # Errors
-    /// There are no keys, more than integers of 63 bits, or the shape is not above 0 and at most 10.
+    /// There are no keys or more than 2^63 - 1; or the shape is not above 0 and at most 10.
     pub fn new(job: Job, keys: Keys, shape: f64) -> Result<Self> {
         let count = keys.count();
         if count == 0 || i64::try_from(count).is_err() {
@@ -133,13 +137,13 @@ impl Next {
         Ok(Self { keys, zipf })
     }
 
-    /// All keys.
+    /// Returns all keys of the collection.
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// The rank of the next key.
+    /// Returns the rank of the next key after a document.
     #[must_use]
     pub fn rank(&self, document: &[u8]) -> u64 {
         match &self.zipf {
@@ -154,7 +158,7 @@ impl Next {
     }
 }
 
-/// The SHA-256 of these bytes as an integer, modulo `count`.
+/// Returns the SHA-256 of these bytes as an integer, modulo `count`.
 ///
 /// # Panics
 /// If `count` is 0.
@@ -168,18 +172,21 @@ pub fn rank_of(document: &[u8], count: u64) -> u64 {
     })
 }
 
-/// The inverse of a Zipf distribution: its first sums exactly, the others by Euler and Maclaurin's formula, whose error is
-/// below 1e-12 there. It needs no memory for its n values.
+/// The inverse of a Zipf distribution's cumulative sum H(k): the first sums exactly, the others by the Euler–Maclaurin
+/// formula, whose error is below 1e-12 there. It needs no memory for its n values.
 #[derive(Clone, Debug)]
 struct Zipf {
+    /// Number of values, n.
     count: u64,
+    /// Shape of the distribution, s.
     shape: f64,
     /// H(1), H(2), … up to [`EXACT`].
     sums: Vec<f64>,
+    /// H(n).
     total: f64,
 }
 
-/// So many sums are added up one by one.
+/// Number of sums that are computed term by term.
 const EXACT: u64 = 1_024;
 
 impl Zipf {
@@ -194,7 +201,7 @@ impl Zipf {
         zipf
     }
 
-    /// H(k).
+    /// Returns H(k).
     fn sum(&self, k: u64) -> f64 {
         if let Some(sum) = usize::try_from(k - 1).ok().and_then(|at| self.sums.get(at)) {
             return *sum;
@@ -210,7 +217,7 @@ impl Zipf {
         self.sums[self.sums.len() - 1] + integral + ends + (slope(k) - slope(m)) / 12.0
     }
 
-    /// The least k with H(k) ≥ unit · H(n); from 1 on.
+    /// Returns the least k with H(k) ≥ unit · H(n); from 1 on.
     fn popularity(&self, unit: f64) -> u64 {
         let wanted = unit * self.total;
         let (mut below, mut enough) = (0, self.count);

@@ -1,4 +1,5 @@
-//! One batch: what the cache has of it, the rest from the collection, and that into the cache.
+//! The read of one batch: documents come from the cache, the missing ones from the collection, and these are stored in
+//! the cache.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -10,24 +11,24 @@ use super::error::{Error, Result};
 use super::key::{Key, identity_of_document};
 use super::source::Source;
 
-/// What was read.
+/// Counts of the reads of one or more batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Different keys of each batch.
+    /// Number of keys, repeated ones in a batch counted once.
     pub keys: u64,
-    /// Those that the cache had.
+    /// Number of these keys that the cache had.
     pub hits: u64,
-    /// Those that the collection was asked for.
+    /// Number of these keys that were read from the collection.
     pub misses: u64,
-    /// Misses of which there is no document.
+    /// Number of misses without a document.
     pub missing: u64,
-    /// Cached values that were torn or another document's; they are misses too.
+    /// Number of cached values that were truncated or another document's; they count as misses too.
     pub refused: u64,
-    /// Documents that the cache did not take, because it is full or has failed.
+    /// Number of documents that the cache did not accept, because it is full or has failed.
     pub not_cached: u64,
-    /// The documents' bytes.
+    /// Total size of the documents, in bytes.
     pub document_bytes: u64,
-    /// Batches that the collection was asked for.
+    /// Number of requests to the collection.
     pub requests: u64,
 }
 
@@ -47,57 +48,61 @@ impl AddAssign for Counts {
 /// The documents of a batch.
 #[derive(Debug)]
 pub struct Fetched {
+    /// The document of each distinct key, as BSON; `None` if there is none.
     documents: Vec<Option<Vec<u8>>>,
-    /// The place of each key's document: a key that comes twice is fetched once.
+    /// Index in `documents` of each key of the batch: a repeated key is fetched once.
     places: Vec<usize>,
-    /// What was read for it.
+    /// Counts of the reads of the batch.
     pub counts: Counts,
 }
 
 impl Fetched {
-    /// The document of the key at `index` of the batch, as BSON; `None` if there is none.
+    /// Returns the document of the key at `index` of the batch, as BSON; `None` if there is none.
     #[must_use]
     pub fn document(&self, index: usize) -> Option<&[u8]> {
         self.documents[self.places[index]].as_deref()
     }
 }
 
-/// Reads through the cache, if there is one.
+/// Reads batches through the cache, if there is one.
 #[derive(Clone, Debug)]
 pub struct Fetcher {
+    /// The collection.
     source: Source,
+    /// The cache; `None` without one.
     cache: Option<Cache>,
 }
 
 impl Fetcher {
-    /// Reads from `source`, through `cache`.
+    /// Makes a fetcher that reads from `source` through `cache`.
     #[must_use]
     pub fn new(source: Source, cache: Option<Cache>) -> Self {
         Self { source, cache }
     }
 
-    /// The same, whose reads of the collection say that they are of this phase (from 0 on).
+    /// Returns the same fetcher with a comment on its reads of the collection that names this phase (from 0 on).
     #[must_use]
     pub fn in_phase(&self, phase: u32) -> Self {
         Self { source: self.source.in_phase(phase), cache: self.cache.clone() }
     }
 
-    /// The cache, if there is one.
+    /// Returns the cache; `None` without one.
     #[must_use]
     pub fn cache(&self) -> Option<&Cache> {
         self.cache.as_ref()
     }
 
-    /// The collection.
+    /// Returns the collection.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Fetches a batch.
+    /// Fetches the documents of a batch.
     ///
     /// # Errors
-    /// The collection's, the cache's if it is required, [`Error::Unasked`] and [`Error::Twice`].
+    /// An error of the collection, or of the cache if it is required; [`Error::Unasked`] and [`Error::Twice`].
+    #[crate::boxed]
     pub async fn fetch(&self, keys: &[Key]) -> Result<Fetched> {
         let mut place_of: HashMap<&[u8], usize> = HashMap::with_capacity(keys.len());
         let mut different: Vec<&Key> = Vec::with_capacity(keys.len());
@@ -153,6 +158,7 @@ impl Fetcher {
         Ok(Fetched { documents, places, counts })
     }
 
+    /// Makes the error for a document whose `_id` was not requested.
     fn unasked(&self, document: &bson::RawDocument) -> Error {
         let id = document.get("_id").ok().flatten();
         Error::Unasked {

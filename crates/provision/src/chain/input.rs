@@ -1,4 +1,4 @@
-//! Lines of the input, one at a time, each of bounded length.
+//! Reader of the input: one line at a time, each of bounded length.
 
 use std::io::{BufRead, Read as _};
 
@@ -9,17 +9,20 @@ use super::key::LINE_BYTES_MAX;
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: R,
+    /// The current line.
     line: Vec<u8>,
+    /// Number of lines read so far.
     number: u64,
 }
 
 impl<R: BufRead> Lines<R> {
+    /// Makes a reader of the lines of `input`.
     pub(super) fn of(input: R) -> Self {
         Self { input, line: Vec::new(), number: 0 }
     }
 
-    /// The next line, with its number from 1 on, without its end and without the tab at its end that Hadoop adds to a
-    /// line of a key alone; `None` at the end of the input.
+    /// Reads the next line. Returns its number, from 1 on, and its text without the line break and without a final tab,
+    /// which Hadoop appends to a key without a value. Returns `None` at the end of the input.
     pub(super) fn next(&mut self) -> Result<Option<(u64, &str)>> {
         self.line.clear();
         let mut bounded = (&mut self.input).take(LINE_BYTES_MAX as u64 + 1);
@@ -35,7 +38,7 @@ impl<R: BufRead> Lines<R> {
             None if read > LINE_BYTES_MAX => {
                 Err(wrong(format!("it is longer than {LINE_BYTES_MAX} bytes")))
             }
-            // A last line may lack its end.
+            // The last line may lack a line break.
             Some(_) | None => {
                 self.line.pop_if(|last| *last == b'\t');
                 let text = std::str::from_utf8(&self.line);

@@ -1,36 +1,39 @@
 //! A key: the `_id` of a document, and its identity.
 //!
-//! The server takes numbers of different types for the same `_id` if they have the same value, so the bytes of a value do
-//! not identify it. Invariant: two values with the same identity are the same `_id` to the server. (Numbers that are no
-//! integers within 64 bits are told apart by their type as well; a document whose `_id` has another type than its key
-//! is then an error, [`super::Error::Unasked`], and never taken for another.)
+//! The server treats numbers of different types as the same `_id` if their values are equal, so the bytes of a value do
+//! not identify it. Invariant: two values with the same identity are the same `_id` to the server. (The identities of
+//! numbers that are not integers within 64 bits also include the type. A document whose `_id` has another type than its
+//! key is then an error, [`super::Error::Unasked`], and never mistaken for another document.)
 
 use std::fmt;
 
 use bson::raw::cstr;
 use bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-/// The longest line that is a key; an `_id` may be as large as its document, but none is read as that.
+/// Maximum length of a line with a key, in bytes. An `_id` may be as large as its document, but larger ones are not
+/// supported here.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// The `_id` of a document.
 #[derive(Clone, Debug)]
 pub struct Key {
+    /// The `_id` as a BSON value.
     value: Bson,
+    /// Bytes that are equal for equal `_id`s.
     identity: Vec<u8>,
 }
 
 impl Key {
-    /// A key that is an integer.
+    /// Makes a key of an integer.
     #[must_use]
     pub fn of_number(number: i64) -> Self {
         Self { value: Bson::Int64(number), identity: number_identity(number) }
     }
 
-    /// Reads a key: a decimal integer, or a JSON value of extended JSON: `"text"`, `{"$oid": "…"}`, `{"$uuid": "…"}`.
+    /// Parses a key: a decimal integer, or a value of Extended JSON: `"text"`, `{"$oid": "…"}`, `{"$uuid": "…"}`.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// A description of the problem.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(number) = text.parse::<i64>() {
             return Ok(Self::of_number(number));
@@ -46,7 +49,7 @@ impl Key {
         }
     }
 
-    /// A key that is this value; none if that cannot be an `_id`.
+    /// Makes a key of a value; `None` if the value cannot be an `_id`.
     #[must_use]
     pub fn of(value: Bson) -> Option<Self> {
         let raw = RawBson::try_from(value.clone()).ok()?;
@@ -54,13 +57,13 @@ impl Key {
         Some(Self { value, identity })
     }
 
-    /// The value, as it is asked for.
+    /// Returns the value, as it is sent to the server.
     #[must_use]
     pub fn value(&self) -> &Bson {
         &self.value
     }
 
-    /// Bytes that stand for the `_id`, whatever type its number has.
+    /// Returns the identity of the `_id`: the same bytes for equal numbers of different types.
     #[must_use]
     pub fn identity(&self) -> &[u8] {
         &self.identity
@@ -73,20 +76,20 @@ impl fmt::Display for Key {
     }
 }
 
-/// The identity of a document's `_id`; `None` if it has none, or is no document.
+/// Returns the identity of a document's `_id`; `None` if the document has none, or is malformed.
 #[must_use]
 pub fn identity_of_document(document: &RawDocument) -> Option<Vec<u8>> {
     identity(document.get("_id").ok()??)
 }
 
-/// The document in these bytes, if they are one to their end.
+/// Returns the bytes as a document; `None` if they are not exactly one valid document.
 #[must_use]
 pub fn whole_document(bytes: &[u8]) -> Option<&RawDocument> {
     let document = RawDocument::from_bytes(bytes).ok()?;
     document.iter().all(|field| field.is_ok()).then_some(document)
 }
 
-/// The identity of a value; `None` for bytes that are none.
+/// Returns the identity of a value; `None` if its bytes are malformed.
 #[must_use]
 pub fn identity(value: RawBsonRef<'_>) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16);
@@ -94,14 +97,19 @@ pub fn identity(value: RawBsonRef<'_>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Returns the identity of an integer.
 fn number_identity(number: i64) -> Vec<u8> {
     [&[INTEGER][..], &number.to_le_bytes()].concat()
 }
 
+/// First byte of the identity of an integer.
 const INTEGER: u8 = b'i';
+/// First byte of the identity of a document.
 const DOCUMENT: u8 = b'o';
+/// First byte of the identity of any other value.
 const OTHER: u8 = b'v';
 
+/// Appends the identity of a value to `bytes`; `None` if the value is malformed.
 fn write(value: RawBsonRef<'_>, bytes: &mut Vec<u8>) -> Option<()> {
     let integer = match value {
         RawBsonRef::Int32(number) => Some(i64::from(number)),
@@ -129,7 +137,8 @@ fn write(value: RawBsonRef<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         bytes.push(0);
         return Some(());
     }
-    // Any other value by its type and bytes: those of a document that has it alone, without length and end.
+    // Any other value by its type and bytes: encode a document with this value alone, and drop its length and
+    // terminator.
     let mut alone = RawDocumentBuf::new();
     alone.append(cstr!(""), value);
     let alone = alone.as_bytes();
@@ -138,6 +147,7 @@ fn write(value: RawBsonRef<'_>, bytes: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+/// Returns the integer that a double is equal to; `None` if it is a fraction or outside 64 bits.
 fn integer_of_double(number: f64) -> Option<i64> {
     const BOUND: f64 = 9_223_372_036_854_775_808.0; // 2^63
     let is_integer = number.fract() == 0.0 && (-BOUND..BOUND).contains(&number);
@@ -145,7 +155,8 @@ fn integer_of_double(number: f64) -> Option<i64> {
     is_integer.then_some(number as i64)
 }
 
-/// The integer that a decimal's text stands for: `-12`, `12.0`, `1.2E+3`.
+/// Parses the text of a decimal and returns the integer that it is equal to: `-12`, `12.0`, `1.2E+3`. Returns `None`
+/// for a fraction or a number outside 64 bits.
 fn integer_of_decimal(text: &str) -> Option<i64> {
     let (mantissa, exponent) = text.split_once(['E', 'e']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

@@ -1,8 +1,8 @@
-//! The map: keys in, the next keys out, in the same order.
+//! The map: it reads keys and writes the next keys, in the same order.
 //!
-//! A worker takes one batch at a time: it asks the cache, then the collection for the rest, puts that into the cache, and
-//! hashes each document. Batches may end in any order; their results are written in the order of the input, and reading
-//! ahead for that is bounded.
+//! A worker handles one batch at a time: it looks up the keys in the cache, reads the missing ones from the collection,
+//! stores these documents in the cache, and hashes each document. Batches may end in any order; their results are
+//! written in the order of the input, and the read-ahead for this is bounded.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -19,61 +19,61 @@ use super::input::Lines;
 use super::key::Key;
 use super::merkle;
 
-/// Batches that are held for each worker: under way, or finished and waiting for an earlier one.
+/// Maximum number of batches per worker that are in flight, or finished and waiting for an earlier one.
 const HELD: usize = 4;
-/// Batches that are read ahead.
+/// Number of batches that are read ahead.
 const READ_AHEAD: usize = 2;
 
-/// How a map works.
+/// Options of a map.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Keys of a batch.
+    /// Number of keys in a batch.
     pub batch: usize,
-    /// Batches under way at once.
+    /// Number of batches in flight at once.
     pub workers: usize,
-    /// What becomes of a key without a document.
+    /// Treatment of a key without a document.
     pub missing: Missing,
 }
 
-/// What becomes of a key without a document.
+/// Treatment of a key without a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It ends the map.
+    /// The map ends with an error.
     Fails,
-    /// It has no result, and is counted.
+    /// The key has no result, and is counted.
     Skipped,
 }
 
 impl Options {
-    /// The most keys of a batch.
+    /// Maximum number of keys in a batch.
     pub const BATCH_MAX: usize = 100_000;
-    /// The most batches under way.
+    /// Maximum number of batches in flight.
     pub const WORKERS_MAX: usize = 256;
 }
 
-/// What a map makes of documents.
+/// The computation of a map on its documents.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// The next keys.
+    /// Draws the next keys.
     Draw(Next),
-    /// Leaves of a Merkle tree; lines are `INDEX<TAB>KEY`.
+    /// Computes the leaves of a Merkle tree; the lines of the input are `INDEX<TAB>KEY`.
     Leaves,
 }
 
-/// Keys that are read at once.
+/// Keys that are read together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
-    /// The keys.
+    /// The keys, in the order of the input.
     pub(super) keys: Vec<Key>,
-    /// Their indexes, where those are needed.
+    /// Indexes of the keys as leaves of a Merkle tree; empty for another computation.
     pub(super) indexes: Vec<u64>,
 }
 
-/// Reads keys from `input`, and writes a line for each to `output`.
+/// Reads keys from `input`, and writes a line for each to `output`. Returns the counts of all batches.
 ///
 /// # Errors
-/// A line that is no key, a key without a document (unless it is skipped), the collection's errors, the output's. What
-/// was written before is correct, and not all.
+/// A line that is not a key, a key without a document (unless it is skipped), an error of the collection or of the
+/// output. The lines written before the error are correct, but incomplete.
 pub async fn map<R, W>(
     input: R,
     output: &mut W,
@@ -107,12 +107,12 @@ where
         counts += read;
     }
     output.flush().map_err(Error::Write)?;
-    // It has ended: its channel is closed. A panic of it must not look like the end of the input.
+    // The reader has ended, since its channel is closed. Its panic must not look like the end of the input.
     reading.await.map_err(|error| Error::Task(error.to_string()))?;
     Ok(counts)
 }
 
-/// Reads batches until the input ends or the map has.
+/// Reads batches until the input or the map ends.
 fn read<R: BufRead>(input: R, size: usize, is_indexed: bool, sender: &mpsc::Sender<Result<Batch>>) {
     let mut lines = Lines::of(input);
     let mut batch = Batch::default();
@@ -141,6 +141,7 @@ fn read<R: BufRead>(input: R, size: usize, is_indexed: bool, sender: &mpsc::Send
     }
 }
 
+/// Parses the next line into a key and, if `is_indexed`, its index; `None` at the end of the input.
 fn next_key<R: BufRead>(
     lines: &mut Lines<R>,
     is_indexed: bool,
@@ -162,6 +163,7 @@ fn next_key<R: BufRead>(
     Ok(Some((index, key)))
 }
 
+/// Returns the lines of output for a batch.
 fn lines(work: &Work, batch: &Batch, fetched: &Fetched) -> Vec<u8> {
     let mut lines = Vec::new();
     for at in 0..batch.keys.len() {
@@ -179,7 +181,7 @@ fn lines(work: &Work, batch: &Batch, fetched: &Fetched) -> Vec<u8> {
     lines
 }
 
-/// What `make` makes of each batch, in the order of the batches.
+/// Fetches each batch and applies `make` to it. Returns the results in the order of the batches.
 pub(super) fn ordered<T: Send + 'static>(
     batches: impl Stream<Item = Result<Batch>>,
     fetcher: &Fetcher,
@@ -210,10 +212,11 @@ pub(super) fn ordered<T: Send + 'static>(
     begun.buffered(workers * HELD)
 }
 
-/// The map of a tree's further levels, which fetches nothing: `INDEX<TAB>HASH` in, what the reduce needs out.
+/// Runs the map of a Merkle tree's further levels, which fetches nothing: it reads `INDEX<TAB>HASH` and writes the
+/// input of the reduce. Returns the number of nodes.
 ///
 /// # Errors
-/// A line that is no node, and the output's errors.
+/// A line that is not a node, or an error of the output.
 pub fn map_nodes<R: BufRead, W: Write>(input: R, output: &mut W) -> Result<u64> {
     let mut lines = Lines::of(input);
     let (mut nodes, mut made) = (0, Vec::new());

@@ -1,57 +1,57 @@
 //! The Merkle tree of §4.3: a binary tree of SHA-256 hashes over documents, computed level by level.
 //!
 //! A leaf is `H(document)`, of its BSON as the collection has it; a node is `H(left ‖ right)`, of the 64 bytes of its
-//! children's hashes. A last node without a sibling is promoted unchanged. Leaves are numbered from 0 in the order of the
-//! keys, so level L has ⌈n / 2^L⌉ nodes, and ⌈log2 n⌉ levels lead to the root (one, if there is one leaf).
+//! children's hashes. A last node without a sibling is promoted unchanged. Leaves are numbered from 0 in the order of
+//! the keys, so level L has ⌈n / 2^L⌉ nodes, and the root is at level ⌈log2 n⌉ (level 1 for a single leaf).
 //!
-//! As a chained job: a map writes for each node its parent, its side, and its hash; a reduce combines what has the same
-//! parent. A line is `PARENT<TAB>SIDE HASH`, PARENT padded to equal width, so that the order of bytes is that of
-//! numbers; a reduce writes `INDEX<TAB>HASH`, which is the input of the next level's map.
+//! As a chained job: a map writes for each node its parent, its side, and its hash; a reduce combines the nodes with
+//! the same parent. A line is `PARENT<TAB>SIDE HASH`, with PARENT padded to equal width, so that the order of bytes is
+//! that of numbers; a reduce writes `INDEX<TAB>HASH`, which is the input of the next level's map.
 
 use std::io::Write as _;
 
 use sha2::{Digest, Sha256};
 
-/// A hash.
+/// A SHA-256 hash.
 pub type Hash = [u8; 32];
 
-/// The width of a padded index.
+/// Width of a padded index, in decimal digits.
 const INDEX_DIGITS: usize = 12;
-/// The most leaves, whose indexes fit that width.
+/// Maximum number of leaves, given by the width of an index.
 pub const LEAVES_MAX: u64 = 1_000_000_000_000;
 
-/// The hash of a document.
+/// Returns the hash of a document.
 #[must_use]
 pub fn leaf(document: &[u8]) -> Hash {
     Sha256::digest(document).into()
 }
 
-/// The hash over two.
+/// Returns the hash of the concatenation of two hashes.
 #[must_use]
 pub fn node(left: &Hash, right: &Hash) -> Hash {
     Sha256::new().chain_update(left).chain_update(right).finalize().into()
 }
 
-/// How many nodes a level has; the leaves are level 0.
+/// Returns the number of nodes of a level; the leaves are level 0.
 #[must_use]
 pub fn nodes(leaves: u64, level: u32) -> u64 {
     leaves.div_ceil(1_u64.checked_shl(level).unwrap_or(u64::MAX))
 }
 
-/// The next level's nodes.
+/// Computes the hashes of the next level.
 #[must_use]
 pub fn combine(level: &[Hash]) -> Vec<Hash> {
     let pairs = level.chunks(2);
     pairs.map(|pair| pair.get(1).map_or(pair[0], |right| node(&pair[0], right))).collect()
 }
 
-/// A hash as text.
+/// Returns a hash as 64 lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(hash: &Hash) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The hash in a text of 64 lower-case digits.
+/// Parses a hash of 64 lower-case hexadecimal digits; `None` for another text.
 #[must_use]
 pub fn from_hex(text: &str) -> Option<Hash> {
     let digits = text.as_bytes();
@@ -71,13 +71,14 @@ pub fn from_hex(text: &str) -> Option<Hash> {
     Some(hash)
 }
 
-/// Writes what a map says of the node at `index`, and ends the line.
+/// Writes the line of a map for the node at `index`.
 pub fn write_child(index: u64, hash: &Hash, lines: &mut Vec<u8>) {
     let (parent, side) = (index / 2, index % 2);
     writeln!(lines, "{parent:0INDEX_DIGITS$}\t{side} {}", hex(hash)).expect("into memory");
 }
 
-/// What a map says of a node: its parent, whether it is the right child, its hash.
+/// Parses a line of a map into the index of the parent, whether the node is the right child, and its hash; `None` for
+/// another text.
 #[must_use]
 pub fn read_child(line: &str) -> Option<(u64, bool, Hash)> {
     let (parent, rest) = line.split_once('\t')?;
@@ -90,12 +91,12 @@ pub fn read_child(line: &str) -> Option<(u64, bool, Hash)> {
     Some((parent.parse().ok()?, is_right, from_hex(hash)?))
 }
 
-/// Writes a node, and ends the line.
+/// Writes the line of a reduce for the node at `index`.
 pub fn write_node(index: u64, hash: &Hash, lines: &mut Vec<u8>) {
     writeln!(lines, "{index:0INDEX_DIGITS$}\t{}", hex(hash)).expect("into memory");
 }
 
-/// A node: its index, its hash.
+/// Parses a line of a reduce into the node's index and hash; `None` for another text.
 #[must_use]
 pub fn read_node(line: &str) -> Option<(u64, Hash)> {
     let (index, hash) = line.split_once('\t')?;

@@ -1,15 +1,15 @@
-//! The cache beside the router, as the paper concludes: a proxy that a job reads through as if it were the router.
+//! The cache at the router, as the paper concludes: a proxy that a job reads through as if it were the router.
 //!
-//! It answers `find {_id: {$in: […]}}` on one collection from the cache, asks the router for the rest, and puts what comes
-//! into the cache. Everything else passes unchanged: other conditions, projections, orders, sessions' transactions, reads
-//! that must see a certain time, other collections, all writes.
+//! The proxy answers `find {_id: {$in: […]}}` on one collection from the cache, requests the missing documents from the
+//! router, and stores them in the cache. It forwards everything else unchanged: other conditions, projections, orders,
+//! sessions' transactions, reads with a read concern other than `local`, other collections, all writes.
 //!
-//! Invariants: a connection is answered from the cache only after the router itself has answered such a find on it
-//! without an error, since it is there that a user is known and permitted, and never again after another log-in or a
-//! log-out; a reply has each document once.
+//! Invariants: a connection receives cached documents only after the router itself has answered such a find on it
+//! without an error, since the router checks the user and its rights, and no longer after another log-in or a log-out;
+//! a reply has each document once.
 //!
-//! It does not know of writes: the documents have to stay as they are while the cache has them, or a time to live bounds
-//! how old an answer may be.
+//! Writes do not invalidate cached documents: the documents have to stay unchanged while the cache has them, or a time
+//! to live bounds the age of a cached document.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,44 +30,45 @@ use super::key::{identity, identity_of_document};
 use super::source::{self, Namespace};
 use crate::wire::{self, Command, Handler, Message, Upstream};
 
-/// Cached documents of one reply; the router is asked for the rest. A reply has to fit a message with the router's part,
-/// which is at most 16 MB.
+/// Maximum total size of the cached documents in one reply, in bytes; the others are requested from the router. A reply
+/// with the router's part, which is at most 16 MB, has to fit into a message.
 const CACHED_BYTES_MAX: usize = 16 << 20;
 
-/// What a find may have beside its filter to be answered here.
+/// Fields of a find, besides its filter, with which the proxy may answer it.
 const HARMLESS: [&str; 7] =
     ["$db", "lsid", "$clusterTime", "$readPreference", "maxTimeMS", "comment", "batchSize"];
 
-/// Where the proxy is, and what is behind it.
+/// Settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The router's connection string; log-ins in it are not used, clients bring their own.
+    /// Connection string of the router. Credentials in it are not used; clients authenticate themselves.
     pub uri: String,
     /// The collection that is cached.
     pub namespace: Namespace,
-    /// The cache.
+    /// Options of the cache.
     pub cache: cache::Options,
     /// The address to listen at.
     pub listen: SocketAddr,
 }
 
-/// What a proxy did so far.
+/// Counts of a proxy since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Finds that were answered here, wholly or in part.
+    /// Number of finds that the proxy answered, wholly or in part.
     pub finds: u64,
-    /// Keys that the cache had.
+    /// Number of keys that the cache had.
     pub hits: u64,
-    /// Keys that the router was asked for.
+    /// Number of keys that were requested from the router.
     pub misses: u64,
-    /// Finds that the router was asked for the rest of.
+    /// Number of finds that the proxy sent to the router for missing keys.
     pub requests: u64,
-    /// Cached values that were torn or another document's.
+    /// Number of cached values that were truncated or another document's.
     pub refused: u64,
-    /// Requests that were passed on unchanged, handshakes included.
+    /// Number of requests that were forwarded unchanged, handshakes included.
     pub passed: u64,
 }
 
+/// The counters behind [`Totals`], updated by all connections.
 #[derive(Debug, Default)]
 struct Counters {
     finds: AtomicU64,
@@ -78,6 +79,7 @@ struct Counters {
     passed: AtomicU64,
 }
 
+/// Adds to a counter.
 fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
@@ -85,12 +87,16 @@ fn add(counter: &AtomicU64, count: usize) {
 /// A proxy that listens.
 #[derive(Debug)]
 pub struct Proxy {
+    /// Socket of the clients' connections.
     listener: TcpListener,
+    /// The address at which the proxy listens.
     address: SocketAddr,
+    /// Addresses of the router, as `host:port`.
     upstream: Vec<String>,
     shared: Arc<Shared>,
 }
 
+/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     namespace: Namespace,
@@ -99,10 +105,11 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Connects to the cache, looks whether a router is behind, and listens.
+    /// Checks that the upstream server is a router, connects to the cache, and listens.
     ///
     /// # Errors
-    /// The connection string cannot be read or asks for TLS, no router answers, or the address is taken.
+    /// The connection string is invalid or requires TLS, no router replies, or the address is in use.
+    #[crate::boxed]
     pub async fn bind(options: &Options) -> Result<Self> {
         let parsed = source::options(&options.uri).await?;
         if matches!(parsed.tls, Some(Tls::Enabled(_))) {
@@ -121,13 +128,13 @@ impl Proxy {
         Ok(Self { listener, address, upstream, shared })
     }
 
-    /// The address at which it listens.
+    /// Returns the address at which the proxy listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The counters, to be read while it serves.
+    /// Returns a function that reads the counters while the proxy serves.
     pub fn totals(&self) -> impl Fn() -> Totals + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -144,7 +151,8 @@ impl Proxy {
         }
     }
 
-    /// Serves until `cancel`.
+    /// Serves clients until `cancel`.
+    #[crate::boxed]
     pub async fn serve(self, cancel: CancellationToken) {
         let shared = self.shared;
         let handler = || Cached { shared: Arc::clone(&shared), is_admitted: false };
@@ -152,8 +160,8 @@ impl Proxy {
     }
 }
 
-/// Asks the server behind whether it is a router: a member of a replica set would name its set's addresses to clients,
-/// which then go past the proxy.
+/// Checks that the upstream server is a router. A member of a replica set would report the addresses of its set to
+/// clients, which would then bypass the proxy.
 async fn look(upstream: &[String]) -> Result<()> {
     let failed = |cause: io::Error| Error::NoRouter { cluster: upstream.join(","), cause };
     let mut connection = Upstream::connect(upstream).await.map_err(failed)?;
@@ -171,21 +179,24 @@ async fn look(upstream: &[String]) -> Result<()> {
     Err(failed(io::Error::other("it is no router (mongos)")))
 }
 
+/// Handles one connection.
 struct Cached {
     shared: Arc<Shared>,
-    /// The router has answered such a find of this connection's user.
+    /// True after the router has answered such a find of the connection's user, so that cached documents may be
+    /// returned.
     is_admitted: bool,
 }
 
-/// A find of keys, as it came.
+/// A find of keys, as it was received.
 struct Find<'a> {
+    /// The command.
     body: &'a RawDocument,
     /// The keys, each once, by their identity.
     ids: HashMap<Vec<u8>, RawBsonRef<'a>>,
 }
 
 impl<'a> Find<'a> {
-    /// The find in this command, if the cache may answer it.
+    /// Returns the find in a command; `None` if the cache may not answer it.
     fn of(command: &Command<'a>, namespace: &Namespace) -> Option<Self> {
         let body = command.body;
         let is_here = command.name() == "find"
@@ -212,7 +223,7 @@ impl<'a> Find<'a> {
         size.is_none_or(fits).then_some(Self { body, ids })
     }
 
-    /// The same find of these keys alone.
+    /// Returns the same find for these keys alone.
     fn of_keys(&self, ids: &[&Vec<u8>]) -> RawDocumentBuf {
         let mut list = RawArrayBuf::new();
         ids.iter().for_each(|identity| list.push(self.ids[*identity]));
@@ -221,7 +232,7 @@ impl<'a> Find<'a> {
     }
 }
 
-/// The default of reads, written out.
+/// Returns true if a read concern is `local`, the default.
 fn is_local(concern: RawBsonRef<'_>) -> bool {
     let Some(concern) = concern.as_document() else { return false };
     let is_level = |(name, value): (&bson::raw::CStr, RawBsonRef<'_>)| {
@@ -230,7 +241,8 @@ fn is_local(concern: RawBsonRef<'_>) -> bool {
     concern.iter().all(|field| field.is_ok_and(is_level))
 }
 
-/// The keys of `{_id: {$in: […]}}` and of nothing else; none for values that mean more than themselves.
+/// Returns the keys of a filter `{_id: {$in: […]}}` with no other condition, by their identity; `None` for another
+/// filter, and for values that may match other `_id`s.
 fn ids(filter: &RawDocument) -> Option<HashMap<Vec<u8>, RawBsonRef<'_>>> {
     let alone = |document: &'_ RawDocument, field: &str| {
         document.iter().count() == 1 && document.get(field).is_ok_and(|value| value.is_some())
@@ -256,7 +268,7 @@ fn ids(filter: &RawDocument) -> Option<HashMap<Vec<u8>, RawBsonRef<'_>>> {
     (!ids.is_empty()).then_some(ids)
 }
 
-/// A copy with another value of a field.
+/// Returns a copy of a document with another value of one field.
 fn with(document: &RawDocument, field: &str, value: RawDocumentBuf) -> RawDocumentBuf {
     let mut copy = RawDocumentBuf::new();
     let mut value = Some(value);
@@ -270,6 +282,7 @@ fn with(document: &RawDocument, field: &str, value: RawDocumentBuf) -> RawDocume
 }
 
 impl Cached {
+    /// Answers a find with documents of the cache and the router, and stores those of the router in the cache.
     async fn answer(
         &mut self,
         request: &Message,
@@ -344,11 +357,12 @@ impl Cached {
     }
 }
 
+/// Returns a number of any type; `None` for another value.
 fn number(value: RawBsonRef<'_>) -> Option<f64> {
     value.as_f64().or(value.as_i32().map(f64::from)).or(value.as_i64().map(|number| number as f64))
 }
 
-/// A batch of cached documents, and of those that came.
+/// Returns a batch of cached documents, followed by those in `came`, which the router returned.
 fn batch<'a>(
     cached: impl Iterator<Item = &'a Vec<u8>>,
     came: Option<&bson::RawArray>,

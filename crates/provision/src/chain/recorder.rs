@@ -1,6 +1,6 @@
-//! The trace of a chain, by the job itself: each key that it reads, whether the cache has it or not.
+//! Recording of a trace by the chain itself: each key that it reads, whether the cache has it or not.
 //!
-//! A proxy before the database does not see what a cache answers; the job does.
+//! A proxy in front of the database does not see the reads that a cache answers; the job does.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,20 +17,24 @@ pub struct Recorder {
     state: Arc<Mutex<State>>,
 }
 
+/// The mutable part of a [`Recorder`].
 struct State {
     writer: Writer,
+    /// Number of the current phase, from 0 on.
     phase: u32,
+    /// Start of the recording.
     began: Instant,
+    /// Start and end of the current phase so far.
     span: Span,
-    /// The first failure; nothing is written behind it.
+    /// The first failure; after it, nothing is written.
     failed: Option<Error>,
 }
 
 impl Recorder {
-    /// Begins a trace of a collection's documents.
+    /// Creates the file of a trace of a collection.
     ///
     /// # Errors
-    /// The file exists, or cannot be made.
+    /// The file already exists, or cannot be created.
     pub fn create(path: &Path, namespace: String) -> Result<Self, Error> {
         let when = bson::DateTime::now().try_to_rfc3339_string().unwrap_or_default();
         let header =
@@ -41,7 +45,7 @@ impl Recorder {
         Ok(Self { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// What the chain tells its reads to.
+    /// Returns the callback that the chain calls with each read.
     #[must_use]
     pub fn observer(&self) -> Arc<Observer> {
         let state = Arc::clone(&self.state);
@@ -58,7 +62,7 @@ impl Recorder {
     /// # Errors
     /// The file could not be written, now or before.
     pub fn finish(self, ending: &Ending) -> Result<(), Error> {
-        // The chain has ended, and its observer with it.
+        // The chain has ended, and dropped its observer.
         let state = Arc::into_inner(self.state).expect("the observer is dropped with its chain");
         let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(failed) = state.failed {
@@ -72,6 +76,7 @@ impl Recorder {
 }
 
 impl State {
+    /// Appends a read, and ends the phases before its own.
     fn read(&mut self, phase: u32, key: &Key, document_bytes: Option<u32>) -> Result<(), Error> {
         let now_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         while self.phase < phase {

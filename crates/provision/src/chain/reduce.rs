@@ -1,7 +1,8 @@
-//! The reduce: what the maps wrote, sorted by its bytes (`LC_ALL=C sort`, as Hadoop sorts), in; each key once, out.
+//! The reduce: its input is the output of the maps, sorted by bytes (`LC_ALL=C sort`, as Hadoop sorts); its output has
+//! each key once.
 //!
-//! Memory is that of one line. Input that is not sorted is refused with the number of the line, since keys that are not
-//! side by side would come out twice.
+//! It holds one line in memory. Input that is not sorted is an error with the number of the line, since equal keys that
+//! are not adjacent would be written twice.
 
 use std::io::{BufRead, Write};
 
@@ -11,16 +12,16 @@ use super::error::{Error, Result};
 use super::input::Lines;
 use super::merkle::{self, Hash};
 
-/// What was read and written.
+/// Numbers of lines that a reduce read and wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reduced {
-    /// Lines of the input.
+    /// Number of lines of the input.
     pub lines: u64,
-    /// Lines of the output.
+    /// Number of lines of the output.
     pub written: u64,
 }
 
-/// Writes each line of the input once.
+/// Writes each distinct line of the sorted input once.
 ///
 /// # Errors
 /// The input is not sorted, or cannot be read; the output cannot be written.
@@ -43,6 +44,7 @@ pub fn unique<R: BufRead, W: Write>(input: R, output: &mut W) -> Result<Reduced>
     Ok(reduced)
 }
 
+/// Makes the error for a line, `text`, that sorts before the previous one, `last`.
 fn unsorted(line: u64, last: &str, text: &str) -> Error {
     let problem = format!(
         "it is not sorted: `{text}` comes after `{last}`; sort by bytes first, with LC_ALL=C sort"
@@ -50,20 +52,21 @@ fn unsorted(line: u64, last: &str, text: &str) -> Error {
     Error::Input { line, problem }
 }
 
-/// A level of a tree, whose leaves are `leaves`; the one that is written is `level`, from 1 on.
+/// A level of a Merkle tree, and the size of the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// All leaves of the tree.
+    /// Number of leaves of the whole tree.
     pub leaves: u64,
-    /// The level of the nodes that are written.
+    /// Level of the nodes that are written, from 1 on; the leaves are level 0.
     pub level: u32,
 }
 
-/// Combines the children of each parent. Those of one parent may come in any order, since Hadoop sorts by the parent
-/// alone; parents have to be sorted.
+/// Combines the two children of each node of a Merkle tree. The input must be sorted by parent; the children of one
+/// parent may come in any order, since Hadoop sorts by the parent alone.
 ///
 /// # Errors
-/// As [`unique`]; and [`Error::Tree`] for a child that comes twice or lacks its sibling, unless it is the level's last.
+/// As [`unique`]; and [`Error::Tree`] for a child that comes twice, or that lacks its sibling and is not the last node
+/// of its level.
 pub fn pairs<R: BufRead, W: Write>(input: R, output: &mut W, level: Level) -> Result<Reduced> {
     let mut lines = Lines::of(input);
     let mut reduced = Reduced::default();
@@ -100,13 +103,18 @@ pub fn pairs<R: BufRead, W: Write>(input: R, output: &mut W, level: Level) -> Re
     Ok(reduced)
 }
 
+/// A node whose children are being read.
 struct Parent {
+    /// Index of the node in its level, from 0 on.
     index: u64,
+    /// Hash of the left child; `None` if it was not read yet.
     left: Option<Hash>,
+    /// Hash of the right child; `None` if it was not read yet.
     right: Option<Hash>,
 }
 
 impl Parent {
+    /// Adds a child; a child that was added before is an error.
     fn add(&mut self, is_right: bool, hash: Hash) -> Result<()> {
         let side = if is_right { &mut self.right } else { &mut self.left };
         match side.replace(hash) {
@@ -118,6 +126,7 @@ impl Parent {
         }
     }
 
+    /// Writes the node's hash; a missing child is an error, unless its sibling is the last node of the level.
     fn write<W: Write>(self, level: Level, output: &mut W) -> Result<()> {
         let (index, below) = (self.index, level.level.saturating_sub(1));
         let nodes = merkle::nodes(level.leaves, below);

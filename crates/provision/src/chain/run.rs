@@ -1,8 +1,8 @@
-//! A whole chain in one process: the same maps and reduces, in memory, with their times.
+//! A whole chain in one process: the same maps and reduces, in memory, with the time of each phase.
 //!
-//! The keys of a phase are sorted by their text as bytes, as they would be between two programs. The chain reads the keys
-//! that map and reduce would read, dealt out to batches in another order, and its last keys are theirs. Memory is bounded
-//! by the first phase's keys: no later phase has more ([`KEYS_MAX`]).
+//! The keys of a phase are sorted by their text as bytes, as between the two separate programs. The chain reads the
+//! same keys as map and reduce, in differently composed batches, and ends with the same keys. Memory is bounded by the
+//! keys of the first phase ([`KEYS_MAX`]): no later phase has more.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -23,28 +23,28 @@ use super::key::Key;
 use super::map::{Batch, Missing, Options, ordered};
 use super::{Job, merkle};
 
-/// The most keys with which a chain in one process begins.
+/// Maximum number of keys in the first phase of a chain in one process.
 pub const KEYS_MAX: u64 = 20_000_000;
 
 /// The keys of the first phase.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// So many different keys, drawn from all of them by a seed; of a Merkle tree, the first ones.
+    /// Distinct keys, drawn at random from all keys; for a Merkle tree, the first keys.
     Drawn {
-        /// How many.
+        /// Number of keys.
         count: u64,
-        /// The seed.
+        /// Seed of the draw; a Merkle tree ignores it.
         seed: u64,
     },
-    /// These.
+    /// A given list of keys.
     Given(Vec<Key>),
 }
 
 impl Start {
-    /// Reads keys from a file, one a line.
+    /// Reads keys from a file, one per line.
     ///
     /// # Errors
-    /// It cannot be read, a line is no key, or it has more than [`KEYS_MAX`].
+    /// The file cannot be read, a line is not a key, or it has more than [`KEYS_MAX`] keys.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = |cause| Error::Read { what: path.display().to_string(), cause };
         let file = std::fs::File::open(path).map_err(failed)?;
@@ -60,10 +60,10 @@ impl Start {
         Ok(Self::Given(keys))
     }
 
-    /// The ranks that are drawn, in the order in which they are read.
+    /// Draws `count` distinct ranks, and returns them in the order in which they are read.
     ///
     /// # Errors
-    /// There are not so many keys.
+    /// `count` exceeds the number of keys, or [`KEYS_MAX`].
     pub fn drawn(keys: &Keys, count: u64, seed: u64) -> Result<Vec<u64>> {
         if count > KEYS_MAX {
             return Err(too_many(count));
@@ -79,82 +79,86 @@ impl Start {
     }
 }
 
+/// Makes the error for more than [`KEYS_MAX`] keys.
 fn too_many(count: u64) -> Error {
     Error::Usage(format!("{count} keys: a chain in one process begins with at most {KEYS_MAX}"))
 }
 
-/// A chain.
+/// The settings of a chain.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    /// What its phases make of documents.
+    /// The computation of the phases.
     pub job: Job,
-    /// How the next keys are drawn; of a Merkle tree, all keys.
+    /// The draw of the next keys; for a Merkle tree, only its list of all keys is used.
     pub next: Next,
-    /// The phases, of which each is a map and a reduce; a Merkle tree's number follows from its leaves.
+    /// Number of phases, each a map and a reduce; ignored for a Merkle tree, whose number of phases follows from its
+    /// leaves.
     pub length: u32,
     /// The keys of the first phase.
     pub start: Start,
-    /// How a map works.
+    /// Options of each map.
     pub map: Options,
 }
 
-/// Is told each key that is read, in order: the phase, from 0 on, the key, and its document's bytes if there is one.
+/// A callback for each key that is read, in order. Its arguments are the phase, from 0 on, the key, and the size of its
+/// document in bytes; `None` if there is no document.
 pub type Observer = dyn Fn(u32, &Key, Option<u32>) + Send + Sync;
 
-/// One phase.
+/// The counts and times of one phase.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Phase {
-    /// Its number, from 1 on.
+    /// Number of the phase, from 1 on.
     pub phase: u32,
-    /// What its map read.
+    /// Counts of the reads of its map.
     #[serde(flatten)]
     pub read: Counts,
-    /// The keys that its reduce left, or the nodes of the next level.
+    /// Number of keys after its reduce; of a Merkle tree, the number of nodes of the next level.
     pub unique: u64,
-    /// Seconds of the map: fetching and hashing, which overlap.
+    /// Time of the map, in seconds: fetching and hashing, which overlap.
     pub map_s: f64,
-    /// Seconds of sorting.
+    /// Time of sorting, in seconds.
     pub sort_s: f64,
-    /// Seconds of the reduce.
+    /// Time of the reduce, in seconds.
     pub reduce_s: f64,
 }
 
-/// What a chain did.
+/// The outcome of a chain.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The job.
+    /// The computation of the phases.
     pub job: Job,
-    /// The collection.
+    /// The collection, as `database.collection`.
     pub namespace: String,
-    /// Keys of a batch.
+    /// Number of keys in a batch.
     pub batch: usize,
-    /// Batches under way at once.
+    /// Number of batches in flight at once.
     pub workers: usize,
-    /// Whether there was a cache.
+    /// True if there was a cache.
     pub is_cached: bool,
-    /// Why the cache was no longer used, if it failed.
+    /// The failure after which the cache was not used; `None` if it did not fail.
     pub cache_failure: Option<String>,
-    /// What the cache held at the end.
+    /// Statistics of the cache at the end; `None` without a cache or after its failure.
     pub cache: Option<Held>,
-    /// Seconds in all.
+    /// Total time of the chain, in seconds.
     pub seconds: f64,
-    /// What all phases read.
+    /// Counts of the reads of all phases.
     #[serde(flatten)]
     pub read: Counts,
-    /// The phases.
+    /// The counts and times of each phase.
     pub phases: Vec<Phase>,
-    /// Keys of the result.
+    /// Number of keys in the result.
     pub result_keys: u64,
-    /// The SHA-256 of the result's lines, as `sha256sum` says it of the output of map and reduce.
+    /// SHA-256 of the result's lines, equal to `sha256sum` of the output of map and reduce.
     pub result_sha256: String,
-    /// The root of a Merkle tree.
+    /// Root of the Merkle tree, in hexadecimal; `None` for another job.
     pub root: Option<String>,
 }
 
-/// Runs a chain.
+/// Runs a chain. `observer` is called for each key that is read.
 ///
 /// # Errors
 /// As [`super::map::map`].
+#[crate::boxed]
 pub async fn run(
     chain: &Chain,
     fetcher: &Fetcher,
@@ -193,7 +197,9 @@ pub async fn run(
 
 /// The keys of a phase.
 enum Phased {
+    /// A list of keys.
     Given(Vec<Key>),
+    /// Ranks of keys.
     Ranks(Vec<u64>),
 }
 
@@ -205,7 +211,7 @@ impl Phased {
         }
     }
 
-    /// The keys at these places.
+    /// Makes a batch of the keys at these indexes.
     fn batch(&self, keys: &Keys, places: impl Iterator<Item = usize>) -> Batch {
         let keys = match self {
             Self::Given(given) => places.map(|at| given[at].clone()).collect(),
@@ -215,9 +221,9 @@ impl Phased {
     }
 }
 
-/// The places of each batch of at most `size` of `len` keys. A tree needs its leaves in order. Other keys are dealt out like
-/// cards: keys that follow each other lie on one shard if `_id`s are split into ranges, and all batches under way would
-/// ask that one while the others have nothing to do.
+/// Returns the indexes of the keys of each batch: batches of at most `size` of `len` keys. A tree needs its leaves in
+/// order. Other keys are dealt out to the batches in turn: if `_id`s are split into ranges, consecutive keys are on one
+/// shard, and all batches in flight would read from that shard while the others are idle.
 fn places(
     job: Job,
     len: usize,
@@ -230,16 +236,20 @@ fn places(
     })
 }
 
+/// A chain that is running.
 struct Running<'a> {
+    /// The settings of the chain.
     chain: &'a Chain,
     fetcher: &'a Fetcher,
+    /// Is called for each key that is read; `None` without an observer.
     observer: Option<Arc<Observer>>,
     cancel: &'a CancellationToken,
+    /// The phases that have ended.
     phases: Vec<Phase>,
 }
 
 impl Running<'_> {
-    /// The first phase's keys.
+    /// Returns the keys of the first phase.
     fn start(&self) -> Result<Phased> {
         let keys = self.chain.next.keys();
         Ok(match (&self.chain.start, self.chain.job) {
@@ -256,7 +266,8 @@ impl Running<'_> {
         })
     }
 
-    /// One map over `keys`, and what `make` makes of each document that there is.
+    /// Runs one map over `keys`. Returns the result of `make` for each existing document, and the phase's counts and
+    /// time.
     async fn map<T: Send + 'static>(
         &mut self,
         keys: Phased,
@@ -301,6 +312,7 @@ impl Running<'_> {
         Ok((results, phase))
     }
 
+    /// Runs a chain of draws. Returns the number of keys in the result, its SHA-256 in hexadecimal, and no root.
     async fn draws(&mut self) -> Result<(u64, String, Option<String>)> {
         let mut keys = self.start()?;
         let all = self.chain.next.keys().clone();
@@ -332,6 +344,7 @@ impl Running<'_> {
         Ok((ranks.len() as u64, merkle::hex(&digest.finalize().into()), None))
     }
 
+    /// Computes a Merkle tree. Returns 1, the SHA-256 of the result's line in hexadecimal, and the root.
     async fn tree(&mut self) -> Result<(u64, String, Option<String>)> {
         if self.chain.map.missing == Missing::Skipped {
             let what = "a tree has no place for a missing document: leave out --missing skip";
@@ -372,7 +385,8 @@ fn sort(keys: &Keys, ranks: &mut [u64]) {
     }
 }
 
-/// Orders numbers as their decimal texts are ordered by bytes: the digits aligned to the left, then the shorter first.
+/// Returns a sort key that orders numbers as the bytes of their decimal texts: first by the digits aligned to the left,
+/// then by length.
 fn as_text(number: u64) -> (u128, u32) {
     let digits = number.checked_ilog10().map_or(1, |log| log + 1);
     (u128::from(number) * 10_u128.pow(20 - digits), digits)

@@ -1,8 +1,8 @@
 //! The collection, read by batches of keys as raw documents.
 //!
-//! A batch is one `find {_id: {$in: […]}}`. An error that may pass (a network's, an election's) is answered by another
-//! attempt, [`ATTEMPTS`] in all, unless servers have waited for each other for [`AGAIN_WITHIN`] already, as a router does
-//! that finds no primary of a shard.
+//! A batch is one `find {_id: {$in: […]}}`. A transient error (of the network, or of an election) is retried, up to
+//! [`ATTEMPTS`] attempts in all, unless the batch has already taken [`AGAIN_WITHIN`], as on a router that finds no
+//! primary of a shard.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,27 +18,27 @@ use serde::Serialize;
 use super::error::{Error, Result};
 use super::key::Key;
 
-/// The comment of a read that says its phase, without the phase's number.
+/// Prefix of a read's comment that names its phase; the phase's number follows.
 pub const PHASE_COMMENT: &str = "imago phase ";
-/// Attempts to read one batch.
+/// Maximum number of attempts to read one batch.
 pub const ATTEMPTS: u32 = 3;
-/// Time after which no further attempt begins.
+/// Time since the first attempt after which no further attempt begins.
 pub const AGAIN_WITHIN: Duration = Duration::from_secs(10);
-/// Time to find a server, unless the connection string says otherwise.
+/// Maximum time to find a server, unless the connection string sets another one.
 pub const SELECTION_MAX: Duration = Duration::from_secs(5);
-/// Time that the servers have for one batch.
+/// Time limit on the server for one batch (`maxTimeMS`).
 const BATCH_MAX: Duration = Duration::from_secs(30);
-/// Pause before the second attempt; then it doubles.
+/// Pause before the second attempt; it doubles before each further one.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Which members of a shard are read.
+/// Read preference: the members of a shard that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// The primary alone.
+    /// Only the primary is read.
     #[default]
     Primary,
-    /// Any member that is near, so that replicas share the reads.
+    /// Any member that is near is read, so that replicas share the reads.
     Nearest,
 }
 
@@ -54,12 +54,12 @@ impl FromStr for Reads {
     }
 }
 
-/// A collection's name with that of its database.
+/// The name of a collection, with that of its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// The database.
+    /// Name of the database.
     pub db: String,
-    /// The collection.
+    /// Name of the collection.
     pub coll: String,
 }
 
@@ -86,17 +86,21 @@ impl fmt::Display for Namespace {
 /// A collection to read from.
 #[derive(Clone, Debug)]
 pub struct Source {
+    /// Client of the collection.
     collection: Collection<RawDocumentBuf>,
+    /// The collection's name.
     namespace: Namespace,
+    /// Read preference.
     reads: Reads,
-    /// The comment of each read: a recording tells the job's phases by it.
+    /// Comment of each read, by which a recording separates the job's phases; `None`: no comment.
     comment: Option<Bson>,
 }
 
-/// Reads the connection string, and sets what it leaves open.
+/// Parses a connection string, and sets the defaults of this module for options that it lacks.
 ///
 /// # Errors
-/// It cannot be read.
+/// The connection string is invalid.
+#[crate::boxed]
 pub async fn options(uri: &str) -> Result<ClientOptions> {
     let mut options = ClientOptions::parse(uri)
         .await
@@ -108,18 +112,19 @@ pub async fn options(uri: &str) -> Result<ClientOptions> {
 }
 
 impl Source {
-    /// Connects, and waits for the first answer.
+    /// Connects, and waits for the first reply.
     ///
     /// # Errors
-    /// The connection string cannot be read, or no server answers.
+    /// The connection string is invalid, or no server replies.
+    #[crate::boxed]
     pub async fn connect(uri: &str, namespace: Namespace, reads: Reads) -> Result<Self> {
         Self::connect_with(options(uri).await?, namespace, reads).await
     }
 
-    /// The same with options of one's own, such as a listener for the driver's commands.
+    /// Connects with the given driver options, such as a listener for commands, and waits for the first reply.
     ///
     /// # Errors
-    /// No server answers.
+    /// No server replies.
     pub async fn connect_with(
         options: ClientOptions,
         namespace: Namespace,
@@ -137,23 +142,24 @@ impl Source {
         Ok(Self { collection, namespace, reads, comment: None })
     }
 
-    /// The collection's name.
+    /// Returns the collection's name.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The same collection, whose reads say that they are of this phase (from 0 on).
+    /// Returns the same collection with a comment on its reads that names this phase (from 0 on).
     #[must_use]
     pub fn in_phase(&self, phase: u32) -> Self {
         let comment = format!("{PHASE_COMMENT}{phase}");
         Self { comment: Some(Bson::String(comment)), ..self.clone() }
     }
 
-    /// The documents that there are of these keys, in no order.
+    /// Reads the existing documents of these keys, in no particular order.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// [`Error::Source`], with the error of the last attempt.
+    #[crate::boxed]
     pub async fn fetch(&self, keys: &[&Key]) -> Result<Vec<RawDocumentBuf>> {
         let (mut attempts, mut pause, began) = (1, PAUSE, Instant::now());
         loop {
@@ -177,6 +183,7 @@ impl Source {
         }
     }
 
+    /// Reads the documents once, without a retry.
     async fn attempt(&self, keys: &[&Key]) -> mongodb::error::Result<Vec<RawDocumentBuf>> {
         let ids: Vec<Bson> = keys.iter().map(|key| key.value().clone()).collect();
         let size = u32::try_from(keys.len()).unwrap_or(u32::MAX);
@@ -197,9 +204,9 @@ impl Source {
     }
 }
 
-/// True if the same batch may succeed a moment later.
+/// Returns true if the error is transient: the same batch may succeed a moment later.
 fn may_pass(error: &DriverError) -> bool {
-    /// Network errors between servers, a primary that is none any more, shards that moved their chunks.
+    /// Codes of network errors between servers, primaries that stepped down, and shards that moved their chunks.
     const CODES: [i32; 13] = [6, 7, 13_388, 63, 89, 91, 133, 150, 189, 234, 9_001, 10_107, 11_600];
     match &*error.kind {
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => true,

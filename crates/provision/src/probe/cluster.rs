@@ -1,5 +1,5 @@
-//! The servers behind a connection string: the router, if there is one, and all members of all shards, each by
-//! a connection of its own.
+//! The servers behind a connection string: the router, if there is one, and all members of all shards, each with its
+//! own connection.
 
 use bson::{Document, doc};
 use mongodb::Client;
@@ -11,30 +11,37 @@ use crate::chain::Namespace;
 /// The servers of a database.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    /// As the job sees it.
+    /// Client of the whole database, connected as the job is.
     pub(super) client: Client,
-    /// The options of its connection string.
+    /// Options of the connection string.
     pub(super) options: ClientOptions,
+    /// True if the connection string leads to a router (mongos).
     pub(super) has_router: bool,
+    /// The shards; one entry for a replica set or a single server.
     pub(super) shards: Vec<Shard>,
 }
 
-/// A shard, or the one replica set or server.
+/// A shard, or the only replica set or server.
 #[derive(Debug)]
 pub(super) struct Shard {
+    /// Name of the shard or replica set; `server` for a single server.
     pub(super) name: String,
+    /// All members of the shard.
     pub(super) members: Vec<Member>,
 }
 
 /// A database server.
 #[derive(Debug)]
 pub(super) struct Member {
+    /// Address of the server, as `host:port`.
     pub(super) address: String,
+    /// Client with a direct connection to the server.
     pub(super) client: Client,
 }
 
 impl Member {
-    /// Runs a command of the database `admin`.
+    /// Runs a command on the server's database `admin` and returns the reply; `what` names the wanted value in an
+    /// error.
     pub(super) async fn ask(
         &self,
         command: Document,
@@ -49,7 +56,7 @@ impl Member {
 }
 
 impl Cluster {
-    /// Connects to all servers.
+    /// Finds the shards and their members, and makes a client for each server.
     pub(super) async fn connect(options: &ClientOptions) -> Result<Self, Error> {
         let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let client = Client::with_options(options.clone())
@@ -76,7 +83,7 @@ impl Cluster {
                 .split(',')
                 .map(str::to_owned)
                 .collect();
-            // The seed may not have all members: the first that answers names them.
+            // The seed may lack members: the first member that answers lists all of them.
             let first = cluster.shard(name.clone(), &seed)?;
             let mut members = Err(Error::Unfit(format!("the shard {name} has no members")));
             for member in &first.members {
@@ -92,11 +99,13 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Makes the clients of a shard's members.
     fn shard(&self, name: String, members: &[String]) -> Result<Shard, Error> {
         let members = members.iter().map(|address| self.member(address));
         Ok(Shard { name, members: members.collect::<Result<_, _>>()? })
     }
 
+    /// Makes a client with a direct connection to one server.
     fn member(&self, address: &str) -> Result<Member, Error> {
         let mut options = self.options.clone();
         let host = ServerAddress::parse(address).map_err(Error::ask(address, "a connection"))?;
@@ -107,7 +116,8 @@ impl Cluster {
         Ok(Member { address: address.to_owned(), client })
     }
 
-    /// Runs a command of the database `admin` where the job reads.
+    /// Runs a command on the database `admin`, on the server that the job reads from; `what` names the wanted value in
+    /// an error.
     pub(super) async fn ask(
         &self,
         command: Document,
@@ -117,20 +127,21 @@ impl Cluster {
         answer.map_err(Error::ask("the database", what))
     }
 
-    /// The collection's sizes and counts.
+    /// Returns the collection's sizes and counts (`collStats`).
     pub(super) async fn statistics(&self, namespace: &Namespace) -> Result<Document, Error> {
         let statistics = self.client.database(&namespace.db);
         let statistics = statistics.run_command(doc! { "collStats": &namespace.coll }).await;
         statistics.map_err(Error::ask("the database", "the collection's size"))
     }
 
-    /// All members of all shards.
+    /// Iterates over all members of all shards.
     pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
         self.shards.iter().flat_map(|shard| &shard.members)
     }
 }
 
-/// A number of a document, of any type; none if it is missing.
+/// Returns the number at `path` in a document, whichever numeric type it has; `None` if the field is missing or not a
+/// number.
 pub(super) fn number(document: &Document, path: &[&str]) -> Option<f64> {
     let (last, folders) = path.split_last()?;
     let mut document = document;
@@ -145,6 +156,7 @@ pub(super) fn number(document: &Document, path: &[&str]) -> Option<f64> {
     }
 }
 
+/// Returns the strings in an array field of a document; empty if there is no such array.
 fn strings(document: &Document, field: &str) -> Vec<String> {
     let values = document.get_array(field).into_iter().flatten();
     values.filter_map(bson::Bson::as_str).map(str::to_owned).collect()

@@ -5,64 +5,64 @@ use std::path::PathBuf;
 
 use crate::chain;
 
-/// A probe that cannot be made or read.
+/// A reason why a probe cannot be made, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The job's own reading failed.
+    /// The job's own code could not read the documents.
     #[error(transparent)]
     Read(#[from] chain::Error),
-    /// A server did not say a thing that is needed.
+    /// A command to a server failed.
     #[error("cannot ask {server} for {what}")]
     Ask {
-        /// The server.
+        /// Address of the server.
         server: String,
-        /// The thing.
+        /// The value that was requested.
         what: &'static str,
         /// The driver's error.
         source: Box<mongodb::error::Error>,
     },
-    /// A server's answer lacks a thing that is needed.
+    /// The reply of a server lacks a needed value.
     #[error("{server} does not say {what}")]
     Unsaid {
-        /// The server.
+        /// Address of the server.
         server: String,
-        /// The thing.
+        /// The value that is missing.
         what: String,
     },
-    /// The cache refused a command.
+    /// The cache rejected a command, or the connection to it failed.
     #[error("the cache failed while the probe used it")]
     Cache(#[source] redis::RedisError),
-    /// There is nothing to measure with.
+    /// The measurement is not possible as requested; the field is the reason.
     #[error("{0}")]
     Unfit(String),
-    /// It was asked to stop.
+    /// The probe was interrupted.
     #[error("interrupted; nothing was written")]
     Interrupted,
     /// A task of this process ended by a panic.
     #[error("a task of the probe has failed: {0}")]
     Task(String),
-    /// The file cannot be read or written.
+    /// The probe's file cannot be read or written.
     #[error("cannot {doing} the probe {}", path.display())]
     Io {
-        /// The action, as `read`.
+        /// The failed operation, as `read`.
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The file is no probe.
+    /// The file is not a probe.
     #[error("{} is no probe of `imago provision probe`: {what}", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The reason why the file is not a probe.
         what: String,
     },
 }
 
 impl Error {
-    /// For `map_err`: a server that was asked for `what`.
+    /// Returns a function for `map_err` that makes an [`Error::Ask`] of the driver's error.
     pub(super) fn ask(
         server: &str,
         what: &'static str,

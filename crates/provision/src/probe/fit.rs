@@ -1,38 +1,41 @@
-//! The cost of a request and of a key, from windows of two or more batch sizes.
+//! The fit of the cost of a request and of a key, from windows of two or more batch sizes.
 //!
-//! The utilisation law says that a server's busy time divided by its requests is the service time of one. Over windows
-//! with different numbers of keys a request, that is a line: `request_s + key_s × keys`. It is fitted by least squares with
-//! weights, since the error of a window is about proportional to its value. A cost cannot be negative: a negative
-//! coefficient is 0, and the other is fitted alone.
+//! By the utilisation law, a server's busy time divided by its requests is the service time of one request. Over
+//! windows with different numbers of keys per request, the service time is a line: `request_s + key_s × keys`. The line
+//! is fitted by weighted least squares, since the error of a window is roughly proportional to its value. A cost cannot
+//! be negative: a negative coefficient is set to 0, and the other one is fitted alone.
 
 use serde::{Deserialize, Serialize};
 
-/// A cost as measured, in seconds of one processor.
+/// A measured cost and its errors, in seconds of one processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// For each request.
+    /// Processor time of a request without its keys, in seconds.
     pub request_s: f64,
-    /// Its standard error.
+    /// Standard error of `request_s`, in seconds.
     pub request_error_s: f64,
-    /// For each key.
+    /// Processor time of each key of a request, in seconds.
     pub key_s: f64,
-    /// Its standard error.
+    /// Standard error of `key_s`, in seconds.
     pub key_error_s: f64,
-    /// The standard error of a request of [`MIDDLING`] keys, relative to its cost.
+    /// Standard error of the cost of a request of [`MIDDLING`] keys, relative to that cost.
     pub relative_error: f64,
 }
 
-/// A middling number of keys of a request: between the sizes of the windows' batches.
+/// The number of keys in a request at which errors are reported: between the batch sizes of the windows.
 const MIDDLING: f64 = 128.0;
 
-/// One window: keys of a request, and processor time of a request.
+/// One window, as a point of the fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
+    /// Mean number of keys per request.
     pub(super) keys: f64,
+    /// Mean processor time per request, in seconds.
     pub(super) request_s: f64,
 }
 
-/// Fits a line to windows; none if there are no two sizes, or fewer than three windows.
+/// Fits a line to windows by weighted least squares. Returns `None` for fewer than three windows, or if the largest
+/// batch has less than 1.5 times the keys of the smallest.
 pub(super) fn line(points: &[Point]) -> Option<Measured> {
     let least = points.iter().map(|point| point.keys).fold(f64::INFINITY, f64::min);
     let most = points.iter().map(|point| point.keys).fold(0.0, f64::max);
@@ -72,18 +75,19 @@ pub(super) fn line(points: &[Point]) -> Option<Measured> {
     })
 }
 
-/// One divided by the square of the mean cost of windows of about this size.
+/// Returns the weight of a window of `keys` keys per request: the inverse square of the mean cost of windows of about
+/// that size.
 fn weight(points: &[Point], keys: f64) -> f64 {
     let near = points.iter().filter(|point| (0.8..1.25).contains(&(point.keys / keys)));
     let (count, total) =
         near.fold((0.0, 0.0), |(count, total), point| (count + 1.0, total + point.request_s));
-    // The point itself is near. A window without cost would have all the weight.
+    // The mean includes the point itself. The lower bound keeps a window without cost from taking all the weight.
     let mean: f64 = total / count;
     1.0 / mean.abs().max(1e-9).powi(2)
 }
 
 impl Measured {
-    /// This cost without a part of it that was measured alone.
+    /// Subtracts the cost of a part that was measured separately; each coefficient is at least 0.
     pub(super) fn without(self, part: Self) -> Self {
         let root = |one: f64, other: f64| one.hypot(other);
         let whole = Self {
@@ -93,7 +97,7 @@ impl Measured {
             key_error_s: root(self.key_error_s, part.key_error_s),
             relative_error: 0.0,
         };
-        // The errors of both, as a share of what is left.
+        // The errors of both costs, relative to the difference.
         let error_s = |of: &Self| of.relative_error * of.middling_s();
         let left_s = whole.middling_s();
         let relative_error =
@@ -101,7 +105,7 @@ impl Measured {
         Self { relative_error, ..whole }
     }
 
-    /// The cost of a request of [`MIDDLING`] keys, in seconds.
+    /// Returns the cost of a request of [`MIDDLING`] keys, in seconds.
     fn middling_s(&self) -> f64 {
         self.request_s + self.key_s * MIDDLING
     }

@@ -1,4 +1,5 @@
-//! The keys that a probe reads: a sample of the collection, or keys of a trace, all of them of documents that are there.
+//! The keys that a probe reads: a sample of the collection, or keys of a trace. Only keys with an existing document are
+//! used.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,29 +13,31 @@ use super::cluster::Cluster;
 use crate::chain::{Key, Namespace, Source};
 use crate::trace::{Torn, Trace};
 
-/// Keys at most.
+/// Maximum number of keys.
 const KEYS_MAX: usize = 40_000;
-/// Their documents together at most, in bytes: they are held in memory, and put into the cache.
+/// Maximum total size of the keys' documents, in bytes: they are held in memory and put into the cache.
 const DOCUMENTS_BYTES_MAX: usize = 64 << 20;
-/// Keys of one read.
+/// Number of keys in one read.
 const AT_ONCE: usize = 500;
 
 /// Keys with their documents.
 #[derive(Debug)]
 pub(super) struct Sampled {
+    /// The keys, each once.
     pub(super) keys: Vec<Key>,
+    /// The document of each key, as BSON, in the order of `keys`.
     pub(super) documents: Vec<Vec<u8>>,
-    /// Where the keys are from.
+    /// Origin of the keys in words: a sample, or the file of a trace.
     pub(super) from: String,
 }
 
 impl Sampled {
-    /// The documents' bytes together.
+    /// Returns the total size of the documents, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.documents.iter().map(Vec::len).sum()
     }
 
-    /// Leaves keys out until their documents have at most so many bytes.
+    /// Removes keys from the end until the documents have at most `bytes_max` bytes.
     pub(super) fn limit(&mut self, bytes_max: usize) {
         let mut bytes = 0;
         let fits = self.documents.iter().take_while(|document| {
@@ -47,7 +50,7 @@ impl Sampled {
     }
 }
 
-/// Draws keys and reads their documents, which also brings these into the servers' memory.
+/// Chooses keys and reads their documents, which also loads these documents into the servers' memory.
 pub(super) async fn sample(
     cluster: &Cluster,
     source: &Source,
@@ -77,7 +80,7 @@ pub(super) async fn sample(
     Ok(sampled)
 }
 
-/// Keys of documents that the server draws.
+/// Returns the keys of a random sample that the server draws.
 async fn of_collection(cluster: &Cluster, namespace: &Namespace) -> Result<Vec<Key>, Error> {
     let collection: Collection<Document> =
         cluster.client.database(&namespace.db).collection(&namespace.coll);
@@ -89,7 +92,7 @@ async fn of_collection(cluster: &Cluster, namespace: &Namespace) -> Result<Vec<K
     Ok(distinct(ids.filter_map(Key::of)))
 }
 
-/// Keys of a trace, evenly over its reads.
+/// Returns keys of a trace, spread evenly over its reads.
 fn of_trace(path: &Path) -> Result<Vec<Key>, Error> {
     let options = crate::trace::Options { torn: Torn::Refuse, gap: None };
     let trace = Trace::read_with(path, options).map_err(|error| Error::Unfit(error.to_string()))?;
@@ -97,11 +100,12 @@ fn of_trace(path: &Path) -> Result<Vec<Key>, Error> {
     let every = (reads / (4 * KEYS_MAX)).max(1);
     let keys = trace.phases.iter().flatten().step_by(every);
     let keys = distinct(keys.filter_map(|read| Key::of(read.key.to_bson())));
-    // Of all phases, and not of the first ones only.
+    // Thin out over all phases, instead of truncating after the first ones.
     let every = keys.len().div_ceil(KEYS_MAX).max(1);
     Ok(keys.into_iter().step_by(every).collect())
 }
 
+/// Removes repeated keys.
 fn distinct(keys: impl Iterator<Item = Key>) -> Vec<Key> {
     let mut seen = HashSet::new();
     keys.filter(|key| seen.insert(key.identity().to_vec())).collect()

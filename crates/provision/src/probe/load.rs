@@ -1,4 +1,4 @@
-//! The windows' requests: batches in flight, one after the other by each worker, until the window ends.
+//! The requests of a window: each worker sends one batch after the other until the window ends.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -15,31 +15,36 @@ use crate::chain::cache::{Cache, Found};
 use crate::chain::map::{self, Missing, Work};
 use crate::chain::{Fetcher, Job, Key, Keys, Next, Source};
 
-/// Batches of one run of the whole job; a window is several runs.
+/// Number of batches in one run of the whole job; a window has several runs.
 const MAP_BATCHES: usize = 32;
 
-/// The keys, documents and connections of requests.
+/// The keys, documents and connections that the windows use.
 pub(super) struct Load {
+    /// Keys with their documents.
     pub(super) sampled: Arc<Sampled>,
-    /// To the router.
+    /// Connection to the router.
     pub(super) source: Source,
-    /// The probe's part of the cache.
+    /// The probe's own part of the cache; `None` without a cache.
     pub(super) cache: Option<Cache>,
-    /// To the proxy, which has all documents in the cache.
+    /// Connection to the proxy, which has all documents in the cache; `None` if the proxy is not measured.
     pub(super) proxy: Option<Source>,
+    /// Number of batches in flight at once.
     pub(super) workers: usize,
+    /// Interrupts the windows.
     pub(super) cancel: CancellationToken,
 }
 
-/// The requests of a window that were answered, and their keys.
+/// The number of answered requests of a window, and of their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Done {
+    /// Number of requests that were answered.
     pub(super) requests: u64,
+    /// Number of keys in these requests.
     pub(super) keys: u64,
 }
 
 impl Load {
-    /// Makes requests of `batch` keys for so long.
+    /// Sends requests of `batch` keys for the time `length`, and returns the number that was answered.
     pub(super) async fn window(
         &self,
         kind: Kind,
@@ -71,8 +76,8 @@ impl Load {
         if self.cancel.is_cancelled() { Err(Error::Interrupted) } else { Ok(done) }
     }
 
-    /// Each worker makes one request after the other; `ask` gets the keys and their place among all, and says whether
-    /// the request counts.
+    /// Runs the workers until `until`; each sends one request after the other. `ask` sends one request: it takes the
+    /// keys and the index of the first key in the sample, and returns whether the request counts.
     async fn each<A, F>(&self, batch: usize, until: Instant, ask: A) -> Result<Done, Error>
     where
         A: Fn(Vec<Key>, usize) -> F + Clone + Send + 'static,
@@ -86,7 +91,7 @@ impl Load {
             workers.spawn(async move {
                 let mut requests = 0_u64;
                 while Instant::now() < until && !cancel.is_cancelled() {
-                    // Whole batches only: the last keys of the sample may be too few for one.
+                    // Full batches only: the keys at the end of the sample may not fill one.
                     let batches = (sampled.keys.len() / batch).max(1);
                     let from = next.fetch_add(1, Ordering::Relaxed) % batches * batch;
                     let counts = ask(sampled.keys[from..from + batch].to_vec(), from).await?;
@@ -104,7 +109,7 @@ impl Load {
         Ok(done)
     }
 
-    /// The job itself: lines of keys in, lines of keys out.
+    /// Runs the job itself, from lines of keys to lines of keys, until `until`.
     async fn map(&self, batch: usize, until: Instant) -> Result<Done, Error> {
         let fetcher = Fetcher::new(self.source.clone(), None);
         let options = map::Options { batch, workers: self.workers, missing: Missing::Skipped };
@@ -128,7 +133,7 @@ impl Load {
     }
 }
 
-/// A key as a line of the job's input.
+/// Returns a key as a line of the job's input.
 fn line(key: &Key) -> String {
     match key.value() {
         bson::Bson::Int32(number) => format!("{number}\n"),
@@ -141,6 +146,7 @@ fn line(key: &Key) -> String {
     }
 }
 
+/// Reads the documents of the keys from the collection; a document that is missing is an error.
 async fn find(source: Source, keys: Vec<Key>) -> Result<bool, Error> {
     let keys: Vec<&Key> = keys.iter().collect();
     let found = source.fetch(&keys).await?.len();
@@ -153,13 +159,15 @@ async fn find(source: Source, keys: Vec<Key>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A find that the proxy answers. It asks the router once for each connection, whether its user may read; the router has
-/// no such collection, so that find returns nothing, and does not count.
+/// Reads the documents of the keys through the proxy, and returns whether the proxy had all of them in the cache. The
+/// first find of each connection goes to the router, to check the user's rights; the router has no such collection, so
+/// this find returns nothing and does not count.
 async fn from_proxy(proxy: Source, keys: Vec<Key>) -> Result<bool, Error> {
     let keys: Vec<&Key> = keys.iter().collect();
     Ok(proxy.fetch(&keys).await?.len() == keys.len())
 }
 
+/// Reads the documents of the keys from the cache; a missing entry is an error.
 async fn get(cache: Cache, keys: Vec<Key>) -> Result<bool, Error> {
     let identities: Vec<&[u8]> = keys.iter().map(Key::identity).collect();
     let found = cache.get(&identities).await?;
@@ -170,6 +178,7 @@ async fn get(cache: Cache, keys: Vec<Key>) -> Result<bool, Error> {
     Ok(true)
 }
 
+/// Writes the documents of the keys to the cache; `from` is the index of the first one in the sample.
 async fn set(
     cache: Cache,
     sampled: Arc<Sampled>,

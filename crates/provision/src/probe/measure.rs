@@ -1,7 +1,7 @@
-//! The course of a probe: keys, a first reading of all of them, idle rates, round trips, windows, sizes.
+//! The steps of a probe: choose keys, read all documents once, and measure idle rates, round trips, windows and sizes.
 //!
-//! Windows of the two batch sizes stand in the order A B B A within each kind of request, so that a drift of the machine
-//! falls on both alike.
+//! Within each kind of request, the windows of the two batch sizes follow each other as A B B A, so that a drift of the
+//! machine affects both sizes equally.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,41 +21,42 @@ use super::{Error, Probe, VERSION, trips};
 use crate::chain::proxy::{self, Proxy};
 use crate::chain::{Key, Namespace, Reads, Source, source_options};
 
-/// Keys of a small and of a large batch.
+/// Number of keys in a small and in a large batch.
 pub const BATCHES: [u32; 2] = [32, 512];
-/// Rounds of all kinds of windows.
+/// Number of rounds; each round has windows of all kinds.
 const ROUNDS: usize = 2;
-/// Share of the time in which the stations' idle rates are measured.
+/// Share of the probe's time in which the stations' idle rates are measured, from 0 to 1.
 const IDLE_SHARE: f64 = 0.08;
-/// Share of a limited cache's free memory that the probe's entries take at most.
+/// Maximum share of a limited cache's free memory that the probe's entries take, from 0 to 1.
 const CACHE_SHARE: f64 = 0.5;
 
-/// A probe to make.
+/// The settings of a probe.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The database.
+    /// Connection string of the database.
     pub uri: String,
-    /// The collection.
+    /// The collection to read.
     pub namespace: Namespace,
-    /// The cache, as `redis://HOST:PORT`.
+    /// Address of the cache, as `redis://HOST:PORT`; `None` without a cache.
     pub cache: Option<String>,
-    /// The time for all windows together.
+    /// Total time for the idle measurement and all windows, in seconds.
     pub seconds: f64,
-    /// Batches in flight.
+    /// Number of batches in flight at once.
     pub workers: u32,
-    /// A trace whose keys are read; none: a sample of the collection.
+    /// File of a trace whose keys are read; `None`: a sample of the collection.
     pub keys: Option<PathBuf>,
-    /// Processors of each station.
+    /// Number of processors of each station.
     pub cores: Cores,
-    /// The present time (RFC 3339, UTC).
+    /// The current time (RFC 3339, UTC).
     pub when: String,
 }
 
-/// Measures. `say` gets a line for each step.
+/// Measures the costs and returns the probe. `say` receives one line of progress for each step.
 ///
 /// # Errors
-/// [`Error`]: servers that cannot be reached or do not say what is needed, a collection that is too small, an
-/// interruption. The probe's entries in the cache are deleted in each case.
+/// [`Error`]: a server that cannot be reached or does not report a needed value, a collection that is too small, or an
+/// interruption. The probe's entries in the cache are deleted in every case.
+#[crate::boxed(?Send)]
 pub async fn run(
     request: &Request,
     cancel: &CancellationToken,
@@ -94,7 +95,7 @@ pub async fn run(
     let measured = stand.measure(&sampled, cancel).await;
     if let Some(scratch) = &scratch {
         let deleted = scratch.delete(&sampled.keys).await;
-        // What was measured, or why not, comes before entries that could not be deleted.
+        // An error of the measurement takes precedence over an error of the deletion.
         let probe = measured?;
         deleted?;
         return Ok(probe);
@@ -102,16 +103,19 @@ pub async fn run(
     measured
 }
 
-/// All that a probe measures on.
+/// The settings and connections of a running probe.
 struct Stand<'a> {
     request: &'a Request,
     cluster: &'a Cluster,
     source: &'a Source,
+    /// The probe's own entries in the cache; `None` without a cache.
     scratch: Option<&'a Scratch>,
+    /// Receives one line of progress for each step.
     say: &'a (dyn Fn(String) + Sync),
 }
 
 impl Stand<'_> {
+    /// Runs all steps after the choice of keys, and returns the probe.
     async fn measure(
         &self,
         sampled: &Arc<Sampled>,
@@ -180,7 +184,9 @@ impl Stand<'_> {
         Ok(())
     }
 
-    /// A proxy whose collection is the probe's own in the cache: it answers every find from there.
+    /// Starts a proxy on the probe's own namespace, so that it answers every find from the cache, and returns a source
+    /// that reads through it. Returns `None` without a cache or a router, or if the proxy cannot be used; the reason is
+    /// reported.
     async fn proxy(
         &self,
         sampled: &Sampled,
@@ -211,7 +217,7 @@ impl Stand<'_> {
         tokio::spawn(proxy.serve(stop.clone()));
         let source =
             Source::connect_with(behind, scratch.namespace.clone(), Reads::Primary).await?;
-        // This user may read the collection alone, and not one that is not there.
+        // The user may lack the right to read the probe's namespace, which does not exist.
         let one: Vec<&Key> = sampled.keys.iter().take(1).collect();
         match source.fetch(&one).await {
             Ok(_) => Ok(Some(source)),
@@ -219,7 +225,7 @@ impl Stand<'_> {
         }
     }
 
-    /// The stations' processor time without requests, for a second.
+    /// Measures the stations' processor time per second while no requests run.
     async fn idle(&self, cancel: &CancellationToken) -> Result<Times, Error> {
         let time = Duration::from_secs_f64((self.request.seconds * IDLE_SHARE).max(1.0));
         (self.say)(format!("the servers at rest: {:.1} s", time.as_secs_f64()));
@@ -232,6 +238,7 @@ impl Stand<'_> {
         Ok(used.scaled(1.0 / seconds))
     }
 
+    /// Measures the round trips to a shard's member, the router and the cache.
     async fn round_trips(&self) -> Result<RoundTrips, Error> {
         let shard = self.cluster.members().next();
         let shard = shard.ok_or_else(|| Error::Unfit("the database has no members".into()))?;
@@ -246,6 +253,7 @@ impl Stand<'_> {
         Ok(found)
     }
 
+    /// Runs all windows, and subtracts the stations' idle rates from their processor times.
     async fn windows(&self, load: &Load, idle: Times) -> Result<Vec<Window>, Error> {
         let mut kinds = vec![Kind::Find, Kind::Map];
         if load.cache.is_some() {
@@ -284,9 +292,9 @@ impl Stand<'_> {
     }
 }
 
-/// The costs from the windows.
+/// Fits the costs to the windows.
 fn costs(windows: &[Window], shares: &[Share]) -> Result<MeasuredCosts, Error> {
-    // A shard's requests are the parts of a find: a find has as many as shards have some of its keys.
+    // A find is one request to each shard that has some of its keys.
     let parts = |window: &Window| {
         let keys = window.keys as f64 / window.requests.max(1) as f64;
         window.requests as f64 * sizes::shards_asked(shares, keys)

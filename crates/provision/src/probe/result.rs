@@ -4,142 +4,143 @@ use serde::{Deserialize, Serialize};
 
 use super::fit::Measured;
 
-/// Processor time at each station.
+/// Processor time of requests and keys at each station, in seconds. `None`: the probed cluster did not have the
+/// station.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCosts {
-    /// The worker: its keys, its documents' hashes, its output.
+    /// Cost of the worker: parsing keys, hashing documents, and writing the output.
     pub client: Measured,
-    /// The asking of the cache.
+    /// Cost of an MGET in the process that sends it to the cache.
     pub client_get: Option<Measured>,
-    /// The filling of the cache.
+    /// Cost of a pipeline of SETs in the process that sends it to the cache.
     pub client_set: Option<Measured>,
-    /// The asking of the router.
+    /// Cost of a `find` in the process that sends it to the router.
     pub client_find: Measured,
-    /// The proxy at the router.
+    /// Cost of the proxy at the router, less its requests to the cache and the router.
     pub proxy: Option<Measured>,
-    /// The cache, for an MGET.
+    /// Cost of an MGET in the cache.
     pub cache_get: Option<Measured>,
-    /// The cache, for a pipeline of SETs.
+    /// Cost of a pipeline of SETs in the cache.
     pub cache_set: Option<Measured>,
-    /// The router; none before a replica set.
+    /// Cost of a `find` in the router; `None` for a replica set, which has no router.
     pub router: Option<Measured>,
-    /// A shard, for its part of a `find`.
+    /// Cost, in a shard, of its part of a `find`.
     pub shard: Measured,
 }
 
-/// A round trip to an idle server.
+/// The round trip to an idle server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
-    /// The median time of a ping, in seconds.
+    /// Median time of a ping, in seconds.
     pub ping_s: f64,
-    /// The part of it in which neither side's processor works, in seconds.
+    /// Part of the median in which no processor of either side works, in seconds.
     pub wait_s: f64,
-    /// The standard error of the median, relative to it.
+    /// Standard error of the median, relative to the median.
     pub relative_error: f64,
 }
 
-/// The round trips.
+/// The round trips to one server of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrips {
-    /// To the cache.
+    /// Round trip from this machine to the cache; `None` without a cache.
     pub cache: Option<RoundTrip>,
-    /// To the router.
+    /// Round trip from this machine to the router; `None` without a router.
     pub router: Option<RoundTrip>,
-    /// To a member of a shard, from here.
+    /// Round trip from this machine to a member of a shard.
     pub shard: RoundTrip,
 }
 
-/// Sizes in bytes.
+/// Size of the collection, and bytes of documents, indexes, cache entries and server processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Documents of the collection.
+    /// Number of documents in the collection.
     pub documents: u64,
-    /// A document, in the mean over the collection.
+    /// Mean bytes of a document, over the collection.
     pub document_bytes: f64,
-    /// A document, in the mean over the keys that were read.
+    /// Mean bytes of a document, over the keys that were read.
     pub sampled_document_bytes: f64,
-    /// The collection's files.
+    /// Bytes of the collection's files.
     pub storage_bytes: u64,
-    /// All its indexes.
+    /// Bytes of all indexes of the collection.
     pub index_bytes: u64,
-    /// A cache's entry (`MEMORY USAGE`) beyond its document.
+    /// Mean bytes of a cache entry (`MEMORY USAGE`) in excess of its document; `None` without a cache.
     pub entry_bytes: Option<f64>,
-    /// Resident memory of a database server without its cache of the collection; the least of the members.
+    /// Resident memory of a database server without its storage engine's cache, in bytes; the minimum over all members.
     pub server_bytes: f64,
-    /// Resident memory of the cache's server without its entries.
+    /// Resident memory of the cache server without its entries, in bytes; `None` without a cache.
     pub cache_server_bytes: Option<f64>,
 }
 
-/// A shard's part of the collection.
+/// The share of the collection on one shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// The shard.
+    /// Name of the shard.
     pub shard: String,
-    /// Its members.
+    /// Number of members of the shard.
     pub members: u32,
-    /// Its share of the documents, from 0 to 1.
+    /// The shard's share of the collection's documents, from 0 to 1.
     pub documents: f64,
-    /// Its share of the keys that were read, from 0 to 1.
+    /// The shard's share of the keys that were read, from 0 to 1.
     pub keys: f64,
 }
 
-/// The keys that were read.
+/// Number and origin of the keys that were read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysFrom {
-    /// Their number.
+    /// Number of keys.
     pub count: u64,
-    /// Where they are from: a sample of the collection, or a trace.
+    /// Origin of the keys in words: a sample of the collection, or a trace.
     pub from: String,
-    /// The servers' storage caches: `warm`, since all keys were read once before.
+    /// State of the servers' storage caches: `warm`, since all keys were read once before.
     pub storage: String,
 }
 
-/// Processors of each station.
+/// Number of processors of each station.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cores {
-    /// Of all workers together.
+    /// Processors of all workers together.
     pub client: f64,
-    /// Of the cache.
+    /// Processors of the cache.
     pub cache: f64,
-    /// Of the router.
+    /// Processors of the router.
     pub router: f64,
-    /// Of each member of a shard.
+    /// Processors of each member of a shard.
     pub shard: f64,
 }
 
-/// The requests of a window.
+/// The kind of request that a window makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Batches of keys to the router.
+    /// A `find` of a batch of keys, sent to the router.
     Find,
-    /// The whole job without a cache.
+    /// A batch of the whole job, without a cache.
     Map,
-    /// MGETs that all hit.
+    /// An MGET whose keys are all in the cache.
     Get,
-    /// Pipelines of SETs.
+    /// A pipeline of SETs.
     Set,
-    /// Finds that the proxy answers.
+    /// A `find` that the proxy answers from the cache.
     Proxy,
 }
 
-/// One window. Processor times are without the stations' idle rates, in seconds.
+/// One measurement window. Its processor times are in seconds, without the stations' idle rates.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// Its requests.
+    /// The kind of request that the window made.
     pub kind: Kind,
-    /// Its length, in seconds.
+    /// Length of the window, in seconds.
     pub seconds: f64,
-    /// Requests that were answered.
+    /// Number of requests that were answered.
     pub requests: u64,
-    /// Their keys.
+    /// Number of keys in these requests.
     pub keys: u64,
-    /// Of this process.
+    /// Processor time of this process, in seconds.
     pub client_s: f64,
-    /// Of the cache.
+    /// Processor time of the cache, in seconds; `None` without a cache.
     pub cache_s: Option<f64>,
-    /// Of the router.
+    /// Processor time of the router, in seconds; `None` without a router.
     pub router_s: Option<f64>,
-    /// Of all members of all shards.
+    /// Processor time of all members of all shards, in seconds.
     pub shards_s: f64,
 }

@@ -1,4 +1,5 @@
-//! The probe's own entries in the cache: real documents under a name that no job uses, deleted in the end.
+//! The probe's own entries in the cache: real documents under names that no job uses; the probe deletes them at the
+//! end.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
@@ -7,34 +8,37 @@ use super::Error;
 use crate::chain::cache::{self, Cache};
 use crate::chain::{Key, Namespace};
 
-/// Names of one command.
+/// Number of entry names in one command.
 const AT_ONCE: usize = 1_000;
 
-/// The probe's part of a cache.
+/// The probe's own part of a cache.
 #[derive(Debug)]
 pub(super) struct Scratch {
+    /// Connection by which entries are read and written as a job does.
     pub(super) cache: Cache,
-    /// The collection's name, in a database that is the probe's.
+    /// Namespace of the entries: the collection's name, in a database that only this probe uses.
     pub(super) namespace: Namespace,
+    /// Options of `cache`; a proxy connects to the same cache with them.
     pub(super) options: cache::Options,
+    /// Connection for commands to the cache server itself, such as `INFO`.
     connection: MultiplexedConnection,
 }
 
-/// What the cache's server says of its memory.
+/// Memory of the cache server, as `INFO memory` reports it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
-    /// Bytes in use.
+    /// Bytes in use (`used_memory`).
     pub(super) used_bytes: u64,
-    /// Bytes in use when it had started.
+    /// Bytes that were in use after the server's start (`used_memory_startup`).
     pub(super) startup_bytes: u64,
-    /// Resident bytes.
+    /// Resident memory of the process, in bytes (`used_memory_rss`).
     pub(super) resident_bytes: u64,
-    /// The limit; 0 for none.
+    /// Memory limit, in bytes (`maxmemory`); 0: no limit.
     pub(super) limit_bytes: u64,
 }
 
 impl Scratch {
-    /// Connects to `redis://…`; entries are named for this process.
+    /// Connects to the cache at `uri` (`redis://…`). The names of the entries contain the id of this process.
     pub(super) async fn connect(uri: &str, coll: &str) -> Result<Self, Error> {
         let namespace =
             Namespace { db: format!("imago-probe-{}", std::process::id()), coll: coll.to_owned() };
@@ -45,21 +49,23 @@ impl Scratch {
         Ok(Self { cache, namespace, options, connection })
     }
 
+    /// Runs a command on the cache server.
     async fn run<T: redis::FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         command.query_async(&mut self.connection.clone()).await.map_err(Error::Cache)
     }
 
+    /// Returns a section of the reply to `INFO`.
     async fn told(&self, section: &str) -> Result<String, Error> {
         self.run(redis::cmd("INFO").arg(section)).await
     }
 
-    /// The processor time of its server, in seconds.
+    /// Returns the processor time that the cache server has used so far, in seconds.
     pub(super) async fn processor_s(&self) -> Result<f64, Error> {
         let told = self.told("cpu").await?;
         Ok(field(&told, "used_cpu_user")? + field(&told, "used_cpu_sys")?)
     }
 
-    /// The memory of its server.
+    /// Returns the memory of the cache server.
     pub(super) async fn memory(&self) -> Result<Memory, Error> {
         let told = self.told("memory").await?;
         let bytes = |name: &str| field(&told, name).map(|bytes| bytes as u64);
@@ -71,7 +77,7 @@ impl Scratch {
         })
     }
 
-    /// The bytes of the entries of these keys (`MEMORY USAGE`), in the mean.
+    /// Returns the mean size of the entries of these keys, in bytes (`MEMORY USAGE`).
     pub(super) async fn entry_bytes(&self, keys: &[Key]) -> Result<f64, Error> {
         let mut pipeline = redis::Pipeline::new();
         for key in keys {
@@ -89,7 +95,7 @@ impl Scratch {
         Ok(known.iter().sum::<u64>() as f64 / known.len().max(1) as f64)
     }
 
-    /// Asks for a sign of life.
+    /// Sends a PING and waits for the reply.
     pub(super) async fn ping(&self) -> Result<(), Error> {
         self.run::<Value>(&redis::cmd("PING")).await.map(drop)
     }
@@ -105,6 +111,7 @@ impl Scratch {
     }
 }
 
+/// Returns the number in a field of a reply to `INFO`.
 fn field(told: &str, name: &str) -> Result<f64, Error> {
     let mut lines = told.lines().filter_map(|line| line.split_once(':'));
     let value = lines.find(|(field, _)| *field == name).map(|(_, value)| value.trim());

@@ -1,4 +1,4 @@
-//! Sizes, and the shards' shares, as the servers say them.
+//! Sizes of documents, indexes and servers, and the shards' shares, as the servers report them.
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt as _;
@@ -10,12 +10,13 @@ use super::result::{Share, Sizes};
 use super::scratch::Scratch;
 use crate::chain::{Key, Namespace, Source};
 
-/// Entries that are asked for their size at most.
+/// Maximum number of cache entries whose size is measured.
 const ENTRIES_MAX: usize = 1_000;
-/// Keys of one read.
+/// Number of keys in one read.
 const AT_ONCE: usize = 500;
 
-/// Sizes of documents, indexes and servers; of the entries when they are in the cache.
+/// Measures the sizes of documents, indexes and servers; with a cache, also the sizes of its entries, which must be in
+/// the cache.
 pub(super) async fn sizes(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -51,7 +52,7 @@ pub(super) async fn sizes(
     Ok(sizes)
 }
 
-/// Resident memory of a server without its storage engine's cache.
+/// Returns the resident memory of a server without its storage engine's cache, in bytes.
 async fn server_bytes(member: &Member) -> Result<f64, Error> {
     let status = member.ask(doc! { "serverStatus": 1 }, "its memory").await?;
     let resident = number(&status, &["mem", "resident"]).ok_or_else(|| Error::Unsaid {
@@ -62,7 +63,8 @@ async fn server_bytes(member: &Member) -> Result<f64, Error> {
     Ok((resident * 1_048_576.0 - cached.unwrap_or(0.0)).max(0.0))
 }
 
-/// The shards' shares: of the documents by their counts, of the keys by asking each shard which of them it has.
+/// Returns each shard's share of the documents, from the counts of `collStats`, and of `keys`, by querying each shard
+/// for them.
 pub(super) async fn shares(
     cluster: &Cluster,
     source: &Source,
@@ -71,7 +73,7 @@ pub(super) async fn shares(
     let statistics = cluster.statistics(source.namespace()).await?;
     let keys = match held(cluster, source.namespace(), keys).await {
         Ok(held) => held,
-        // From version 8 on a shard may refuse to be asked past the router.
+        // From version 8 on, a shard may reject reads that bypass the router.
         Err(Error::Ask { .. }) => returned_of(cluster, source, keys).await?,
         Err(other) => return Err(other),
     };
@@ -93,7 +95,7 @@ pub(super) async fn shares(
     Ok(shares.collect())
 }
 
-/// How many of the keys each shard has, asked past the router.
+/// Counts the keys that each shard has, by direct reads that bypass the router.
 async fn held(cluster: &Cluster, namespace: &Namespace, keys: &[Key]) -> Result<Vec<f64>, Error> {
     let mut held = Vec::new();
     for shard in &cluster.shards {
@@ -113,7 +115,7 @@ async fn held(cluster: &Cluster, namespace: &Namespace, keys: &[Key]) -> Result<
     Ok(held)
 }
 
-/// How many documents each shard returns when the keys are read once.
+/// Counts the documents that each shard returns when all keys are read once through the router.
 async fn returned_of(cluster: &Cluster, source: &Source, keys: &[Key]) -> Result<Vec<f64>, Error> {
     let before = returned(cluster).await?;
     for some in keys.chunks(AT_ONCE) {
@@ -123,6 +125,7 @@ async fn returned_of(cluster: &Cluster, source: &Source, keys: &[Key]) -> Result
     Ok(after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
+/// Returns the number of documents on a shard, from a reply of `collStats`.
 fn documents_of(statistics: &Document, shard: &str, has_router: bool) -> f64 {
     if has_router {
         number(statistics, &["shards", shard, "count"]).unwrap_or(0.0)
@@ -131,7 +134,7 @@ fn documents_of(statistics: &Document, shard: &str, has_router: bool) -> f64 {
     }
 }
 
-/// Documents that each shard's members have returned so far.
+/// Returns the number of documents that each shard's members have returned since their start.
 async fn returned(cluster: &Cluster) -> Result<Vec<f64>, Error> {
     let mut returned = Vec::new();
     for shard in &cluster.shards {
@@ -149,7 +152,7 @@ async fn returned(cluster: &Cluster) -> Result<Vec<f64>, Error> {
     Ok(returned)
 }
 
-/// The mean number of shards that have some of `keys` keys, by their shares.
+/// Returns the mean number of shards that a request of `keys` keys involves, by the shards' shares of the keys.
 pub(super) fn shards_asked(shares: &[Share], keys: f64) -> f64 {
     let asked = shares.iter().map(|share| 1.0 - (1.0 - share.keys.min(1.0)).powf(keys));
     asked.sum::<f64>().max(1.0)

@@ -1,7 +1,7 @@
-//! The processor time that each station has used so far, as it says itself.
+//! The processor time that each station has used so far, as the station reports it.
 //!
-//! Database servers and the router say it in `serverStatus` (`extra_info`, by getrusage), Redis in `INFO cpu`, this
-//! process by its clock.
+//! Database servers and the router report it in `serverStatus` (`extra_info`, from getrusage), Redis in `INFO cpu`;
+//! this process reads its own CPU clock.
 
 use std::ops::Sub;
 use std::time::Instant;
@@ -13,20 +13,25 @@ use super::Error;
 use super::cluster::{Cluster, Member, number};
 use super::scratch::Scratch;
 
-/// Processor times at one moment, in seconds.
+/// The processor times of the stations at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct Used {
+    /// The moment of the reading.
     at: Instant,
+    /// Processor time that each station has used since its start, in seconds.
     pub(super) times: Times,
 }
 
 /// Processor times of the stations, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Times {
+    /// Processor time of this process, in seconds.
     pub(super) client_s: f64,
+    /// Processor time of the cache, in seconds; `None` without a cache.
     pub(super) cache_s: Option<f64>,
+    /// Processor time of the router, in seconds; `None` without a router.
     pub(super) router_s: Option<f64>,
-    /// Of all members of all shards.
+    /// Processor time of all members of all shards, in seconds.
     pub(super) shards_s: f64,
 }
 
@@ -45,7 +50,7 @@ impl Sub for Times {
 }
 
 impl Times {
-    /// These times so many times over.
+    /// Returns these times multiplied by `by`.
     pub(super) fn scaled(self, by: f64) -> Self {
         Self {
             client_s: self.client_s * by,
@@ -57,7 +62,7 @@ impl Times {
 }
 
 impl Used {
-    /// Asks all stations.
+    /// Reads the processor times of all stations.
     pub(super) async fn now(cluster: &Cluster, cache: Option<&Scratch>) -> Result<Self, Error> {
         let mut times = Times::default();
         if let Some(cache) = cache {
@@ -73,25 +78,25 @@ impl Used {
         Ok(Self { at: Instant::now(), times })
     }
 
-    /// The time since an earlier moment, in seconds, and what was used in it.
+    /// Returns the time since an earlier reading, in seconds, and the processor times used in it.
     pub(super) fn since(&self, earlier: &Self) -> (f64, Times) {
         (self.at.duration_since(earlier.at).as_secs_f64(), self.times - earlier.times)
     }
 }
 
-/// The processor time of this process.
+/// Returns the processor time of this process so far, in seconds.
 pub(super) fn own_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The processor time of a member.
+/// Reads the processor time of a member so far, in seconds.
 pub(super) async fn processor_of(member: &Member) -> Result<f64, Error> {
     let status = member.ask(status(), "its processor time").await?;
     processor_s(&member.address, &status)
 }
 
-/// serverStatus without the sections that cost it most.
+/// Returns the command `serverStatus` without its most expensive sections.
 fn status() -> Document {
     doc! {
         "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0, "tcmalloc": 0,
@@ -99,6 +104,7 @@ fn status() -> Document {
     }
 }
 
+/// Returns the user and system time in a reply of `serverStatus`, in seconds.
 fn processor_s(server: &str, status: &Document) -> Result<f64, Error> {
     let part = |field: &str| number(status, &["extra_info", field]);
     let sum = part("user_time_us").and_then(|user| Some(user + part("system_time_us")?));

@@ -1,5 +1,5 @@
-//! Round trips to idle servers: the median of pings one after the other, and the part of them in which no processor
-//! works, which is what remains without the processor time of both sides.
+//! Round trips to idle servers. A round trip is the median of consecutive pings; its wait is the median without the
+//! processor time of both sides.
 
 use std::time::Instant;
 
@@ -11,22 +11,22 @@ use super::result::RoundTrip;
 use super::scratch::Scratch;
 use super::stations::{Used, own_s, processor_of};
 
-/// Pings that are measured.
+/// Number of measured pings.
 const PINGS: usize = 300;
-/// Pings before: connections are made by the first.
+/// Number of warm-up pings, the first of which opens the connection.
 const FIRST: usize = 20;
 
-/// To a member of a shard.
+/// Measures the round trip to a member of a shard.
 pub(super) async fn to_member(member: &Member) -> Result<RoundTrip, Error> {
     let ping = async || member.ask(doc! { "ping": 1 }, "a sign of life").await.map(drop);
     let used = async || Ok(own_s() + processor_of(member).await?);
     measure(ping, used).await
 }
 
-/// To the router.
+/// Measures the round trip to the router.
 pub(super) async fn to_router(cluster: &Cluster) -> Result<RoundTrip, Error> {
     let ping = async || cluster.ask(doc! { "ping": 1 }, "a sign of life").await.map(drop);
-    // The stand-in of the testbed may ask a shard, which is then a part of the way.
+    // The testbed's router may ask a shard for a ping; the shards' processor time is then part of the round trip.
     let used = async || {
         let times = Used::now(cluster, None).await?.times;
         Ok(times.client_s + times.router_s.unwrap_or(0.0) + times.shards_s)
@@ -34,13 +34,14 @@ pub(super) async fn to_router(cluster: &Cluster) -> Result<RoundTrip, Error> {
     measure(ping, used).await
 }
 
-/// To the cache.
+/// Measures the round trip to the cache.
 pub(super) async fn to_cache(cache: &Scratch) -> Result<RoundTrip, Error> {
     let ping = async || cache.ping().await;
     let used = async || Ok(own_s() + cache.processor_s().await?);
     measure(ping, used).await
 }
 
+/// Measures the round trip of `ping`; `used` reads the processor time of both sides, in seconds.
 async fn measure(
     ping: impl AsyncFn() -> Result<(), Error>,
     used: impl AsyncFn() -> Result<f64, Error>,

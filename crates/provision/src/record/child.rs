@@ -1,7 +1,7 @@
-//! The job's process: started with the proxy's URI, and asked to end when the recording is.
+//! The job's process: it is started with the proxy's URI, and receives a signal when the recording is cancelled.
 //!
-//! On a terminal Ctrl-C reaches the job by itself. Elsewhere the job has a process group of its own, to which the request
-//! is passed on. A job that does not end is asked more firmly twice.
+//! On a terminal, Ctrl-C reaches the job directly. Otherwise the job has its own process group, to which the signal is
+//! forwarded. A job that does not end receives SIGTERM, and then SIGKILL.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
@@ -18,25 +18,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, URI_ARGUMENT, URI_VARIABLE};
 
-/// The time that a job gets to end, before it is asked by the next signal.
+/// Time between one signal to the job and the next stronger one.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// A running job.
 pub(super) struct Child {
     process: tokio::process::Child,
+    /// True if the job has its own process group, because stdin is not a terminal.
     has_own_group: bool,
-    /// When it was asked to end, and by which signal; none if it was not.
+    /// Time and kind of the last signal that was sent to the job; `None` if none was sent.
     asked: Option<(Instant, Signal)>,
 }
 
 /// The end of a job.
 pub(super) struct Ended {
+    /// Exit status of the job.
     pub(super) status: ExitStatus,
+    /// True if a signal was sent to the job to end it.
     was_asked: bool,
 }
 
 impl Ended {
-    /// Why its reads are not those of a whole job; none if they are.
+    /// Returns the reason why the reads are not those of a complete job; `None` if they are.
     pub(super) fn incomplete(&self) -> Option<String> {
         if self.was_asked {
             return Some("the job was interrupted".into());
@@ -51,6 +54,7 @@ impl Ended {
 }
 
 impl Child {
+    /// Starts the job with the URI of the proxy. `output_to_stderr` redirects its standard output to stderr.
     pub(super) fn start(
         command: &[OsString],
         uri: &str,
@@ -77,7 +81,8 @@ impl Child {
         Ok(Self { process, has_own_group, asked: None })
     }
 
-    /// Waits for its end. May be dropped and called again.
+    /// Waits for the end of the job; after `cancel`, sends it signals. The future may be dropped and the function
+    /// called again.
     pub(super) async fn wait(&mut self, cancel: &CancellationToken) -> Result<Ended, Error> {
         loop {
             let next = self.asked.map_or_else(Instant::now, |(at, _)| at + END_WITHIN);
@@ -95,13 +100,14 @@ impl Child {
         }
     }
 
+    /// Sends a signal to the job, or to its process group.
     fn ask(&mut self, signal: Signal) {
         self.asked = Some((Instant::now(), signal));
         let id = self.process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let Some(id) = id else { return };
         let sent = match (self.has_own_group, signal) {
             (true, _) => kill_process_group(id, signal),
-            // A terminal that Ctrl-C was typed at has sent it already; a second one does no harm.
+            // A terminal on which Ctrl-C was typed has sent the signal already; a second one is harmless.
             (false, _) => kill_process(id, signal),
         };
         if let Err(error) = sent {
@@ -110,7 +116,7 @@ impl Child {
     }
 }
 
-/// The argument with the URI in the place of each `{uri}`.
+/// Returns the argument with each `{uri}` replaced by the URI.
 fn with_uri(argument: &OsStr, uri: &str) -> OsString {
     let (mut rest, place) = (argument.as_bytes(), URI_ARGUMENT.as_bytes());
     let mut replaced = Vec::with_capacity(rest.len());

@@ -6,43 +6,43 @@ use std::path::PathBuf;
 
 use crate::trace;
 
-/// A recording that cannot be made.
+/// A reason why a recording cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The URI makes no sense.
+    /// The URI is invalid; the field is the reason.
     #[error("the URI is none of MongoDB: {0}")]
     Uri(String),
-    /// The URI asks for a thing that a proxy cannot do.
+    /// The URI requests a feature that the proxy does not support.
     #[error("a recording proxy cannot stand before {what}: {remedy}")]
     Unsupported {
-        /// The thing.
+        /// The unsupported feature.
         what: &'static str,
-        /// The way without it.
+        /// The way to record without the feature.
         remedy: &'static str,
     },
-    /// The database does not answer.
+    /// The database does not reply.
     #[error("no server of {addresses} answers")]
     Unreachable {
-        /// The addresses of the URI.
+        /// The addresses in the URI.
         addresses: String,
-        /// The last reason.
+        /// The driver's error.
         source: mongodb::error::Error,
     },
-    /// There would be a file already.
+    /// The trace's file exists already; the field is its path.
     #[error("{} exists: give another name, or remove it", .0.display())]
     Exists(PathBuf),
-    /// No port can be opened.
+    /// The proxy cannot open a port.
     #[error("cannot open a port on this machine for the proxy")]
     Port(#[source] io::Error),
-    /// The job does not start.
+    /// The job cannot be started.
     #[error("cannot start the job {program:?}")]
     Start {
-        /// The program.
+        /// The job's program.
         program: OsString,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The job's end cannot be waited for.
+    /// Waiting for the end of the job failed.
     #[error("cannot wait for the end of the job")]
     Wait(#[source] io::Error),
     /// The trace cannot be written.

@@ -1,12 +1,12 @@
-//! Which reads are by `_id`: a `find` whose filter has the `_id` equal to a value or one of a list, and whose reply has the
-//! documents of all of these that exist. Other fields may be equal to values too, as a shard key is; a document that has
-//! others is taken for one that is not there.
+//! Detection of reads by `_id`: a `find` whose filter requires the `_id` to equal a value or one of a list, and whose
+//! reply has all existing documents of these values. The filter may also require other fields to equal a value, as for
+//! a shard key; a document that does not match them counts as missing.
 
 use bson::raw::{RawBsonRef, RawDocument};
 
 use crate::trace::Key;
 
-/// The keys of a `find` by `_id`, in order; none if it is another read.
+/// Returns the keys of a `find` by `_id`, in order; `None` if it is another kind of read.
 pub(super) fn keys(find: &RawDocument) -> Option<Vec<Key>> {
     let filter = find.get_document("filter").ok()?;
     let keys = equal_to(filter.get("_id").ok()??)?;
@@ -19,7 +19,7 @@ pub(super) fn keys(find: &RawDocument) -> Option<Vec<Key>> {
     is_whole(find, &keys).then_some(keys)
 }
 
-/// True if a field has to have a value: shard keys stand beside the `_id` so.
+/// Returns true if the condition requires a field to equal a value, as for a shard key next to the `_id`.
 fn is_equality(name: &str, value: RawBsonRef<'_>) -> bool {
     let is_value = !matches!(
         value,
@@ -28,7 +28,7 @@ fn is_equality(name: &str, value: RawBsonRef<'_>) -> bool {
     is_value && !name.starts_with('$')
 }
 
-/// The values that a condition on `_id` names.
+/// Returns the values that a condition on `_id` selects; `None` if it is not `$eq` or `$in` of plain values.
 fn equal_to(condition: RawBsonRef<'_>) -> Option<Vec<Key>> {
     let RawBsonRef::Document(document) = condition else {
         // A regular expression is a pattern, not a value.
@@ -39,7 +39,7 @@ fn equal_to(condition: RawBsonRef<'_>) -> Option<Vec<Key>> {
     let Some(first) = fields.next() else { return Some(vec![Key::from_raw(condition)]) };
     let (name, value) = first.ok()?;
     if !name.as_str().starts_with('$') {
-        // An `_id` that is a document.
+        // The `_id` is a document.
         return Some(vec![Key::from_raw(condition)]);
     }
     if fields.next().is_some() {
@@ -58,7 +58,7 @@ fn equal_to(condition: RawBsonRef<'_>) -> Option<Vec<Key>> {
     }
 }
 
-/// True if the reply tells of each key if its document exists: nothing is left out of it.
+/// Returns true if the reply shows for each key whether its document exists: the find omits no document.
 fn is_whole(find: &RawDocument, keys: &[Key]) -> bool {
     let number = |name: &str| match find.get(name) {
         Ok(Some(RawBsonRef::Int32(value))) => Some(i64::from(value)),
@@ -68,7 +68,7 @@ fn is_whole(find: &RawDocument, keys: &[Key]) -> bool {
     };
     let given = |name: &str| matches!(find.get(name), Ok(Some(_)));
     let wanted = i64::try_from(keys.len()).unwrap_or(i64::MAX);
-    // A negative limit is its size, in one batch.
+    // A negative limit means its absolute value, in one batch.
     let all = |limit: Option<i64>| {
         limit.is_none_or(|limit| limit == 0 || limit.saturating_abs() >= wanted)
     };

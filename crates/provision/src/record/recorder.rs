@@ -1,7 +1,8 @@
-//! What the connections of a job report, as one trace.
+//! Merging of the reads of all connections of a job into one trace.
 //!
-//! A phase begins with the request of its first read and ends with the last reply: when no read by `_id` was under way or
-//! came for the gap, or when the job's comment names another phase. Reads are appended when their reply is whole.
+//! A phase begins with the request of its first read and ends with its last reply. A new phase begins if no read by
+//! `_id` was in progress for the length of the gap, or if the job's comment names another phase. A read is appended
+//! when its reply is complete.
 
 use std::collections::HashMap;
 use std::mem;
@@ -13,36 +14,39 @@ use serde::Serialize;
 
 use crate::trace::{Ending, Error, Header, Key, Span, Writer};
 
-/// Open cursors of reads by `_id` that are followed; the keys of further ones are counted as other reads.
+/// Maximum number of open cursors of reads by `_id` that are tracked; the keys of further cursors count as other reads.
 const CURSORS_MAX: usize = 10_000;
 
-/// Numbers of a recording.
+/// Counts of a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Phases in the trace.
+    /// Number of phases in the trace.
     pub phases: u64,
-    /// Reads in the trace.
+    /// Number of reads in the trace.
     pub reads: u64,
-    /// Those that found their document.
+    /// Number of reads in the trace that found a document.
     pub documents: u64,
-    /// The bytes of these documents.
+    /// Total size of these documents, in bytes.
     pub document_bytes: u64,
-    /// Documents that were read otherwise than by `_id`, and reads that found none; not in the trace.
+    /// Number of documents that were read by other conditions than `_id`, plus the number of such reads that found
+    /// none; they are not in the trace.
     pub other_reads: u64,
-    /// Reads of other collections; not in the trace.
+    /// Number of reads of other collections; they are not in the trace.
     pub elsewhere_reads: u64,
-    /// Reads that the server refused; not in the trace.
+    /// Number of reads without a successful reply; they are not in the trace.
     pub failed_reads: u64,
-    /// Reads in the trace whose phase had ended when their reply came: they are in the next one.
+    /// Number of reads in the trace whose phase had ended before their reply; they are recorded in the following phase.
     pub late_reads: u64,
 }
 
-/// A read by `_id` of one or more keys, until all of its reply was seen.
+/// A read by `_id` of one or more keys whose reply is not yet complete.
 #[derive(Debug)]
 pub(super) struct Open {
+    /// The keys of the read, in order.
     keys: Vec<Key>,
+    /// The phase that the job's comment names; `None` without such a comment.
     label: Option<String>,
-    /// Bytes of the documents that came, by the hash of their `_id`.
+    /// Sizes of the returned documents, in bytes, by the hash of the `_id`.
     found: HashMap<u64, u32>,
 }
 
@@ -51,51 +55,66 @@ impl Open {
         Self { keys, label, found: HashMap::new() }
     }
 
-    /// Takes a document of the reply.
+    /// Adds a document of the reply, of `bytes` bytes.
     pub(super) fn found(&mut self, id: &Key, bytes: u32) {
         self.found.insert(id.hash64(), bytes);
     }
 }
 
-/// The trace in the making.
+/// Records the reads of all connections into one trace.
 #[derive(Debug)]
 pub(super) struct Recorder {
+    /// Minimum interval without reads that ends a phase.
     gap: Duration,
+    /// Start of the recording.
     begun: Instant,
     state: Mutex<State>,
 }
 
+/// The mutable part of a [`Recorder`].
 #[derive(Debug)]
 struct State {
+    /// The trace's file.
     out: Out,
+    /// The recorded collection; `None` before the first read by `_id`, if none was requested.
     namespace: Option<String>,
+    /// The current phase.
     phase: Phase,
+    /// Number of reads by `_id` that wait for a reply.
     under_way: usize,
+    /// Reads by `_id` with an open cursor, by the cursor's id.
     cursors: HashMap<i64, Open>,
+    /// Counts for the report.
     totals: Totals,
 }
 
+/// The state of the trace's file.
 #[derive(Debug)]
 enum Out {
-    /// Not made before the first read: only then its collection is known.
+    /// The file is not yet created: its collection is known only at the first read.
     Not {
         path: PathBuf,
         header: Header,
     },
     Open(Writer),
+    /// The file could not be created or written.
     Failed(Error),
 }
 
-/// The present phase.
+/// The current phase.
 #[derive(Debug, Default)]
 struct Phase {
+    /// The name in the job's comment; `None` if the job did not name the phase.
     label: Option<String>,
+    /// Time of the first request; `None` before it.
     began: Option<Instant>,
+    /// Time of the last reply; `None` before the first one.
     ended: Option<Instant>,
 }
 
 impl Recorder {
-    /// A recording to the file `path`; an empty namespace in the header is that of the first read by `_id`.
+    /// Starts a recording to the file `path`. If the header's namespace is empty, the recorded collection is that of
+    /// the first read by `_id`.
     pub(super) fn new(path: &Path, header: Header, gap: Duration) -> Self {
         let namespace = Some(header.namespace.clone()).filter(|name| !name.is_empty());
         let state = State {
@@ -109,11 +128,12 @@ impl Recorder {
         Self { gap, begun: Instant::now(), state: Mutex::new(state) }
     }
 
+    /// Locks the state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read by `_id` of this collection was sent; false if the collection is not the one that is recorded.
+    /// Records that a read by `_id` of this collection was sent. Returns false if another collection is recorded.
     #[must_use]
     pub(super) fn begin(&self, namespace: &str, open: &Open) -> bool {
         let mut state = self.state();
@@ -135,7 +155,8 @@ impl Recorder {
         true
     }
 
-    /// The next batch of an open cursor was asked for. Returns the read, if it is one by `_id`.
+    /// Records that the next batch of a cursor was requested. Returns the read of the cursor; `None` if it is not a
+    /// read by `_id`.
     pub(super) fn resume(&self, cursor: i64) -> Option<Open> {
         let mut state = self.state();
         let open = state.cursors.remove(&cursor)?;
@@ -143,7 +164,7 @@ impl Recorder {
         Some(open)
     }
 
-    /// A reply was seen; its cursor is open unless it is 0.
+    /// Records a reply; its cursor stays open unless its id is 0.
     pub(super) fn reply(&self, open: Open, cursor: i64) {
         let mut state = self.state();
         state.under_way -= 1;
@@ -157,14 +178,15 @@ impl Recorder {
         }
     }
 
-    /// A read by `_id` had no reply: the connection ended, or the server refused it.
+    /// Records that a read by `_id` failed: the connection ended before the reply, or the server returned an error.
     pub(super) fn fail(&self, open: &Open) {
         let mut state = self.state();
         state.under_way -= 1;
         state.totals.failed_reads += open.keys.len() as u64;
     }
 
-    /// The job closed a cursor before its end: keys whose documents had not come are not known.
+    /// Records that the job closed a cursor before its end: keys without a document so far count as other reads, since
+    /// it is not known whether their documents exist.
     pub(super) fn close(&self, cursor: i64) {
         let mut state = self.state();
         if let Some(open) = state.cursors.remove(&cursor) {
@@ -182,12 +204,12 @@ impl Recorder {
         }
     }
 
-    /// Hands the reads so far to the operating system.
+    /// Writes the reads so far to the operating system.
     pub(super) fn flush(&self) {
         self.state().write(Writer::flush);
     }
 
-    /// Closes the trace. Returns its collection and its numbers.
+    /// Closes the trace. Returns its collection and its counts.
     ///
     /// # Errors
     /// The trace could not be written, now or before.
@@ -198,7 +220,7 @@ impl Recorder {
         }
         state.end_phase(self.begun);
         let other_reads = state.totals.other_reads;
-        // Made now if nothing was read.
+        // Create the file even if nothing was read.
         state.open();
         state.write(|writer| {
             writer.count_other_reads(other_reads);
@@ -215,7 +237,7 @@ impl Recorder {
 }
 
 impl State {
-    /// Makes the file if it is not yet made.
+    /// Creates the file if it does not exist yet.
     fn open(&mut self) {
         if let Out::Not { path, header } = &mut self.out {
             header.namespace = self.namespace.clone().unwrap_or_default();
@@ -226,7 +248,8 @@ impl State {
         }
     }
 
-    /// Writes, unless it failed before: the job goes on without a recording, which says so in the end.
+    /// Calls `write`, unless the file is not open. After a failure the job continues without a recording, and
+    /// [`Recorder::finish`] returns the error.
     fn write(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), Error>) {
         if let Out::Open(writer) = &mut self.out
             && let Err(error) = write(writer)
@@ -236,6 +259,7 @@ impl State {
         }
     }
 
+    /// Appends all keys of a read whose reply is complete.
     fn append(&mut self, open: &Open) {
         self.open();
         if open.label.is_some() && open.label != self.phase.label {
@@ -250,6 +274,7 @@ impl State {
         }
     }
 
+    /// Appends the keys of an incomplete read that have a document, and counts the others as other reads.
     fn append_found(&mut self, mut open: Open) {
         let asked = open.keys.len();
         open.keys.retain(|key| open.found.contains_key(&key.hash64()));
@@ -257,6 +282,7 @@ impl State {
         self.append(&open);
     }
 
+    /// Ends the current phase if it has reads; `begun` is the start of the recording.
     fn end_phase(&mut self, begun: Instant) {
         let phase = mem::take(&mut self.phase);
         let since = |at: Option<Instant>| {

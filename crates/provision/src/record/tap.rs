@@ -1,5 +1,5 @@
-//! What one connection's messages mean to the recording. They are looked at and never changed; one that cannot be
-//! understood is the server's and the driver's matter.
+//! Inspection of one connection's messages for the recording. Messages are never changed; one that cannot be parsed is
+//! ignored here, and left to the server and the driver.
 
 use std::io;
 use std::sync::Arc;
@@ -13,26 +13,28 @@ use crate::chain::PHASE_COMMENT;
 use crate::trace::Key;
 use crate::wire::{Command, Handler, Message, Upstream};
 
-/// Databases that drivers and tools read for themselves.
+/// Databases that drivers and tools read for their own purposes.
 const INTERNAL: [&str; 3] = ["admin", "config", "local"];
 
-/// Looks at the messages of one connection.
+/// Inspects the messages of one connection.
 #[derive(Debug)]
 pub(super) struct Tap {
     recorder: Arc<Recorder>,
     present: Present,
 }
 
-/// The request that waits for its reply.
+/// The last request of the connection, which waits for its reply.
 #[derive(Debug)]
 enum Present {
-    /// Not a read.
+    /// The request is not a read.
     Pass,
-    /// A read by `_id`.
+    /// The request is a read by `_id`.
     ById(Open),
-    /// A part of a read by `_id` was seen, whose cursor is open: a reply that follows without a request is its next one.
+    /// A batch of a read by `_id` was seen, and its cursor, with this id, is open. A reply that follows without a
+    /// request is its next batch.
     Cursor(i64),
-    /// Another read of this collection: if it is the first part of it, it counts although it finds nothing.
+    /// The request is another read of this collection. If it is the first batch of the read, it counts as one read even
+    /// if it returns no document.
     Other { namespace: String, is_first: bool },
 }
 
@@ -41,7 +43,7 @@ impl Tap {
         Self { recorder, present: Present::Pass }
     }
 
-    /// Looks at a request, which goes on unchanged.
+    /// Inspects a request, which is forwarded unchanged.
     pub(super) fn look(&mut self, request: &Message) {
         self.present = match request.command() {
             Ok(Some(command)) => self.sent(&command),
@@ -49,6 +51,7 @@ impl Tap {
         };
     }
 
+    /// Classifies a command that was sent, and updates its cursors in the recorder.
     fn sent(&self, command: &Command<'_>) -> Present {
         let (name, database) = (command.name(), command.database());
         let collection = |field: &str| command.body.get_str(field).unwrap_or("");
@@ -73,7 +76,7 @@ impl Tap {
                 }
                 Present::Pass
             }
-            // Without a collection an aggregation reads the server's own state.
+            // Without a collection, an aggregation reads the server's own state.
             "aggregate" | "count" | "distinct" if !collection(name).is_empty() => {
                 let namespace = format!("{database}.{}", collection(name));
                 Present::Other { namespace, is_first: true }
@@ -82,6 +85,7 @@ impl Tap {
         }
     }
 
+    /// Classifies a `find`. A comment that begins with [`PHASE_COMMENT`] is the label of its phase.
     fn find(&self, find: &RawDocument, namespace: String) -> Present {
         let Some(keys) = filter::keys(find) else {
             return Present::Other { namespace, is_first: true };
@@ -92,6 +96,7 @@ impl Tap {
         if self.recorder.begin(&namespace, &open) { Present::ById(open) } else { Present::Pass }
     }
 
+    /// Records a reply to the current request.
     fn answered(&mut self, reply: &RawDocument) {
         let ok = match reply.get("ok") {
             Ok(Some(RawBsonRef::Double(ok))) => ok == 1.0,
@@ -128,7 +133,7 @@ impl Tap {
     }
 }
 
-/// The documents of a reply, and its cursor: 0 if there are no more.
+/// Returns the documents of a reply, and the id of its cursor: 0 if no batch follows.
 fn batch(reply: &RawDocument) -> (Option<&RawArray>, i64) {
     let Ok(cursor) = reply.get_document("cursor") else { return (None, 0) };
     let documents = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch")).ok();

@@ -1,8 +1,8 @@
-//! The database behind the proxy, and the URI that leads a driver to the proxy alone.
+//! The database behind the proxy, and the URI that directs a driver to the proxy alone.
 //!
-//! Before a router there is nothing to discover: the proxy connects to the first router of the URI that takes
-//! connections. Before a replica set the job gets a direct connection to the present primary: all of its reads go there,
-//! also those that prefer secondaries, and an election ends the recording's use.
+//! For a router, no discovery is needed: the proxy connects to the first router in the URI that accepts connections.
+//! For a replica set, the job gets a direct connection to the current primary: all of its reads go there, even those
+//! that prefer secondaries, and an election makes the recording useless.
 
 use std::time::Duration;
 
@@ -12,16 +12,20 @@ use mongodb::options::{ClientOptions, ServerAddress, Tls};
 
 use super::Error;
 
-/// Longest time to find a server.
+/// Maximum time to find a server.
 const FIND_MAX: Duration = Duration::from_secs(10);
-/// Options of a URI that would lead a driver past the proxy; a direct connection is added where it is one.
+/// URI options that are removed, because they would lead a driver past the proxy. For a replica set,
+/// `directConnection=true` is added.
 const LEFT_OUT: [&str; 3] = ["replicaset=", "directconnection=", "loadbalanced="];
 
 /// The database that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
+    /// Addresses that the proxy connects to, as `host:port`.
     addresses: Vec<String>,
+    /// The parsed connection string.
     uri: Parts,
+    /// True if the addresses are those of routers (mongos).
     is_router: bool,
 }
 
@@ -35,6 +39,7 @@ struct Parts {
 }
 
 impl Parts {
+    /// Parses a connection string.
     fn of(uri: &str) -> Result<Self, Error> {
         if uri.starts_with("mongodb+srv://") {
             return Err(Error::Unsupported {
@@ -56,6 +61,7 @@ impl Parts {
         Ok(Self { login, hosts: hosts.into(), database: database.into(), options })
     }
 
+    /// Returns the connection string with other hosts and additional options, without the options in [`LEFT_OUT`].
     fn with(&self, hosts: &str, more: &[&str]) -> String {
         let login = self.login.as_ref().map(|login| format!("{login}@")).unwrap_or_default();
         let kept = self.options.iter().map(String::as_str).filter(|option| {
@@ -69,10 +75,11 @@ impl Parts {
 }
 
 impl Target {
-    /// Finds the server to record: the routers of the URI, or the primary of its replica set.
+    /// Finds the servers to record: the routers in the URI, or the primary of its replica set.
     ///
     /// # Errors
     /// [`Error::Uri`], [`Error::Unsupported`] (TLS), [`Error::Unreachable`].
+    #[crate::boxed]
     pub async fn find(uri: &str) -> Result<Self, Error> {
         let parts = Parts::of(uri)?;
         let mut options =
@@ -99,13 +106,13 @@ impl Target {
         Ok(Self { addresses, uri: parts, is_router })
     }
 
-    /// The addresses that the proxy connects to, the first that takes connections.
+    /// Returns the addresses that the proxy connects to; it uses the first that accepts connections.
     #[must_use]
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// The job's URI: the same database, user and options, at a port of this machine.
+    /// Returns the job's URI: the same database, user and options, with a port of this machine as the only host.
     #[must_use]
     pub fn uri_at(&self, port: u16) -> String {
         let more: &[&str] = if self.is_router { &[] } else { &["directConnection=true"] };

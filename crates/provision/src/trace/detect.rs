@@ -1,6 +1,6 @@
-//! The form of a file, told by its first bytes.
+//! Detection of a file's format by its first bytes.
 //!
-//! A file that is no trace is told by its look where that helps: most often it is compressed, or another export.
+//! For a file that is not a trace, the error names its probable type: most often it is compressed, or another export.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -8,18 +8,21 @@ use std::path::Path;
 
 use super::{Error, format, from_csv, from_oracle_general};
 
-/// Bytes that are looked at.
+/// Number of bytes that are examined.
 const HEAD_BYTES: u64 = 4096;
 
-/// The forms that are read.
+/// The formats that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
+    /// An `.imt` file.
     Imago,
+    /// CSV with the columns of a trace.
     Csv,
+    /// Records of libCacheSim's `oracleGeneral`.
     OracleGeneral,
 }
 
-/// The first bytes of files that are taken for traces, and the look of these files.
+/// Magic numbers of files that are mistaken for traces, and the description of each for the error.
 const FOREIGN: [(&[u8], &str); 10] = [
     (b"\x1f\x8b", "it is compressed by gzip: decompress it first"),
     (
@@ -39,7 +42,7 @@ const FOREIGN: [(&[u8], &str); 10] = [
     ),
 ];
 
-/// Tells the form of a file, and leaves it at its beginning.
+/// Detects the format of a file, and rewinds it to its start.
 pub(super) fn form(mut file: &File, path: &Path) -> Result<Form, Error> {
     let mut head = Vec::new();
     file.take(HEAD_BYTES).read_to_end(&mut head).map_err(Error::io("read", path))?;
@@ -48,6 +51,10 @@ pub(super) fn form(mut file: &File, path: &Path) -> Result<Form, Error> {
     of(&head, length).map_err(|looks| Error::Foreign { path: path.to_owned(), looks })
 }
 
+/// Detects the format from the first bytes of a file of `length` bytes.
+///
+/// # Errors
+/// A description of the file, which is not a trace.
 fn of(head: &[u8], length: u64) -> Result<Form, String> {
     if head.is_empty() {
         return Err("it is empty".into());
@@ -86,7 +93,7 @@ fn of(head: &[u8], length: u64) -> Result<Form, String> {
     Err(format!("it is {length} bytes that are neither text nor whole records of a known form"))
 }
 
-/// The bytes as text, if they are: the last character may be cut.
+/// Returns the bytes as text, without a last character that is cut off; `None` if they are not printable UTF-8.
 fn text(head: &[u8]) -> Option<&str> {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,

@@ -1,19 +1,19 @@
-//! The errors of reading and writing traces: each says what happened to which file, and where in it.
+//! The errors of reading and writing traces. Each names the file, and the place in it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A trace that cannot be read or written.
+/// A reason why a trace cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("cannot {doing} the trace {}", path.display())]
     Io {
-        /// The action, as `open`.
+        /// The failed operation, as `open`.
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file ends before its closing block, or a block is damaged.
@@ -22,65 +22,65 @@ pub enum Error {
         path.display()
     )]
     Torn {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the first block begins that is not whole.
+        /// Offset of the first incomplete or damaged block, in bytes.
         at: u64,
-        /// The damage.
+        /// Description of the damage.
         what: String,
-        /// Phases before it that have their end.
+        /// Number of complete phases before the damage.
         whole_phases: u64,
-        /// The reads of these phases.
+        /// Number of reads in these phases.
         whole_reads: u64,
     },
-    /// The file is no trace.
+    /// The file is not a trace.
     #[error(
         "{} is no trace: {looks}; a trace is an .imt file of `imago provision record`, a CSV file with the columns \
          phase,key,bytes or time,key,bytes, or libCacheSim's oracleGeneral",
         path.display()
     )]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its look, as `it is compressed by gzip: decompress it first`.
+        /// What the file appears to be, as `it is compressed by gzip: decompress it first`.
         looks: String,
     },
-    /// The file is of a later version of the form.
+    /// The file has a later version of the format.
     #[error(
         "the trace {} has version {found} of its form, and this program reads version {known}: use the newer imago that \
          wrote it",
         path.display()
     )]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u16,
-        /// The version that is read.
+        /// Latest version that this program reads.
         known: u16,
     },
-    /// A line of an imported file makes no sense.
+    /// A line of an imported file is invalid.
     #[error("line {line} of {}: {what}", path.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// The problem.
+        /// Description of the problem.
         what: String,
     },
-    /// A key or header is too large for a file.
+    /// A key or header is too large for the format.
     #[error("cannot write to the trace {}: {what}", path.display())]
     Unwritable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The problem.
+        /// Description of the problem.
         what: String,
     },
 }
 
 impl Error {
-    /// For `map_err`: an error of the operating system while `doing` something to a file.
+    /// Returns a function for `map_err` that makes an [`Error::Io`] of the operating system's error.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }

@@ -1,4 +1,4 @@
-//! The form of an `.imt` file.
+//! The format of an `.imt` file.
 //!
 //! ```text
 //! file   = magic version:u16 length:u32 header-json crc:u32 block*
@@ -19,38 +19,44 @@ use serde::{Deserialize, Serialize};
 
 use super::Ending;
 
-/// The first bytes of a file. As with PNG, a byte that is no text comes first, and line breaks that a transfer as text
-/// would change.
+/// The magic number: the first bytes of a file. As in PNG, it begins with a byte that is not text, and contains line
+/// breaks that a transfer in text mode would change.
 pub(super) const MAGIC: [u8; 8] = *b"\x89IMT\r\n\x1a\n";
-/// The version that is written, and the only one that is read.
+/// Version of the format that is written, and the only one that is read.
 pub(super) const VERSION: u16 = 1;
 /// Kind of a block of reads.
 pub(super) const READS: u8 = 1;
-/// Kind of the end of a phase.
+/// Kind of the block that ends a phase.
 pub(super) const PHASE_END: u8 = 2;
 /// Kind of the closing block.
 pub(super) const CLOSING: u8 = 3;
-/// A block of reads is written when its payload has this many bytes.
+/// Size of a payload, in bytes, at which a block of reads is written.
 pub(super) const BLOCK_BYTES: usize = 64 * 1024;
-/// Longest payload: a block, and after it a key as long as a document may be.
+/// Maximum size of a payload, in bytes: a block of reads, followed by a key of maximum length.
 pub(super) const PAYLOAD_BYTES_MAX: usize = BLOCK_BYTES + KEY_BYTES_MAX + 64;
-/// Longest key: the longest document of MongoDB.
+/// Maximum length of a key, in bytes: the maximum size of a MongoDB document.
 pub(super) const KEY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Longest header.
+/// Maximum length of the header's JSON, in bytes.
 pub(super) const HEADER_BYTES_MAX: usize = 64 * 1024;
 
-/// The closing block.
+/// The closing block: totals of the file, and how the recording ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Closing {
+    /// Number of phases.
     pub(super) phases: u64,
+    /// Number of reads in all phases.
     pub(super) reads: u64,
+    /// Number of reads that found a document.
     pub(super) documents: u64,
+    /// Total size of these documents, in bytes.
     pub(super) document_bytes: u64,
+    /// Number of the job's reads that are not in the file because they were not by `_id`.
     pub(super) other_reads: u64,
+    /// Whether the job was recorded to its end.
     pub(super) ending: Ending,
 }
 
-/// A block with its length and CRC.
+/// Encodes a block: kind, length, payload and CRC.
 pub(super) fn block(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut block = Vec::with_capacity(payload.len() + 9);
     block.push(kind);
@@ -61,7 +67,7 @@ pub(super) fn block(kind: u8, payload: &[u8]) -> Vec<u8> {
     block
 }
 
-/// The head of a file: all before its first block.
+/// Encodes the head of a file: all bytes before its first block.
 pub(super) fn head(header_json: &[u8]) -> Vec<u8> {
     let mut head = MAGIC.to_vec();
     head.extend_from_slice(&VERSION.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Traces as CSV: a line of column names, then one read a line.
+//! Import of traces from CSV: a line of column names, then one read per line.
 //!
 //! | column | value |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `key` | an integer, 24 hexadecimal digits of an object id, a value of Extended JSON (`{"$date": …}`), or text |
 //! | `bytes` | the document's bytes; empty if there was no such document |
 //!
-//! The columns may stand in any order, and others beside them are not looked at.
+//! The columns may have any order; other columns are ignored.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,22 +22,30 @@ use csv::StringRecord;
 use super::gaps::Gaps;
 use super::{Ending, Error, Header, Key, PhasesBy, Read, Span, Trace};
 
-/// Where each column stands.
+/// Indexes of the columns of a trace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Columns {
     phase: Phase,
+    /// Index of the column `key`.
     key: usize,
+    /// Index of the column `bytes`.
     bytes: usize,
 }
 
+/// The column that determines the phase of a read, by its index.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
+    /// The column `phase`: a label.
     Label(usize),
+    /// The column `time`: seconds.
     Time(usize),
 }
 
 impl Columns {
-    /// The columns by their names, or the reason why these are none of a trace.
+    /// Finds the columns by their names.
+    ///
+    /// # Errors
+    /// The reason why the names are not those of a trace.
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let names: Vec<&str> = names
             .map(|name| name.trim_matches(|c: char| c.is_whitespace() || "\"\u{feff}".contains(c)))
@@ -56,7 +64,7 @@ impl Columns {
     }
 }
 
-/// Reads a CSV file.
+/// Reads a CSV file. `gap` is the interval without reads that ends a phase, in a file with times.
 pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Trace, Error> {
     let at = |line: u64, what: String| Error::Line { path: path.to_owned(), line, what };
     let broken = |error: csv::Error| {
@@ -92,15 +100,18 @@ pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Tra
     Ok(Trace { header, phases, spans, other_reads: 0, ending: Ending::Complete })
 }
 
-/// Phases by a column: lines of a phase stand together.
+/// Collects reads with labels into phases: consecutive reads with the same label are one phase.
 #[derive(Default)]
 struct Labels {
+    /// All labels so far.
     seen: HashSet<String>,
+    /// The label of the current phase.
     present: Option<String>,
     phases: Vec<Vec<Read>>,
 }
 
 impl Labels {
+    /// Adds a read; a label that returns after another one is an error.
     fn read(&mut self, label: &str, read: Read) -> Result<(), String> {
         if self.present.as_deref() != Some(label) {
             if !self.seen.insert(label.to_owned()) {
@@ -111,12 +122,13 @@ impl Labels {
             self.present = Some(label.to_owned());
             self.phases.push(Vec::new());
         }
-        // It was pushed with its first read.
+        // The phase was pushed with its first read.
         self.phases.last_mut().into_iter().for_each(|phase| phase.push(read.clone()));
         Ok(())
     }
 }
 
+/// Parses a line and adds its read to `labels` or to `gaps`, by the column that determines the phase.
 fn read_line(
     record: &StringRecord,
     columns: Columns,
@@ -143,13 +155,14 @@ fn read_line(
     }
 }
 
-/// Seconds as microseconds.
+/// Parses seconds with decimals and returns microseconds; `None` if the text is not a time from 0 up.
 fn time_us(text: &str) -> Option<u64> {
     let us = text.parse::<f64>().ok()? * 1e6;
-    // Below 2^53 microseconds (285 years) each is a double.
+    // Below 2^53 microseconds (285 years), each integer is exactly one double.
     (0.0..9e15).contains(&us).then(|| us.round() as u64)
 }
 
+/// Parses a key: Extended JSON, an integer, an object id, or else a string.
 fn key(text: &str) -> Result<Key, String> {
     if text.is_empty() {
         return Err("it has no key".into());
@@ -160,7 +173,7 @@ fn key(text: &str) -> Result<Key, String> {
             .map(|value| Key::from(&value))
             .map_err(|error| format!("the key {text}: {error}"));
     }
-    // `007` and `+7` are texts: an integer is what is written as one.
+    // `007` and `+7` are strings: only the canonical form of an integer is parsed as one.
     let digits = text.strip_prefix('-').unwrap_or(text);
     let plain = digits == "0" || digits.starts_with(|first: char| ('1'..='9').contains(&first));
     if plain

@@ -1,13 +1,13 @@
-//! libCacheSim's `oracleGeneral` form: records of 24 bytes without a head, each with the number of the next request for
-//! its object.
+//! Import of traces in libCacheSim's `oracleGeneral` format: records of 24 bytes, without a file header. Each record
+//! has the number of the next request for the same object.
 //!
 //! ```text
 //! u32 time in seconds   u64 object   u32 bytes   i64 number of the next request for the object
 //! ```
 //!
-//! Numbers are little-endian and packed; the last is negative or the greatest one if there is no further request. The
-//! form has no mark of its own: it is told by times that never fall and next requests that lie ahead, which is checked of
-//! every record. An object of 0 bytes, which libCacheSim leaves out, is a document that was not there.
+//! Numbers are little-endian and packed. The last number is negative or the maximum if there is no further request. The
+//! format has no magic number: a file is recognised by times that never decrease and next requests that come later,
+//! which is checked for every record. An object of 0 bytes, which libCacheSim omits, is a document that does not exist.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _};
@@ -17,18 +17,25 @@ use std::time::Duration;
 use super::gaps::Gaps;
 use super::{Ending, Error, Header, Key, Read, Trace};
 
+/// Size of a record, in bytes.
 const RECORD_BYTES: usize = 24;
-/// Greatest number of a request that is believed: a trace of 26 terabytes.
+/// Greatest number of a request that is accepted: a trace of 26 terabytes.
 const REQUESTS_MAX: i64 = 1 << 40;
 
+/// One request of the trace.
 struct Record {
+    /// Time of the request, in seconds.
     time_s: u32,
+    /// Id of the object.
     object: u64,
+    /// Size of the object, in bytes.
     bytes: u32,
+    /// Number of the next request for the object; negative or the maximum if there is none.
     next: i64,
 }
 
 impl Record {
+    /// Decodes a record.
     fn of(bytes: &[u8; RECORD_BYTES]) -> Self {
         let part = |from: usize| -> [u8; 8] { std::array::from_fn(|at| bytes[from + at]) };
         let half = |from: usize| -> [u8; 4] { std::array::from_fn(|at| bytes[from + at]) };
@@ -40,7 +47,8 @@ impl Record {
         }
     }
 
-    /// The reason why it cannot be request `number`, after one at `before_s`.
+    /// Returns the reason why the record cannot be request `number` after a request at `before_s`; `None` if it is
+    /// valid.
     fn problem(&self, number: i64, before_s: u32) -> Option<String> {
         if self.time_s < before_s {
             return Some(format!(
@@ -59,7 +67,7 @@ impl Record {
     }
 }
 
-/// True if the file's first bytes may be whole records.
+/// Returns true if the file's first bytes may be complete records. `length` is the file's size in bytes.
 pub(super) fn may_be(head: &[u8], length: u64) -> bool {
     let (records, _) = head.as_chunks::<RECORD_BYTES>();
     let mut before_s = 0;
@@ -74,7 +82,7 @@ pub(super) fn may_be(head: &[u8], length: u64) -> bool {
         && records.iter().enumerate().all(plausible)
 }
 
-/// Reads a file of records.
+/// Reads a file of records. `gap` is the interval without reads that ends a phase.
 pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Trace, Error> {
     let mut from = BufReader::with_capacity(1 << 20, file);
     let mut gaps = Gaps::new(gap);
@@ -89,7 +97,7 @@ pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Tra
         let mut bytes = [0; RECORD_BYTES];
         match from.read_exact(&mut bytes) {
             Ok(()) => {}
-            // Its length is that of whole records, as was seen when its form was told.
+            // The length is a multiple of the record's size: it was checked when the format was detected.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(Error::io("read", path)(error)),
         }
@@ -103,7 +111,7 @@ pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Tra
             key: Key::from(record.object.cast_signed()),
             document_bytes: (record.bytes > 0).then_some(record.bytes),
         };
-        // Times do not fall, as was just seen.
+        // Times do not decrease: the record was just checked.
         let _in_order = gaps.read(u64::from(record.time_s - first_s) * 1_000_000, read);
         number += 1;
     }

@@ -1,25 +1,27 @@
-//! Phases of imported reads with times: a time without reads ends a phase.
+//! Splitting of imported reads with times into phases: an interval without reads ends a phase.
 
 use std::time::Duration;
 
 use super::{PhasesBy, Read, Span};
 
-/// Reads with times, as phases.
+/// Collects reads with times into phases.
 #[derive(Debug)]
 pub(super) struct Gaps {
+    /// Minimum interval without reads that ends a phase, in microseconds; `None`: all reads are one phase.
     gap_us: Option<u64>,
     phases: Vec<Vec<Read>>,
     spans: Vec<Span>,
 }
 
 impl Gaps {
-    /// Without a gap all reads are one phase.
+    /// Makes an empty collection. If `gap` is `None`, all reads are one phase.
     pub(super) fn new(gap: Option<Duration>) -> Self {
         let gap_us = gap.map(|gap| u64::try_from(gap.as_micros()).unwrap_or(u64::MAX));
         Self { gap_us, phases: Vec::new(), spans: Vec::new() }
     }
 
-    /// Adds a read; false if it is before the last one.
+    /// Adds a read at a time in microseconds. Returns false, and does not add it, if it is earlier than the previous
+    /// read.
     #[must_use]
     pub(super) fn read(&mut self, at_us: u64, read: Read) -> bool {
         if let (Some(phase), Some(span)) = (self.phases.last_mut(), self.spans.last_mut()) {
@@ -35,7 +37,7 @@ impl Gaps {
         true
     }
 
-    /// The rule, the phases, and their times.
+    /// Returns the rule that split the reads, the phases, and the span of each phase.
     pub(super) fn end(self) -> (PhasesBy, Vec<Vec<Read>>, Vec<Span>) {
         let by = self.gap_us.map_or(PhasesBy::One, |gap| PhasesBy::Gap { gap_ms: gap / 1000 });
         (by, self.phases, self.spans)

@@ -1,23 +1,25 @@
 //! A key: the `_id` of a document, as its BSON type and the bytes of its value.
 //!
-//! Keys of up to 22 bytes with their type (integers, object ids, dates, UUIDs, short strings) are kept in place, so that
-//! ten million reads need no allocation each.
+//! A key of up to 22 bytes including its type (integers, object ids, dates, UUIDs, short strings) is stored inline, so
+//! that ten million reads do not need an allocation each.
 
 use std::fmt;
 
 use bson::Bson;
 use bson::raw::{RawBsonRef, RawDocumentBuf, cstr};
 
-/// Bytes of a key, with its type, that are kept without an allocation.
+/// Maximum length of a key that is stored inline, in bytes, including its type.
 const INLINE_BYTES: usize = 22;
 
 /// The `_id` of a document.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Form);
 
+/// Storage of a key: the byte of its type, then the bytes of its value.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Form {
-    /// Unused bytes are 0, so that equal keys have equal forms.
+    /// A key of at most [`INLINE_BYTES`]; a longer one is boxed. Unused bytes are 0, so that equal keys have equal
+    /// forms.
     Inline {
         length: u8,
         bytes: [u8; INLINE_BYTES],
@@ -26,12 +28,14 @@ enum Form {
 }
 
 impl Key {
-    /// A key of a type (as BSON numbers it) and the bytes of its value; none if these are no such value.
+    /// Makes a key of a type (BSON's type number) and the bytes of its value. Returns `None` if the bytes are not a
+    /// value of that type.
     #[must_use]
     pub fn from_parts(kind: u8, value: &[u8]) -> Option<Self> {
         is_value(kind, value).then(|| Self::unchecked(kind, value))
     }
 
+    /// Makes a key without checking that the bytes are a value of the type.
     fn unchecked(kind: u8, value: &[u8]) -> Self {
         let length = value.len() + 1;
         if length > INLINE_BYTES {
@@ -47,7 +51,7 @@ impl Key {
         Self(Form::Inline { length: length as u8, bytes })
     }
 
-    /// The key of an `_id` within a document.
+    /// Makes the key of an `_id` within a document.
     #[must_use]
     pub fn from_raw(id: RawBsonRef<'_>) -> Self {
         match id {
@@ -55,7 +59,7 @@ impl Key {
             RawBsonRef::Int32(value) => Self::unchecked(0x10, &value.to_le_bytes()),
             RawBsonRef::ObjectId(value) => Self::unchecked(0x07, &value.bytes()),
             other => {
-                // A document with this value alone: its length, then type, empty name, value, and a 0.
+                // Encode a document with this value alone: length, type, empty name, value, and a terminating 0.
                 let mut alone = RawDocumentBuf::new();
                 alone.append(cstr!(""), other);
                 let bytes = alone.as_bytes();
@@ -64,18 +68,19 @@ impl Key {
         }
     }
 
-    /// The type of the value, as BSON numbers it.
+    /// Returns BSON's type number of the value.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.bytes()[0]
     }
 
-    /// The value's bytes, as BSON has them.
+    /// Returns the value's bytes, as BSON encodes them.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.bytes()[1..]
     }
 
+    /// Returns the byte of the type, followed by the bytes of the value.
     fn bytes(&self) -> &[u8] {
         match &self.0 {
             Form::Inline { length, bytes } => &bytes[..usize::from(*length)],
@@ -83,7 +88,7 @@ impl Key {
         }
     }
 
-    /// The `_id` as a value.
+    /// Decodes the `_id` into a BSON value.
     #[must_use]
     pub fn to_bson(&self) -> Bson {
         let document = alone(self.kind(), self.value());
@@ -93,8 +98,8 @@ impl Key {
         value.expect("a key was a value when it was made")
     }
 
-    /// A hash of the key, well mixed in all bits, and the same in every process and version. Numbers that MongoDB takes
-    /// for one `_id` (the integer 7, and 7.0) have one hash.
+    /// Returns a hash of the key whose bits are all well mixed, and which is the same in every process and version.
+    /// Numbers that MongoDB treats as the same `_id` (the integer 7, and 7.0) have the same hash.
     #[must_use]
     pub fn hash64(&self) -> u64 {
         if let Some(whole) = self.whole_number() {
@@ -109,13 +114,14 @@ impl Key {
         hash
     }
 
+    /// Returns the integer that a numeric key is equal to; `None` for a fraction or another type.
     fn whole_number(&self) -> Option<i64> {
         match self.kind() {
             0x10 => Some(i32::from_le_bytes(self.value().try_into().ok()?).into()),
             0x12 => Some(i64::from_le_bytes(self.value().try_into().ok()?)),
             0x01 => {
                 let value = f64::from_le_bytes(self.value().try_into().ok()?);
-                // Within ±2^53 each whole double is one integer.
+                // Within ±2^53, each whole double is exactly one integer.
                 let whole = value.trunc() == value && value.abs() <= 9_007_199_254_740_992.0;
                 whole.then_some(value as i64)
             }
@@ -124,7 +130,8 @@ impl Key {
     }
 }
 
-/// The finalizer of MurmurHash3 (Appleby), over a value that is never its fixed point 0.
+/// Mixes the bits of a value with the finalizer of MurmurHash3 (Appleby). The value is first XORed with a constant,
+/// since 0 is a fixed point of the finalizer.
 fn mixed(value: u64) -> u64 {
     let mut hash = value ^ 0x9e37_79b9_7f4a_7c15;
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -132,7 +139,7 @@ fn mixed(value: u64) -> u64 {
     hash ^ (hash >> 33)
 }
 
-/// A document with one field of an empty name.
+/// Encodes a document with one field, whose name is empty.
 fn alone(kind: u8, value: &[u8]) -> Vec<u8> {
     let length = value.len() + 7;
     let mut document = Vec::with_capacity(length);
@@ -143,7 +150,8 @@ fn alone(kind: u8, value: &[u8]) -> Vec<u8> {
     document
 }
 
-/// True if `value` is a whole value of this type. Types of a fixed size are looked up, as nearly all keys have one.
+/// Returns true if `value` is exactly one value of this type. Types of a fixed size are checked by length, as nearly
+/// all keys have such a type.
 fn is_value(kind: u8, value: &[u8]) -> bool {
     match kind {
         0x01 | 0x09 | 0x11 | 0x12 => value.len() == 8,

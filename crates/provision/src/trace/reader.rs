@@ -1,4 +1,4 @@
-//! Reading an `.imt` file: block by block, each checked before it is believed.
+//! Reader of `.imt` files. The checksum of each block is verified before its content is used.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _};
@@ -8,10 +8,10 @@ use super::format::{self, Closing};
 use super::values::Payload;
 use super::{Ending, Error, Header, Key, PhasesBy, Read, Span, Torn, Trace};
 
-/// Bytes read from the file at once.
+/// Size of the read buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Reads a file that begins as an `.imt` file does.
+/// Reads a file that begins with the magic number of an `.imt` file.
 pub(super) fn read(file: File, path: &Path, torn: Torn) -> Result<Trace, Error> {
     let mut blocks = Blocks { from: BufReader::with_capacity(BUFFER_BYTES, file), at: 0 };
     let mut trace = empty();
@@ -40,6 +40,7 @@ pub(super) fn read(file: File, path: &Path, torn: Torn) -> Result<Trace, Error> 
     }
 }
 
+/// Returns a trace without phases, to be filled.
 fn empty() -> Trace {
     Trace {
         header: Header {
@@ -57,23 +58,28 @@ fn empty() -> Trace {
 
 /// The reason why reading stopped.
 enum Stop {
+    /// The operating system's error.
     Io(std::io::Error),
+    /// The file has a later version of the format; the field is that version.
     Newer(u16),
+    /// The file is torn or damaged; the field describes the damage.
     Damage(String),
 }
 
+/// Makes a [`Stop::Damage`].
 fn damage(what: impl Into<String>) -> Stop {
     Stop::Damage(what.into())
 }
 
-/// The file, and where in it the present block begins.
+/// A file that is read block by block.
 struct Blocks {
     from: BufReader<File>,
+    /// Offset of the current block, in bytes.
     at: u64,
 }
 
 impl Blocks {
-    /// The next bytes, as many as `bytes` has; `what` they are, for the error.
+    /// Reads exactly as many bytes as `bytes` has; `what` names them in the error.
     fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), Stop> {
         self.from.read_exact(bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => damage(format!("the file ends within {what}")),
@@ -81,7 +87,8 @@ impl Blocks {
         })
     }
 
-    /// The next block into `block`: kind, length, payload, CRC. Returns its kind.
+    /// Reads the next block, verifies its checksum, and leaves its kind, length and payload in `block`. Returns its
+    /// kind.
     fn next(&mut self, block: &mut Vec<u8>) -> Result<u8, Stop> {
         block.clear();
         block.resize(5, 0);
@@ -111,7 +118,7 @@ impl Blocks {
     }
 }
 
-/// Reads the head, after which the first block begins.
+/// Reads the file's head and returns the header in it; the first block follows.
 fn head(blocks: &mut Blocks) -> Result<Header, Stop> {
     let mut head = vec![0; format::MAGIC.len() + 6];
     blocks.fill(&mut head, "its head")?;
@@ -135,7 +142,7 @@ fn head(blocks: &mut Blocks) -> Result<Header, Stop> {
     serde_json::from_slice(&head[begin..]).map_err(|error| damage(format!("its head: {error}")))
 }
 
-/// Reads all blocks; `present` gets the reads of the phase that has not ended.
+/// Reads all blocks into `trace`. `present` receives the reads of the phase that has not ended yet.
 fn body(blocks: &mut Blocks, trace: &mut Trace, present: &mut Vec<Read>) -> Result<(), Stop> {
     let mut block = Vec::new();
     loop {
@@ -165,6 +172,7 @@ fn body(blocks: &mut Blocks, trace: &mut Trace, present: &mut Vec<Read>) -> Resu
     }
 }
 
+/// Decodes the reads of a block and appends them to `to`; `None` if the payload is malformed.
 fn reads(mut payload: Payload<'_>, to: &mut Vec<Read>) -> Option<()> {
     while !payload.is_empty() {
         let kind = payload.byte()?;
@@ -179,13 +187,14 @@ fn reads(mut payload: Payload<'_>, to: &mut Vec<Read>) -> Option<()> {
     Some(())
 }
 
+/// Decodes the end of a phase: its number, its count of reads, and its span; `None` if the payload is malformed.
 fn phase_end(mut payload: Payload<'_>) -> Option<(u64, u64, Span)> {
     let (number, reads) = (payload.number()?, payload.number()?);
     let span = Span { began_us: payload.number()?, ended_us: payload.number()? };
     payload.is_empty().then_some((number, reads, span))
 }
 
-/// Compares the totals with what was read; nothing may follow.
+/// Compares the totals of the closing block with the reads that were read, and checks that no bytes follow it.
 fn close(
     blocks: &mut Blocks,
     json: &[u8],

@@ -1,19 +1,19 @@
-//! A trace as the references from which curves of reuse are made.
+//! Conversion of a trace into the references from which reuse curves are computed.
 
 use imago_plan::reuse::Reference;
 
 use super::{Read, Trace};
 
 impl Trace {
-    /// The trace's references, phase by phase: for each read the hash of its key, and the bytes that its entry takes in
-    /// a cache, which are those of its document and `entry_overhead_bytes`.
+    /// Returns the references of each phase. The reference of a read is the hash of its key, and the size of its cache
+    /// entry in bytes: the document's size plus `entry_overhead_bytes`.
     ///
-    /// A read that found no document is none: nothing of it is ever in a cache, which holds documents only. So a phase may
-    /// have fewer references than reads.
+    /// A read that found no document has no reference, because the cache holds documents only. So a phase may have
+    /// fewer references than reads.
     #[must_use]
     pub fn references(&self, entry_overhead_bytes: f64) -> Vec<Vec<Reference>> {
         let reference = |read: &Read| {
-            // A conversion of a float stays within the type's range.
+            // A conversion of a float saturates at the bounds of the integer type.
             let bytes = (f64::from(read.document_bytes?) + entry_overhead_bytes).round() as u32;
             Some(Reference { key: read.key.hash64(), bytes })
         };

@@ -1,6 +1,6 @@
-//! Variable-length integers and the parts of a payload.
+//! Variable-length integers, and the decoding of a block's payload.
 
-/// Appends `value` as LEB128: seven bits a byte, the lowest first.
+/// Appends `value` as LEB128: seven bits per byte, the lowest first.
 pub(super) fn put(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -9,11 +9,11 @@ pub(super) fn put(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// The rest of a payload; each part that is taken may be missing.
+/// The remaining bytes of a payload. Each method consumes bytes, and returns `None` if the payload is too short.
 pub(super) struct Payload<'a>(pub(super) &'a [u8]);
 
 impl<'a> Payload<'a> {
-    /// The next variable-length integer.
+    /// Consumes a variable-length integer; `None` also if it exceeds 64 bits.
     pub(super) fn number(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -31,21 +31,21 @@ impl<'a> Payload<'a> {
         None
     }
 
-    /// The next byte.
+    /// Consumes a byte.
     pub(super) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(byte)
     }
 
-    /// The next `length` bytes.
+    /// Consumes `length` bytes.
     pub(super) fn bytes(&mut self, length: u64) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
         self.0 = rest;
         Some(bytes)
     }
 
-    /// True at its end.
+    /// Returns true if all bytes are consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,6 +1,6 @@
-//! Writing an `.imt` file: blocks are appended, and each is handed to the operating system by one write.
+//! Writer of `.imt` files: blocks are appended, each by one write to the operating system.
 //!
-//! A process that is killed loses the reads since the last block or [`Writer::flush`], and nothing before them.
+//! A process that is killed loses at most the reads since the last block or [`Writer::flush`].
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,22 +11,24 @@ use super::{Ending, Error, Header, Key, Span, values};
 
 /// A trace that is being written.
 ///
-/// Dropping it without [`Writer::finish`] leaves a torn file, as the death of the process does.
+/// Dropping the writer without [`Writer::finish`] leaves a torn file, as the death of the process does.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     file: File,
-    /// The payload of the block that is being filled.
+    /// Payload of the block that is being filled.
     reads: Vec<u8>,
+    /// Number of reads in the current phase.
     phase_reads: u64,
+    /// Totals for the closing block.
     totals: Closing,
 }
 
 impl Writer {
-    /// Begins a new file.
+    /// Creates a file and writes its head.
     ///
     /// # Errors
-    /// The file exists already, cannot be made, or the header is longer than 64 KiB.
+    /// The file already exists, cannot be created, or the header is longer than 64 KiB.
     pub fn create(path: &Path, header: &Header) -> Result<Self, Error> {
         let unwritable = |what: String| Error::Unwritable { path: path.to_owned(), what };
         let json = serde_json::to_vec(header).map_err(|error| unwritable(error.to_string()))?;
@@ -54,10 +56,11 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Adds a read to the present phase.
+    /// Adds a read to the current phase. `document_bytes` is the document's size in bytes; `None` if there was no
+    /// document.
     ///
     /// # Errors
-    /// The file cannot be written, or the key is longer than a document may be.
+    /// The file cannot be written, or the key is longer than the maximum size of a document.
     pub fn read(&mut self, key: &Key, document_bytes: Option<u32>) -> Result<(), Error> {
         let value = key.value();
         if value.len() > format::KEY_BYTES_MAX {
@@ -77,7 +80,7 @@ impl Writer {
         if self.reads.len() >= format::BLOCK_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Hands all reads so far to the operating system, where they outlive this process.
+    /// Writes all reads so far to the operating system, where they survive the death of this process.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -90,7 +93,7 @@ impl Writer {
         self.append(&block)
     }
 
-    /// Ends the present phase; the next read begins another.
+    /// Ends the current phase; the next read begins another one.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -105,30 +108,30 @@ impl Writer {
         self.append(&format::block(format::PHASE_END, &payload))
     }
 
-    /// Counts reads that the trace does not have, because they were not by `_id`.
+    /// Adds to the number of reads that are not in the trace because they were not by `_id`.
     pub fn count_other_reads(&mut self, reads: u64) {
         self.totals.other_reads += reads;
     }
 
-    /// Reads so far, in all phases.
+    /// Returns the number of reads so far, in all phases.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.totals.reads
     }
 
-    /// Reads of the present phase so far.
+    /// Returns the number of reads so far in the current phase.
     #[must_use]
     pub fn phase_reads(&self) -> u64 {
         self.phase_reads
     }
 
-    /// Phases that have ended.
+    /// Returns the number of phases that have ended.
     #[must_use]
     pub fn phases(&self) -> u64 {
         self.totals.phases
     }
 
-    /// Ends the present phase if it has reads, and closes the file; it is on the disk when this returns.
+    /// Ends the current phase if it has reads, writes the closing block, and syncs the file to disk.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -146,6 +149,7 @@ impl Writer {
         self.file.sync_all().map_err(Error::io("write", &self.path))
     }
 
+    /// Appends bytes to the file.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.write_all(bytes).map_err(Error::io("write", &self.path))
     }

@@ -1,4 +1,4 @@
-//! A view of the command, or the reply, in a message.
+//! A view of the command or the reply in a message.
 //!
 //! Invariant: nothing is copied, and every length is checked before it is used.
 
@@ -8,34 +8,36 @@ use bson::{RawDocument, RawDocumentBuf};
 
 use super::message::{FLAG_CHECKSUM, Message, Opcode, invalid};
 
+/// Flag of `OP_MSG`: a request that has no reply, or a reply that another one follows.
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
-/// Bits that a receiver must refuse if it does not know them, by the protocol.
+/// Mask of the flags that a receiver must reject if it does not know them, by the protocol.
 const FLAGS_REQUIRED: u32 = 0xffff;
 
 /// A command or a reply.
 #[derive(Clone, Debug)]
 pub struct Command<'a> {
-    /// The document; its first key is the command's name.
+    /// The document of the command; its first key is the command's name.
     pub body: &'a RawDocument,
-    /// Arrays of documents that stand beside it.
+    /// Arrays of documents that are sent outside the body (sections of kind 1).
     pub sequences: Vec<Sequence<'a>>,
-    /// The database of a legacy command, which others name in `$db`.
+    /// Database of a legacy command; other commands name it in `$db`.
     pub legacy_database: Option<&'a str>,
 }
 
-/// Documents of a command that its body does not repeat.
+/// A sequence of documents that belongs to a field of the command, and that its body does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
-    /// The field that they stand for.
+    /// Name of the field that the documents belong to.
     pub field: &'a str,
+    /// The documents, as consecutive BSON.
     bytes: &'a [u8],
 }
 
 impl<'a> Sequence<'a> {
-    /// The documents.
+    /// Iterates over the documents.
     ///
     /// # Errors
-    /// `InvalidData` at the first bytes that are no document; nothing follows.
+    /// `InvalidData` at the first bytes that are not a document; the iteration ends there.
     pub fn documents(self) -> impl Iterator<Item = io::Result<&'a RawDocument>> {
         let mut rest = self.bytes;
         std::iter::from_fn(move || {
@@ -52,6 +54,7 @@ impl<'a> Sequence<'a> {
 }
 
 impl<'a> Command<'a> {
+    /// Parses the command or reply in a message; `None` for a message that has none.
     pub(super) fn of(message: &'a Message) -> io::Result<Option<Self>> {
         match message.opcode() {
             Opcode::Msg => Self::of_msg(message).map(Some),
@@ -61,6 +64,7 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Parses an `OP_MSG`, and verifies its checksum if it has one.
     fn of_msg(message: &'a Message) -> io::Result<Self> {
         let mut rest = message.payload();
         let flags = take_u32(&mut rest)?;
@@ -91,6 +95,7 @@ impl<'a> Command<'a> {
         Ok(Self { body, sequences, legacy_database: None })
     }
 
+    /// Parses an `OP_QUERY`; `None` if it is not a command.
     fn of_query(payload: &'a [u8]) -> io::Result<Option<Self>> {
         let mut rest = payload;
         take_u32(&mut rest)?;
@@ -101,19 +106,19 @@ impl<'a> Command<'a> {
         Ok(Some(Self { body, sequences: Vec::new(), legacy_database: Some(database) }))
     }
 
-    /// The command's name; empty if it has none.
+    /// Returns the command's name; empty if it has none.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.body.iter().next().and_then(Result::ok).map_or("", |(name, _)| name.as_str())
     }
 
-    /// The database that it is for.
+    /// Returns the database that the command is for; empty if it names none.
     #[must_use]
     pub fn database(&self) -> &'a str {
         self.legacy_database.unwrap_or_else(|| self.body.get_str("$db").unwrap_or(""))
     }
 
-    /// The same command without one field.
+    /// Returns the same command without one field of its body.
     pub(super) fn without(&self, field: &str) -> Changed<'a> {
         let mut body = RawDocumentBuf::new();
         for (name, value) in self.body.iter().flatten() {
@@ -125,18 +130,20 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A command with another body.
+/// A command whose body is replaced.
 pub(super) struct Changed<'a> {
+    /// The new body.
     body: RawDocumentBuf,
+    /// The original command.
     command: Command<'a>,
 }
 
 impl Changed<'_> {
-    /// The message in which `original` carried the command, with the new body and without a checksum.
+    /// Encodes the message that carried the command, `original`, with the new body and without a checksum.
     pub(super) fn encode(&self, original: &Message) -> io::Result<Message> {
         let (id, to, old) = (original.id(), original.response_to(), original.payload());
         if self.command.legacy_database.is_some() {
-            // Flags, the name with its end, and the two numbers stay.
+            // The flags, the name with its terminator, and the two numbers stay.
             let name = old[4..].iter().position(|byte| *byte == 0).map_or(0, |end| end + 1);
             let start = 4 + name + 8;
             let rest = &old[start + self.command.body.as_bytes().len()..];
@@ -152,11 +159,12 @@ impl Changed<'_> {
     }
 }
 
-/// True for the commands by which a client begins.
+/// Returns true for the names of the commands by which a client opens a connection.
 pub(super) fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
 }
 
+/// Consumes a section of kind 1.
 fn take_sequence<'a>(rest: &mut &'a [u8]) -> io::Result<Sequence<'a>> {
     let mut section = take(rest, peek_length(rest)?)?;
     take_u32(&mut section)?;
@@ -164,11 +172,13 @@ fn take_sequence<'a>(rest: &mut &'a [u8]) -> io::Result<Sequence<'a>> {
     Ok(Sequence { field, bytes: section })
 }
 
+/// Consumes a document.
 fn take_document<'a>(rest: &mut &'a [u8]) -> io::Result<&'a RawDocument> {
     let bytes = take(rest, peek_length(rest)?)?;
     RawDocument::from_bytes(bytes).map_err(|error| invalid(error.to_string()))
 }
 
+/// Reads a length without consuming it.
 fn peek_length(bytes: &[u8]) -> io::Result<usize> {
     let length =
         bytes.first_chunk::<4>().ok_or_else(|| invalid("a message that ends inside a length"))?;
@@ -176,6 +186,7 @@ fn peek_length(bytes: &[u8]) -> io::Result<usize> {
         .map_err(|_| invalid("a message with a negative length"))
 }
 
+/// Consumes `count` bytes.
 fn take<'a>(rest: &mut &'a [u8], count: usize) -> io::Result<&'a [u8]> {
     let (taken, after) = rest
         .split_at_checked(count)
@@ -184,11 +195,13 @@ fn take<'a>(rest: &mut &'a [u8], count: usize) -> io::Result<&'a [u8]> {
     Ok(taken)
 }
 
+/// Consumes a little-endian integer of four bytes.
 fn take_u32(rest: &mut &[u8]) -> io::Result<u32> {
     let bytes = take(rest, 4)?;
     Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes were taken")))
 }
 
+/// Consumes a name that ends with a zero byte.
 fn take_name<'a>(rest: &mut &'a [u8]) -> io::Result<&'a str> {
     let end = rest.iter().position(|byte| *byte == 0);
     let end = end.ok_or_else(|| invalid("a message with an endless name"))?;

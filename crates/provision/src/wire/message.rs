@@ -1,4 +1,4 @@
-//! One message: its header, and its bytes as they came.
+//! One message: its header, and its bytes as they were received.
 //!
 //! Invariant: the length in the header is the number of bytes, and at most [`MESSAGE_BYTES_MAX`].
 
@@ -9,14 +9,19 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::command::{Command, is_hello};
 
-/// The largest message that passes: the server's own limit, and room for the header and a command's fields.
+/// Maximum size of a message, in bytes: the server's own limit, plus room for the header and a command's fields.
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
 
+/// Size of a message's header, in bytes.
 pub(super) const HEADER_BYTES: usize = 16;
+/// Flag of `OP_MSG`: the message ends with a CRC-32C.
 pub(super) const FLAG_CHECKSUM: u32 = 1;
+/// Flag of `OP_MSG`: a request that has no reply, or a reply that another one follows.
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
+/// Flag of `OP_MSG`: the request may have more than one reply.
 const FLAG_EXHAUST_ALLOWED: u32 = 1 << 16;
-/// First read of a message's content; a large one is read in steps, so that a length alone reserves nothing.
+/// Size of one read of a message's content, in bytes. A large message is read in steps, so that a length alone does not
+/// reserve memory.
 const READ_BYTES: usize = 1 << 20;
 
 /// The kind of a message.
@@ -28,13 +33,14 @@ pub enum Opcode {
     Query,
     /// `OP_REPLY`: the reply to an `OP_QUERY`.
     Reply,
-    /// `OP_COMPRESSED`.
+    /// `OP_COMPRESSED`: a compressed message.
     Compressed,
-    /// Another one, by its number.
+    /// Another kind, by its number in the protocol.
     Other(i32),
 }
 
 impl Opcode {
+    /// Returns the kind of a number in the protocol.
     fn of(number: i32) -> Self {
         match number {
             2013 => Self::Msg,
@@ -45,6 +51,7 @@ impl Opcode {
         }
     }
 
+    /// Returns the kind's number in the protocol.
     fn number(self) -> i32 {
         match self {
             Self::Msg => 2013,
@@ -56,17 +63,17 @@ impl Opcode {
     }
 }
 
-/// A message, whole.
+/// A complete message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
-    /// Reads one message; `None` when the other side has closed the connection between messages.
+    /// Reads one message; `None` if the peer has closed the connection between messages.
     ///
     /// # Errors
-    /// The connection's, or `InvalidData` for a length that no message has.
+    /// The connection's error, or `InvalidData` for an invalid length.
     pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER_BYTES];
         if stream.read(&mut header[..1]).await? == 0 {
@@ -89,23 +96,24 @@ impl Message {
         Ok(Some(Self { bytes }))
     }
 
-    /// Writes it as it is.
+    /// Writes the message unchanged, and flushes the stream.
     ///
     /// # Errors
-    /// The connection's.
+    /// The connection's error.
     pub async fn write<S: AsyncWrite + Unpin>(&self, stream: &mut S) -> io::Result<()> {
         stream.write_all(&self.bytes).await?;
         stream.flush().await
     }
 
-    /// An `OP_MSG` of one document, in answer to the message of id `response_to` (0: in answer to none).
+    /// Makes an `OP_MSG` of one document, in reply to the message of id `response_to` (0: it is not a reply).
     ///
     /// # Errors
-    /// `InvalidData` if it is larger than a message may be.
+    /// `InvalidData` if the message is larger than [`MESSAGE_BYTES_MAX`].
     pub fn of_body(id: i32, response_to: i32, body: &RawDocument) -> io::Result<Self> {
         Self::of_parts(id, response_to, Opcode::Msg, &[&[0; 5], body.as_bytes()])
     }
 
+    /// Makes a message of a header and the concatenation of `parts`.
     pub(super) fn of_parts(
         id: i32,
         response_to: i32,
@@ -125,40 +133,42 @@ impl Message {
         Ok(Self { bytes })
     }
 
+    /// Returns the integer of the header at the offset `at`, in bytes.
     fn field(&self, at: usize) -> i32 {
         let bytes = self.bytes[at..at + 4].try_into().expect("a message has its header");
         i32::from_le_bytes(bytes)
     }
 
-    /// Its id, to which its reply refers.
+    /// Returns the message's id, to which its reply refers.
     #[must_use]
     pub fn id(&self) -> i32 {
         self.field(4)
     }
 
-    /// The id of the message that it answers.
+    /// Returns the id of the message that this one replies to.
     #[must_use]
     pub fn response_to(&self) -> i32 {
         self.field(8)
     }
 
-    /// Its kind.
+    /// Returns the message's kind.
     #[must_use]
     pub fn opcode(&self) -> Opcode {
         Opcode::of(self.field(12))
     }
 
-    /// All its bytes, the header included.
+    /// Returns all bytes of the message, the header included.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
+    /// Returns the bytes after the header.
     pub(super) fn payload(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// The bits of an `OP_MSG`; none of another message.
+    /// Returns the flags of an `OP_MSG`; 0 for another kind of message.
     fn flags(&self) -> u32 {
         match (self.opcode(), self.payload().first_chunk::<4>()) {
             (Opcode::Msg, Some(flags)) => u32::from_le_bytes(*flags),
@@ -166,33 +176,33 @@ impl Message {
         }
     }
 
-    /// True for a request that wants no reply, and for a reply that another one follows.
+    /// Returns true for a request that has no reply, and for a reply that another one follows.
     #[must_use]
     pub fn is_more_to_come(&self) -> bool {
         self.flags() & FLAG_MORE_TO_COME != 0
     }
 
-    /// True for a request that may be answered by more than one reply.
+    /// Returns true for a request that may have more than one reply.
     #[must_use]
     pub fn is_exhaust_allowed(&self) -> bool {
         self.flags() & FLAG_EXHAUST_ALLOWED != 0
     }
 
-    /// The command or reply in it; `None` for a kind that has none.
+    /// Parses the command or reply in the message; `None` for a kind of message that has none.
     ///
     /// # Errors
-    /// `InvalidData` for a message that contradicts the protocol, and for a checksum that does not match.
+    /// `InvalidData` for a message that violates the protocol, and for a checksum that does not match.
     pub fn command(&self) -> io::Result<Option<Command<'_>>> {
         Command::of(self)
     }
 
-    /// The message without the compression that a client's hello offers; `None` if it offers none. A server that was
-    /// offered none never compresses.
+    /// Returns the message without the compression that a client's hello offers; `None` if it offers none. A server
+    /// that was offered none never compresses.
     ///
     /// # Errors
     /// As [`Message::command`].
     pub fn without_compression(&self) -> io::Result<Option<Self>> {
-        // Looked for as bytes first: a hello comes once for each connection, other messages all the time.
+        // Search for the bytes first: a hello comes once per connection, other messages all the time.
         if !contains(&self.bytes, b"compression\0") {
             return Ok(None);
         }
@@ -204,11 +214,13 @@ impl Message {
     }
 }
 
+/// Returns true if `bytes` contain `part`; always false for messages that are too large for a hello.
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     const HELLO_BYTES_MAX: usize = 16 * 1024;
     bytes.len() <= HELLO_BYTES_MAX && bytes.windows(part.len()).any(|window| window == part)
 }
 
+/// Makes an error of the kind `InvalidData`.
 pub(super) fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }

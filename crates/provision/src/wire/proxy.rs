@@ -1,8 +1,9 @@
-//! A proxy between drivers and a router: each connection of a client has one of its own behind it.
+//! A proxy between drivers and a router: each connection of a client has its own connection to the router.
 //!
-//! What passes, passes unchanged, so the client logs in at the router by itself. A [`Handler`] sees each request before
-//! it is sent on, and may answer it; it sees the replies too. Requests of a connection are taken one after the other, as
-//! the protocol answers them. A request without a reply, and a reply that others follow, are passed as such.
+//! Messages are forwarded unchanged, so the client authenticates at the router itself. A [`Handler`] receives each
+//! request before it is forwarded, and may reply to it; it receives the router's replies too. The requests of a
+//! connection are handled one after the other, in the order of their replies in the protocol. A request without a
+//! reply, and a reply that others follow, are forwarded as such.
 
 use std::io;
 use std::time::Duration;
@@ -15,28 +16,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::{Message, Opcode, invalid};
 
-/// Most connections of clients at once; a further one waits until another ends.
+/// Maximum number of clients' connections at once; a further one waits until another ends.
 pub const CONNECTIONS_MAX: usize = 1_024;
+/// Maximum time to connect to one address.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// After the operating system refused a connection, for want of descriptors for example.
+/// Pause after the operating system refused a connection, for example because file descriptors ran out.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// What is done with the requests of one connection.
+/// Handles the requests and replies of one connection.
 pub trait Handler: Send + 'static {
-    /// Looks at a request. A reply in return goes to the client, and the request is not passed on.
+    /// Handles a request. If it returns a reply, the client receives that reply, and the request is not forwarded.
     ///
     /// # Errors
-    /// Ends the connection.
+    /// Any error ends the connection.
     fn request(
         &mut self,
         request: &Message,
         upstream: &mut Upstream,
     ) -> impl Future<Output = io::Result<Option<Message>>> + Send;
 
-    /// Looks at a reply to a request that was passed on, before the client has it.
+    /// Inspects a reply to a request that was forwarded, before the client receives it.
     ///
     /// # Errors
-    /// Ends the connection.
+    /// Any error ends the connection.
     fn reply(
         &mut self,
         request: &Message,
@@ -44,7 +46,7 @@ pub trait Handler: Send + 'static {
     ) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// The connection behind a client's.
+/// The proxy's connection to the router, for one client's connection.
 #[derive(Debug)]
 pub struct Upstream {
     read: BufReader<OwnedReadHalf>,
@@ -52,10 +54,11 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Connects to the first of these addresses (`host:port`) that takes connections.
+    /// Connects to the first of these addresses (`host:port`) that accepts a connection.
     ///
     /// # Errors
-    /// None does: the last one's error, with its address.
+    /// No address accepts a connection: the error of the last one, with its address.
+    #[crate::boxed]
     pub async fn connect(addresses: &[String]) -> io::Result<Self> {
         let mut last = invalid("there is no address to connect to");
         for address in addresses {
@@ -72,27 +75,30 @@ impl Upstream {
         Err(last)
     }
 
+    /// Sends a request.
     async fn send(&mut self, request: &Message) -> io::Result<()> {
         request.write(&mut self.write).await
     }
 
+    /// Receives a message; the end of the connection is an error.
     async fn receive(&mut self) -> io::Result<Message> {
         let reply = Message::read(&mut self.read).await?;
         reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Sends a request that has one reply, and returns that.
+    /// Sends a request that has one reply, and returns the reply.
     ///
     /// # Errors
-    /// The connection's.
+    /// The connection's error.
+    #[crate::boxed]
     pub async fn ask(&mut self, request: &Message) -> io::Result<Message> {
         self.send(request).await?;
         self.receive().await
     }
 }
 
-/// Serves clients until `cancel`; then their connections are closed. `handler` makes the handler of each connection. A connection
-/// that fails is closed and logged.
+/// Serves clients until `cancel`; then it closes their connections. `handler` makes the handler of each connection. A
+/// connection that fails is closed and logged.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     upstream: Vec<String>,
@@ -130,6 +136,7 @@ pub async fn serve<H: Handler>(
     connections.shutdown().await;
 }
 
+/// Forwards the messages of one client's connection until either side closes it.
 async fn relay(
     client: TcpStream,
     upstream: &[String],
@@ -162,7 +169,8 @@ async fn relay(
     Ok(())
 }
 
-/// The router's next reply; `None` if the client goes away first, as one does that waits for changes.
+/// Returns the router's next reply; `None` if the client closes its connection first, as one that waits for changes may
+/// do.
 async fn reply_or_close(
     upstream: &mut Upstream,
     client: &mut BufReader<OwnedReadHalf>,

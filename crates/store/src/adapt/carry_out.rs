@@ -1,10 +1,11 @@
-//! Carrying out what pays, and judging what came of it.
+//! Execution of the plans that pay, and judgement of their effect.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use imago_plan::design::brakes::{Judged, Latency, inverse};
+use imago_plan::design::brakes::{Judged, inverse};
+use imago_plan::design::controller::Outlook;
 use imago_plan::design::decide::{Considered, Decided};
 use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::plans::Thresholds;
@@ -17,15 +18,15 @@ use crate::key::Key;
 use crate::record::{Epoch, Site};
 use crate::transaction::Abort;
 
-/// Decisions that are remembered.
+/// Most decisions that are remembered.
 const DECISIONS_MAX: usize = 200;
-/// Rejected plans of one decision that are remembered.
+/// Most rejected plans of one decision that are remembered.
 const REJECTED_MAX: usize = 4;
-/// How long a copy that did not come in time may still come.
+/// Time from its start in which a new replica whose outcome is unknown may still appear.
 const UNSETTLED: Duration = Duration::from_secs(60);
 const OUTDATED: &str = "the design has changed since it was decided";
 
-/// An operator whose outcome is unknown: it may come into the log as long as its site's epoch is the newest.
+/// An operator whose outcome is unknown: it may still enter the log as long as the epoch of its site is the newest.
 pub(super) struct Unsettled {
     operator: layout::Operator<Key>,
     by: (Site, Epoch),
@@ -33,34 +34,37 @@ pub(super) struct Unsettled {
 }
 
 impl Planner<'_> {
-    /// Judges the changes that were measured for long enough, and takes back what made things worse; true if it did.
+    /// Judges the changes that were measured for long enough, and undoes those that increased the latency. Returns true
+    /// if it undid any.
     pub(super) async fn judge(&mut self, now_ms: u64, may_change: bool) -> bool {
-        let Some(latency) = self.latency() else { return false };
         let undone = self.undone;
-        for judged in self.brakes.judge(now_ms, latency) {
+        for judged in self.controller.judge(now_ms) {
             let (watched, is_worse) = match judged {
                 Judged::Kept(watched) => (watched, false),
                 Judged::Undo(watched) => (watched, true),
             };
             let carried = self.carried.iter().position(|one| one.operators == watched.operators);
             let decision = carried.map(|at| self.carried.remove(at).decision);
-            // Other changes may have used the room that there was.
+            // Later changes may have used the room that the undo needs.
             let layout = self.of.store.layout().await;
             let may_undo = is_worse && may_change && self.of.permits(&watched.inverse, &layout);
             let is_undone = may_undo && {
-                self.brakes.spend(watched.inverse.len(), now_ms);
+                self.controller.brakes.spend(watched.inverse.len(), now_ms);
                 let (done, failure) = self.apply(&watched.inverse, &layout).await;
+                self.controller.brakes.taken_back(&layout, &done, self.now_ms());
                 self.failure = failure;
                 self.undone += u64::from(!done.is_empty());
                 !done.is_empty()
             };
             let of_it = |(number, _): &&mut (u64, DecisionReport)| Some(*number) == decision;
             if let Some((_, report)) = self.decisions.iter_mut().find(of_it) {
-                report.measured_us = Some((watched.before.mean_us, latency.mean_us));
-                report.measured_error_us = Some(watched.before.error_us.hypot(latency.error_us));
+                let before = watched.before.latency;
+                report.measured_us = watched.after.map(|after| (before.mean_us, after.mean_us));
+                report.measured_error_us =
+                    watched.after.map(|after| before.error_us.hypot(after.error_us));
                 if is_undone {
                     let operators = report.operators.join(", ");
-                    tracing::info!(%operators, before_us = watched.before.mean_us, latency_us = latency.mean_us, "undone");
+                    tracing::info!(%operators, measured_us = ?report.measured_us, "undone");
                     report.verdict = Verdict::Undone;
                 }
             }
@@ -68,18 +72,18 @@ impl Planner<'_> {
         self.undone > undone
     }
 
-    /// Carries out the plans that pay, those that did so for long enough.
+    /// Executes the plans that pay and have paid in enough consecutive decisions, and records a decision on each plan.
     pub(super) async fn carry_out(
         &mut self,
         now_ms: u64,
         mut layout: Layout<Key>,
-        decided: &Decided<Key>,
+        (decided, outlook): (&Decided<Key>, &Outlook<Key>),
         may_change: bool,
     ) {
         let chosen: Vec<&Considered<Key>> = decided.chosen().collect();
         let plans: Vec<&[layout::Operator<Key>]> =
             chosen.iter().map(|plan| &plan.operators[..]).collect();
-        let sustained = self.brakes.sustained(&layout, &plans);
+        let sustained = self.controller.sustained(outlook, &layout, &plans);
         for (plan, is_sustained) in chosen.into_iter().zip(sustained) {
             let verdict = if !may_change {
                 let why = if self.is_paused() { "adaptation is paused" } else { "it only advises" };
@@ -88,26 +92,24 @@ impl Planner<'_> {
                 Verdict::Advised("it has to pay again in the next decision".to_owned())
             } else if !self.of.permits(&plan.operators, &layout) {
                 Verdict::Advised("a limit was lowered meanwhile".to_owned())
-            } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
+            } else if !self.controller.brakes.may_spend(plan.operators.len(), now_ms) {
                 Verdict::Advised("changes a second are limited".to_owned())
             } else if !self.keeps(&plan.operators).await {
                 Verdict::Failed(OUTDATED.to_owned())
             } else {
-                let unmeasured = Latency { mean_us: plan.latency_us.0, error_us: 0.0 };
-                let before = self.latency().unwrap_or(unmeasured);
                 let (mut done, failure) = self.apply(&plan.operators, &layout).await;
                 if failure.is_some()
                     && self.thresholds().are_exceeded_by(&self.of.store.layout().await, &done)
                 {
-                    // A copy is left beside that of a master that did not move.
+                    // The master did not move, and the copy that it was to become is one too many.
                     let back = inverse(&layout, &done);
-                    self.brakes.spend(back.len(), now_ms);
+                    self.controller.brakes.spend(back.len(), now_ms);
                     let (taken, _) = self.apply(&back, &layout).await;
                     done.truncate(done.len() - taken.len());
                 }
                 if !done.is_empty() {
-                    let told = (before, plan.latency_us.1);
-                    self.brakes.done(&layout, done.clone(), self.now_ms(), told);
+                    let now_ms = self.now_ms();
+                    self.controller.done(outlook, &layout, done.clone(), now_ms, plan.latency_us);
                     for operator in &done {
                         _ = layout.apply(operator);
                     }
@@ -132,7 +134,7 @@ impl Planner<'_> {
         self.of.options().parameters.thresholds
     }
 
-    /// Remembers a decision, and tells the log of one that pays.
+    /// Remembers a decision, and logs it unless the plan was rejected.
     fn remember(&mut self, report: DecisionReport) {
         if !matches!(report.verdict, Verdict::Rejected(_)) {
             let (before_us, after_us) = report.predicted_us;
@@ -144,7 +146,7 @@ impl Planner<'_> {
             );
         }
         if self.decisions.len() == DECISIONS_MAX {
-            // What was done is remembered longer than what was not.
+            // Rejected plans are forgotten first.
             let is_rejected =
                 |(_, one): &(u64, DecisionReport)| matches!(one.verdict, Verdict::Rejected(_));
             let oldest = self.decisions.iter().position(is_rejected).unwrap_or(0);
@@ -154,15 +156,16 @@ impl Planner<'_> {
         self.next_decision += 1;
     }
 
-    /// True if operators keep to the limits by the design now, with those of unknown outcome taken for done where they
-    /// still can be.
+    /// True if operators keep to the limits on the present design. Operators of unknown outcome count as executed if
+    /// they still can be.
     async fn keeps(&self, operators: &[layout::Operator<Key>]) -> bool {
         let (layout, unsettled) =
             (self.of.store.layout().await, self.unsettled.iter().map(|one| &one.operator));
         self.thresholds().keeps_beside(&layout, unsettled, operators)
     }
 
-    /// Forgets what is settled, and takes back the copies that unfinished plans left beyond a limit.
+    /// Forgets operators whose outcome is known by now, and removes a replica that an unfinished plan left beyond a
+    /// limit.
     pub(super) async fn settle(&mut self, now_ms: u64, may_change: bool) {
         if self.unsettled.is_empty() && self.owed.is_empty() {
             return;
@@ -182,14 +185,14 @@ impl Planner<'_> {
         });
         let back = thresholds.surplus(&layout, &self.owed).next();
         if let Some(back) = back.filter(|_| may_change) {
-            self.brakes.spend(1, now_ms);
+            self.controller.brakes.spend(1, now_ms);
             let (_, failure) = self.apply(&[back], &layout).await;
             self.failure = failure;
         }
     }
 
-    /// Carries out operators as long as they keep to the limits, those of different partitions at the same time; those
-    /// that were, and why another one was not.
+    /// Executes operators for as long as they keep to the limits, those of different partitions concurrently. Returns
+    /// the operators that were executed, and the failure that ended it, if any.
     async fn apply(
         &mut self,
         operators: &[layout::Operator<Key>],
@@ -222,7 +225,7 @@ impl Planner<'_> {
         (done, None)
     }
 
-    /// Carries out operators of different partitions at the same time; each with why it was not, if so.
+    /// Executes operators of different partitions concurrently. Returns each with its failure, if any.
     async fn carry_out_together(
         &mut self,
         operators: Vec<layout::Operator<Key>>,

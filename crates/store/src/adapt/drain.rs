@@ -1,11 +1,14 @@
-//! Draining sites: a site that is not in use gives away what it has, and is kept empty until it is taken into use again.
+//! Draining sites: a site that is not in use gives its partitions to other sites, and stays empty until it is taken
+//! into use again.
 //!
-//! It is marked as not in use first: from then on the router, commands and adaptation give it nothing. What was on its
-//! way to it then arrives, and is given away again: the site is looked at as long as it is not in use.
+//! The site is marked as not in use first: from then on the router, commands and adaptation give it nothing. Copies
+//! that were on their way to it still arrive, and are given away again: the site is checked for as long as it is not in
+//! use.
 //!
 //! Invariants:
-//! - A drain that cannot succeed by what there is changes nothing.
-//! - A drain ends: after [`STUCK_AFTER`] without a copy fewer it is told why, and not tried again until it is asked for.
+//! - A drain that cannot succeed in the present state changes nothing.
+//! - A drain ends: after [`STUCK_AFTER`] without progress it reports why, and is not retried until it is requested
+//!   again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,39 +32,39 @@ mod tests;
 
 /// Longest time of a drain without progress.
 const STUCK_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-/// Between two looks at sites that are not in use.
+/// Time between two checks of the sites that are not in use.
 const LOOK: Duration = Duration::from_millis(500);
-/// Delay before a drain goes on behind a change that failed.
+/// Delay before a drain continues after a failed change.
 const AGAIN_WAIT: Duration = Duration::from_millis(50);
-/// Partitions that an error names.
+/// Most partitions that an error message names.
 const NAMED_MAX: usize = 8;
 
-/// Progress of a site that is not in use.
+/// State of a site that is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainState {
-    /// It gives away what it has.
+    /// The site gives its copies away.
     Draining,
-    /// It holds nothing.
+    /// The site holds no copy.
     Drained,
-    /// It has made no progress for too long, and is not tried again until it is drained once more.
+    /// The drain made no progress for too long, and is not retried until it is requested again.
     Stuck,
 }
 
 /// A site that is not in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReport {
-    /// Its number.
+    /// The site's number.
     pub site: u16,
-    /// Its progress.
+    /// Progress of the drain.
     pub state: DrainState,
-    /// Partitions of which it has a copy, as their master or with a replica.
+    /// Number of partitions of which the site has a copy, as the master or as a replica.
     pub copies: u64,
-    /// Changes of the design that were made for it.
+    /// Number of design changes that were made to empty the site.
     pub changes: u64,
-    /// The last failure, if it is not drained.
+    /// The last failure; `None` once the site has given up a copy after it, or is drained.
     pub failure: Option<String>,
-    /// True if the store knows after a restart that the site is not in use.
+    /// True if the store persists which sites are not in use, and so knows it after a restart.
     pub is_kept: bool,
 }
 
@@ -70,26 +73,28 @@ pub struct DrainReport {
 #[error("{0}")]
 pub struct DrainFault(pub String);
 
-/// A drain under way.
+/// A drain in progress.
 struct Progress {
     report: DrainReport,
-    /// The last time at which it had fewer copies than ever before.
+    /// Smallest number of copies that the site has had since the drain began.
     fewest: u64,
+    /// Time of the last progress: when `fewest` last fell.
     since: Instant,
 }
 
-/// See the module's documentation.
+/// The drains of a store's sites. See the module's documentation.
 pub struct Drains {
     store: Arc<Store>,
     adaptation: Option<Arc<Adaptation>>,
-    /// Held while it is decided which sites are in use.
+    /// Locked while it is decided which sites are in use.
     deciding: tokio::sync::Mutex<()>,
     progress: Mutex<BTreeMap<Site, Progress>>,
+    /// Wakes [`Drains::run`] before its next periodic check.
     begun: Notify,
 }
 
 impl Drains {
-    /// Of a store, with the memory limit of its adaptation if it adapts.
+    /// Creates the drains of a store, within the memory limit of its adaptation if it adapts.
     #[must_use]
     pub fn new(store: Arc<Store>, adaptation: Option<Arc<Adaptation>>) -> Self {
         Self {
@@ -101,24 +106,24 @@ impl Drains {
         }
     }
 
-    /// The sites that are not in use.
+    /// Returns a report on each site that is not in use.
     #[must_use]
     pub fn reports(&self) -> Vec<DrainReport> {
         let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.values().map(|one| one.report.clone()).collect()
     }
 
-    /// Begins to drain a site, which has nothing when its report says so.
+    /// Begins to drain a site. The site is empty once its report says [`DrainState::Drained`].
     ///
     /// # Errors
-    /// The reason why it cannot be drained; then nothing is changed.
+    /// If the site cannot be drained; nothing is changed then.
     pub async fn begin(&self, site: Site) -> Result<DrainReport, DrainFault> {
         let _deciding = self.deciding.lock().await;
         self.check_site(site)?;
         if self.store.is_used(site) {
             self.check(site, &self.store.layout().await)?;
             self.set_used(site, false)?;
-            // A pin that was made since binds it: nothing was given away yet.
+            // A pin that was set meanwhile has priority: nothing was given away yet.
             if let Err(fault) = self.check(site, &self.store.layout().await) {
                 self.set_used(site, true)?;
                 return Err(fault);
@@ -132,7 +137,7 @@ impl Drains {
     /// Takes a site into use.
     ///
     /// # Errors
-    /// If there is no such site, or it is not there.
+    /// If there is no such site, it is not running, or the change cannot be persisted.
     pub async fn add(&self, site: Site) -> Result<(), DrainFault> {
         let _deciding = self.deciding.lock().await;
         self.check_site(site)?;
@@ -147,7 +152,7 @@ impl Drains {
         Ok(())
     }
 
-    /// Keeps sites that are not in use empty, for as long as it is polled.
+    /// Empties the sites that are not in use, and keeps them empty, for as long as it is polled.
     pub async fn run(&self) {
         loop {
             for site in self.store.unused() {
@@ -175,17 +180,20 @@ impl Drains {
         self.adaptation.as_ref().and_then(|adaptation| adaptation.options().parameters.memory_max)
     }
 
-    /// The sites that could get what a site has.
+    /// Returns the live sites in use except `site`, which may receive its copies.
     fn others(&self, site: Site) -> Vec<u16> {
         let used = self.store.live_and_used(&self.store.map());
         used.into_iter().filter(|other| *other != site).map(|other| other.0).collect()
     }
 
-    /// True if a site could give away what it has.
+    /// Checks that a site could give away all its copies.
     fn check(&self, site: Site, layout: &Layout<Key>) -> Result<(), DrainFault> {
         let to = self.others(site);
         if to.is_empty() {
             return Err(self.alone(site));
+        }
+        if let Some(why) = self.store.needs_more_sites(to.len()) {
+            return Err(DrainFault(format!("{site} is needed: {why}")));
         }
         let map = self.store.map();
         let alone =
@@ -259,7 +267,7 @@ impl Drains {
         self.store.map().design.partitions().filter(|one| one.is_at(site)).count() as u64
     }
 
-    /// Changes what is told of a site, if it is still not in use; what it is then.
+    /// Updates the progress of a site, and returns its state; `None` if the site has no drain.
     fn note(&self, site: Site, change: impl FnOnce(&mut Progress)) -> Option<DrainState> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let one = progress.get_mut(&site)?;
@@ -275,7 +283,7 @@ impl Drains {
         if self.note(site, |_| ()).is_none() {
             let _deciding = self.deciding.lock().await;
             if self.store.is_used(site) {
-                // It was added a moment ago.
+                // The site was taken into use meanwhile.
                 return;
             }
             self.start_over(site);
@@ -283,7 +291,7 @@ impl Drains {
         let copies = self.copies(site);
         let state = self.note(site, |one| {
             if copies > 0 && one.report.state == DrainState::Drained {
-                // It arrived late, or a transaction needed it there.
+                // The copy arrived late, or a transaction needed it here.
                 (one.report.state, one.fewest, one.since) =
                     (DrainState::Draining, copies, Instant::now());
             }
@@ -309,17 +317,17 @@ impl Drains {
             });
             sleep(AGAIN_WAIT).await;
         }
-        // The next look is soon, whether it goes on or has only to be found empty.
+        // The next check follows at once: it continues the drain, or finds the site empty.
         self.begun.notify_one();
     }
 
-    /// True if a site has dropped its copies too; one that is dead has none.
+    /// True if the site itself reports no copies; a dead site reports none.
     async fn is_empty(&self, site: Site) -> bool {
         let usage = self.store.usage().await;
         usage.iter().all(|(of, copies)| *of != site || copies.is_empty())
     }
 
-    /// Gives away what a site has, by one plan, as far as that goes.
+    /// Executes a plan that empties a site, until an operator fails or the site is taken into use.
     async fn give_away(&self, site: Site) -> Result<(), String> {
         let layout = self.store.layout().await;
         let to = self.others(site);
@@ -342,7 +350,7 @@ impl Drains {
     }
 }
 
-/// The first keys of the first few partitions.
+/// Returns the starts of the first few partitions, and the number of the others, as text.
 fn listed(starts: &[Key]) -> String {
     let shown: Vec<String> = starts.iter().take(NAMED_MAX).map(named).collect();
     match starts.len().saturating_sub(NAMED_MAX) {

@@ -1,14 +1,15 @@
-//! The reason why a key's partition is where it is: every site by every rule that could keep the partition from it, with the cost
-//! model's prediction for it being mastered there.
+//! Explanation of a partition's placement: for each site, the rules that decide whether it could be the partition's
+//! master, and the cost model's prediction for that case.
 
 use std::collections::BTreeMap;
 
 use imago_plan::design::brakes::Brakes;
+use imago_plan::design::controller::Outlook;
 use imago_plan::design::cost::CostModel;
-use imago_plan::design::decide::{Parameters, Rejected, weigh};
+use imago_plan::design::decide::{Parameters, Rejected};
 use imago_plan::design::layout::{self, Layout, Operator, Partition};
-use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
-use imago_plan::design::workload::Sample;
+use imago_plan::design::price::{Price, Situation, price};
+use imago_plan::design::weigh::weigh;
 use serde::{Deserialize, Serialize};
 
 use super::Adaptation;
@@ -22,87 +23,97 @@ use crate::transaction::Abort;
 #[cfg(test)]
 mod tests;
 
-/// Knowledge of the planner in its last round.
+/// State of the planner after its last round, from which placements are explained.
 #[derive(Clone, Default)]
 pub(super) struct Known {
-    pub samples: Vec<(f64, Sample<Key>)>,
-    pub rate_s: f64,
-    pub population: f64,
+    pub outlook: Outlook<Key>,
+    /// Log lag of each site, in entries.
     pub behind: BTreeMap<layout::Site, f64>,
     pub cost: CostModel,
     pub brakes: Option<Brakes<Key>>,
+    /// The parameters of the last decision, with the additional gain that uncertainty required.
+    pub parameters: Parameters,
 }
 
-/// A key's partition, and what each site is by each rule.
+/// The placement of a key's partition, and each site as its possible master.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The key.
+    /// The key that was asked about.
     pub key: String,
-    /// The first key of its partition; empty for the least key of all.
+    /// Start of the key's partition; empty for the least key of all.
     pub start: String,
-    /// The first key behind it.
+    /// Exclusive end of the partition; `None` for the last partition.
     pub end: Option<String>,
-    /// The site that writes it.
+    /// Number of the site that masters the partition.
     pub master: u16,
-    /// The sites with replicas.
+    /// Numbers of the sites that have replicas, in ascending order.
     pub replicas: Vec<u16>,
-    /// Its rows.
+    /// Approximate number of rows of the partition.
     pub rows: u64,
-    /// Bytes of their keys and values.
+    /// Approximate size of the partition's keys and values, in bytes.
     pub bytes: u64,
-    /// The reason why nothing is predicted, if so.
+    /// Why nothing is predicted for any site; `None` if the cost model can predict.
     pub unpredicted: Option<String>,
-    /// All sites, by number.
+    /// All sites of the store, by number.
     pub sites: Vec<SiteExplanation>,
 }
 
-/// A site as the master of a partition.
+/// A site as the possible master of a partition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SiteExplanation {
-    /// Its number.
+    /// The site's number.
     pub site: u16,
-    /// True if it is the master now.
+    /// True if the site is the master now.
     pub is_master: bool,
-    /// Its predicted CPU, now and if it were the master: a share of what it has.
+    /// Predicted load of the site, now and with the site as the master, as a share of the CPU that it has (1: all of
+    /// it); `None` without a prediction.
     pub cpu: Option<(f64, f64)>,
-    /// The mean predicted latency of all transactions, now and if it were the master, in µs.
+    /// Predicted mean latency of all transactions, now and with the site as the master, in µs; `None` without a
+    /// prediction.
     pub latency_us: Option<(f64, f64)>,
-    /// The time saved within the horizon, and the time that the change takes, in µs.
+    /// Predicted CPU time of all sites per transaction, now and with the site as the master, in µs; `None` without a
+    /// prediction.
+    #[serde(default)]
+    pub work_us: Option<(f64, f64)>,
+    /// Time saved within the horizon, and time that the change takes, in µs; `None` for the present master, and without
+    /// a prediction.
     pub saved_and_cost_us: Option<(f64, f64)>,
-    /// Each rule.
+    /// The result of each rule for the site.
     pub rules: Vec<RuleReport>,
 }
 
-/// A rule by which a site may or may not become the master.
+/// The result of a rule that speaks for or against a site as the master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleReport {
-    /// Its name.
+    /// Name of the rule, such as `pin` or `memory`.
     pub rule: String,
-    /// True if it speaks for the site; nothing where it does not concern it, or cannot be known.
+    /// True if the rule speaks for the site, false if it speaks against it; `None` if it does not apply, or its result
+    /// is unknown.
     pub holds: Option<bool>,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub why: String,
 }
 
-/// The reason why nothing can be explained.
+/// Why the placement of a key cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotExplained {
-    /// There is no such row.
+    /// The key has no row, and no partition begins at it. The fields are the key, the start of the partition that it
+    /// would belong to, and the master of that partition.
     #[error(
         "{0} has no row; it would lie in the partition from {1} on, which site {2} masters: `imago store explain` \
              takes a key with a row, or where a partition begins"
     )]
     NoRow(String, String, u16),
-    /// It could not be read.
+    /// The row could not be read.
     #[error("the row could not be read: {0}")]
     Unread(#[from] Abort),
 }
 
 impl Adaptation {
-    /// Explains where the partition of a key is, and is not.
+    /// Returns the placement of a key's partition, and the reasons for it.
     ///
     /// # Errors
-    /// If the key has no row and no partition begins there.
+    /// If the key has no row and no partition begins at it, or if the row cannot be read.
     pub async fn explain(&self, key: &Key) -> Result<Explanation, NotExplained> {
         let layout = self.store.layout().await;
         let (start, partition) = layout.of(key);
@@ -110,16 +121,9 @@ impl Adaptation {
             return Err(NotExplained::NoRow(key.to_string(), named(start), partition.master));
         }
         let known = self.known();
-        let situation = Situation {
-            samples: &known.samples,
-            rate_s: known.rate_s,
-            population: known.population,
-            cost: &known.cost,
-            behind: &known.behind,
-            cpu_weight: CPU_WEIGHT,
-        };
+        let situation = known.outlook.situation(&known.cost, &known.behind);
         let unpredicted = match known.cost.distrust() {
-            None if known.samples.is_empty() => {
+            None if known.outlook.samples.is_empty() => {
                 Some("no transaction was sampled in the last seconds".to_owned())
             }
             distrust => distrust,
@@ -133,6 +137,7 @@ impl Adaptation {
             situation,
             is_predicted: unpredicted.is_none(),
             brakes: known.brakes.as_ref(),
+            parameters: known.parameters,
         };
         let sites = (0..self.store.sites() as u16).map(|site| looked.at(site));
         Ok(Explanation {
@@ -156,7 +161,7 @@ impl Adaptation {
     }
 }
 
-/// The measure of all sites: the design and the workload.
+/// The basis on which every site is judged: the partition, the design with its price, and the workload.
 struct Looked<'l> {
     of: &'l Adaptation,
     layout: &'l Layout<Key>,
@@ -166,19 +171,21 @@ struct Looked<'l> {
     situation: Situation<'l, Key>,
     is_predicted: bool,
     brakes: Option<&'l Brakes<Key>>,
+    parameters: Parameters,
 }
 
 fn rule(name: &str, holds: Option<bool>, why: impl Into<String>) -> RuleReport {
     RuleReport { rule: name.to_owned(), holds, why: why.into() }
 }
 
-/// A rule that forbids for a reason, or does not.
+/// Returns a rule that speaks against a site for `reason`, or for it, with `else_why`, if there is no reason.
 fn unless(name: &str, reason: Option<String>, else_why: &str) -> RuleReport {
     rule(name, Some(reason.is_none()), reason.unwrap_or_else(|| else_why.to_owned()))
 }
 
 impl Looked<'_> {
-    /// The operators that would make a site the master, within the limit of replicas.
+    /// Returns the operators that make a site the master within the limit of replicas; none if it is the master
+    /// already.
     fn operators(&self, site: u16, replicas_max: usize) -> Vec<Operator<Key>> {
         let (start, is_copied) = (self.start.clone(), self.partition.is_at(site));
         let mut operators = Vec::new();
@@ -189,7 +196,7 @@ impl Looked<'_> {
             operators.push(Operator::AddReplica(start.clone(), site));
         }
         operators.push(Operator::Remaster(start.clone(), site));
-        // The old master keeps a copy: with room for none it is removed.
+        // The old master keeps a replica; without room for one more, that replica is removed.
         if !is_copied && self.partition.replicas.len() >= replicas_max {
             operators.push(Operator::RemoveReplica(start, self.partition.master));
         }
@@ -301,9 +308,9 @@ impl Looked<'_> {
             return;
         }
         if explained.is_master {
-            let now = self.before.latency_us;
-            (explained.cpu, explained.latency_us) =
-                (Some((cpu(&self.before), cpu(&self.before))), Some((now, now)));
+            let (now, work) = (self.before.latency_us, self.before.work_us);
+            explained.cpu = Some((cpu(&self.before), cpu(&self.before)));
+            (explained.latency_us, explained.work_us) = (Some((now, now)), Some((work, work)));
             explained.rules.push(none("it is the master already"));
             return;
         }
@@ -317,10 +324,11 @@ impl Looked<'_> {
             return;
         }
         let after = price(&after, &self.situation);
-        let parameters = Parameters { memory_max: None, ..self.of.options().parameters };
+        let parameters = Parameters { memory_max: None, ..self.parameters };
         let plan = weigh(self.layout, &self.before, &self.situation, &parameters, site, operators);
         explained.cpu = Some((cpu(&self.before), cpu(&after)));
         explained.latency_us = Some(plan.latency_us);
+        explained.work_us = Some(plan.work_us);
         explained.saved_and_cost_us = Some((plan.benefit_us, plan.cost_us));
         let (saves, costs) = (plan.benefit_us / 1_000.0, plan.cost_us / 1_000.0);
         let amounts = format!(
@@ -331,6 +339,11 @@ impl Looked<'_> {
             None => rule("pays", Some(true), amounts),
             Some(Rejected::TooLittle) => {
                 rule("pays", Some(false), format!("{amounts}: less than the least gain"))
+            }
+            Some(Rejected::Harmful) => {
+                let why =
+                    format!("{amounts}, and harms workloads that are expected to return by more");
+                rule("pays", Some(false), why)
             }
             Some(_) => rule("pays", Some(false), amounts),
         });

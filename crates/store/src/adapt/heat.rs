@@ -1,9 +1,9 @@
-//! Heat: reads, writes, conflicts and processor time of key ranges over the last hour, from the samples.
+//! Heat: reads, writes, conflicts and CPU time of key ranges over the last hour, estimated from the samples.
 //!
-//! Each sample stands for as many transactions as one in so many was sampled. Its keys and ranges count one read or
-//! write each, and if it met another transaction, one conflict each. The processor time that a site's thread used since
-//! the last round is divided among the samples that ran there by the time of their procedures, and of each among
-//! its keys; where none was sampled, it belongs to no range.
+//! Where one of n transactions is sampled, a sample stands for n. For each of these, every key and range of the sample
+//! counts as one read or write, and as one conflict if the transaction met another one. The CPU time that a site's
+//! thread used since the last round is divided among the samples of that site in proportion to the run times of their
+//! procedures, and each sample's part equally among its keys and ranges. Without a sample it is attributed to no range.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,63 +19,64 @@ use crate::key::Key;
 use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
 
-/// Changes of the design that are remembered.
+/// Most design changes that are remembered.
 const MARKS_MAX: usize = 1_000;
 
-/// The heat of key ranges over time. The columns are spans of time, the oldest first.
+/// The heat of key ranges over time. Columns are spans of time, the oldest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HeatReport {
-    /// The beginning of each column, in ms since 1970, by the clock as it is now.
+    /// Start of each column, in ms since 1970, by the present wall clock.
     pub begins_ms: Vec<u64>,
-    /// For how long each column has counted, in s; the last one still does.
+    /// Time for which each column has counted, in s; the last column is still counting.
     pub seconds: Vec<f64>,
-    /// In the order of their keys; they cover all keys.
+    /// Ranges in key order; together they cover all keys.
     pub ranges: Vec<HeatRange>,
-    /// Changes of the design within that time, the oldest first.
+    /// Design changes within the time of the columns, the oldest first.
     pub marks: Vec<HeatMark>,
-    /// Processor time of the sites that belongs to no range, in ms, since sampling began.
+    /// CPU time of the sites since recording began that is attributed to no range, in ms.
     pub cpu_unattributed_ms: f64,
 }
 
-/// A range of keys, with a value for each column.
+/// A range of keys; its series have one value for each column.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HeatRange {
-    /// Its first key; empty for the least of all.
+    /// First key of the range; empty for the least key of all.
     pub start: String,
-    /// The first key behind it; none for the last range.
+    /// Exclusive end of the range; `None` for the last range.
     pub end: Option<String>,
-    /// Keys and ranges of keys that transactions read and did not write.
+    /// Number of keys and key ranges that transactions read and did not write.
     pub reads: Vec<f64>,
-    /// Keys that transactions wrote.
+    /// Number of keys that transactions wrote.
     pub writes: Vec<f64>,
-    /// Accesses of transactions that met another one: they waited for a lock, watched a row that was changed, or were
-    /// returned because their partitions had moved.
+    /// Number of accesses by transactions that met another one: they waited for a lock, a row that they watched was
+    /// changed, or they were returned because their partitions had moved.
     pub conflicts: Vec<f64>,
-    /// Processor time of sites, in ms.
+    /// CPU time of the sites, in ms.
     pub cpu_ms: Vec<f64>,
 }
 
-/// A change of the design, by adaptation, by command or for a transaction.
+/// A change of the design, by adaptation, by a command or for a transaction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeatMark {
-    /// The time at which it was seen, in ms since 1970, by the clock as it is now.
+    /// Time at which the change was observed, in ms since 1970, by the present wall clock.
     pub at_ms: u64,
-    /// `split`, `merge`, `add-replica`, `remove-replica` or `remaster`.
+    /// Kind of the change: `split`, `merge`, `add-replica`, `remove-replica` or `remaster`.
     pub operator: String,
-    /// The first key of the partition; of a split and a merge, the key between the two parts.
+    /// Start of the partition; for a split or a merge, the key between the two parts.
     pub key: String,
-    /// The site that got or lost a copy, or became the master.
+    /// Number of the site that got or lost a copy, or became the master; `None` for a split or a merge.
     pub site: Option<u16>,
 }
 
-/// Records heat, at the planner's rounds.
+/// Records heat in each of the planner's rounds.
 pub(super) struct HeatRecorder {
     heat: Heat<Key>,
     column_ms: u64,
-    /// The last and the first record, in ms.
+    /// Time of the last record, in ms since this process began to adapt.
     now_ms: u64,
+    /// Time of the first record, in ms since this process began to adapt.
     began_ms: Option<u64>,
-    /// The processor time of each site then.
+    /// CPU time of each site's thread as of the last record.
     cpu: HashMap<Site, Duration>,
     unattributed_us: f64,
     design: Option<Layout<Key>>,
@@ -87,7 +88,7 @@ impl HeatRecorder {
         Self::with_columns(Bounds::default().column_ms)
     }
 
-    /// One whose columns are so long; it keeps as many of them as any.
+    /// Creates a recorder with columns of `column_ms`, and the default number of columns.
     pub fn with_columns(column_ms: u64) -> Self {
         let bounds = Bounds { column_ms: column_ms.max(1), ..Bounds::default() };
         Self {
@@ -102,7 +103,7 @@ impl HeatRecorder {
         }
     }
 
-    /// Records the samples since the last round.
+    /// Records the samples and the CPU time since the last round, and the changes of the design.
     pub fn record(
         &mut self,
         now_ms: u64,
@@ -120,7 +121,7 @@ impl HeatRecorder {
         let mut used_us: HashMap<Site, f64> = HashMap::new();
         for site in (0..sampler.sites()).map(Site) {
             let cpu = sampler.work(site).0;
-            // Processor time before the first round belongs to no sample.
+            // CPU time before the first round belongs to no sample.
             let before = self.cpu.insert(site, cpu).unwrap_or(cpu);
             let us = cpu.saturating_sub(before).as_secs_f64() * 1e6;
             if run_us.contains_key(&site) {
@@ -141,7 +142,8 @@ impl HeatRecorder {
         self.mark(layout);
     }
 
-    /// Adds a sample to the keys that it declared. One that was returned is counted again where it ran.
+    /// Adds a sample to the cells of the keys that it declared. A returned transaction counts only as conflicts: its
+    /// accesses count where it runs.
     fn add(&mut self, sampled: &Sampled, has_run: bool, cpu_us: f64) {
         let every = f64::from(sampled.every);
         let accesses = (sampled.reads.len() + sampled.writes.len()).max(1) as f64;
@@ -173,7 +175,7 @@ impl HeatRecorder {
         }
     }
 
-    /// The heat as it stands; the recorder's clock is `now_ms` where the system's says `wall`.
+    /// Returns the heat so far; `now_ms` is the recorder's clock at the wall-clock time `wall`.
     pub fn report(&self, now_ms: u64, wall: SystemTime) -> HeatReport {
         let wall_ms = wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let wall_of = |at_ms: u64| wall_ms.saturating_sub(now_ms.saturating_sub(at_ms));
@@ -214,7 +216,7 @@ impl HeatRecorder {
     }
 }
 
-/// The measure by which processor time is divided: the transactions that it stands for, times the time of each.
+/// Returns the weight by which CPU time is divided: the run time of all transactions that the sample stands for, in µs.
 fn weight_us(sampled: &Sampled) -> f64 {
     f64::from(sampled.every) * sampled.run_us.max(0.1)
 }

@@ -1,12 +1,12 @@
-//! Knowledge of adaptation, kept over a restart: decisions, the learned cost functions, bans, limits that were set while it
-//! ran, and whether it is paused; in the file `adapt.json` of the store's folder.
+//! Persisted state of adaptation, in the file `adapt.json` of the store's folder: decisions, the learned cost
+//! functions, bans, limits that were set at run time, and whether adaptation is paused.
 //!
-//! The clock of decisions and bans goes on from where it was: time for which the store did not run does not pass, and no
-//! wall clock is looked at. What was being measured when the store ended is not judged any more.
+//! The clock of decisions and bans continues where it stopped: time in which the store did not run does not count, and
+//! no wall clock is read. Changes that were still being measured when the store ended are not judged.
 //!
 //! Invariants:
 //! - The file is replaced as a whole, at most every [`EVERY`] and at a clean end.
-//! - A file that cannot be used is put aside as `adapt.json.refused`, and told; the store starts anew without it.
+//! - An unusable file is renamed to `adapt.json.refused` and reported; adaptation starts anew without it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,24 +33,25 @@ use crate::sampler::Sampler;
 
 /// Shortest time between two writes of the file.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
-/// The version of the file's form; functions of an earlier one had other inputs, and are learned anew.
+/// Version of the file format. The cost functions of earlier versions had other inputs, and are learned anew.
 const VERSION: u32 = 3;
 const NAME: &str = "adapt.json";
 
-/// The file's content.
+/// Content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub version: u32,
-    /// The clock of decisions and bans.
+    /// The clock of decisions and bans, in ms.
     pub now_ms: u64,
-    /// Limits that were set while it ran.
+    /// Limits that were set at run time.
     pub limits: LimitsRequest,
     pub is_paused: bool,
     pub changes: u64,
     pub undone: u64,
     pub decisions: Vec<DecisionReport>,
-    /// Of what store the functions were learned.
+    /// Number of sites of the store in which the functions were learned.
     pub sites: u16,
+    /// Share of a core that each of these sites had; `None` if unknown.
     pub site_cpu: Option<f64>,
     functions: BTreeMap<String, Function>,
     bans: Vec<Ban>,
@@ -66,25 +67,25 @@ struct Function {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Ban {
     operator: String,
-    /// In hexadecimal digits.
+    /// The operator's key, in hexadecimal digits.
     key: String,
     site: Option<u16>,
     until_ms: u64,
     times: u32,
 }
 
-/// The place where the knowledge of adaptation is kept.
+/// Where the state of adaptation is persisted, and whether that failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptReport {
-    /// The file; none of a store without a folder, which forgets it when it ends.
+    /// The file; `None` for a store without a folder, whose state is lost when it ends.
     pub file: Option<PathBuf>,
-    /// The reason why the file of before was not used, if so.
+    /// Why the existing file was not used; `None` if it was, or there was none.
     pub refused: Option<String>,
-    /// The reason why it could not be written last, if so.
+    /// Why the last write of the file failed; `None` if it succeeded.
     pub failure: Option<String>,
 }
 
-/// Writes the file, when it is due.
+/// Writes the latest state to the file, when that is due.
 #[derive(Default)]
 pub(super) struct Keeper {
     state: Mutex<State>,
@@ -98,7 +99,7 @@ struct State {
 }
 
 impl Keeper {
-    /// A keeper in a folder, and what the folder has.
+    /// Returns the keeper of a folder, and the state that is persisted there.
     pub fn open(folder: Option<&Path>) -> (Self, Kept) {
         let Some(file) = folder.map(|folder| folder.join(NAME)) else { return Default::default() };
         let (kept, refused) = match read(&file) {
@@ -128,7 +129,7 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).report.clone()
     }
 
-    /// Takes what is to be written next.
+    /// Sets the state to be written next.
     pub fn offer(&self, kept: impl FnOnce() -> Kept) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.report.file.is_some() {
@@ -136,7 +137,7 @@ impl Keeper {
         }
     }
 
-    /// Changes what is to be written next, before the planner tells more.
+    /// Changes the state to be written next, until the planner offers a newer one.
     pub fn amend(&self, change: impl FnOnce(&mut Kept)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(latest) = &mut state.latest {
@@ -144,7 +145,7 @@ impl Keeper {
         }
     }
 
-    /// Writes what was told last, if it differs from what is written by more than its time.
+    /// Writes the latest state, if it differs from the written one in more than the clock.
     pub fn write(&self) {
         self.write_if(|latest, written| {
             *latest != Kept { now_ms: latest.now_ms, ..written.clone() }
@@ -177,7 +178,7 @@ impl Keeper {
     }
 }
 
-/// The file's content; an empty one if there is no file.
+/// Returns the file's content; an empty state if there is no file.
 fn read(file: &Path) -> Result<Kept, String> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -202,13 +203,13 @@ fn read(file: &Path) -> Result<Kept, String> {
 }
 
 impl Kept {
-    /// True if functions and bans are such at all.
+    /// Checks that the functions and bans can be restored.
     fn check(&self) -> Result<(), String> {
         self.model(&mut CostModel::default())?;
         self.restore_bans(&mut Brakes::new(Default::default()))
     }
 
-    /// Takes what was learned.
+    /// Copies the learned functions of a model into the state.
     pub fn learn(&mut self, cost: &CostModel) {
         let mut add = |name: &str, parts: Parts| {
             let Parts { numbers, samples, held_out } = parts;
@@ -223,7 +224,7 @@ impl Kept {
         add("cpu", cost.cpu.parts());
     }
 
-    /// Gives a new model what was learned, for each function that is there.
+    /// Restores the functions into a new model; one that is not in the state stays as it is.
     pub fn model(&self, cost: &mut CostModel) -> Result<(), String> {
         self.function("service", &mut cost.service)?;
         self.function("wait_updates", &mut cost.wait_updates)?;
@@ -245,7 +246,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Takes the bans that still hold.
+    /// Copies the bans that have not expired into the state.
     pub fn take_bans(&mut self, brakes: &Brakes<Key>) {
         let now_ms = self.now_ms;
         let bans = brakes.bans().filter(|(_, until_ms, _)| *until_ms > now_ms);
@@ -253,7 +254,7 @@ impl Kept {
             bans.map(|(operator, until_ms, times)| Ban::of(operator, until_ms, times)).collect();
     }
 
-    /// Gives brakes the bans.
+    /// Restores the bans.
     pub fn restore_bans(&self, brakes: &mut Brakes<Key>) -> Result<(), String> {
         for ban in &self.bans {
             let operator = ban.operator().ok_or_else(|| format!("a ban is damaged: {ban:?}"))?;
@@ -299,11 +300,11 @@ impl Ban {
 }
 
 impl Adaptation {
-    /// Goes on from what a folder has, if there is one, with limits in this order: the defaults in `options`, those that
-    /// were set while it ran, and those that are given now.
+    /// Resumes from the state in a folder, if there is one. The defaults of limits in `options` are overridden by
+    /// limits that were set at run time, and both by the `given` ones.
     ///
     /// # Errors
-    /// Fails if the limits make no sense.
+    /// If the limits are invalid.
     pub async fn in_folder(
         store: Arc<Store>,
         sampler: Arc<Sampler>,
@@ -319,7 +320,7 @@ impl Adaptation {
         Ok(adaptation)
     }
 
-    /// Writes now and then what is to be kept.
+    /// Writes the latest state periodically.
     pub(super) async fn write_now_and_then(self: &Arc<Self>) {
         loop {
             sleep(EVERY).await;
@@ -328,14 +329,14 @@ impl Adaptation {
         }
     }
 
-    /// Writes what is to be kept, at a clean end.
+    /// Writes the latest state at a clean end.
     pub fn write_kept(&self) {
         self.keeper.write_if(|latest, written| latest != written);
     }
 }
 
 impl Planner<'_> {
-    /// Returns the state to be kept.
+    /// Returns the state to be persisted.
     pub(super) fn keep(&self) -> Kept {
         let sampler = &self.of.sampler;
         let mut kept = Kept {
@@ -350,26 +351,26 @@ impl Planner<'_> {
             site_cpu: self.learned_share,
             ..Kept::default()
         };
-        kept.learn(&self.cost);
-        kept.take_bans(&self.brakes);
+        kept.learn(&self.controller.cost);
+        kept.take_bans(&self.controller.brakes);
         kept
     }
 
-    /// Goes on from what was kept. Functions that were learned of other sites are not taken; where sites are apart, they
-    /// are taken until a site reports another share of a core.
+    /// Resumes from the persisted state. Functions that were learned for other sites are not used; where sites are
+    /// separate processes, they are used until a site reports another share of a core.
     pub(super) fn restore(&mut self) {
         let earlier = self.of.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(kept) = earlier.filter(|kept| kept.version > 0) else { return };
         let sampler = &self.of.sampler;
-        // Both were looked at when the file was read.
+        // Functions and bans were checked when the file was read.
         let share = sampler.share().or(kept.site_cpu);
         if kept.site_cpu.is_some() && (kept.sites, kept.site_cpu) == (sampler.sites(), share) {
-            _ = kept.model(&mut self.cost);
+            _ = kept.model(&mut self.controller.cost);
             self.learned_share = share;
         } else {
             tracing::info!("the cost functions are learned anew: they were of other sites");
         }
-        _ = kept.restore_bans(&mut self.brakes);
+        _ = kept.restore_bans(&mut self.controller.brakes);
         (self.changes, self.undone) = (kept.changes, kept.undone);
         self.decisions = (0..).zip(kept.decisions).collect();
         self.next_decision = self.decisions.len() as u64;
@@ -395,7 +396,7 @@ mod tests {
         let key = Key::new(Table(1), b"k\x00\xff");
         brakes.restore_ban(Operator::Split(key.clone()), 90_000, 2);
         brakes.restore_ban(Operator::Remaster(Key::least(), 3), 70_000, 1);
-        // Over when it is kept.
+        // Expired when the state is persisted.
         brakes.restore_ban(Operator::AddReplica(key, 1), 4_000, 1);
         let mut kept = Kept { now_ms: 5_000, sites: 4, is_paused: true, ..Kept::default() };
         kept.learn(&cost);

@@ -1,18 +1,18 @@
-//! Learning from samples, and the quality of the predicted costs of transactions and operators.
+//! Learning from samples, and the accuracy of the predicted costs of transactions and operators.
 //!
-//! The idea: single transactions vary by far more than their cause, by chance and by what else the machine does. So
-//! samples of a site are kept until they are of a second at least, and what is learned is their mean, for
-//! transactions that only read, only write, or do both, each by itself.
+//! Single transactions vary by far more than their inputs explain: by chance, and by other load on the machine. So the
+//! samples of a site are collected for at least a second, and the model learns from their means, separately for
+//! transactions that only read, only write, or do both.
 //!
-//! Invariant: [`Fits`] compares with predictions of before anything was learned from the same samples.
+//! Invariant: [`Fits`] compares each measurement with a prediction made before the model learned from that measurement.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use imago_plan::design::brakes::Latency;
 use imago_plan::design::cost::{Inputs, Measured, Operation};
 use imago_plan::design::layout::{self, Layout, Partition};
 use imago_plan::design::price::inputs_of;
+use imago_plan::design::regimes::Seen;
 use imago_plan::design::regression::HeldOut;
 use imago_plan::design::updates::Updates;
 use imago_plan::design::workload::{Numbered, Sample, Statistics, Touched};
@@ -22,52 +22,49 @@ use super::planner::Planner;
 use crate::key::Key;
 use crate::sampler::{Cause, Sampled};
 
-/// Samples of a site are learned from when they are of so long and so many, or of so long.
+/// The model learns from the samples of a site once they cover this time and number [`SAMPLES_MIN`].
 const SPAN_MIN: Duration = Duration::from_secs(1);
+/// Least number of samples of a site to learn from, unless they cover [`SPAN_MAX`].
 const SAMPLES_MIN: f64 = 20.0;
+/// The model learns from the samples of a site, however few, once they cover this time.
 const SPAN_MAX: Duration = Duration::from_secs(5);
-/// The weight of a round in the moving mean of transactions under way.
-const MEAN_RATE: f64 = 0.3;
-/// The weight of a sample in the moving mean of what its site is behind.
+/// Weight of a new sample in the moving mean of its site's log lag.
 const BEHIND_RATE: f64 = 0.02;
-/// A plan saves at least so many standard errors of the mean latency: what cannot be told from chance afterwards is
-/// no reason for a change.
-const ERRORS_MIN: f64 = 2.0;
-/// No more than this share of the latency, however much it varies.
-const GAIN_SEEN_MAX: f64 = 0.05;
-
-/// Predicted costs beside measured ones, in whole.
+/// Predicted total costs compared with measured ones.
 #[derive(Default)]
 pub(super) struct Fits {
-    /// Of transactions: the mean of those of one kind at one site.
+    /// Transactions: each entry is the mean time of one kind of transaction at one site, in µs.
     pub transactions: HeldOut,
-    /// Of operators that were carried out.
+    /// Executed operators: each entry is the time of one operator, in µs.
     pub operators: HeldOut,
 }
 
-/// The samples of a site since the model learned from them last.
+/// The samples of one site since the model last learned from that site.
 #[derive(Default)]
 pub(super) struct Pending {
+    /// Elapsed time that the samples cover.
     span: Duration,
-    /// The time that transactions were there, in all, in µs, and how many: with those that the samples stand for.
+    /// Sum of the latencies of all transactions that the samples stand for, in µs.
     all_us: f64,
+    /// Number of transactions that the samples stand for.
     count: f64,
-    /// The time that the site needed, as a share of what it has, in µs.
+    /// Load of the site, as a share of the CPU that it has, times the elapsed time, in µs.
     busy_us: f64,
-    /// By whether they read what they do not write, and whether they write.
+    /// Sums by kind of transaction: whether it reads partitions that it does not write, and whether it writes.
     kinds: BTreeMap<(bool, bool), Sums>,
 }
 
-/// Sums over transactions of one kind.
+/// Sums over the sampled transactions of one kind.
 #[derive(Default)]
 struct Sums {
     samples: f64,
     service_us: f64,
-    /// Of those that ran at once.
+    /// Number of transactions that ran without waiting; `run_us`, `commit_us` and `rows` are sums over these.
     ran: f64,
     run_us: f64,
     commit_us: f64,
-    /// Of those that ran at once or whose wait has a cause among the functions.
+    /// Number of transactions that ran and did not wait for an earlier request of their client; `updates_us` and
+    /// `lock_us` are sums over these.
     begun: f64,
     updates_us: f64,
     lock_us: f64,
@@ -79,18 +76,17 @@ struct Sums {
 }
 
 impl Planner<'_> {
-    /// Takes note of samples, and learns from those of sites of which there are enough.
+    /// Adds samples to the statistics, and lets the model learn from each site that has enough of them.
     pub(super) fn learn(&mut self, layout: &Layout<Key>, fetched: &[Sampled]) {
         let numbered = Numbered::new(layout);
         let touched: Vec<Touched> =
-            self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
+            self.controller.regimes.samples().map(|sample| numbered.touched(sample)).collect();
         let touched = touched.iter().map(|touched| (1.0, touched));
         let statistics = Statistics::counted(layout.len(), touched);
         let sites = layout.sites();
         let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
         let updates = Updates::new(sites, &partitions, &statistics);
         let now_ms = self.now_ms();
-        let (mut sum_us, mut count) = (0.0, 0.0);
         let mut there_us: BTreeMap<layout::Site, f64> = BTreeMap::new();
         let commits = fetched.iter().filter(|sampled| sampled.rows.is_some());
         let quickest_us = commits.filter_map(|sampled| sampled.commit_us).fold(f64::MAX, f64::min);
@@ -120,13 +116,15 @@ impl Planner<'_> {
             }
             let behind = self.behind.entry(sampled.site.0).or_default();
             *behind += BEHIND_RATE * (sampled.behind as f64 - *behind);
-            sum_us += all_us;
-            count += f64::from(sampled.every);
-            let chance = self.dice.random::<f64>();
-            let at_ms = self.of.ms_of(sampled.began);
-            self.reservoir.offer(at_ms, u64::from(sampled.every), chance, || sample);
+            self.controller.regimes.offer(Seen {
+                at_ms: self.of.ms_of(sampled.began),
+                every: sampled.every,
+                latency_us: sampled.latency_us(),
+                chance: self.dice.random(),
+                sample,
+            });
         }
-        // By Little's law: the time that transactions were there, of the time that passed.
+        // Little's law: the mean number of concurrent transactions is the sum of their latencies over the elapsed time.
         let since = std::mem::replace(&mut self.fetched, Instant::now()).elapsed();
         let mut under_way = 0.0;
         for (site, all_us) in there_us {
@@ -141,13 +139,8 @@ impl Planner<'_> {
             pending.busy_us += share * passed.as_secs_f64() * 1e6;
         }
         self.learn_pending();
-        self.population += MEAN_RATE * (under_way - self.population);
-        self.reservoir.pass(now_ms);
-        self.latencies.push_back((now_ms, sum_us, count));
-        let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);
-        while self.latencies.front().is_some_and(|(at_ms, _, _)| *at_ms < oldest) {
-            self.latencies.pop_front();
-        }
+        self.controller.regimes.pass(now_ms);
+        self.controller.regimes.under_way(under_way);
     }
 
     fn learn_pending(&mut self) {
@@ -158,22 +151,22 @@ impl Planner<'_> {
             let (waits, waited_us) = pending.waits();
             let ahead_us = pending.ahead_us();
             self.ahead_us.insert(site, ahead_us);
-            let is_known = self.cost.distrust().is_none();
+            let is_known = self.controller.cost.distrust().is_none();
             for ((reads, writes), sums) in pending.kinds {
                 let (inputs, measured) = (sums.inputs(ahead_us), sums.measured());
                 let is = Operation::Transaction { reads, writes };
                 if is_known && let Some(us) = sums.whole_us() {
-                    self.fits.transactions.push(us, self.cost.predict(is, &inputs));
+                    self.fits.transactions.push(us, self.controller.cost.predict(is, &inputs));
                 }
-                self.cost.observe(is, &inputs, &measured);
+                self.controller.cost.observe(is, &inputs, &measured);
             }
             if waits > 0.0 {
-                self.cost.service.observe([ahead_us], waited_us / waits);
+                self.controller.cost.service.observe([ahead_us], waited_us / waits);
             }
         }
     }
 
-    /// Learns from what an operator took in all, by the design that it was carried out on.
+    /// Learns from the total time of an operator that was executed on the design `layout`.
     pub(super) fn learn_operator(
         &mut self,
         operator: &layout::Operator<Key>,
@@ -183,25 +176,8 @@ impl Planner<'_> {
         let partition = layout.of(operator.key()).1;
         let (operation, inputs) = inputs_of(operator, partition, &self.ahead_us, &self.behind, 0.0);
         let us = took.as_secs_f64() * 1e6;
-        self.fits.operators.push(us, self.cost.predict(operation, &inputs));
-        self.cost.observe_operator(operation, &inputs, us);
-    }
-
-    /// The least saving that could be told from chance when a change is measured, as a share of the latency.
-    pub(super) fn gain_seen_min(&self) -> f64 {
-        let share = self.latency().map(|latency| latency.error_us / latency.mean_us.max(1e-9));
-        share.map_or(0.0, |share| (ERRORS_MIN * share).min(GAIN_SEEN_MAX))
-    }
-
-    /// The mean latency of the last seconds; its error is told from those of the rounds.
-    pub(super) fn latency(&self) -> Option<Latency> {
-        let sum = |of: fn(&(u64, f64, f64)) -> f64| self.latencies.iter().map(of).sum::<f64>();
-        let count = sum(|(_, _, count)| *count);
-        let mean_us = (count > 0.0).then(|| sum(|(_, us, _)| *us) / count)?;
-        let rounds = self.latencies.iter().filter(|(_, _, count)| *count > 0.0);
-        let far = rounds.clone().map(|(_, us, count)| (us / count - mean_us).powi(2)).sum::<f64>();
-        let error_us = far.sqrt() / rounds.count() as f64;
-        Some(Latency { mean_us, error_us })
+        self.fits.operators.push(us, self.controller.cost.predict(operation, &inputs));
+        self.controller.cost.observe_operator(operation, &inputs, us);
     }
 }
 
@@ -211,7 +187,7 @@ impl Pending {
         self.span >= SPAN_MAX || self.span >= SPAN_MIN && samples >= SAMPLES_MIN
     }
 
-    /// The waits for the site's thread, and how long they were in all, in µs.
+    /// Returns the number of waits for the site's thread, and their total time in µs.
     fn waits(&self) -> (f64, f64) {
         let of = |(&(reads, writes), sums): (&(bool, bool), &Sums)| {
             (sums.samples * Operation::Transaction { reads, writes }.waits().0, sums.service_us)
@@ -219,7 +195,7 @@ impl Pending {
         self.kinds.iter().map(of).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// The work ahead of one wait, in µs; the transactions that are there are told by Little's law.
+    /// Returns the work ahead of one wait, in µs. Little's law gives the mean number of transactions at the site.
     fn ahead_us(&self) -> f64 {
         let samples: f64 = self.kinds.values().map(|sums| sums.samples).sum();
         let there = self.all_us / (self.span.as_secs_f64() * 1e6).max(1.0);
@@ -231,7 +207,7 @@ impl Pending {
 impl Sums {
     fn add(&mut self, sampled: &Sampled, touched: &Touched, contention: f64, quickest_us: f64) {
         let ran_at_once = sampled.rows.is_some() && sampled.waited.is_none();
-        // The log takes what it takes at its quickest; what is beyond is the wait for the site's thread.
+        // The log takes as long as its fastest commit; the rest of a commit is a wait for the site's thread.
         let commit_us = sampled.commit_us.filter(|_| sampled.rows.is_some());
         self.samples += 1.0;
         self.service_us += sampled.service_us + commit_us.map_or(0.0, |us| us - quickest_us);
@@ -241,7 +217,8 @@ impl Sums {
         let waited = sampled.waited;
         if sampled.rows.is_some() && waited.is_none_or(|waited| waited.cause != Cause::Client) {
             self.begun += 1.0;
-            // Writers wait for a lock, readers for updates; a transaction that does both for what it met first.
+            // A wait is for a lock if the transaction only writes, and for updates if it only reads; if it does both,
+            // the cause of its wait decides.
             let us = waited.map_or(0.0, |waited| waited.us);
             let is_for_updates = waited.is_some_and(|waited| waited.cause == Cause::Updates);
             match (touched.reads.is_empty(), touched.writes.is_empty()) {
@@ -259,7 +236,7 @@ impl Sums {
         }
     }
 
-    /// The means of what costs are told from.
+    /// Returns the means of the inputs from which costs are predicted.
     fn inputs(&self, ahead_us: f64) -> Inputs {
         let (samples, ran) = (self.samples.max(1.0), self.ran.max(1.0));
         Inputs {
@@ -273,7 +250,8 @@ impl Sums {
         }
     }
 
-    /// The mean times, but for that of waits: all kinds wait for the same thread.
+    /// Returns the mean times. The wait for service is not among them: all kinds of transactions wait for the same
+    /// thread.
     fn measured(&self) -> Measured {
         let of_ran = |us: f64| (self.ran > 0.0).then_some(us / self.ran);
         let of_begun = |us: f64| (self.begun > 0.0).then_some(us / self.begun);
@@ -286,7 +264,7 @@ impl Sums {
         }
     }
 
-    /// The mean time in all; none if it is not known of most.
+    /// Returns the mean total time in µs; `None` if less than half of the transactions ran without waiting.
     fn whole_us(&self) -> Option<f64> {
         let is_known = 2.0 * self.ran >= self.samples;
         let waited_us = (self.updates_us + self.lock_us) / self.begun.max(1.0);
@@ -301,7 +279,7 @@ mod tests {
     use crate::record::Site;
     use crate::sampler::Waited;
 
-    /// Takes note of transactions of one kind, with what each waited for.
+    /// Sums transactions of one kind, one for each entry of `waits`, and returns their mean times.
     fn sums(reads: &[usize], writes: &[usize], waits: &[Option<(Cause, f64)>]) -> Measured {
         let touched = Touched { reads: reads.to_vec(), writes: writes.to_vec() };
         let mut sums = Sums::default();
@@ -328,7 +306,7 @@ mod tests {
     #[test]
     fn waits_are_laid_to_updates_of_readers_and_to_locks_of_writers() {
         let (updates, partition) = (Some((Cause::Updates, 800.0)), Some((Cause::Partition, 200.0)));
-        // Waits for an earlier request of its client are none of the design's.
+        // The design does not cause waits for an earlier request of the client.
         let client = Some((Cause::Client, 5_000.0));
         let all = [updates, partition, None, client, None];
         let waits = |measured: Measured| (measured.wait_updates, measured.lock);

@@ -1,10 +1,10 @@
-//! The limits of adaptation, and how an operator changes them while it runs.
+//! The limits of adaptation, and how they are changed at run time.
 //!
-//! A limit binds what adaptation does from the next decision on. One that is lowered below what is there makes nothing
-//! worse and removes nothing: no partition is split any more, no replica added, and what there is goes when that pays.
-//! Only a memory limit is different: below what a site holds it could not be kept, so it is refused.
+//! A limit binds adaptation from the next decision on. Lowering a limit below the present state removes nothing: no
+//! further partition is split and no replica is added, and existing ones go only where that pays. The memory limit is
+//! the exception: a value below what a site holds could not be met, so it is refused.
 //!
-//! Invariant: limits are changed as a whole, or not at all.
+//! Invariant: a request changes all of its limits, or none.
 
 use std::fmt;
 use std::sync::PoisonError;
@@ -19,27 +19,29 @@ use crate::key::Key;
 use crate::record::Site;
 use crate::site::Usage;
 
-/// Bounds of what makes sense.
+/// Longest valid horizon, in seconds.
 const HORIZON_S_MAX: f64 = 86_400.0;
+/// Largest valid limit of partitions.
 const PARTITIONS_MAX: u32 = 100_000;
+/// Largest valid limit of changes a second.
 const CHANGES_S_MAX: f64 = 1_000.0;
-/// Bytes of a MB, as memory limits are given.
+/// Bytes in a MB, the unit of memory limits.
 const MB: u64 = 1_000_000;
 
 /// The limits of adaptation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptLimits {
-    /// The treatment of plans that pay.
+    /// Whether plans that pay are only reported, or executed.
     pub mode: Mode,
-    /// For how long a change is credited with what it saves, in seconds.
+    /// Time for which a change is credited with its savings, in seconds.
     pub horizon_s: f64,
-    /// The most partitions that it makes.
+    /// Most partitions that adaptation makes.
     pub partitions_max: u32,
-    /// The most replicas that it gives a partition, besides its master.
+    /// Most replicas that adaptation gives a partition, its master not counted; `None`: no limit.
     pub replicas_max: Option<u16>,
-    /// The most that it lets a site hold, in MB of keys and values.
+    /// Most keys and values that adaptation lets a site hold, in MB; `None`: no limit.
     pub memory_max_mb: Option<u64>,
-    /// The most changes that it makes a second, on average.
+    /// Most operators that adaptation executes a second, on average.
     pub changes_s_max: f64,
 }
 
@@ -56,41 +58,41 @@ impl Default for AdaptLimits {
     }
 }
 
-/// Limits to be changed; those that are not named stay.
+/// Limits to be changed; a limit that is absent stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsRequest {
-    /// The treatment of plans that pay.
+    /// Whether plans that pay are only reported, or executed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// For how long a change is credited with what it saves, in seconds.
+    /// Time for which a change is credited with its savings, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub horizon_s: Option<f64>,
-    /// The most partitions.
+    /// Most partitions that adaptation makes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partitions_max: Option<u32>,
-    /// The most replicas of a partition.
+    /// Most replicas of a partition, its master not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_max: Option<AtMost<u16>>,
-    /// The most MB of a site.
+    /// Most keys and values of a site, in MB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max_mb: Option<AtMost<u64>>,
-    /// The most changes a second.
+    /// Most operators a second, on average.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes_s_max: Option<f64>,
 }
 
-/// A number, or `"none"`: no limit.
+/// A limit in a request: a number, or `"none"` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a limit is a number, or \"none\"")]
 pub enum AtMost<T> {
-    /// So much.
+    /// The limit.
     Some(T),
-    /// As much as there is.
+    /// No limit.
     Any(Unlimited),
 }
 
-/// The word for no limit.
+/// The word `none`, for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlimited {
@@ -107,10 +109,10 @@ impl<T> AtMost<T> {
     }
 }
 
-/// The limits as they are, and what there is beyond them.
+/// The limits in force, and which of them are exceeded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitsReport {
-    /// The limits.
+    /// The limits in force.
     #[serde(flatten)]
     pub limits: AdaptLimits,
     /// A sentence for each limit that is exceeded already.
@@ -121,19 +123,19 @@ pub struct LimitsReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub partitions: usize,
-    /// The most replicas of a partition.
+    /// Replicas of the partition that has most.
     pub replicas: usize,
-    /// The bytes of each site, by number.
+    /// Number of each site, and the bytes of keys and values that it holds.
     pub bytes: Vec<(u16, u64)>,
     pub sites: usize,
 }
 
-/// The reason why limits are not changed.
+/// Why limits are not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitsFault {
-    /// A value makes no sense.
+    /// A value is invalid, for this reason.
     Senseless(String),
-    /// The store holds too much for it now.
+    /// The store already exceeds the requested limit, as this text says.
     Refused(String),
 }
 
@@ -158,7 +160,7 @@ impl AdaptLimits {
         }
     }
 
-    /// Sets them in the planner's options.
+    /// Sets these limits in the planner's options.
     pub fn set(&self, options: &mut Options) {
         options.mode = self.mode;
         options.parameters.horizon_s = self.horizon_s;
@@ -169,7 +171,7 @@ impl AdaptLimits {
         options.limits.changes_s_max = self.changes_s_max;
     }
 
-    /// The limits with a request's changes.
+    /// Returns the limits with a request's changes.
     #[must_use]
     pub fn with(&self, request: &LimitsRequest) -> Self {
         Self {
@@ -182,7 +184,7 @@ impl AdaptLimits {
         }
     }
 
-    /// True if they make sense, and can be kept by what there is.
+    /// Checks that the limits are valid in a store of this many sites.
     pub(super) fn check(&self, held: &Held) -> Result<(), LimitsFault> {
         let within = |value: f64, most: f64| value.is_finite() && value > 0.0 && value <= most;
         let senseless = |why: String| Err(LimitsFault::Senseless(why));
@@ -220,7 +222,7 @@ impl AdaptLimits {
         Ok(())
     }
 
-    /// True if the memory limit is above what each site holds.
+    /// Checks that no site holds more than the memory limit.
     fn check_memory(&self, held: &Held) -> Result<(), LimitsFault> {
         let Some(mb) = self.memory_max_mb else { return Ok(()) };
         let fullest = held.bytes.iter().max_by_key(|(_, bytes)| *bytes);
@@ -234,7 +236,7 @@ impl AdaptLimits {
         }
     }
 
-    /// Describes the excess over each limit, in a sentence; the excess stays.
+    /// Returns a sentence for each limit that is exceeded, which says by how much; the excess stays.
     pub(super) fn notes(&self, held: &Held) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(most) = self.memory_max_mb {
@@ -266,7 +268,7 @@ impl AdaptLimits {
 }
 
 impl LimitsRequest {
-    /// Both, where the newer one counts more.
+    /// Merges two requests; where both set a limit, `newer` has priority.
     #[must_use]
     pub fn and(self, newer: &Self) -> Self {
         Self {
@@ -281,7 +283,7 @@ impl LimitsRequest {
 }
 
 impl Adaptation {
-    /// Its options as they are now.
+    /// Returns the present options.
     pub(super) fn options(&self) -> Options {
         *self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -301,7 +303,7 @@ impl Adaptation {
         }
     }
 
-    /// True if the limits that it begins with make sense, and tells what is beyond them.
+    /// Checks the initial limits, and logs a warning for each that is exceeded already.
     pub(super) async fn check_limits(&self) -> Result<(), LimitsFault> {
         let (limits, held) = (AdaptLimits::of(&self.options()), self.held().await);
         limits.check(&held)?;
@@ -309,16 +311,16 @@ impl Adaptation {
         Ok(())
     }
 
-    /// The limits that hold now.
+    /// Returns the limits in force, and which of them are exceeded.
     pub async fn limits(&self) -> LimitsReport {
         let limits = AdaptLimits::of(&self.options());
         LimitsReport { notes: limits.notes(&self.held().await), limits }
     }
 
-    /// Changes limits, from the next decision on.
+    /// Changes limits from the next decision on, and returns those in force then.
     ///
     /// # Errors
-    /// The reason why they are not changed: then all are as they were.
+    /// If a limit is invalid, or the store already exceeds the requested memory limit; no limit is changed then.
     pub async fn limit(&self, request: &LimitsRequest) -> Result<LimitsReport, LimitsFault> {
         let held = self.held().await;
         let limits = {
@@ -342,12 +344,12 @@ impl Adaptation {
         Ok(LimitsReport { notes: limits.notes(&held), limits })
     }
 
-    /// True if operators leave nothing beyond a limit that was within it, or further beyond.
+    /// True if operators exceed no limit that is kept now, and exceed none further that is exceeded now.
     pub(super) fn permits(&self, operators: &[Operator<Key>], layout: &Layout<Key>) -> bool {
         let Parameters { memory_max, thresholds, .. } = self.options().parameters;
         let mut after = layout.clone();
         if !operators.iter().all(|operator| after.apply(operator).is_ok()) {
-            // The store says why.
+            // The store reports why an operator is impossible.
             return true;
         }
         let grows = |before: usize, after: usize, most: usize| after > most && after > before;

@@ -1,19 +1,19 @@
-//! The planner: a task beside the sites that decides four times a second, and carries out what pays.
+//! The planner: a task that decides up to four times a second which plans pay, and executes them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use imago_plan::design::brakes::{Brakes, Limits};
-use imago_plan::design::cost::CostModel;
-use imago_plan::design::decide::{Parameters, emulated};
+use imago_plan::design::allowance::Allowance;
+use imago_plan::design::brakes::Limits;
+use imago_plan::design::controller::Controller;
+use imago_plan::design::decide::Parameters;
 use imago_plan::design::layout::{self, Layout};
-use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
+use imago_plan::design::price::{Price, price};
+use imago_plan::design::regimes::Settings;
 use imago_plan::design::regression::Linear;
-use imago_plan::design::reservoir::Reservoir;
 use imago_plan::design::strategy::{MorphoSys, Strategy};
-use imago_plan::design::workload::Sample;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
@@ -33,77 +33,76 @@ use crate::key::Key;
 use crate::record::Site;
 use crate::sampler::{Sampled, Sampler, thread_cpu};
 
-/// Between two decisions, at least.
+/// Shortest time between two decisions.
 const ROUND: Duration = Duration::from_millis(250);
-/// The share of a core that the planner may use, and how much of it at once, in seconds of a core.
+/// Share of a core that the planner may use (0..1).
 pub(super) const CPU_SHARE: f64 = 0.0125;
-const CPU_AT_ONCE: f64 = 0.25;
-/// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
-const SAMPLES: usize = 1_000;
-const WINDOW_MS: u64 = 5_000;
-/// Generated transactions beside them.
-const GENERATED: usize = 100;
-/// The treatment of plans that pay.
+/// Most unused CPU time that the planner may save up, in seconds of a core.
+const CPU_SAVED_MAX_S: f64 = 0.25;
+/// While the transaction rate is unknown, one of this many transactions is sampled.
+const EVERY_UNKNOWN: u32 = 8;
+
+/// Whether plans that pay are only reported, or executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It is told.
+    /// Plans that pay are reported.
     #[default]
     Advise,
-    /// It is carried out.
+    /// Plans that pay are executed.
     On,
 }
 
 /// The options of adaptation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The treatment of plans that pay.
+    /// Whether plans that pay are only reported, or executed.
     pub mode: Mode,
-    /// The parameters of decisions.
+    /// Parameters of decisions.
     pub parameters: Parameters,
-    /// The limits of its brakes.
+    /// Limits of the brakes.
     pub limits: Limits,
-    /// The seed of its random numbers.
+    /// Seed of the planner's rng.
     pub seed: u64,
 }
 
-/// Adaptation of a store, in the process that has its map.
+/// Adaptation of a store; it runs in the process that has the store's map.
 pub struct Adaptation {
     pub(super) store: Arc<Store>,
     pub(super) sampler: Arc<Sampler>,
     pub(super) options: Mutex<Options>,
-    /// Limits that were set while it ran.
+    /// Limits that were set at run time.
     pub(super) set: Mutex<LimitsRequest>,
     pub(super) is_paused: AtomicBool,
     pub(super) report: Mutex<AdaptReport>,
     began: Instant,
-    /// The time of its clock at that moment, in ms.
+    /// Clock of decisions and bans at `began`, in ms.
     base_ms: u64,
     pub(super) keeper: Keeper,
-    /// The kept state of an earlier run, until the planner takes it.
+    /// Persisted state of an earlier run, until the planner restores it.
     pub(super) earlier: Mutex<Option<Kept>>,
     known: Mutex<Arc<Known>>,
     strategy: Mutex<Box<dyn Strategy<Key>>>,
     heat: Mutex<HeatRecorder>,
-    /// A deliberate fault.
+    /// Makes the planner panic, as a test fault.
     #[cfg(test)]
     pub(super) panics: AtomicBool,
 }
 
 impl Adaptation {
-    /// Begins to sample; [`Adaptation::run`] decides.
+    /// Starts sampling. Decisions begin with [`Adaptation::run`].
     #[must_use]
     pub fn new(store: Arc<Store>, sampler: Arc<Sampler>, options: Options) -> Arc<Self> {
         Self::with_kept(store, sampler, options, Keeper::default(), Kept::default())
     }
 
-    /// Lets another strategy decide from the next decision on.
+    /// Replaces the strategy, from the next decision on.
     pub fn decide_by(&self, strategy: Box<dyn Strategy<Key>>) {
         let mut deciding = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
         *deciding = strategy;
     }
 
-    /// The same, going on from what was kept.
+    /// Starts sampling, with the persisted state of an earlier run.
     pub(super) fn with_kept(
         store: Arc<Store>,
         sampler: Arc<Sampler>,
@@ -143,14 +142,14 @@ impl Adaptation {
         AdaptReport { kept, ..self.report.lock().unwrap_or_else(PoisonError::into_inner).clone() }
     }
 
-    /// The heat of key ranges over the last hour.
+    /// Returns the heat of key ranges over the last hour.
     #[must_use]
     pub fn heat(&self) -> HeatReport {
         let heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
         heat.report(self.up_ms(), SystemTime::now())
     }
 
-    /// Forgets the heat so far, and has its columns be so long from now on.
+    /// Discards the heat so far, and sets the length of its columns.
     pub fn heat_columns(&self, each: Duration) {
         let recorder = HeatRecorder::with_columns(each.as_millis() as u64);
         *self.heat.lock().unwrap_or_else(PoisonError::into_inner) = recorder;
@@ -161,36 +160,36 @@ impl Adaptation {
         heat.record(self.up_ms(), &self.sampler, fetched, layout);
     }
 
-    /// In ms since this process began to adapt.
+    /// Returns the time since this process began to adapt, in ms.
     fn up_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The clock of decisions and bans, in ms: it goes on from where an earlier process left it.
+    /// Returns the clock of decisions and bans, in ms; it continues from where an earlier process left it.
     pub(super) fn now_ms(&self) -> u64 {
         self.base_ms.saturating_add(self.up_ms())
     }
 
-    /// A moment by that clock.
+    /// Converts a time to the clock of [`Adaptation::now_ms`], in ms.
     pub(super) fn ms_of(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began);
         self.base_ms.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Knowledge of the planner in its last round.
+    /// Returns the state of the planner after its last round.
     pub(super) fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets it change nothing from now on, or again what pays.
+    /// Pauses changes of the design, or resumes them.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Ordering::SeqCst);
         self.keeper.amend(|kept| kept.is_paused = is_paused);
         self.report.lock().unwrap_or_else(PoisonError::into_inner).is_paused = is_paused;
     }
 
-    /// Decides again and again. Should the planner panic, the store serves on, and adaptation has ended: that is
-    /// told as its failure, and in the log.
+    /// Runs the planner, and persists its state periodically. If the planner panics, the store serves on without
+    /// adaptation: the panic is reported as the failure of adaptation, and logged.
     pub async fn run(self: Arc<Self>) {
         let mut planner = JoinSet::new();
         planner.spawn(Arc::clone(&self).decide());
@@ -209,7 +208,8 @@ impl Adaptation {
 
     async fn decide(self: Arc<Self>) {
         let mut planner = Planner::new(&self);
-        let (mut rest, mut left_s, mut looked) = (ROUND, CPU_AT_ONCE, Instant::now());
+        let mut allowance = Allowance::new(CPU_SHARE, CPU_SAVED_MAX_S);
+        let (mut rest, mut counted) = (ROUND, Instant::now());
         let (mut used, began) = (Duration::ZERO, Instant::now());
         loop {
             sleep(rest).await;
@@ -219,58 +219,60 @@ impl Adaptation {
             assert!(!self.panics.load(Ordering::SeqCst), "it was told to");
             let share = used.as_secs_f64() / began.elapsed().as_secs_f64();
             self.report.lock().unwrap_or_else(PoisonError::into_inner).planner_cpu = share;
-            let earned_s = looked.elapsed().as_secs_f64() * CPU_SHARE;
-            left_s = (left_s + earned_s).min(CPU_AT_ONCE) - took.as_secs_f64();
-            looked = Instant::now();
-            // A round that used more than its share is followed by a longer rest.
-            rest = ROUND.max(Duration::from_secs_f64((-left_s / CPU_SHARE).max(0.0)));
+            allowance.earn(counted.elapsed().as_secs_f64());
+            allowance.spend(took.as_secs_f64());
+            counted = Instant::now();
+            rest = ROUND.max(Duration::from_secs_f64(allowance.rest_s()));
         }
     }
 }
 
-/// A change that is being measured: its decision, by number, and its operators.
+/// An executed plan whose effect is being measured: the number of its decision, and its operators.
 pub(super) struct Carried {
     pub(super) decision: u64,
     pub(super) operators: Vec<layout::Operator<Key>>,
 }
 
+/// The state of the planner's task.
 pub(super) struct Planner<'a> {
     pub(super) of: &'a Adaptation,
-    pub(super) reservoir: Reservoir<Sample<Key>>,
-    pub(super) cost: CostModel,
-    /// Transactions under way at once, as of the last rounds.
-    pub(super) population: f64,
-    /// The time at which samples were fetched last.
+    pub(super) controller: Controller<Key>,
+    /// Time at which samples were last fetched.
     pub(super) fetched: Instant,
-    /// The samples of each site since the model learned from them last.
+    /// The samples of each site since the model last learned from that site.
     pub(super) pending: BTreeMap<layout::Site, Pending>,
-    /// The work ahead of one wait at each site, in µs, as of when it was learned from last.
+    /// Work ahead of one wait at each site, in µs, as of when the model last learned from that site.
     pub(super) ahead_us: BTreeMap<layout::Site, f64>,
-    /// The log entries that each site is behind, as of its last samples.
+    /// Log lag of each site, in entries: a moving mean over its samples.
     pub(super) behind: BTreeMap<layout::Site, f64>,
-    /// Predicted costs of transactions and of operators in whole, beside what was measured.
+    /// Predicted total costs of transactions and operators, compared with measured ones.
     pub(super) fits: Fits,
-    pub(super) brakes: Brakes<Key>,
+    /// The rng of the decisions.
     pub(super) dice: StdRng,
-    /// The span of time of each site, its processor time in it, and its rows, as of the last round.
+    /// Total work of each site as of the last round.
     pub(super) work: HashMap<Site, Work>,
-    /// The same as of when it was learned from last.
+    /// Total work of each site as of when the model last learned from it.
     pub(super) learned_work: HashMap<Site, Work>,
-    /// The spans that the last round's samples are of, and the shares that sites used in their last spans.
+    /// Elapsed time that the last round's samples of each site cover.
     pub(super) spans: BTreeMap<layout::Site, Duration>,
+    /// Load of each site in its last span, as a share of the CPU that it has.
     pub(super) shares: BTreeMap<layout::Site, f64>,
-    /// The share of a core of the sites that the functions were learned of, if it is known.
+    /// Share of a core that the sites had when the functions were learned; `None` if unknown.
     pub(super) learned_share: Option<f64>,
-    /// The mean latency of each round within the time in which changes are measured: when, its sum, of how many.
-    pub(super) latencies: VecDeque<(u64, f64, f64)>,
+    /// The last decisions with their numbers, the oldest first.
     pub(super) decisions: VecDeque<(u64, DecisionReport)>,
     pub(super) next_decision: u64,
+    /// Executed plans whose effect is being measured.
     pub(super) carried: Vec<Carried>,
+    /// Operators whose outcome is unknown.
     pub(super) unsettled: Vec<Unsettled>,
-    /// Copies that unfinished plans made and that may have to be taken back yet.
+    /// Operators of unfinished plans whose replicas may still have to be removed.
     pub(super) owed: Vec<layout::Operator<Key>>,
+    /// Number of operators that were executed.
     pub(super) changes: u64,
+    /// Number of plans that were undone.
     pub(super) undone: u64,
+    /// Why the last change failed; `None` if it succeeded.
     pub(super) failure: Option<String>,
 }
 
@@ -279,22 +281,18 @@ impl<'a> Planner<'a> {
         let options = of.options();
         let mut planner = Self {
             of,
-            reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
-            cost: CostModel::default(),
-            population: 0.0,
+            controller: Controller::new(Settings::default(), options.limits),
             fetched: Instant::now(),
             pending: BTreeMap::new(),
             ahead_us: BTreeMap::new(),
             behind: BTreeMap::new(),
             fits: Fits::default(),
-            brakes: Brakes::new(options.limits),
             dice: StdRng::seed_from_u64(options.seed),
             work: HashMap::new(),
             learned_work: HashMap::new(),
             spans: BTreeMap::new(),
             shares: BTreeMap::new(),
             learned_share: None,
-            latencies: VecDeque::new(),
             decisions: VecDeque::new(),
             next_decision: 0,
             carried: Vec::new(),
@@ -312,10 +310,10 @@ impl<'a> Planner<'a> {
         self.of.now_ms()
     }
 
-    /// One decision; the time that it used.
+    /// Makes one decision, and returns the CPU time that it used.
     async fn round(&mut self) -> Duration {
         let options = self.of.options();
-        self.brakes.limit(options.limits);
+        self.controller.limit(options.limits);
         let may_change = options.mode == Mode::On && !self.is_paused();
         self.settle(self.now_ms(), may_change).await;
         let layout = self.of.store.layout().await;
@@ -325,54 +323,50 @@ impl<'a> Planner<'a> {
         let cpu = self.cpu_of_sites(&layout);
         self.of.record_heat(&fetched, &layout);
         self.learn(&layout, &fetched);
-        self.of.sampler.adjust(self.reservoir.rate_s());
-        let samples: Vec<Sample<Key>> =
-            self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
-        let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
-        let behind = self.behind.clone();
-        let (rate_s, mut parameters) = (self.reservoir.rate_s(), options.parameters);
-        parameters.gain_min = parameters.gain_min.max(self.gain_seen_min());
-        let cost = self.cost.clone();
-        let situation = Situation {
-            samples: &samples,
-            rate_s,
-            population: self.population,
-            cost: &cost,
-            behind: &behind,
-            cpu_weight: CPU_WEIGHT,
-        };
+        match self.controller.regimes.rate_s() {
+            // The rate is unknown before the first slice is over, and after a time without transactions.
+            0.0 => self.of.sampler.set_every(EVERY_UNKNOWN),
+            rate_s => self.of.sampler.adjust(rate_s),
+        }
+        let outlook = self.controller.outlook(&layout, &mut self.dice);
+        let (behind, cost) = (self.behind.clone(), self.controller.cost.clone());
+        let operators_error = self.fits.operators.recent_error_share();
+        let parameters = self.controller.widened(options.parameters, operators_error);
+        let situation = outlook.situation(&cost, &behind);
         let now_ms = self.now_ms();
         let (distrust, decided) = {
             let mut strategy = self.of.strategy.lock().unwrap_or_else(PoisonError::into_inner);
-            let distrust = strategy.distrust(&situation);
-            let (brakes, store) = (&self.brakes, &self.of.store);
-            let held = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
-                let is_dead = !store.has_live_master(operator.key());
-                let absent = is_dead.then(|| "its master is not there".to_owned());
-                absent.or_else(|| brakes.holds(layout, operator, now_ms))
+            let store = &self.of.store;
+            let forbids = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
+                store.forbids(layout, operator)
             };
-            let may_decide = distrust.is_none() && !samples.is_empty();
-            let decided = may_decide
-                .then(|| strategy.decide(&layout, &situation, &parameters, &held, &mut self.dice));
-            (distrust, decided)
+            let decided = self.controller.decide(
+                &mut **strategy,
+                &layout,
+                &situation,
+                &parameters,
+                (&forbids, now_ms),
+                &mut self.dice,
+            );
+            (strategy.distrust(&situation), decided)
         };
         let is = decided
             .as_ref()
             .map_or_else(|| price(&layout, &situation), |decided| decided.before.clone());
-        // Nothing was awaited in between: it was one thread.
-        let took = thread_cpu().saturating_sub(began);
+        // No await lies in between: both times are of the same thread.
+        let decided_in = thread_cpu().saturating_sub(began);
         let is_undone = self.judge(now_ms, may_change).await;
-        // An undo voids the decision, which is by the design before it.
+        // An undo invalidates the decision, which was made on the design before the undo.
         if let Some(decided) = decided.filter(|_| !is_undone) {
-            self.carry_out(now_ms, layout, &decided, may_change).await;
+            self.carry_out(now_ms, layout, (&decided, &outlook), may_change).await;
         }
+        let began = thread_cpu();
         self.tell(distrust, &is, &cpu);
-        let brakes = Some(self.brakes.clone());
-        let population = self.population;
-        let known = Arc::new(Known { samples, rate_s, population, behind, cost, brakes });
+        let brakes = Some(self.controller.brakes.clone());
+        let known = Arc::new(Known { outlook, behind, cost, brakes, parameters });
         *self.of.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         self.of.keeper.offer(|| self.keep());
-        took
+        decided_in + thread_cpu().saturating_sub(began)
     }
 
     pub(super) fn is_paused(&self) -> bool {
@@ -386,22 +380,23 @@ impl<'a> Planner<'a> {
         report.r_squared_transactions = self.fits.transactions.r_squared();
         report.r_squared_operators = self.fits.operators.r_squared();
         report.distrust = distrust;
-        report.transactions_s = self.reservoir.rate_s();
-        report.latency_us = self.latency().map(|latency| latency.mean_us);
-        report.samples = self.reservoir.samples().len();
+        report.transactions_s = self.controller.regimes.rate_s();
+        report.regimes = self.controller.regimes.known();
+        report.latency_us = self.controller.latency().map(|latency| latency.mean_us);
+        report.samples = self.controller.regimes.samples().count();
         report.dropped = self.of.sampler.dropped();
         report.changing_cpu_s = self.of.sampler.changing_cpu().as_secs_f64();
         report.changes = self.changes;
         report.undone = self.undone;
         report.failure.clone_from(&self.failure);
         report.functions = vec![
-            function("service", &self.cost.service),
-            function("wait_updates", &self.cost.wait_updates),
-            function("lock", &self.cost.lock),
-            function("read_write", &self.cost.read_write),
-            function("change", &self.cost.change),
-            function("commit", &self.cost.commit),
-            function("cpu", &self.cost.cpu),
+            function("service", &self.controller.cost.service),
+            function("wait_updates", &self.controller.cost.wait_updates),
+            function("lock", &self.controller.cost.lock),
+            function("read_write", &self.controller.cost.read_write),
+            function("change", &self.controller.cost.change),
+            function("commit", &self.controller.cost.commit),
+            function("cpu", &self.controller.cost.cpu),
         ];
         let load = |(site, predicted): (&layout::Site, &f64)| SiteLoadReport {
             site: *site,

@@ -1,7 +1,8 @@
-//! The planner's report: the functions that it has learned, and its decisions with their reasons.
+//! The planner's report: the state of adaptation, the learned cost functions, and the decisions with their reasons.
 
 use imago_plan::design::decide::{Considered, Rejected};
 use imago_plan::design::layout::Operator;
+use imago_plan::design::price::CPU_WEIGHT;
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
@@ -9,131 +10,147 @@ use super::explain::Explanation;
 use super::kept::KeptReport;
 use crate::key::Key;
 
-/// Adaptation as it stands.
+/// State of adaptation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AdaptReport {
-    /// Its mode: it only advises, or changes the design.
+    /// Whether plans that pay are only reported, or executed.
     pub mode: Mode,
-    /// The place where this knowledge is kept over restarts.
+    /// Where the state of adaptation is persisted over restarts.
     #[serde(default)]
     pub kept: KeptReport,
-    /// Of a key that was asked about.
+    /// Placement of the key that was asked about; `None` if no key was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
-    /// True if the planner has ended by a fault of its own.
+    /// True if the planner has ended by an internal error.
     #[serde(default)]
     pub has_ended: bool,
     /// True if adaptation is paused.
     pub is_paused: bool,
-    /// Why nothing is decided by the cost model yet, if so.
+    /// Why the strategy cannot decide yet; `None` if it can.
     pub distrust: Option<String>,
-    /// Transactions a second, of the last seconds.
+    /// Transactions a second, over the last seconds.
     pub transactions_s: f64,
-    /// Their mean latency from the request to the log, in µs.
+    /// Mean latency over the last seconds, from the request until the log has the transaction, in µs; `None` if
+    /// unknown.
     pub latency_us: Option<f64>,
-    /// Samples that decisions are made by.
+    /// Number of alternating workloads that are remembered: see [`imago_plan::design::regimes`].
+    #[serde(default)]
+    pub regimes: usize,
+    /// Number of samples that decisions are based on.
     pub samples: usize,
-    /// Samples that were dropped.
+    /// Number of samples that were dropped so far.
     pub dropped: u64,
-    /// For how long a change is credited with what it saves, in seconds.
+    /// Time for which a change is credited with its savings, in seconds.
     pub horizon_s: f64,
-    /// The share of a core that the planner used.
+    /// Share of a core that the planner has used since it started (0..1).
     pub planner_cpu: f64,
-    /// The processor time of the sites' threads for changes of the design, in seconds of a core; of sites apart it is not
-    /// told.
+    /// CPU time that the sites' threads used for changes of the design, in seconds; sites in separate processes do not
+    /// report it.
     #[serde(default)]
     pub changing_cpu_s: f64,
-    /// Operators that were carried out, and of those that were undone.
+    /// Number of operators that were executed, including those that undid others.
     pub changes: u64,
-    /// Plans that made things worse and were undone.
+    /// Number of plans that increased the latency and were undone.
     pub undone: u64,
-    /// Why the last change failed, if it did.
+    /// Why the last change failed; `None` if it succeeded.
     pub failure: Option<String>,
-    /// The strategy that decides.
+    /// Name of the strategy that decides.
     #[serde(default)]
     pub strategy: String,
-    /// R² of what transactions were predicted to take in all, the mean of those of one kind at one site each second,
-    /// before anything was learned from it.
+    /// R² of the predicted total times of transactions; `None` while there are too few. Each value is the mean of one
+    /// kind of transaction at one site over about a second, and was predicted before the model learned from it.
     #[serde(default)]
     pub r_squared_transactions: Option<f64>,
-    /// The same of operators, each by itself.
+    /// R² of the predicted total times of operators; `None` while there are too few. Each time was predicted before the
+    /// model learned from it.
     #[serde(default)]
     pub r_squared_operators: Option<f64>,
-    /// The learned functions.
+    /// The learned cost functions.
     pub functions: Vec<FunctionReport>,
-    /// The sites' loads.
+    /// The load of each site.
     pub sites: Vec<SiteLoadReport>,
-    /// The last decisions, the newest last.
+    /// The last decisions, the oldest first.
     pub decisions: Vec<DecisionReport>,
 }
 
 /// A learned cost function.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FunctionReport {
-    /// Its name: see [`imago_plan::design::cost`].
+    /// Name of the function: see [`imago_plan::design::cost`].
     pub name: String,
-    /// Its constant, in µs; of `cpu` as a share of what a site has.
+    /// Constant of the function, in µs; for `cpu`, a share of the CPU that a site has.
     pub constant: f64,
-    /// The weight of each input: its addition to the output for each unit.
+    /// Weight of each input: the increase of the output, in the unit of the constant, per unit of the input.
     pub weights: Vec<f64>,
-    /// From how many samples.
+    /// Number of samples so far, held-out ones included.
     pub samples: u64,
-    /// R² on samples that it was not learned from.
+    /// R² on held-out samples; `None` while there are too few.
     pub r_squared: Option<f64>,
 }
 
-/// A site's load.
+/// Load of a site, as a share of the CPU that it has: of a core, or of `--site-cpu`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SiteLoadReport {
-    /// Its number.
+    /// The site's number.
     pub site: u16,
-    /// The share that its thread used of what it has: of a core, or of `--site-cpu`.
+    /// Measured load of the site's thread since the last round (0..1).
     pub cpu: f64,
-    /// The share that the model predicts for the design.
+    /// Load that the model predicts for the present design.
     pub predicted_cpu: f64,
 }
 
-/// The outcome of a plan.
+/// Outcome of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "why")]
 pub enum Verdict {
-    /// It was carried out.
+    /// The plan was executed.
     Done,
-    /// It was carried out, made things worse, and was taken back.
+    /// The plan was executed, increased the latency, and was undone.
     Undone,
-    /// It pays, and is not carried out.
+    /// The plan pays but was not executed, for this reason.
     Advised(String),
-    /// It was not chosen.
+    /// The plan was not chosen, for this reason.
     Rejected(String),
-    /// The store refused it.
+    /// The plan could not be executed, for this reason.
     Failed(String),
 }
 
-/// A plan that was looked at.
+/// A plan that was considered, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionReport {
-    /// The time in ms since adaptation began; over restarts, if it is kept, without the time in between.
+    /// Time of the decision, in ms since adaptation began. With persisted state the clock continues after a restart,
+    /// without the time in between.
     pub at_ms: u64,
-    /// The key of the transaction that gave rise to it.
+    /// First key of the transaction that the plan was made for; `None` for the removal of a replica.
     pub trigger: Option<String>,
-    /// The site that it is for.
+    /// Number of the site that the plan was made for.
     pub site: u16,
-    /// Its operators, in order.
+    /// Operators of the plan, in order, as a user would type them.
     pub operators: Vec<String>,
-    /// The starts of the partitions that it changes.
+    /// For each operator, the start of the partition that it changes, or the key at which it splits.
     pub partitions: Vec<String>,
-    /// The mean latency by the cost model, before and after, in µs.
+    /// Predicted mean latency of a transaction, before and after the plan, in µs.
     pub predicted_us: (f64, f64),
-    /// The predicted saving within the horizon, in µs.
+    /// Predicted CPU time of all sites per transaction, before and after the plan, in µs.
+    #[serde(default)]
+    pub predicted_work_us: (f64, f64),
+    /// Weight in the saving of a µs of CPU time, relative to a µs of latency.
+    #[serde(default)]
+    pub work_weight: f64,
+    /// The earlier change that the plan reverses; `None` if it reverses none.
+    #[serde(default)]
+    pub takes_back: Option<String>,
+    /// Predicted saving of all transactions within the horizon, in µs: latency, and weighted CPU time.
     pub benefit_us: f64,
-    /// The predicted cost of its operators, in µs.
+    /// Predicted time that the plan's operators take, in µs.
     pub cost_us: f64,
     /// The outcome of the plan.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// The mean latency that was measured before and afterwards, in µs.
+    /// Measured mean latency before and after the plan, in µs; `None` until it is measured.
     pub measured_us: Option<(f64, f64)>,
-    /// The standard error of the difference of the two, in µs: what is not beyond twice this cannot be told from chance.
+    /// Standard error of the difference of the two measured latencies, in µs: a difference below twice this may be
+    /// chance.
     #[serde(default)]
     pub measured_error_us: Option<f64>,
 }
@@ -148,6 +165,9 @@ impl DecisionReport {
             operators: plan.operators.iter().map(told).collect(),
             partitions: plan.operators.iter().map(key).collect(),
             predicted_us: plan.latency_us,
+            predicted_work_us: plan.work_us,
+            work_weight: CPU_WEIGHT,
+            takes_back: plan.takes_back.clone(),
             benefit_us: plan.benefit_us,
             cost_us: plan.cost_us,
             verdict,
@@ -157,7 +177,7 @@ impl DecisionReport {
     }
 }
 
-/// An operator in words, as it would be typed.
+/// Returns an operator as a user would type it.
 fn told(operator: &Operator<Key>) -> String {
     match operator {
         Operator::Split(key) => format!("split {key}"),
@@ -175,7 +195,7 @@ pub(super) fn named(start: &Key) -> String {
     if text.is_empty() { "(first)".to_owned() } else { text }
 }
 
-/// Why a plan was not chosen, in a sentence.
+/// Returns why a plan was not chosen, as a sentence.
 pub(super) fn reason(rejected: &Rejected<Key>) -> String {
     match rejected {
         Rejected::NoPlan(why) => why.to_string(),
@@ -184,5 +204,9 @@ pub(super) fn reason(rejected: &Rejected<Key>) -> String {
         Rejected::Another => "another plan saves more".to_owned(),
         Rejected::Memory(site) => format!("site {site} would hold more than it may"),
         Rejected::Held(why) => why.clone(),
+        Rejected::Harmful => {
+            "it would harm workloads that are expected to return by more than it saves now"
+                .to_owned()
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! The sites' work since the last round, and what is learned from it.
+//! The work of the sites since the last round, and the load function that is learned from it.
 //!
-//! Each site has its span of time: a site apart reports a few times a second, and not when the planner looks. What it
-//! reports is divided by the span that it is of, so that no round sees too much or too little.
+//! Each site has its own span of time: a site in a separate process reports a few times a second, and not when the
+//! planner's round begins. Its work is divided by the span that its reports cover, so that rates are right in any
+//! round.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,23 +14,23 @@ use super::planner::Planner;
 use crate::key::Key;
 use crate::record::Site;
 
-/// The model learns from spans of this length at least.
+/// Shortest span of time that the model learns from.
 const SPAN_MIN: Duration = Duration::from_secs(1);
 
-/// A site's work since it began.
+/// A site's total work since it started.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
-    /// The span of time that it is of.
+    /// Elapsed time that the work covers.
     span: Duration,
-    /// The processor time of its thread.
+    /// CPU time of the site's thread.
     cpu: Duration,
-    /// Rows read, written, and applied for others.
+    /// Rows read, rows written, and rows applied for other masters.
     rows: [u64; 3],
 }
 
 impl Work {
-    /// The share that was used of what the site has, which is this share of a core, since an earlier time; and the rows
-    /// a second.
+    /// Returns the load since an earlier time, as a share of the CPU that the site has, and the rates of rows, per
+    /// second. `share_of` is the share of a core that the site has.
     fn since(&self, before: &Self, share_of: f64) -> (f64, [f64; 3]) {
         let passed_s = self.span.saturating_sub(before.span).as_secs_f64().max(1e-3);
         let used_s = self.cpu.saturating_sub(before.cpu).as_secs_f64();
@@ -42,7 +43,8 @@ impl Work {
 }
 
 impl Planner<'_> {
-    /// The share that each site used since the last time of what it has; learns what its rows took.
+    /// Returns the load of each site in its last span, as a share of the CPU that it has, and learns the CPU cost of
+    /// rows.
     pub(super) fn cpu_of_sites(&mut self, layout: &Layout<Key>) -> BTreeMap<layout::Site, f64> {
         self.spans.clear();
         for site in layout.sites().iter() {
@@ -51,31 +53,31 @@ impl Planner<'_> {
             let (work, share_of) = (Work { span, cpu, rows }, self.of.sampler.share_of(Site(site)));
             let Some(last) = self.work.insert(Site(site), work) else { continue };
             if span == last.span {
-                // A site apart that has not reported since.
+                // A site in a separate process has not reported since.
                 continue;
             }
             self.spans.insert(site, span.saturating_sub(last.span));
             self.shares.insert(site, work.since(&last, share_of).0);
             let learned = self.learned_work.entry(Site(site)).or_insert(last);
             if span < learned.span {
-                // It began anew.
+                // The site's counters began anew.
                 *learned = work;
             } else if span - learned.span >= SPAN_MIN {
                 let (share, load) = work.since(learned, share_of);
                 *learned = work;
-                self.cost.cpu.observe(load, share);
+                self.controller.cost.cpu.observe(load, share);
             }
         }
         self.shares.retain(|site, _| layout.sites().contains(*site));
         self.shares.clone()
     }
 
-    /// Learns anew if the sites have another share of a core than those that the functions were learned of.
+    /// Discards the cost functions if the sites have another share of a core than when the functions were learned.
     pub(super) fn check_share(&mut self) {
         let Some(share) = self.of.sampler.share() else { return };
         if self.learned_share.is_some_and(|before| before != share) {
             tracing::info!(share, "the cost functions are learned anew: sites have another share");
-            self.cost = CostModel::default();
+            self.controller.cost = CostModel::default();
         }
         self.learned_share = Some(share);
     }

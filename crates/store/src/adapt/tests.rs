@@ -37,9 +37,14 @@ struct Busy {
 
 impl Busy {
     fn start(mode: Mode) -> Self {
-        let options = engine::Options { sites: 2, log: None };
+        Self::start_with(mode, 2, false)
+    }
+
+    /// The same with so many sites; clients read a few accounts only, if they read.
+    fn start_with(mode: Mode, sites: u16, is_read: bool) -> Self {
+        let options = engine::Options { sites, log: None };
         let store = Arc::new(Store::start(&options).unwrap());
-        let sampler = Arc::new(Sampler::new(2, Some(0.1)));
+        let sampler = Arc::new(Sampler::new(sites, Some(0.1)));
         let (parameters, limits) = (Parameters::default(), Limits::default());
         let options = Options { mode, parameters, limits, seed: 7 };
         let adaptation = Adaptation::new(Arc::clone(&store), sampler, options);
@@ -55,6 +60,15 @@ impl Busy {
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
                     let key = account(at >> 33);
+                    if is_read {
+                        let reads = vec![crate::key::KeyRange::only(&key)];
+                        let read = move |view: &mut View<'_>| {
+                            view.get(&key)?;
+                            Ok::<_, Abort>(Vec::new())
+                        };
+                        session.run(reads, Vec::new(), Box::new(read)).await.unwrap();
+                        continue;
+                    }
                     let writes = vec![key.clone()];
                     let count_up = move |view: &mut View<'_>| {
                         let old = view.get(&key)?.map_or(0, |seen| number(&seen.value));
@@ -126,6 +140,27 @@ async fn a_site_that_has_all_the_work_gives_some_away() {
     assert!(done.benefit_us > done.cost_us, "{done:?}");
     let is_used = |_: &Busy, report: &AdaptReport| report.sites.iter().all(|site| site.cpu > 0.2);
     busy.until("the second site does its part", is_used).await;
+    busy.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hot_reads_of_one_partition_spread_over_idle_sites() {
+    let busy = Busy::start_with(Mode::On, 4, true);
+    let copies = |busy: &Busy| {
+        let map = busy.store.map();
+        let sites = map
+            .design
+            .partitions()
+            .flat_map(|one| one.replicas.iter().copied().chain([one.master]).collect::<Vec<_>>());
+        sites.collect::<BTreeSet<Site>>().len()
+    };
+    let report = busy.until("three sites have copies", |busy, _| copies(busy) >= 3).await;
+    let done = report.decisions.iter().find(|one| one.verdict == Verdict::Done);
+    let done = done.unwrap_or_else(|| panic!("{report:#?}"));
+    assert!(done.predicted_work_us.0 > 0.0 && done.work_weight > 0.0, "{done:?}");
+    // A round that is longer than the one before it may be beyond the share for a moment.
+    let within = |_: &Busy, report: &AdaptReport| report.planner_cpu <= super::planner::CPU_SHARE;
+    busy.until("the planner keeps to its share of a core", within).await;
     busy.end().await;
 }
 

@@ -1,5 +1,5 @@
-//! Requests to adaptation, for its report, heat, limits and explanations; and requests to drain and to use
-//! sites.
+//! Requests about adaptation: its report, heat, limits and explanations; and requests to drain sites and to
+//! take them into use again.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::adapt::{
 use crate::key::Key;
 use crate::record::Site;
 
-/// Which site.
+/// A request that names a site.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SiteRequest {

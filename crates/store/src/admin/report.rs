@@ -1,4 +1,4 @@
-//! The design of a store as it is told: partitions with their sizes and rates, and sites.
+//! Reports of a store's design: partitions with their sizes and rates, and sites.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -8,148 +8,192 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
+use crate::engine::Transfer;
 use crate::engine::site::epoch::count;
 use crate::engine::unused::is_live;
 use crate::key::Key;
 use crate::log::CutTail;
+use crate::record::Site;
+use crate::site::Usage;
+use crate::transaction::Absence;
 
-/// Shortest time over which rates are averaged.
+/// Shortest time over which rates are averaged. Counts are also taken every `COUNTED_EVERY` without a
+/// request, so that rates never cover an older period.
 const RATES_OVER: Duration = Duration::from_secs(1);
+const COUNTED_EVERY: Duration = Duration::from_secs(5);
 
-/// The design of a store now.
+/// The present design of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DesignReport {
-    /// The place in the log of its last change.
+    /// Position in the log of the last change of the design.
     pub changed_at: u64,
-    /// In the order of their keys.
+    /// The partitions, in key order.
     pub partitions: Vec<PartitionReport>,
-    /// From 0 on.
+    /// The sites, in the order of their numbers, from 0 on.
     pub sites: Vec<SiteReport>,
-    /// The reason why nothing can be written now; none if writes go on.
+    /// The reason why the store accepts no writes now; `None` if it does.
     pub trouble: Option<String>,
-    /// State of the checkpoints; none without a log.
+    /// State of the checkpoints; `None` without a log.
     pub checkpoints: Option<CheckpointsReport>,
-    /// The end of the log that was cut off when the store began, if there was one.
+    /// The end of the log that was cut off when the store started; `None` if nothing was cut off.
     pub cut_tail: Option<CutTailReport>,
-    /// Replies that clients have not received.
+    /// Replies that clients have not received yet.
     pub clients: ClientsReport,
+    /// Minimum number of replicas of each partition, the master not counted.
+    #[serde(default)]
+    pub replicas_min: u64,
+    /// Number of partitions with fewer than `replicas_min` replicas.
+    #[serde(default)]
+    pub below_replicas_min: u64,
 }
 
-/// The end of a log that was no whole group of commits: the process or the machine stopped while it was
+/// The end of a log that was not a complete group of commits: the process or the machine stopped while it was
 /// written, or the disk has damaged it since.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CutTailReport {
-    /// The file that it was cut off.
+    /// The log file that was cut.
     pub path: PathBuf,
-    /// Position of the cut, in bytes.
+    /// Position of the cut in the file, in bytes.
     pub at: u64,
-    /// Bytes behind the cut.
+    /// Number of bytes that were cut off.
     pub bytes: u64,
 }
 
-/// The clients' replies that wait to be received.
+/// The replies that clients have not received yet, and closed connections.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientsReport {
-    /// Their bytes.
+    /// Total length of these replies, in bytes.
     pub output_bytes: u64,
-    /// Connections that were closed because their clients did not receive.
+    /// Memory of these replies, in bytes: a value that several of them share counts once.
+    #[serde(default)]
+    pub output_memory_bytes: u64,
+    /// Number of connections that were closed because their clients did not receive replies.
     pub closed: u64,
 }
 
 /// The checkpoints of a store's log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckpointsReport {
-    /// The place in the log that the newest is of; 0 before the first.
+    /// Position in the log of the newest checkpoint; 0 before the first.
     pub newest: u64,
-    /// The reason why the last one that was due was not written, if it was not: the log before it is kept
-    /// meanwhile.
+    /// The reason why the last checkpoint that was due was not written, if it was not. The log before it is
+    /// retained until a checkpoint succeeds.
     pub failure: Option<String>,
 }
 
-/// A partition. What only its master can tell is missing where that is not alive, and rates until it
-/// has been looked at for a second.
+/// A partition. Its size is `None` while its master is not alive; rates are `None` until the partition has
+/// been counted for a second.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartitionReport {
-    /// Its first key; empty for the least of all.
+    /// The first key of the partition; empty for the least key.
     pub start: String,
-    /// The first key behind it; none for the last partition.
+    /// The first key after the partition; `None` for the last partition.
     pub end: Option<String>,
-    /// The site that writes it.
+    /// The site that masters the partition.
     pub master: u16,
     /// The sites with replicas.
     pub replicas: Vec<u16>,
-    /// The site that it is pinned to.
+    /// The site that the partition is pinned to, if it is pinned.
     pub pin: Option<u16>,
-    /// Its rows.
+    /// True if the partition's master is available, so that its keys can be read and written.
+    #[serde(default)]
+    pub is_available: bool,
+    /// Number of rows of the partition.
     pub rows: Option<u64>,
-    /// Bytes of their keys and values.
+    /// Size of the keys and values of these rows, in bytes.
     pub bytes: Option<u64>,
-    /// Transactions that write to it, a second.
+    /// Transactions per second that write to the partition.
     pub writes_per_s: Option<f64>,
-    /// Transactions that read it, a second, at all sites.
+    /// Transactions per second that read the partition, at all sites.
     pub reads_per_s: Option<f64>,
 }
 
-/// A site.
+/// A site, with its state and its sizes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SiteReport {
-    /// Its number.
+    /// Number of the site, from 0 on.
     pub site: u16,
-    /// The number of its epoch, from 1 on; with the log in Kafka, since the router or the process with all
-    /// sites was started. 0 if it has not come.
+    /// Number of the site's epoch, from 1 on; 0 if the site has not started. With the log in Kafka, epochs
+    /// are counted from the start of the router or of the process with all sites.
     pub epoch: u64,
-    /// True if it takes part.
+    /// True if the site is live: its epoch has begun and is not fenced.
     pub is_live: bool,
-    /// True if it is given partitions and replicas: it is not drained, or declared for later.
+    /// True if the site is assigned partitions and replicas: it is neither drained nor declared for later
+    /// use.
     pub is_used: bool,
-    /// Partitions that it masters.
+    /// The reason why the site's partitions cannot be used; `None` if they can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absence: Option<Absence>,
+    /// The site's rack, if its process named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
+    /// How the site's process obtained its rows; `None` for a site in the router's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
+    /// Number of partitions that the site masters; according to the design if the site is absent.
     pub masters: u64,
-    /// Partitions of which it has replicas.
+    /// Number of partitions of which the site has replicas.
     pub replicas: u64,
-    /// Rows of its copies.
+    /// Number of rows of the site's copies.
     pub rows: u64,
-    /// Bytes of their keys and values.
+    /// Size of the keys and values of these rows, in bytes.
     pub bytes: u64,
-    /// The part of the log that the router has sent it; none of a site in the router's process.
+    /// The log traffic from the router to the site; `None` for a site in the router's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogTrafficReport>,
 }
 
-/// The log traffic from a router to a site, since the router started, in bytes of messages.
+/// The log traffic from a router to a site since the router started, in bytes of messages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LogTrafficReport {
-    /// The part that the site has a use for.
+    /// Bytes of the part of the log that was sent: the part that concerns the site.
     pub sent_bytes: u64,
-    /// The whole log, for comparison.
+    /// Bytes that the whole log would have taken, for comparison.
     pub whole_bytes: u64,
 }
 
-/// Writes and reads of each partition, by its first key.
+/// Numbers of writes and of reads of each partition so far, by the partition's first key.
 type Counts = HashMap<Key, (u64, u64)>;
 
-/// Counts as they were some time ago, and rates since an earlier time.
+/// The latest counts with the time at which they were taken, and the rates per second between them and the
+/// counts before.
 #[derive(Default)]
 pub(super) struct Samples {
     last: Option<(Instant, Counts)>,
     rates: HashMap<Key, (f64, f64)>,
 }
 
+/// Sums up the writes and reads of each partition so far.
+fn counts(usage: &[(Site, Vec<Usage>)]) -> Counts {
+    let mut counts = Counts::new();
+    for copy in usage.iter().flat_map(|(_, copies)| copies) {
+        let counted = counts.entry(copy.start.clone()).or_default();
+        counted.1 += copy.reads;
+        if copy.is_master {
+            counted.0 = copy.version;
+        }
+    }
+    counts
+}
+
 impl Admin {
+    /// Takes counts periodically, for as long as it is polled, so that rates stay current without requests.
+    pub(super) async fn count_now_and_then(&self) {
+        loop {
+            tokio::time::sleep(COUNTED_EVERY).await;
+            let usage = self.store.usage().await;
+            let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            samples.take(counts(&usage), Instant::now());
+        }
+    }
+
     pub(super) async fn report(&self) -> DesignReport {
         let usage = self.store.usage().await;
         let map = self.store.map();
-        let mut counts = Counts::new();
-        let mut sizes = HashMap::new();
-        for copy in usage.iter().flat_map(|(_, copies)| copies) {
-            let counted = counts.entry(copy.start.clone()).or_default();
-            counted.1 += copy.reads;
-            if copy.is_master {
-                counted.0 = copy.version;
-                sizes.insert(copy.start.clone(), copy.size);
-            }
-        }
+        let masters = || usage.iter().flat_map(|(_, copies)| copies).filter(|copy| copy.is_master);
+        let sizes: HashMap<&Key, _> = masters().map(|copy| (&copy.start, copy.size)).collect();
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.take(counts, Instant::now());
+        samples.take(counts(&usage), Instant::now());
         let partitions = map.design.partitions().map(|partition| {
             let start = &partition.range.start;
             let (size, rates) = (sizes.get(start), samples.rates.get(start));
@@ -159,21 +203,30 @@ impl Admin {
                 master: partition.master.0,
                 replicas: partition.replicas.iter().map(|site| site.0).collect(),
                 pin: partition.pin.map(|site| site.0),
+                is_available: self.store.absence(&map, partition.master).is_none(),
                 rows: size.map(|size| size.rows),
                 bytes: size.map(|size| size.bytes),
                 writes_per_s: rates.map(|rates| rates.0),
                 reads_per_s: rates.map(|rates| rates.1),
             }
         });
+        let racks = self.store.racks();
         let sites = usage.iter().map(|(site, copies)| {
-            let masters = copies.iter().filter(|copy| copy.is_master).count() as u64;
+            let held = copies.iter().filter(|copy| copy.is_master).count() as u64;
+            let absence = self.store.absence(&map, *site);
+            // An absent site reports no copies, but it still masters partitions in the design.
+            let of_design = || map.design.partitions().filter(|one| one.master == *site).count();
+            let masters = if absence.is_some() { of_design() as u64 } else { held };
             SiteReport {
                 site: site.0,
                 epoch: count(map.design.epoch(*site)),
                 is_live: is_live(&map.design, *site),
                 is_used: self.store.is_used(*site),
+                absence,
+                rack: racks.get(&site.0).cloned(),
+                transfer: self.store.transfer(*site),
                 masters,
-                replicas: copies.len() as u64 - masters,
+                replicas: copies.len() as u64 - held,
                 rows: copies.iter().map(|copy| copy.size.rows).sum(),
                 bytes: copies.iter().map(|copy| copy.size.bytes).sum(),
                 log: self.store.log_traffic(*site).map(|traffic| LogTrafficReport {
@@ -197,8 +250,14 @@ impl Admin {
                 bytes: *bytes,
             }),
             clients: self.store.output().map_or_else(ClientsReport::default, |output| {
-                ClientsReport { output_bytes: output.bytes() as u64, closed: output.closed() }
+                ClientsReport {
+                    output_bytes: output.bytes() as u64,
+                    output_memory_bytes: output.memory() as u64,
+                    closed: output.closed(),
+                }
             }),
+            replicas_min: self.store.replicas_min() as u64,
+            below_replicas_min: self.store.below_replicas_min() as u64,
         }
     }
 }
@@ -220,5 +279,27 @@ impl Samples {
         });
         self.rates = rates.collect();
         self.last = Some((now, counts));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Table;
+
+    #[test]
+    fn rates_are_of_the_last_seconds() {
+        let (mut samples, began) = (Samples::default(), Instant::now());
+        let key = Key::new(Table(0), b"user42");
+        let mut take = |s: u64, writes: u64| {
+            samples.take([(key.clone(), (writes, 0))].into(), began + Duration::from_secs(s));
+            samples.rates.get(&key).map(|rates| rates.0)
+        };
+        assert_eq!(take(0, 0), None);
+        // A hundred writes a second for five seconds, then none for an hour: counted every five seconds.
+        assert_eq!(take(5, 500), Some(100.0));
+        let idle = (2..720).map(|n| take(n * 5, 500)).last();
+        assert_eq!(idle, Some(Some(0.0)));
+        assert_eq!(take(3_600, 540), Some(8.0));
     }
 }

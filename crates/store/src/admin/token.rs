@@ -1,6 +1,6 @@
-//! Access to the admin address: by its token, as `Authorization: Bearer TOKEN`.
+//! Access control of the admin address by a token, sent as `Authorization: Bearer TOKEN`.
 //!
-//! The time of a refusal does not show how much of a wrong token is right.
+//! The time of a refusal does not reveal how much of a wrong token is correct.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -11,32 +11,32 @@ use subtle::ConstantTimeEq;
 
 use super::text;
 
-/// A token.
+/// An access token.
 #[derive(Clone)]
 pub struct Token(String);
 
-/// The error of a text that is no token.
+/// The error of a text that cannot be a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one word of visible ASCII characters")]
 pub struct NoToken;
 
 impl Token {
-    /// A token of this text.
+    /// Returns a token with this text.
     ///
     /// # Errors
-    /// Returns an error if the text cannot be in a header.
+    /// Returns an error if the text is empty, or is not a single word of visible ASCII characters.
     pub fn new(text: &str) -> Result<Self, NoToken> {
         let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         is_word.then(|| Self(text.to_owned())).ok_or(NoToken)
     }
 
-    /// The value of a request's `Authorization`.
+    /// Returns the value of the `Authorization` header that carries the token.
     #[must_use]
     pub fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// Checks that a request has the token; the error is the text of the refusal.
+    /// Checks that a request carries the token; the error is the text of the refusal.
     fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
         let said = headers.get(header::AUTHORIZATION).map(header::HeaderValue::as_bytes);
         let token = said.and_then(|said| match said.split_at_checked("Bearer ".len())? {
@@ -49,7 +49,7 @@ impl Token {
     }
 }
 
-/// Lets requests through that say the token.
+/// Lets requests pass that carry the token, and answers others with 401.
 pub(super) async fn guard(State(token): State<Token>, request: Request, next: Next) -> Response {
     match token.check(request.headers()) {
         Ok(()) => next.run(request).await,

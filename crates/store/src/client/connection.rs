@@ -1,8 +1,8 @@
-//! A connection, and what the store's answers mean.
+//! A connection to the store, and the interpretation of the store's answers.
 //!
 //! Invariants:
-//! 1. A fault says that nothing happened only if the store said so, or what was sent writes nothing.
-//! 2. Behind a broken connection no answer is taken for another's: it is not used again.
+//! 1. A fault says that nothing happened only if the store reported so, or if the request writes nothing.
+//! 2. A broken connection is not used again, so no answer is taken for that to another request.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use redis::{Cmd, ConnectionInfo, RedisError, Value};
 
 use super::ClientError;
 
-/// The reason why a request is not done.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Others changed rows that were read.
+    /// Another transaction changed rows that were read.
     Conflict,
-    /// Nothing happened, for this reason, which may pass.
+    /// Nothing happened, for this reason; a retry may succeed.
     Nothing(String),
-    /// It may have happened.
+    /// The request may have taken effect; the text is the reason why that is unknown.
     Unknown(String),
-    /// It is of no use to try again.
+    /// A retry cannot succeed.
     Failed(ClientError),
 }
 
 impl Fault {
-    /// The same, of what writes nothing: so nothing happened.
+    /// Returns the fault of a request that writes nothing: nothing has happened where that would be unknown.
     pub fn of_a_read(self) -> Self {
         match self {
             Self::Unknown(why) => Self::Nothing(why),
@@ -33,24 +33,24 @@ impl Fault {
     }
 }
 
-/// Deadlines of a connection.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
     pub connect: Duration,
     pub answer: Duration,
 }
 
-/// See the module's documentation.
+/// A connection to the store: see the module's documentation.
 pub(super) struct Connection {
     redis: redis::Connection,
-    /// The table in which the next command finds its rows.
+    /// The number of the table to which the next command applies.
     table: u32,
-    /// True if the store may watch keys for it that no transaction needs any more.
+    /// True if the store may still watch keys that no transaction needs.
     watches: bool,
     is_broken: bool,
 }
 
-/// Requests that leave in one piece. The last one's answer counts, or the first that is an error.
+/// Requests that are sent together. The result is the last answer, or the first that is an error.
 #[derive(Default)]
 struct Sent {
     bytes: Vec<u8>,
@@ -68,19 +68,20 @@ impl Sent {
     }
 }
 
-/// The work of EXEC in one table. No key is in two of its lists.
+/// The writes of EXEC in one table. No key is in two of the lists.
 #[derive(Default)]
 pub(super) struct Batch<'t> {
     pub put: Vec<(&'t [u8], &'t [u8])>,
     pub deleted: Vec<&'t [u8]>,
-    /// Rows that were read and stay as they are, but are to be locked as if they were written: those
-    /// that are there, and keys without a row.
+    /// Rows that were read and stay unchanged, but are to be locked as if they were written: those that
+    /// exist, and keys without a row.
     pub there: Vec<&'t [u8]>,
     pub absent: Vec<&'t [u8]>,
 }
 
 impl Batch<'_> {
-    /// Its commands. Those for what stays do nothing, since EXEC sees to it first that it is as it was.
+    /// Appends the commands. Those for unchanged rows do nothing, since EXEC first checks that the rows are
+    /// unchanged.
     fn add_to(&self, sent: &mut Sent) {
         if !self.put.is_empty() {
             sent.add(redis::cmd("MSET").arg(&self.put));
@@ -95,7 +96,7 @@ impl Batch<'_> {
     }
 }
 
-/// The result of a step of a scan: the key at which to continue, and rows.
+/// The result of a step of a scan: the key at which to continue, `None` at the end; and rows.
 pub(super) type Found = (Option<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Connection {
@@ -107,7 +108,7 @@ impl Connection {
         Ok(Self { redis, table: 0, watches: false, is_broken: false })
     }
 
-    /// Lets the store end it.
+    /// Makes the store close the connection.
     #[cfg(test)]
     pub fn hang_up(&mut self) {
         _ = redis::cmd("QUIT").query::<Value>(&mut self.redis);
@@ -117,7 +118,7 @@ impl Connection {
         self.is_broken
     }
 
-    /// Forgets what an earlier transaction watched.
+    /// Removes the watches of an earlier transaction.
     pub fn begin(&mut self) -> Result<(), Fault> {
         if self.watches {
             let mut sent = Sent::default();
@@ -128,13 +129,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads rows in one state, and lets EXEC look whether they are as they were in it.
+    /// Reads rows in one snapshot, and makes EXEC check that they are unchanged since.
     pub fn watch(&mut self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         self.watches = true;
         self.read_all("IMAGO.WATCH", table, keys)
     }
 
-    /// Reads rows in one state.
+    /// Reads rows in one snapshot.
     pub fn read(&mut self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         self.read_all("MGET", table, keys)
     }
@@ -158,7 +159,7 @@ impl Connection {
         rows.into_iter().map(row).collect()
     }
 
-    /// Reads the first rows of a range, as far as one partition has them.
+    /// Reads the first rows of a range, at most as far as the end of the partition.
     pub fn step(
         &mut self,
         table: u32,
@@ -172,7 +173,7 @@ impl Connection {
         redis::from_redis_value(answer).map_err(|error| nonsense(&error))
     }
 
-    /// Sets rows in one transaction.
+    /// Writes rows in one transaction.
     pub fn write(&mut self, table: u32, batch: &Batch<'_>) -> Result<(), Fault> {
         let mut sent = self.sent_in(table);
         batch.add_to(&mut sent);
@@ -195,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// Does it all in one transaction, if the watched rows are unchanged.
+    /// Applies the batches in one transaction, if the watched rows are unchanged.
     pub fn exec<'t>(
         &mut self,
         batches: impl IntoIterator<Item = (u32, Batch<'t>)>,
@@ -214,14 +215,15 @@ impl Connection {
         sent.word("EXEC");
         let done = self.ask(&sent);
         let done = if writes { done } else { done.map_err(Fault::of_a_read) };
-        // After any reply nothing is watched any more.
+        // After any reply nothing is watched.
         self.watches = false;
         match done? {
             Value::Nil => Err(Fault::Conflict),
             Value::Array(answers) => {
                 self.table = table;
                 let wrong = answers.iter().find(|answer| matches!(answer, Value::ServerError(_)));
-                // Requests from here are never wrong by themselves, and the other commands did happen.
+                // The requests from here are never wrong by themselves, and the other commands of the
+                // transaction took effect.
                 wrong.map_or(Ok(()), |wrong| Err(Fault::Unknown(format!("{wrong:?}"))))
             }
             other if writes => Err(Fault::Unknown(format!("{other:?}"))),
@@ -229,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// Makes the next command find the rows of a table.
+    /// Begins requests that apply to a table: selects it if another one is selected.
     fn sent_in(&mut self, table: u32) -> Sent {
         let mut sent = Sent::default();
         if table != self.table {
@@ -262,7 +264,7 @@ impl Connection {
             }
             (Ok(_), Some(error)) => {
                 // The selected table, and the watched keys, depend on which of the requests was refused.
-                self.is_broken |= sent.answers > 1 && error.code() != "TRYAGAIN";
+                self.is_broken |= sent.answers > 1 && !NOT_DONE.contains(&error.code());
                 Err(meaning(error.code(), error.details().unwrap_or_default()))
             }
             (Ok(answer), None) => Ok(answer),
@@ -270,11 +272,16 @@ impl Connection {
     }
 }
 
-/// The meaning of an error for the outcome.
+/// The codes of errors that leave the state of the connection unchanged.
+const NOT_DONE: [&str; 2] = ["TRYAGAIN", "CLUSTERDOWN"];
+
+/// Converts an error of the store to the fault that follows from it.
 fn meaning(code: &str, detail: &str) -> Fault {
     let text = format!("{code} {detail}");
     match code {
-        "TRYAGAIN" if detail.starts_with("nothing happened") => Fault::Nothing(text),
+        "TRYAGAIN" | "CLUSTERDOWN" if detail.starts_with("nothing happened") => {
+            Fault::Nothing(text)
+        }
         "TRYAGAIN" => Fault::Unknown(text),
         _ => Fault::Failed(ClientError::Refused(text)),
     }

@@ -1,4 +1,4 @@
-//! Errors of the client, which tell whether anything happened.
+//! Errors of the client, which tell whether the request may have taken effect.
 
 use std::time::Duration;
 
@@ -6,72 +6,72 @@ use redis::RedisError;
 
 use crate::key::KEY_BYTES_MAX;
 
-/// The reason why a client's request failed. Only after [`ClientError::Unknown`] may any part of it have
-/// happened.
+/// The reason why a client's request failed. Only after [`ClientError::Unknown`] may the request have taken
+/// effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No store answers there.
+    /// No store answers at the address.
     #[error(
         "cannot reach a store at {address} for {waited:?}: is it running, and is that its address?"
     )]
     Unreachable {
-        /// The address.
+        /// The address of the store, `HOST:PORT`.
         address: String,
-        /// Time for which it was tried.
+        /// Time during which connecting was attempted.
         waited: Duration,
-        /// The last attempt's end.
+        /// The error of the last attempt.
         source: RedisError,
     },
-    /// The store does not let the client in.
+    /// The store does not accept the password, or requires one.
     #[error("the store at {address} does not take the password, or wants one")]
     NoEntry {
-        /// The address.
+        /// The address of the store, `HOST:PORT`.
         address: String,
-        /// The store's error.
+        /// The error with which the store refused the client.
         source: RedisError,
     },
-    /// The store says that it cannot be done.
+    /// The store refuses the request, with this error; nothing happened.
     #[error("the store refused it, and nothing happened: {0}")]
     Refused(String),
-    /// It was tried as often as may be. Others change the same rows all the time, or the store is not
-    /// well, which `last` says.
+    /// The maximum number of attempts failed. Other transactions keep changing the same rows, or the store
+    /// has the problem that `last` describes.
     #[error(
         "nothing happened, tried {attempts} times: {conflicts} times others had changed what was read; the last time: {last}"
     )]
     Exhausted {
-        /// Attempts made.
+        /// Number of attempts that were made.
         attempts: u32,
-        /// Attempts that failed because others changed the same rows.
+        /// Number of attempts that failed because another transaction had changed rows that they had read.
         conflicts: u32,
-        /// The last obstacle.
+        /// The reason why the last attempt failed.
         last: String,
     },
-    /// It was sent, and it is unknown whether it happened, or still will. It is not tried again. A transaction
-    /// that writes a row under a number of its own, and looks first whether that is there, may be: of the
-    /// two only one happens.
+    /// The request was sent, and may have taken effect or may still do so. The client does not retry it. The
+    /// caller may retry a transaction that writes a row under an id of its own and first checks whether that
+    /// row exists: at most one of the attempts takes effect.
     #[error("it may or may not have happened, do it again only if that does no harm: {0}")]
     Unknown(String),
-    /// The read comes too late to count. The transaction begins again once its closure has
-    /// returned.
+    /// The transaction has failed already, so this read has no result. The transaction begins again after its
+    /// closure has returned.
     #[error("the transaction has to begin again")]
     Again,
-    /// A key that is too long.
+    /// A key of this many bytes, longer than the limit.
     #[error("a key of {0} bytes is too long: at most {KEY_BYTES_MAX}")]
     KeyTooLong(usize),
-    /// A value that has no form in bytes.
+    /// A value that cannot be serialized.
     #[error("the value cannot be written")]
     Unwritable(#[source] postcard::Error),
     /// A row that was written with other types.
     #[error("row {key} of table {table} is no {expected}: it was written with another type")]
     OtherType {
-        /// The table's number.
+        /// The number of the table.
         table: u32,
-        /// The row's key as bytes, those that cannot be printed as `\xNN`.
+        /// The row's key, with bytes that are not printable as `\xNN`.
         key: String,
-        /// The expected type.
+        /// The name of the expected type.
         expected: &'static str,
     },
-    /// The server is no store.
+    /// The server's answer does not fit the request: the server is not a store.
     #[error("what is no answer to what was asked came from the store: {0}")]
     Nonsense(String),
 }

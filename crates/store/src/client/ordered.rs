@@ -1,32 +1,34 @@
-//! Keys that keep their order as bytes, so that rows lie in the order of the values by which they are
-//! found, and a walk from one value to another is a walk over bytes.
+//! Encodes keys such that the order of the bytes is that of the values: rows are stored in the order of their
+//! keys' values, and a scan from one value to another is a scan over bytes.
 //!
-//! Invariants, shown by properties:
-//! 1. The order of the bytes is that of the values, also in tuples, whose bytes are those of their parts.
-//! 2. What bytes begin with is at most one value, and none of them is left of a whole key.
+//! Invariants, checked by property tests:
+//! 1. The order of the bytes is that of the values, also for tuples, whose parts are encoded one after the
+//!    other.
+//! 2. At most one value is a prefix of a byte string, and a whole key leaves no bytes after it.
 
-/// A key with a form in bytes that are ordered as the values are.
+/// A key with an encoding whose byte order is the order of the values.
 ///
-/// An implementation for a type with parts joins the forms of its parts, in the order in which they
-/// are compared.
+/// An implementation for a type with parts joins the encodings of the parts, in the order in which they are
+/// compared.
 pub trait OrderedKey: Sized {
-    /// Appends the bytes.
+    /// Appends the encoded key.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Takes the bytes of one value off the front; nothing where there are none.
+    /// Decodes one value, and removes its bytes from the front; returns `None` if the bytes do not begin with
+    /// a value.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
-/// The prefix of keys of a type: the first parts of a tuple, whose rows lie together.
+/// A prefix of keys of a type: the first parts of a tuple. The rows with one prefix are adjacent.
 pub trait PrefixOf<K>: OrderedKey {}
 
-/// A key in its whole length.
+/// Decodes a key from exactly these bytes.
 pub(super) fn whole<K: OrderedKey>(mut bytes: &[u8]) -> Option<K> {
     let key = K::decode(&mut bytes)?;
     bytes.is_empty().then_some(key)
 }
 
-/// The least byte string that is behind all that begin so; none where that is every greater one.
+/// Returns the least byte string that is greater than all with this prefix, or `None` if there is none.
 pub(super) fn behind(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
     while let Some(last) = prefix.pop() {
         if last < u8::MAX {
@@ -39,7 +41,7 @@ pub(super) fn behind(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
 
 macro_rules! unsigned {
     ($($type:ty),+) => {$(
-        /// The highest byte first.
+        /// Encoded with the most significant byte first.
         impl OrderedKey for $type {
             fn encode(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_be_bytes());
@@ -56,7 +58,8 @@ macro_rules! unsigned {
 
 macro_rules! signed {
     ($($type:ty as $unsigned:ty),+) => {$(
-        /// The highest byte first, and the sign turned over, so that what is below zero is in front.
+        /// Encoded with the most significant byte first and the sign bit inverted, so that negative numbers
+        /// come first.
         impl OrderedKey for $type {
             fn encode(&self, out: &mut Vec<u8>) {
                 (self.cast_unsigned() ^ (1 << (<$unsigned>::BITS - 1))).encode(out);
@@ -73,7 +76,8 @@ macro_rules! signed {
 unsigned!(u8, u16, u32, u64, u128);
 signed!(i8 as u8, i16 as u16, i32 as u32, i64 as u64, i128 as u128);
 
-/// Its bytes, with `00 FF` for each zero, and `00 00` at the end: less than any continuation.
+/// Encoded as its bytes, with `00 FF` for each zero byte, and `00 00` at the end, which is less than any
+/// continuation.
 impl OrderedKey for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_text(self, out);
@@ -99,7 +103,7 @@ impl OrderedKey for Vec<u8> {
     }
 }
 
-/// As its bytes are.
+/// Encoded as its bytes in UTF-8, like `Vec<u8>`.
 impl OrderedKey for String {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_text(self.as_bytes(), out);
@@ -122,7 +126,7 @@ pub(super) fn encode_text(text: &[u8], out: &mut Vec<u8>) {
 
 macro_rules! tuple {
     ($($part:ident $at:tt),+) => {
-        /// One part behind the other.
+        /// Encoded as one part after the other.
         impl<$($part: OrderedKey),+> OrderedKey for ($($part,)+) {
             fn encode(&self, out: &mut Vec<u8>) {
                 $(self.$at.encode(out);)+

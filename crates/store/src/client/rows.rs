@@ -1,4 +1,4 @@
-//! Operations without a closure: rows at once, each call a transaction of its own, and walks.
+//! Operations without a closure: reads and writes of several rows, each a transaction of its own; and scans.
 
 use std::ops::RangeBounds;
 
@@ -10,14 +10,14 @@ use super::ordered::{OrderedKey, PrefixOf};
 use super::table::Span;
 use super::{Client, ClientError, Table};
 
-/// Rows of a walk that one request reads.
+/// Maximum number of rows that one request of a scan reads.
 const ROWS_AT_ONCE: usize = 1_000;
 
 impl Client {
     /// Reads a row.
     ///
     /// # Errors
-    /// Returns an error if no attempt was answered, or the row is of another type.
+    /// Returns an error if no attempt was answered, or if the row has another type.
     pub fn get<K, V>(&mut self, table: &Table<K, V>, key: &K) -> Result<Option<V>, ClientError>
     where
         K: OrderedKey,
@@ -27,7 +27,8 @@ impl Client {
         Ok(found.pop().flatten())
     }
 
-    /// Reads rows, all of them in one state of the store; at most 10,000.
+    /// Reads rows, all of them in one snapshot of the store; at most 10,000. The result is in the order of
+    /// `keys`.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -52,10 +53,11 @@ impl Client {
         found.into_iter().zip(&keys).map(value).collect()
     }
 
-    /// Sets rows, all of them or none; at most 10,000. Earlier rows are not read.
+    /// Sets rows in one transaction; at most 10,000. Present rows are replaced without being read.
     ///
     /// # Errors
-    /// The reason why nothing happened, and [`ClientError::Unknown`] if it may have happened.
+    /// Returns the reason why nothing happened, or [`ClientError::Unknown`] if the transaction may have
+    /// happened.
     pub fn put_many<K, V>(
         &mut self,
         table: &Table<K, V>,
@@ -71,7 +73,7 @@ impl Client {
         self.write(table.number(), &Batch { put, ..Batch::default() })
     }
 
-    /// Deletes rows, all of them that are there or none; at most 10,000.
+    /// Deletes the rows of these keys in one transaction; at most 10,000. Keys without a row are ignored.
     ///
     /// # Errors
     /// As [`Client::put_many`].
@@ -85,11 +87,11 @@ impl Client {
         self.write(table.number(), &Batch { deleted, ..Batch::default() })
     }
 
-    /// Runs a procedure that the store has under a name ([`crate::resp::Procedures`]) as one transaction
-    /// over these keys, which it may write, and returns what it says.
+    /// Runs a procedure that is registered in the store ([`crate::resp::Procedures`]) as one transaction over
+    /// these keys, which it may write, and returns the procedure's answer.
     ///
     /// # Errors
-    /// As [`Client::put_many`]; what the procedure refuses is [`ClientError::Refused`].
+    /// As [`Client::put_many`]; if the procedure refuses, [`ClientError::Refused`].
     pub fn call<K: OrderedKey, V>(
         &mut self,
         name: &str,
@@ -109,11 +111,12 @@ impl Client {
         self.attempt(|connection| connection.write(table, batch))
     }
 
-    /// The first rows whose keys are in a range, at most so many, in the order of the keys. To go on,
-    /// ask for what is behind the last one.
+    /// Returns the first rows whose keys are in a range, at most `limit`, in key order. To continue, scan the
+    /// range after the last key.
     ///
-    /// It is no snapshot: rows of different partitions, or a thousand rows apart, may be of different
-    /// states. A row that is there all the time is among them, and one that comes or goes may be.
+    /// The scan is not a snapshot: rows of different partitions, or a thousand rows apart, may be of
+    /// different states. A row that exists throughout the scan is included; one that is created or deleted
+    /// meanwhile may be.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -130,7 +133,7 @@ impl Client {
         self.walk(table, table.range(&range)?, limit)
     }
 
-    /// The same of the keys that begin so.
+    /// Returns the first rows whose keys begin with `prefix`, as [`Client::scan`] does.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -158,7 +161,8 @@ impl Client {
         V: Serialize + DeserializeOwned,
     {
         let mut rows = Vec::new();
-        // To the store no end is the end of its table; one in front of all keys is no range at all.
+        // The store takes an empty end for the end of the table; but here it would precede all keys, and the
+        // range is empty.
         let mut from = Some(start).filter(|_| end.as_ref().is_none_or(|end| !end.is_empty()));
         let to = end.unwrap_or_default();
         while let Some(start) = from.take().filter(|_| rows.len() < limit) {

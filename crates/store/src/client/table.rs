@@ -1,4 +1,4 @@
-//! A table as a program sees it: typed keys and values, and where its rows lie.
+//! A table as a program sees it: typed keys and values, and the encoding of its rows.
 
 use std::any::type_name;
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use super::ordered::{OrderedKey, PrefixOf, behind, encode_text, whole};
 use crate::key::KEY_BYTES_MAX;
 use crate::resp::DATABASES;
 
-/// Rows of one type, by keys of one type. Values are in postcard's format.
+/// Rows of one type, with keys of one type. Values are encoded in postcard's format.
 ///
-/// It is a name only: nothing is made in the store, and a program that names a table with other types finds
-/// rows that it cannot read, and is told so.
+/// A table is only a name: nothing is created in the store. A program that uses a table with other types gets
+/// an error for the rows that it cannot decode.
 ///
 /// ```
 /// use imago_store::client::Table;
@@ -29,21 +29,23 @@ pub struct Table<K, V> {
     types: PhantomData<fn(K) -> V>,
 }
 
-/// Keys from one on and up to another, as bytes; without an end up to that of all rows of the number.
+/// A range of encoded keys: from the first on, up to and without the second, or to the end of the numbered
+/// table.
 pub(super) type Span = (Vec<u8>, Option<Vec<u8>>);
 
 impl<K, V> Table<K, V> {
-    /// All rows of one of the store's tables, which is Redis's database of that number.
+    /// Returns the table of all rows of one of the store's numbered tables, which is Redis's database of that
+    /// number.
     ///
     /// # Panics
-    /// If there is none of that number: the first of 16 is 0.
+    /// Panics if the store has no table of that number: the numbers are 0 to 15.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self::named(number, "")
     }
 
-    /// One of several in one of the store's tables, whose rows lie behind each other by their names. It
-    /// may not be shared with one that has none.
+    /// Returns one of several tables in one of the store's numbered tables, in which they follow each other
+    /// by name. A numbered table must not have both named tables and one without a name.
     ///
     /// # Panics
     /// As [`Table::new`].
@@ -57,7 +59,7 @@ impl<K, V> Table<K, V> {
         self.number
     }
 
-    /// The prefix of all its keys.
+    /// Returns the prefix of all encoded keys of the table.
     fn start(&self) -> Vec<u8> {
         let mut start = Vec::new();
         if !self.name.is_empty() {
@@ -68,14 +70,14 @@ impl<K, V> Table<K, V> {
 }
 
 impl<K: OrderedKey, V> Table<K, V> {
-    /// A row's key, as the store has it.
+    /// Encodes a row's key for the store.
     pub(super) fn key(&self, key: &K) -> Result<Vec<u8>, ClientError> {
         self.begun(key)
     }
 
-    /// The span of the keys of a range.
+    /// Returns the span of a range of keys.
     pub(super) fn range(&self, range: &impl RangeBounds<K>) -> Result<Span, ClientError> {
-        // No key lies between one and the same with a zero behind it.
+        // No key lies between a key and that key with a zero byte appended.
         let after = |key| self.key(key).map(|key| [&*key, &[0]].concat());
         let start = match range.start_bound() {
             Bound::Included(key) => self.key(key)?,
@@ -90,13 +92,13 @@ impl<K: OrderedKey, V> Table<K, V> {
         Ok((start, end))
     }
 
-    /// The span of the keys with a prefix.
+    /// Returns the span of the keys with a prefix.
     pub(super) fn prefix(&self, prefix: &impl PrefixOf<K>) -> Result<Span, ClientError> {
         let start = self.begun(prefix)?;
         Ok((start.clone(), behind(start)))
     }
 
-    /// The key of a row.
+    /// Decodes a row's key.
     pub(super) fn key_of(&self, bytes: &[u8]) -> Result<K, ClientError> {
         let own = bytes.strip_prefix(&*self.start());
         own.and_then(whole).ok_or_else(|| self.other_type(bytes, type_name::<K>()))

@@ -1,9 +1,10 @@
-//! A transaction while its closure runs: what it read, and what it will write.
+//! A transaction while its closure runs: the rows that it has read and written so far.
 //!
 //! Invariants:
-//! 1. A row is asked for once; later reads of the closure return that, or its own write.
-//! 2. Nothing is written before EXEC, and EXEC writes all of it or nothing.
-//! 3. What the closure returned counts only if everything that it read was one state.
+//! 1. A row is requested once; later reads by the closure return the same value, or the transaction's own
+//!    write.
+//! 2. Nothing is written before EXEC, and EXEC applies all writes or none.
+//! 3. The closure's result is returned only if all that it read was one state.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +15,20 @@ use super::connection::{Batch, Connection, Fault};
 use super::ordered::OrderedKey;
 use super::{ClientError, Isolation, Table};
 
-/// See [`super::Client::transaction`].
+/// A transaction in progress: see [`super::Client::transaction`].
 pub struct Transaction<'c> {
     connection: &'c mut Connection,
     isolation: Isolation,
     rows: BTreeMap<RowId, Row>,
-    /// States from which it has read.
+    /// Number of snapshots from which it has read.
     states: u32,
     fault: Option<Fault>,
 }
 
-/// A table's number, and a row's key in it.
+/// The number of a table, and a row's encoded key in it.
 type RowId = (u32, Vec<u8>);
 
-/// A row, or that there is none.
+/// The encoded value of a row, or `None` if there is no row.
 type Bytes = Option<Vec<u8>>;
 
 #[derive(Default)]
@@ -37,7 +38,7 @@ struct Row {
 }
 
 impl Row {
-    /// Its value as the closure sees it.
+    /// Returns the row's value as the closure sees it: the transaction's own write if there is one.
     fn seen(&self) -> Option<&[u8]> {
         self.written.as_ref().or(self.read.as_ref())?.as_deref()
     }
@@ -55,8 +56,8 @@ impl<'c> Transaction<'c> {
     /// Reads a row.
     ///
     /// # Errors
-    /// [`ClientError::Again`] if the transaction has to begin again, which it does as soon as the
-    /// closure has returned.
+    /// Returns [`ClientError::Again`] if the transaction must begin again, which it does after the closure
+    /// has returned.
     pub fn get<K, V>(&mut self, table: &Table<K, V>, key: &K) -> Result<Option<V>, ClientError>
     where
         K: OrderedKey,
@@ -66,8 +67,8 @@ impl<'c> Transaction<'c> {
         Ok(found.pop().flatten())
     }
 
-    /// Reads rows, in one state of the store those that it has not read yet. A transaction that only reads,
-    /// and does so by one call of this, never meets others.
+    /// Reads rows; those that the transaction has not read yet are read in one snapshot of the store. A
+    /// transaction that only reads, and does so by one call, never conflicts.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -90,10 +91,10 @@ impl<'c> Transaction<'c> {
         row_ids.iter().map(value).collect()
     }
 
-    /// Sets a row, when the transaction commits.
+    /// Sets a row when the transaction commits.
     ///
     /// # Errors
-    /// Returns an error if key or value have no form in bytes that the store takes.
+    /// Returns an error if the key is too long, or if the value cannot be serialized.
     pub fn put<K, V>(&mut self, table: &Table<K, V>, key: &K, value: &V) -> Result<(), ClientError>
     where
         K: OrderedKey,
@@ -103,7 +104,7 @@ impl<'c> Transaction<'c> {
         self.write(table, key, Some(value))
     }
 
-    /// Deletes a row, if it is there when the transaction commits.
+    /// Deletes a row when the transaction commits. A key without a row is ignored.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -126,7 +127,7 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Asks for the rows of a table of which it knows nothing.
+    /// Requests those rows of a table that the transaction has neither read nor written.
     fn learn(&mut self, table: u32, row_ids: &[RowId]) -> Result<(), ClientError> {
         if self.fault.is_some() {
             return Err(ClientError::Again);
@@ -155,12 +156,13 @@ impl<'c> Transaction<'c> {
         }
     }
 
-    /// Ends it: what the closure returned, if it counts.
+    /// Ends the transaction, and returns the closure's result if all that it read was one state and its
+    /// writes are committed.
     pub(super) fn finish<T, E>(mut self, returned: Result<T, E>) -> Result<Result<T, E>, Fault> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        // A closure shall refuse for a fact that was true, not for rows that it read of two states.
+        // A closure must fail because of a fact that was true, not because it read rows of two states.
         let writes = returned.is_ok() && self.rows.values().any(|row| row.written.is_some());
         if writes || self.states > 1 {
             let batches =
@@ -171,7 +173,7 @@ impl<'c> Transaction<'c> {
     }
 }
 
-/// The work of EXEC, by the numbers of tables.
+/// Returns the writes of EXEC, by the numbers of tables.
 fn batches(rows: &BTreeMap<RowId, Row>, isolation: Isolation) -> BTreeMap<u32, Batch<'_>> {
     let mut batches: BTreeMap<u32, Batch<'_>> = BTreeMap::new();
     for ((table, key), row) in rows {

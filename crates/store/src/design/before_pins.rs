@@ -1,4 +1,5 @@
-//! A design as checkpoints had it before a partition could be pinned: they are still read.
+//! The design in the format of checkpoints from before partitions could be pinned; such checkpoints can still
+//! be read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! The part of a start that a store with all its sites and a router have in common: the log, the map, the
+//! The steps that the starts of a complete store and of a router share: they recover the log, and make the map, the
 //! mailboxes that follow the log, and the checkpointer.
 
 use std::io;
@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
+use super::facts::Memory;
+use super::presence::Presence;
 use super::recovery::checkpointer::Checkpointer;
+use super::recovery::holds::Holds;
 use super::recovery::log_options::{Folder, Recovered};
 use super::remote::traffic::Traffic;
 use super::shared::AtomicPosition;
@@ -24,25 +27,32 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{self, ArcSwap, Mutex};
 
-/// A store without the threads of its sites.
+/// A store whose site threads are not started yet.
 ///
-/// Invariant: each mailbox follows the log from the image on before any thread writes to it.
+/// Invariant: each mailbox receives the log from the end of the image on, before any thread writes to the log.
 pub(super) struct Base {
+    /// State shared with the store's threads.
     pub shared: Arc<Shared>,
-    /// The rows and the design as of the log's end.
+    /// The recovered database: the design and, unless sites are remote, the rows as of the log's end.
     pub image: Core,
-    /// Of the sites, by number, and then of threads that have clients only.
+    /// Receiving ends of the mailboxes: those of the sites by number, then those of threads that only serve clients.
     pub inboxes: Vec<UnboundedReceiver<SiteEvent>>,
+    /// Threads that were started for mailboxes.
     threads: Vec<JoinHandle<()>>,
+    /// Sends parts of checkpoints to the checkpointer.
     parts: sync::mpsc::Sender<Part>,
+    /// The thread that writes checkpoints, if any are made.
     checkpointer: Option<JoinHandle<()>>,
+    /// The thread that writes the log, if there is a log.
     log: Option<JoinHandle<()>>,
+    /// The damaged end of the log that was cut off, if there was one.
     cut: Option<CutTail>,
 }
 
 impl Base {
-    /// Recovers the log and makes `client_threads` mailboxes besides those of the sites. `followed` counts
-    /// the log entries that the map has, where sites in other processes may be ahead of it.
+    /// Recovers the log, and makes a mailbox for each site and for `client_threads` more threads. `followed` counts
+    /// the log entries that the map contains; it is given if sites run in other processes, which may be ahead of the
+    /// map.
     pub fn start(
         options: &Options,
         policy: Box<dyn DesignPolicy>,
@@ -54,9 +64,10 @@ impl Base {
         }
         let recovered = match &options.log {
             None => Recovered::in_memory(),
-            Some(log) => log.recover(options.sites)?,
+            // Only sites in this process need the rows.
+            Some(log) => log.recover(options.sites, followed.is_none())?,
         };
-        let Recovered { image, sequencer, thread, mark_every, newest, checkpoints, cut } =
+        let Recovered { image, sequencer, thread, mark_every, newest, checkpoints, cut, runs } =
             recovered;
         let mailboxes = options.sites + client_threads;
         let (senders, inboxes): (Vec<_>, Vec<_>) =
@@ -76,6 +87,15 @@ impl Base {
                 .iter()
                 .flat_map(|_| (0..options.sites).map(|_| Traffic::default()))
                 .collect(),
+            presence: followed
+                .iter()
+                .flat_map(|_| (0..options.sites).map(|_| Presence::absent()))
+                .collect(),
+            replicas_min: AtomicU32::new(0),
+            memory: Memory::of(options.sites, 0),
+            counts: Mutex::default(),
+            runs,
+            holds: Holds::default(),
             followed,
             log: options.log.clone(),
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
@@ -107,13 +127,13 @@ impl Base {
         })
     }
 
-    /// Takes the parts of checkpoints of one site. Without a log nothing assembles them.
+    /// Returns the sink for one site's parts of checkpoints. Without a log, no checkpointer receives them.
     pub fn parts(&self) -> CheckpointSink {
         let parts = self.parts.clone();
         Arc::new(move |part| _ = parts.send(part))
     }
 
-    /// Starts the thread of a mailbox.
+    /// Starts the thread that receives the mailbox of `site`.
     pub fn spawn(
         &mut self,
         site: Site,
@@ -124,7 +144,7 @@ impl Base {
         Ok(())
     }
 
-    /// The store, once all threads were started.
+    /// Returns the store, once all its threads are started.
     pub fn into_store(self) -> Store {
         let Self { shared, threads, checkpointer, log, cut, .. } = self;
         let known = shared.map.load().known;
@@ -133,6 +153,7 @@ impl Base {
     }
 }
 
+/// Starts the thread that assembles checkpoints in `folder` from `parts`.
 fn checkpointer(
     folder: Folder,
     shared: &Shared,
@@ -144,6 +165,7 @@ fn checkpointer(
         is_of_topic: matches!(&shared.log, Some(LogOptions::Kafka { .. })),
         sequencer: shared.sequencer.clone(),
         parts,
+        holds: shared.holds.clone(),
         mark_every,
         state: Arc::clone(&shared.checkpoints),
     };

@@ -1,7 +1,7 @@
 //! Changes of the design: by command, and by the router for a transaction that no site can run.
 //!
-//! Each change is made by a site whose prefix of the log contains the change before it: after a reply that a
-//! replica was added, it can be made the master.
+//! Each change is made by a site whose prefix of the log contains the change before it. For example, once the reply
+//! says that a replica was added, the replica can be made the master.
 
 use std::time::{Duration, Instant};
 
@@ -16,33 +16,34 @@ use crate::sync::atomic::Ordering;
 use crate::sync::sleep;
 use crate::transaction::Abort;
 
-/// Between two looks whether the map has what a site told of.
+/// Interval of the checks whether the map contains a position that a site has reported.
 const MAP_WAIT: Duration = Duration::from_millis(1);
 
 impl Store {
-    /// Makes a replica of the partition that a key is in, at a site.
+    /// Makes a replica at a site of the partition that contains a key.
     ///
     /// # Errors
-    /// Why there is none; nothing of it happened but where the time was over: then it may still come.
+    /// Returns why there is no replica. After [`Abort::Late`] or [`Abort::Deposed`] it may still be made; after other
+    /// errors nothing has changed.
     pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
         self.check_used(at)?;
         let start = self.shared.start_of(key);
         self.shared.step(Step::InstallReplica(at, start)).await
     }
 
-    /// Pins the partition that a key is in to a site, which is made its master if it is not.
+    /// Pins the partition that contains a key to a site, and makes the site its master.
     ///
     /// # Errors
-    /// As [`Store::add_replica`]; a replica may have been made.
+    /// Returns the errors of [`Store::add_replica`]; a replica may have been made.
     pub async fn pin(&self, key: &Key, at: Site) -> Result<(), Abort> {
         self.check_used(at)?;
         self.shared.pin(key, at).await
     }
 
-    /// Changes the partition that a key is in.
+    /// Changes the design of the partition that contains a key.
     ///
     /// # Errors
-    /// As [`Store::add_replica`].
+    /// Returns the errors of [`Store::add_replica`].
     pub async fn change(&self, key: &Key, operator: Operator) -> Result<(), Abort> {
         if let Operator::Remaster(to) | Operator::Pin(to) = &operator {
             self.check_used(*to)?;
@@ -57,11 +58,12 @@ impl Store {
 }
 
 impl Shared {
+    /// Returns the first key of the partition that contains `key`.
     fn start_of(&self, key: &Key) -> Key {
         self.map.load().design.of(key).range.start.clone()
     }
 
-    /// Pins a partition, by as many steps as it takes.
+    /// Pins a partition to a site in as many steps as needed: it adds a replica there first if there is none.
     pub(super) async fn pin(&self, key: &Key, at: Site) -> Result<(), Abort> {
         self.check_site(at)?;
         let until = Instant::now() + PATIENCE;
@@ -82,7 +84,7 @@ impl Shared {
             };
             match self.step(step).await {
                 Ok(()) => {}
-                // It was changed meanwhile, or is about to be: it is looked at again.
+                // The partition was changed meanwhile, or is being changed: the next round reads the map again.
                 Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Busy)
                     if Instant::now() < until =>
                 {
@@ -93,13 +95,14 @@ impl Shared {
         }
     }
 
+    /// Returns an error if the store has no such site.
     fn check_site(&self, site: Site) -> Result<(), Abort> {
         let count = self.sites;
         let missing = || Abort::Refused(StoreError::NoSite(site, count).to_string());
         if usize::from(site.0) < count { Ok(()) } else { Err(missing()) }
     }
 
-    /// Does one step of a change of design.
+    /// Executes one step of a change of the design, and waits for its outcome.
     async fn step(&self, step: Step) -> Result<(), Abort> {
         let site = match &step {
             Step::InstallReplica(site, _) | Step::Change(site, _) => *site,
@@ -115,13 +118,14 @@ impl Shared {
                 self.await_map(seen).await;
                 answer.map(|_| ())
             }
-            // Its thread is gone.
+            // The site's thread has ended.
             Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
         }
     }
 
-    /// Waits until the map has what a site told of, which its process may do before this one has read the
-    /// log as far: after a reply that there are two partitions, a request must not find the one from before.
+    /// Waits until the map contains the prefix `seen`. A remote site may reply before this process has read the log
+    /// that far: after the reply that a partition was split, a request must not find the partition from before the
+    /// split.
     async fn await_map(&self, seen: Position) {
         let until = Instant::now() + PATIENCE;
         let Some(followed) = &self.followed else { return };
@@ -130,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// Changes the design until some site can run a transaction, and says which.
+    /// Changes the design until some site can run a transaction, and returns that site.
     pub(super) async fn bring_about(
         &self,
         reads: &[KeyRange],
@@ -143,7 +147,7 @@ impl Shared {
                 Route::Run(site) => return Ok(site),
                 Route::Never(abort) => return Err(abort),
                 Route::First(step) => match self.step(step).await {
-                    // It was changed meanwhile, or is about to be: it is looked at again.
+                    // The partition was changed meanwhile, or is being changed: the next round reads the map again.
                     Ok(()) => {}
                     Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
                         sleep(BACK_WAIT).await;
@@ -152,7 +156,7 @@ impl Shared {
                 },
             }
             if Instant::now() >= until {
-                return Err(Abort::Late);
+                return Err(self.late(reads, writes));
             }
         }
     }

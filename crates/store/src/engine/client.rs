@@ -1,4 +1,4 @@
-//! Clients' connections, and transactions from inside of the process.
+//! Client connections, and sessions within the process.
 
 pub(in crate::engine) mod connection;
 pub(in crate::engine) mod listener;

@@ -1,4 +1,4 @@
-//! The design as decisions see it, with the sizes of partitions; and the operators that are decided on, carried out.
+//! The design with partition sizes, as input to decisions; and the execution of the operators that they choose.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::router::Route;
 use crate::transaction::Abort;
 
 impl Store {
-    /// The design with the sizes of partitions, and the sites that are alive and in use.
+    /// Returns the design with the sizes of its partitions, and the sites that are live and in use.
     pub(crate) async fn layout(&self) -> Layout<Key> {
         let usage = self.usage().await;
         let map = self.map();
@@ -33,14 +33,14 @@ impl Store {
         let used = self.live_and_used(&map).into_iter().map(|site| site.0);
         let mut sites: SiteSet = used.collect();
         if sites.is_empty() {
-            // While none is alive nothing is sampled, and nothing decided.
+            // While no site is live, no transactions are sampled and no decision is made.
             sites.insert(0);
         }
         Layout::new(map.design.partitions().map(partition).collect(), sites)
     }
 
-    /// The site at which a transaction with these reads and writes would run now; none if the design would be changed
-    /// first.
+    /// Returns the site at which a transaction with these reads and writes would run now, or `None` if the design
+    /// would have to be changed first or no site may run it.
     #[must_use]
     pub fn site_for(&self, reads: &[KeyRange], writes: &[Key]) -> Option<Site> {
         match self.shared.route(reads, writes, None, false) {
@@ -49,19 +49,20 @@ impl Store {
         }
     }
 
-    /// True if the master of a key's partition takes part: no other site changes the partition.
+    /// True if the master of a key's partition is live; otherwise no site can change the partition.
     pub(crate) fn has_live_master(&self, key: &Key) -> bool {
         let map = self.map();
         is_live(&map.design, map.design.of(key).master)
     }
 
-    /// Carries out an operator that was decided on.
+    /// Executes an operator that was decided on.
     pub(crate) async fn carry_out(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
         match operator {
             layout::Operator::Split(key) => self.change(key, Operator::Split(key.clone())).await,
             layout::Operator::Merge(start) => self.change(start, Operator::Merge).await,
             layout::Operator::AddReplica(start, site) => self.add_replica(start, Site(*site)).await,
             layout::Operator::RemoveReplica(start, site) => {
+                self.check_removal(start, Site(*site))?;
                 self.change(start, Operator::RemoveReplica(Site(*site))).await
             }
             layout::Operator::Remaster(start, site) => {

@@ -1,9 +1,10 @@
-//! Reports of a running store.
+//! Status reports of a running store.
 
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 
+use super::presence::{Presence, Transfer};
 use super::remote::traffic::{LogTraffic, Traffic};
 use super::site::mailbox::SiteEvent;
 use super::{Checkpoints, LogOptions, Map, Store};
@@ -13,38 +14,40 @@ use crate::record::Site;
 use crate::sampler::Sampler;
 use crate::site::Usage;
 use crate::sync::atomic::Ordering;
+use crate::transaction::Absence;
 
 impl Store {
-    /// Has the sites' threads sample transactions from now on. What began earlier stays.
+    /// Makes the sites' threads sample transactions from now on. A sampler that was set before stays in use.
     pub fn sample(&self, sampler: Arc<Sampler>) {
         _ = self.shared.sampler.set(sampler);
     }
 
-    /// The design, as the router knows it now.
+    /// Returns the design as known to the router now.
     #[must_use]
     pub fn map(&self) -> Arc<Map> {
         self.shared.map.load_full()
     }
 
-    /// Returns the number of its sites.
+    /// Returns the number of sites.
     #[must_use]
     pub fn sites(&self) -> usize {
         self.shared.sites
     }
 
-    /// Transactions so far for which the design had to be changed before any site could run them.
+    /// Returns the number of transactions so far for which the design had to be changed before any site could run
+    /// them.
     #[must_use]
     pub fn brought_together(&self) -> u64 {
         self.shared.brought.load(Ordering::Relaxed)
     }
 
-    /// Why nothing can be written now, if so.
+    /// Returns why no writes are possible now, or `None` if they are.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble()
     }
 
-    /// Returns the state of checkpoints; none if none are made.
+    /// Returns the state of checkpoints, or `None` if none are made.
     #[must_use]
     pub fn checkpoints(&self) -> Option<Checkpoints> {
         let state = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,13 +55,13 @@ impl Store {
         log.is_some_and(LogOptions::has_checkpoints).then(|| state.clone())
     }
 
-    /// Why it can do nothing any more, if so.
+    /// Returns why the store has ended, or `None` while it runs.
     #[must_use]
     pub fn end(&self) -> Option<String> {
         self.shared.end.get().cloned().or_else(|| self.shared.sequencer.has_ended())
     }
 
-    /// The usage of each site; nothing of one that has stopped.
+    /// Returns the usage of each site's copies. A site that has stopped is left out.
     pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
         for (site, sender) in (0..).map(Site).zip(self.shared.site_senders()) {
@@ -71,19 +74,30 @@ impl Store {
         all
     }
 
-    /// Returns the log traffic to a site; none of a site in this process.
+    /// Returns the log traffic to a site, or `None` for a site in this process.
     #[must_use]
     pub fn log_traffic(&self, site: Site) -> Option<LogTraffic> {
         self.shared.traffic.get(usize::from(site.0)).map(Traffic::load)
     }
 
-    /// The damaged end of its log that was cut off when it began, if there was one.
+    /// Returns why a site's partitions cannot be used, or `None` if they can.
+    pub(crate) fn absence(&self, map: &Map, site: Site) -> Option<Absence> {
+        self.shared.absence(&map.design, site)
+    }
+
+    /// Returns the transfer to a site's process, or `None` for a site in this process, or before a transfer began.
+    #[must_use]
+    pub fn transfer(&self, site: Site) -> Option<Transfer> {
+        self.shared.presence.get(usize::from(site.0)).and_then(Presence::transfer)
+    }
+
+    /// Returns the damaged end of the log that was cut off when the store started, if there was one.
     #[must_use]
     pub fn cut_tail(&self) -> Option<&CutTail> {
         self.cut.as_ref()
     }
 
-    /// The replies that clients of the first listener have not received yet; none before it listens.
+    /// Returns the output buffers of the first listener's clients, or `None` before the store listens.
     #[must_use]
     pub fn output(&self) -> Option<&OutputBuffers> {
         self.output.get().map(Arc::as_ref)

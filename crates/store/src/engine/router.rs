@@ -1,5 +1,5 @@
 //! The router of a store whose sites run in processes of their own: the log, the map, and the threads that
-//! serve clients. [`SiteProcess`](super::SiteProcess) is the other side.
+//! serve clients. Each site is served by a [`SiteProcess`](super::SiteProcess).
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::site::Core;
 /// The options of a router.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
-    /// Threads that serve clients; one at least.
+    /// Number of threads that serve clients; 0 is treated as 1.
     pub client_threads: u16,
-    /// The silence of a site's process after which it is taken for dead.
+    /// Time without a message after which a site's process is taken for dead.
     pub silence: Duration,
 }
 
-/// A router that runs. It stops when it is dropped and nothing else holds its store.
+/// A running router. It stops when it is dropped and nothing else holds its store.
 pub struct Router {
-    // Dropped first: no process of a site is admitted to a store that stops.
+    // Dropped first: no process is admitted to a store that stops.
     acceptor: Acceptor,
     store: Arc<Store>,
 }
 
 impl Router {
-    /// Starts the log, the map and the clients' threads, then admits processes of sites that come to
+    /// Starts the log, the map and the clients' threads, then admits site processes that connect to
     /// `listener` and know the secret.
     ///
     /// # Errors
-    /// As [`Store::start`], and without a log, from which sites begin.
+    /// Returns the errors of [`Store::start`], and an error without a log, from which sites begin.
     pub fn start(
         options: &Options,
         router: &RouterOptions,
@@ -75,13 +75,13 @@ impl Router {
         Ok(Self { acceptor, store })
     }
 
-    /// The address that processes of sites come to.
+    /// Returns the address at which site processes connect.
     #[must_use]
     pub fn peers(&self) -> SocketAddr {
         self.acceptor.address()
     }
 
-    /// The store that clients see.
+    /// Returns the store that clients use.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store

@@ -137,10 +137,7 @@ fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
 
 #[test]
 fn what_was_acknowledged_outlives_crashes_also_from_a_topic_and_checkpoints_of_it() {
-    if let Err(missing) = imago_testbed::find_kafka() {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(_) = imago_testbed::require(imago_testbed::find_kafka()) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let kafka = imago_testbed::Single::start(imago_testbed::SingleSpec::kafka("crashes"));
     let kafka = runtime.block_on(kafka).expect("a broker");

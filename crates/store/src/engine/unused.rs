@@ -1,10 +1,10 @@
-//! Which sites are in use, and what gives them up: a site that is drained, or was declared for later, gets nothing from
-//! the router, from commands and from adaptation.
+//! The set of sites that are not in use. A site that is drained, or was declared unused at a start, receives no
+//! partitions from the router, from commands or from adaptation.
 //!
-//! The set is kept by the process that has the map, in the file `sites.json` of the store's folder if it has one; it is no
-//! part of the log. The file is written before a site is drained or taken into use again.
+//! The set is maintained by the process that has the map, in the file `sites.json` of the store's folder if it has
+//! one. It is not part of the log. The file is written before the site is drained or taken into use again.
 //!
-//! Invariant: what the process knows is what the file says.
+//! Invariant: the set in memory equals the set in the file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,26 +21,28 @@ use crate::record::Site;
 use crate::sync::Mutex;
 use crate::transaction::Abort;
 
-/// The version of the file's form.
+/// Version of the file's format.
 const VERSION: u32 = 1;
 
-/// The sites that are not in use.
+/// The set of sites that are not in use.
 pub(crate) struct Unused {
     sites: Mutex<BTreeSet<Site>>,
-    /// The file that keeps them. Locked while they change, and before them.
+    /// Path of the file that persists the set. It is locked before the set, and while the set changes.
     file: Mutex<Option<PathBuf>>,
 }
 
-/// The file's content.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
+    /// Version of the file's format.
     version: u32,
-    /// Sites of the store when the file was written.
+    /// Number of sites of the store when the file was written.
     sites: u16,
+    /// Numbers of the sites that are not in use.
     unused: BTreeSet<u16>,
 }
 
-/// The reason why it is not known, or not kept, which sites are in use.
+/// The error of a set of unused sites that cannot be read, written or accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusedError {
     /// The file cannot be read or written.
@@ -48,9 +50,9 @@ pub enum UnusedError {
     Io {
         /// The operation that failed.
         doing: &'static str,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason why not.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -60,7 +62,7 @@ pub enum UnusedError {
          not to be used", .path.display()
     )]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The fault of the file.
         why: String,
@@ -68,30 +70,33 @@ pub enum UnusedError {
     /// No site would be in use.
     #[error("{unused} of {sites} sites unused: at least one has to be in use")]
     NoneUsed {
-        /// Sites that are not to be used.
+        /// Number of sites that are not to be used.
         unused: u16,
-        /// All sites.
+        /// Number of all sites.
         sites: u16,
     },
-    /// A site that is not to be used has partitions.
+    /// A site that is to be declared unused has partitions.
     #[error("{0} has partitions: it can be drained, but not be declared unused at a start")]
     Holds(Site),
 }
 
 impl Unused {
+    /// Returns the empty set, without a file.
     pub fn none() -> Self {
         Self { sites: Mutex::new(BTreeSet::new()), file: Mutex::new(None) }
     }
 
+    /// True if a site is not in use.
     pub fn contains(&self, site: Site) -> bool {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).contains(&site)
     }
 
+    /// Returns the sites that are not in use.
     pub fn all(&self) -> BTreeSet<Site> {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the set, in the file first.
+    /// Changes the set, after the change was written to the file. `all` is the number of the store's sites.
     fn change(
         &self,
         all: u16,
@@ -135,11 +140,11 @@ fn read(path: &Path) -> Result<Option<Kept>, UnusedError> {
 }
 
 impl Store {
-    /// Takes the sites that are not in use from a folder's file, where it has one; sites that the file does not know are
-    /// unused if they are among the last `unused`. To be called before clients come.
+    /// Reads the set of unused sites from the file in a folder, if there is one. Sites that the file does not know
+    /// are unused if they are among the last `unused` sites. Must be called before clients connect.
     ///
     /// # Errors
-    /// Fails if the file cannot be used, no site would be left, or a newly declared one has partitions.
+    /// Returns an error if the file cannot be used, no site would be in use, or a newly declared one has partitions.
     pub fn declare_unused(&self, folder: Option<&Path>, unused: u16) -> Result<(), UnusedError> {
         let sites = self.sites() as u16;
         if unused >= sites {
@@ -175,19 +180,19 @@ impl Store {
         !self.shared.unused.contains(site)
     }
 
-    /// True if it is known after a restart which sites are in use.
+    /// True if the set of sites in use is persisted.
     #[must_use]
     pub fn keeps_unused(&self) -> bool {
         self.shared.unused.file.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// The sites that are not in use.
+    /// Returns the sites that are not in use.
     #[must_use]
     pub fn unused(&self) -> BTreeSet<Site> {
         self.shared.unused.all()
     }
 
-    /// The live sites that are in use.
+    /// Returns the live sites that are in use.
     #[must_use]
     pub fn live_and_used(&self, map: &Map) -> Vec<Site> {
         let unused = self.unused();
@@ -197,10 +202,10 @@ impl Store {
             .collect()
     }
 
-    /// Takes a site into use, or gives it nothing from now on.
+    /// Takes a site into use, or out of use.
     ///
     /// # Errors
-    /// Fails if that cannot be kept; then the sites in use are as they were.
+    /// Returns an error if the change cannot be persisted; then the set is unchanged.
     pub(crate) fn set_used(&self, site: Site, is_used: bool) -> Result<(), UnusedError> {
         self.shared.unused.change(self.sites() as u16, |unused| {
             if is_used {
@@ -211,7 +216,7 @@ impl Store {
         })
     }
 
-    /// Refuses to give something to a site that is not in use.
+    /// Refuses to give a partition or a role to a site that is not in use.
     pub(super) fn check_used(&self, site: Site) -> Result<(), Abort> {
         if self.is_used(site) {
             return Ok(());
@@ -223,7 +228,7 @@ impl Store {
     }
 }
 
-/// True if a site takes part.
+/// True if a site is live: it has begun an epoch, and is not fenced.
 pub(crate) fn is_live(design: &Design, site: Site) -> bool {
     count(design.epoch(site)) > 0 && !design.is_fenced(site)
 }

@@ -1,5 +1,5 @@
-//! The largest memory of an operation: an allocator for the tests, which counts the memory of each thread
-//! and otherwise works as the system's.
+//! Measures the peak memory of an operation. It is an allocator for the tests, which counts the memory of
+//! each thread and otherwise works as the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,14 +15,14 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no counters any more.
+    // The counters of a thread that is ending may be gone.
     _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
     });
 }
 
-// SAFETY: everything is the system allocator's, called with what was given; counting allocates nothing.
+// SAFETY: every call is passed on to the system allocator unchanged, and counting allocates nothing.
 #[allow(unsafe_code, reason = "an allocator has no safe form")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -46,7 +46,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Does something, and says how many bytes this thread had at most beyond what it had before.
+/// Runs `work`, and returns its result and its peak memory on this thread, in bytes beyond what the thread
+/// had before.
 pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     PEAK.set(before);

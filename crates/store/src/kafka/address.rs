@@ -1,4 +1,4 @@
-//! A log in Kafka as it is typed: `kafka://HOST:PORT[,HOST:PORT]/TOPIC[?replicas=N]`.
+//! The location of a log in Kafka as text: `kafka://HOST:PORT[,HOST:PORT]/TOPIC[?replicas=N]`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use super::KafkaSpec;
 
-/// Default time for which an operation is tried: an election takes some seconds, the start of a
-/// broker that died some more.
+/// Default patience: an election takes some seconds, and the restart of a failed broker some more.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Default number of replicas of a topic that is made, or one for each listed broker if fewer.
+/// Default number of replicas of a created topic, or the number of listed brokers if that is less.
 const REPLICAS: usize = 3;
-/// The longest name of a topic.
+/// Maximum length of a topic's name, in bytes.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// The reason why a text is no log in Kafka.
+/// The reason why a text is no location of a log in Kafka.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; a log in Kafka is kafka://HOST:PORT[,HOST:PORT]/TOPIC[?replicas=N]")]
 pub struct NotTopic(String);
@@ -58,7 +57,7 @@ impl FromStr for KafkaSpec {
     }
 }
 
-/// A name or an address; one with colons is in brackets.
+/// True if a text is a host name or an address; an address with colons must be in brackets.
 fn is_host(host: &str) -> bool {
     let within = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let is_one_of = |also: &str, host: &str| {

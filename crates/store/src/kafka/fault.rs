@@ -1,16 +1,16 @@
-//! The failures of Kafka, and those among them that pass by themselves.
+//! The errors of Kafka, divided into transient and permanent ones.
 
 use std::io;
 
-/// The topic that was to be made is there already.
+/// Kafka's error code for a topic that is to be created and exists already.
 pub(super) const TOPIC_EXISTS: i16 = 36;
 
-/// The failure of an operation, in words.
+/// The failure of an operation, with its description.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// It may succeed when it is tried again.
+    /// A transient failure: the operation may succeed when it is repeated.
     Passing(String),
-    /// It will not.
+    /// A permanent failure.
     Lasting(String),
 }
 
@@ -23,13 +23,13 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Returns the fault that an answer's code stands for; none for the code of success.
+/// Returns the fault that a reply's error code stands for; success for code 0.
 pub(super) fn check(code: i16) -> Result<(), Fault> {
     let (is_passing, what) = match code {
         0 => return Ok(()),
         -1 => (true, "the broker failed, and does not say why"),
         1 => (false, "what was acknowledged is not there any more, or its beginning was deleted"),
-        // A topic that has just been made is not known to all brokers at once.
+        // A new topic is not known to all brokers at once.
         3 => (true, "the broker knows no such topic"),
         5 => (true, "the topic has no leader now"),
         6 => (true, "the broker is not the topic's leader any more"),

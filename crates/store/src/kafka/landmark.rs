@@ -1,9 +1,9 @@
-//! The place in the topic at which a checkpoint was made: a process that begins from it need not count from
-//! the first record on.
+//! The location in a topic at which a checkpoint was made: a process that begins from the checkpoint need not count
+//! from the first record on.
 //!
-//! The idea: the last record that the checkpoint has is remembered by its number, the position of its first
-//! log entry, and the checksum of its content. It is checked before anything behind it is read: another
-//! topic, or one that was made anew under the same name, has another record there.
+//! The landmark identifies the last record that the checkpoint contains by its offset, the position of its first
+//! log entry, and the checksum of its content. It is checked before later records are read: another
+//! topic, or one that was created again under the same name, has another record there.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +12,14 @@ use super::{KafkaLog, Result};
 use crate::log::LogError;
 use crate::record::Position;
 
-/// See the module's documentation.
+/// The location of a record in a topic; see the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landmark {
-    /// The record's number.
+    /// Offset of the record.
     pub(super) offset: i64,
-    /// The position of its first log entry.
+    /// Position of the record's first log entry.
     pub(super) first: Position,
+    /// Checksum of the record's content.
     pub(super) checksum: u32,
 }
 
@@ -30,13 +31,13 @@ impl Landmark {
 }
 
 impl KafkaLog {
-    /// The last record that was read, if any was.
+    /// Returns the last record that was read, if any was.
     #[must_use]
     pub fn landmark(&self) -> Option<&Landmark> {
         self.last.as_ref()
     }
 
-    /// Goes on from a record that was read before, maybe by another process.
+    /// Continues with the record at a landmark, which this or another process has read before.
     ///
     /// # Errors
     /// Returns an error if the topic cannot be read, or has another record there.
@@ -57,11 +58,12 @@ impl KafkaLog {
         )))
     }
 
-    /// Entries that were read before are not in the topic any more.
+    /// Returns the error of a topic that lacks entries up to position `known`, which were read before.
     pub(crate) fn lost(&self, known: Position) -> LogError {
         self.unread(format!("it ends before log entry {known}, which was read before"))
     }
 
+    /// Returns the error of a topic that cannot be read.
     fn unread(&self, why: String) -> LogError {
         LogError::Remote { doing: "read", log: self.name(), why }
     }

@@ -1,11 +1,11 @@
-//! As much of Kafka's protocol as one log needs: six requests, each in the oldest version that
-//! Kafka 4 still takes, and the format of records.
+//! The part of Kafka's protocol that the log needs: five requests, each in the oldest version that
+//! Kafka 4 still accepts, and the format of records.
 //!
 //! A message is its length and a body. A request's body begins with its kind, its version, an id
-//! that the answer begins with, and the client's name. Numbers have their most significant byte
-//! first; a text has its length in two bytes before it, an array its number of elements in four.
+//! with which the reply begins too, and the client's name. Numbers have their most significant byte
+//! first. A text is preceded by its length in two bytes, an array by its number of elements in four.
 //!
-//! Written down here instead of taken from a client library: those that are kept well bring a
+//! It is implemented here because the maintained client libraries bring a
 //! runtime and authentication with their own second versions of a dozen libraries, or every message
 //! that Kafka has.
 
@@ -13,29 +13,36 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-/// An answer that is longer is none.
+/// Maximum size of a reply, in bytes.
 const ANSWER_BYTES_MAX: usize = 100 * 1024 * 1024;
+/// The client's name in requests.
 const CLIENT: &str = "imago";
 
-/// A kind of request, with the version in which it is sent.
+/// A kind of request, and the version in which it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Api(i16, i16);
 
+/// Appends records to a partition.
 pub(super) const PRODUCE: Api = Api(0, 3);
+/// Reads records of a partition.
 pub(super) const FETCH: Api = Api(1, 4);
+/// Returns the brokers and a topic's leader.
 pub(super) const METADATA: Api = Api(3, 4);
+/// Creates a topic.
 pub(super) const CREATE_TOPICS: Api = Api(19, 2);
+/// Returns the settings of a topic.
 pub(super) const DESCRIBE_CONFIGS: Api = Api(32, 1);
 
-/// A connection to a broker, on which one request is answered after another.
+/// A connection to a broker, with one request at a time.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
+    /// Number of the last request.
     id: i32,
 }
 
 impl Connection {
-    /// Connects to `host:port`; a peer that is silent for so long is given up.
+    /// Connects to `host:port`. Each later read and write fails if the broker is silent for the given time.
     pub(super) fn open(address: &str, silence: Duration) -> io::Result<Self> {
         let mut last = invalid("its name has no address");
         for address in address.to_socket_addrs()? {
@@ -52,7 +59,7 @@ impl Connection {
         Err(last)
     }
 
-    /// Sends a request and returns the answer to it. After a failure, the connection is of no use.
+    /// Sends a request and returns the reply. After a failure, the connection must not be used any more.
     pub(super) fn ask(&mut self, api: Api, body: &Writer) -> io::Result<Reader> {
         self.id = self.id.wrapping_add(1);
         let mut head = Writer::default();
@@ -80,12 +87,12 @@ impl Connection {
     }
 }
 
-/// A peer's message that cannot be parsed.
+/// Returns the error of a broker's message that cannot be parsed.
 pub(super) fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A body that is put together.
+/// A buffer for the body of a request.
 #[derive(Debug, Default)]
 pub(super) struct Writer(Vec<u8>);
 
@@ -111,23 +118,24 @@ impl Writer {
         self
     }
 
-    /// Of a topic, a setting: these have a few dozen characters at most.
+    /// Appends a text with its length: the name of a topic or a setting, which are short.
     pub(super) fn text(&mut self, value: &str) -> &mut Self {
         let length = i16::try_from(value.len()).expect("names are short");
         self.i16(length).bytes(value.as_bytes())
     }
 
+    /// Appends an absent text.
     pub(super) fn no_text(&mut self) -> &mut Self {
         self.i16(-1)
     }
 
-    /// A length, or how many elements follow.
+    /// Appends a length, or the number of elements that follow.
     pub(super) fn count(&mut self, count: usize) -> io::Result<&mut Self> {
         let count = i32::try_from(count).map_err(|_| invalid("more than a message holds"))?;
         Ok(self.i32(count))
     }
 
-    /// A number as records have it: small ones of either sign in few bytes.
+    /// Appends a number in the encoding of records: the smaller its absolute value, the fewer bytes.
     fn varint(&mut self, value: i64) -> &mut Self {
         let mut rest = ((value << 1) ^ (value >> 63)).cast_unsigned();
         while rest >= 0x80 {
@@ -139,7 +147,7 @@ impl Writer {
     }
 }
 
-/// An answer that is taken apart.
+/// The content of a reply, and the offset up to which it was parsed.
 #[derive(Debug)]
 pub(super) struct Reader {
     content: Vec<u8>,
@@ -173,26 +181,30 @@ impl Reader {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A length or a number of elements; none is 0.
+    /// Reads a length or a number of elements; an absent array counts as 0.
     pub(super) fn count(&mut self) -> io::Result<usize> {
         Ok(usize::try_from(self.i32()?).unwrap_or(0))
     }
 
+    /// Reads a text; an absent one is returned as empty.
     pub(super) fn text(&mut self) -> io::Result<String> {
         let length = usize::try_from(self.i16()?).unwrap_or(0);
         String::from_utf8(self.take(length)?).map_err(|_| invalid("a text that is none"))
     }
 
+    /// Reads a number of bytes.
     pub(super) fn take(&mut self, length: usize) -> io::Result<Vec<u8>> {
         let found = self.content.get(self.at..self.at.saturating_add(length)).map(<[u8]>::to_vec);
         self.at = self.at.saturating_add(length);
         found.ok_or_else(|| invalid("it ends too early"))
     }
 
+    /// Returns the number of bytes that are not read yet.
     pub(super) fn left(&self) -> usize {
         self.content.len().saturating_sub(self.at)
     }
 
+    /// Reads a number in the encoding of records.
     fn varint(&mut self) -> io::Result<i64> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -206,13 +218,14 @@ impl Reader {
     }
 }
 
-/// Of a batch: what its bytes before the checksum are, and those after it up to its records.
+/// Version of the format of batches.
 const BATCH_VERSION: i8 = 2;
-/// Its attributes' bits that say how it is compressed, and that it is Kafka's own mark.
+/// Bits of a batch's attributes that name its compression.
 const COMPRESSED: i16 = 0b111;
+/// Bit of a batch's attributes that marks a control batch of Kafka.
 const CONTROL: i16 = 1 << 5;
 
-/// One record with this value, as a batch.
+/// Returns a batch with one record, which has this value.
 pub(super) fn batch(value: &[u8]) -> io::Result<Writer> {
     let mut record = Writer::default();
     let length = i64::try_from(value.len()).map_err(|_| invalid("more than a record holds"))?;
@@ -222,20 +235,20 @@ pub(super) fn batch(value: &[u8]) -> io::Result<Writer> {
     let mut checked = Writer::default();
     // Attributes, the last offset within the batch, its first and last time.
     checked.i16(0).i32(0).i64(0).i64(0);
-    // No producer that is known by an id, an epoch and a sequence; one record.
+    // No producer with an id, an epoch and a sequence; one record.
     checked.i64(-1).i16(-1).i32(-1).i32(1);
     checked.varint(record.0.len() as i64).bytes(&record.0);
 
     let mut batch = Writer::default();
-    // Its offset, which the broker decides; then, counted in its length: the leader's epoch (its
-    // too), the version, the checksum.
+    // The batch's offset, which the broker sets; then, counted in its length: the leader's epoch (set by
+    // the broker too), the version, the checksum.
     batch.i64(0).count(4 + 1 + 4 + checked.0.len())?.i32(-1).i8(BATCH_VERSION);
     batch.bytes(&crc32c::crc32c(&checked.0).to_be_bytes()).bytes(&checked.0);
     Ok(batch)
 }
 
 impl Writer {
-    /// Bytes with their length before them.
+    /// Appends bytes with their length before them.
     pub(super) fn sized(&mut self, value: &Writer) -> io::Result<&mut Self> {
         Ok(self.count(value.0.len())?.bytes(&value.0))
     }
@@ -244,13 +257,13 @@ impl Writer {
 /// A batch as it was read.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The offset behind its last record.
+    /// The offset after the batch's last record.
     pub(super) next: i64,
-    /// Its records' offsets and values; none where it is a mark of Kafka's own.
+    /// The offset and the value of each record; empty for a control batch of Kafka.
     pub(super) records: Vec<(i64, Vec<u8>)>,
 }
 
-/// The next batch of what was fetched; none where only a part of it came, or nothing is left.
+/// Reads the next batch of a fetch, or returns `None` if only a part of it was fetched, or nothing is left.
 pub(super) fn read_batch(fetched: &mut Reader) -> io::Result<Option<Batch>> {
     const HEAD: usize = 8 + 4;
     if fetched.left() < HEAD {
@@ -284,6 +297,7 @@ pub(super) fn read_batch(fetched: &mut Reader) -> io::Result<Option<Batch>> {
     Ok(Some(Batch { next, records: records.collect::<io::Result<_>>()? }))
 }
 
+/// Reads a record of a batch whose first offset is `first`, and returns its offset and value.
 fn read_record(batch: &mut Reader, first: i64) -> io::Result<(i64, Vec<u8>)> {
     let length = batch.varint()?;
     let length = usize::try_from(length).map_err(|_| invalid("a record of no length"))?;

@@ -1,20 +1,25 @@
-//! The settings that a topic needs for a log: nothing of it is deleted, and every group fits.
+//! The settings that a topic needs for a log: no records are deleted, and every group fits.
 //!
-//! A topic that is made has them. An existing topic may be set to forget after a week: that is an
-//! error before anything is written, not when it is missed.
+//! A created topic has them. An existing topic may be set to delete records after a week: that is an
+//! error at the start, before entries are written, not when entries are missing.
 
 use super::fault::TOPIC_EXISTS;
 use super::protocol::{CREATE_TOPICS, DESCRIBE_CONFIGS, Reader};
 use super::{Fault, KafkaLog, RECORD_BYTES_MAX, Result, Writer, check, millis};
 
-/// A record's own bytes besides the group.
+/// Allowance for a record's own bytes besides the group.
 const RECORD_EXTRA: usize = 1024;
+/// Setting: whether old records are deleted or compacted.
 const CLEANUP: &str = "cleanup.policy";
+/// Setting: maximum age of records in ms; -1 for no limit.
 const AGE: &str = "retention.ms";
+/// Setting: maximum size of a partition in bytes; -1 for no limit.
 const SIZE: &str = "retention.bytes";
+/// Setting: maximum size of a batch of records, in bytes.
 const RECORD: &str = "max.message.bytes";
 
 impl KafkaLog {
+    /// Creates the topic if it does not exist.
     pub(super) fn make_topic(&mut self) -> Result<()> {
         let in_step = self.spec.replicas / 2 + 1;
         let settings = [
@@ -28,13 +33,13 @@ impl KafkaLog {
             ("unclean.leader.election.enable", "false".to_owned()),
         ];
         let mut body = Writer::default();
-        // One topic; one partition, with so many replicas, wherever the brokers like.
+        // One topic; one partition, with this number of replicas, on brokers that Kafka chooses.
         body.i32(1).text(&self.spec.topic).i32(1).i16(self.spec.replicas).i32(0);
         body.i32(settings.len() as i32);
         for (name, value) in &settings {
             body.text(name).text(value);
         }
-        // Within this time, and not only as a rehearsal.
+        // The time limit; and the request is not only validated.
         body.i32(millis(self.spec.work())).i8(0);
         self.retry("make", |log| {
             let mut connection = log.any_broker()?;
@@ -52,14 +57,14 @@ impl KafkaLog {
         })
     }
 
-    /// Returns an error unless the topic keeps everything, and takes every group.
+    /// Returns an error unless the topic retains all records, and accepts every group.
     pub(super) fn check_topic(&mut self) -> Result<()> {
         const TOPIC: i8 = 2;
         let asked = [CLEANUP, AGE, SIZE, RECORD];
         let mut body = Writer::default();
         body.i32(1).i8(TOPIC).text(&self.spec.topic).i32(asked.len() as i32);
         asked.iter().for_each(|name| _ = body.text(name));
-        // Not where each comes from.
+        // Without the sources of the settings.
         body.i8(0);
         self.retry("use", |log| {
             let mut answer = log.any_broker()?.ask(DESCRIBE_CONFIGS, &body)?;
@@ -76,6 +81,7 @@ impl KafkaLog {
     }
 }
 
+/// Reads one setting, and returns an error if its value does not suit a log.
 fn check_setting(answer: &mut Reader) -> std::result::Result<(), Fault> {
     let (name, value) = (answer.text()?, answer.text()?);
     let (_is_fixed, _source, _is_secret) = (answer.i8()?, answer.i8()?, answer.i8()?);

@@ -1,7 +1,7 @@
 //! Tests on a real broker: a topic that is no log is refused. (`tests/kafka.rs` tests the use of a
 //! log.)
 
-use imago_testbed::{Single, SingleSpec, find_kafka};
+use imago_testbed::{Single, SingleSpec, find_kafka, require};
 
 use super::protocol::CREATE_TOPICS;
 use super::*;
@@ -18,10 +18,7 @@ fn refused(log: &mut KafkaLog) -> String {
 
 #[tokio::test]
 async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
-    if let Err(missing) = find_kafka() {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(_) = require(find_kafka()) else { return };
     let kafka = Single::start(SingleSpec::kafka("refused")).await.unwrap();
 
     let mut foreign = KafkaLog::open(spec(&kafka, "foreign")).unwrap();

@@ -1,23 +1,25 @@
-//! The state of a log in Kafka, for threads that wait for it, while another thread is busy with it.
+//! The state of a log in Kafka, for other threads to read while the log is in use by its thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// See the module's documentation.
+/// The state of a log in Kafka; see the module's documentation.
 #[derive(Debug, Default)]
 pub struct Watch {
+    /// The last failure of the operation under way.
     trouble: Mutex<Option<String>>,
+    /// True if the user of the log is to end.
     is_ending: AtomicBool,
 }
 
 impl Watch {
-    /// The reason why nothing goes on at the moment, if so: it is tried again.
+    /// Returns why the operation under way fails at the moment, or `None`; it is repeated.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.lock().clone()
     }
 
-    /// From here on nothing is tried again: the user of the log is to end.
+    /// Stops further attempts: the user of the log is to end.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
@@ -28,6 +30,7 @@ impl Watch {
         self.is_ending.load(Ordering::Relaxed)
     }
 
+    /// Sets or clears the last failure.
     pub(super) fn set(&self, trouble: Option<String>) {
         *self.lock() = trouble;
     }

@@ -1,5 +1,5 @@
-//! Operations of logs and checkpoints on folders: a folder is made, held by one process at a time, and its
-//! files are made durable, names too.
+//! Operations of logs and checkpoints on folders: making a folder, locking it for one process at a time, and making
+//! files and their names durable.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -10,28 +10,29 @@ use rustix::io::Errno;
 
 use super::{LogError, Result};
 
+/// Returns a function that converts an error of the operating system, with the operation and the path.
 pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     move |source| LogError::Io { doing, path: path.to_owned(), source }
 }
 
-/// A folder that other processes are kept out of.
+/// The lock of a folder, which keeps other processes out.
 ///
-/// It is given up by saying so. To close the file would do only where no other process has it open too, and a
-/// process that this one is just starting has all its files until it becomes another program.
+/// It is released explicitly. Closing the file would do so only if no other process has the file open too, and a
+/// process that this one is just starting has all its files open until it executes another program.
 #[derive(Debug)]
 pub(crate) struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // If it fails, closing the file is next.
+        // If that fails, the file is closed next.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// Makes a folder if there is none, and keeps other processes out of it.
+/// Makes a folder if it does not exist, and locks it.
 ///
 /// # Errors
-/// Returns an error if it cannot be used, or if another process has it.
+/// Returns an error if the folder cannot be used, or another process has locked it.
 pub(crate) fn lock_folder(folder: &Path) -> Result<FolderLock> {
     make_folder(folder)?;
     let path = folder.join("lock");
@@ -44,7 +45,7 @@ pub(crate) fn lock_folder(folder: &Path) -> Result<FolderLock> {
     }
 }
 
-/// Makes a folder, and the folders above it know it.
+/// Makes a folder and its missing parents, and makes their names durable.
 fn make_folder(folder: &Path) -> Result<()> {
     let missing: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
     fs::create_dir_all(folder).map_err(failed("make", folder))?;
@@ -57,8 +58,8 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes durable what a file has, and returns how much that is. After a failure to do so once, the
-/// system may take what it could not write for written; so it is written anew.
+/// Makes the content of a file durable, and returns its size in bytes. After a failed sync, the operating
+/// system may consider unwritten content written; so the content is written again.
 pub(super) fn make_durable(path: &Path) -> Result<u64> {
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
     let mut file = file.map_err(failed("open", path))?;
@@ -72,6 +73,7 @@ pub(super) fn make_durable(path: &Path) -> Result<u64> {
     Ok(content.len() as u64)
 }
 
+/// Makes the names of a folder's files durable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(failed("sync", folder))

@@ -1,37 +1,40 @@
-//! A group of log entries as bytes: how it is written, and how one that is whole is told from one that is not.
+//! The format of a group of log entries: encoding, decoding, and telling complete groups from others.
 
 use super::mark::Mark;
 use super::{LogError, Result};
 use crate::record::{LogEntry, Position};
 
-/// Begins a group that is alone where it is. The last byte is the format's version.
+/// The mark of a group that is stored alone, without a file's mark. The last byte is the format's version.
 pub(super) const ALONE: Mark = *b"imagolg1";
-/// Mark, length of the log entries, checksum, first position, how many log entries, durable position.
+/// Size of a header in bytes: mark, length of the entries, checksum, first position, number of entries, durable
+/// position.
 pub(super) const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
-/// The log entries of a group, in bytes; a longer one is no group of ours.
+/// Maximum size of a group's entries, in bytes.
 pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// A group as it was read.
+/// A decoded group.
 pub(super) struct Group {
+    /// Position of the first entry.
     pub first: Position,
+    /// The entries.
     pub entries: Vec<LogEntry>,
-    /// The end of the group in its file, in bytes.
+    /// Size of the group in bytes, header included.
     pub end: usize,
 }
 
 /// The reason why bytes are not a group.
 pub(super) enum Unread {
-    /// As a machine leaves it that stops while it writes.
+    /// The bytes may have been left by a machine that stopped while it wrote.
     Torn(&'static str),
-    /// It was written like this.
+    /// The bytes were written completely, but are not the expected group.
     Wrong(&'static str),
 }
 
-/// True if a later group says that the position was durable when it was written.
+/// True if a later group in `rest` records that the position was durable when that group was written.
 pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
     memchr::memmem::find_iter(rest, &mark).any(|at| {
         let later = &rest[at..];
-        // Its own position is what its header says; only the checksum is believed.
+        // The later group's position is read from its header; the checksum proves that it is one.
         let first = position_at(later, 16);
         let durable = position_at(later, 28);
         let is_whole =
@@ -40,14 +43,23 @@ pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
     })
 }
 
+/// Returns the position at an offset of a group's header.
 fn position_at(group: &[u8], at: usize) -> Option<Position> {
     header_field(group, at).map(|field| Position(u64::from_le_bytes(field)))
 }
 
+/// Returns the bytes at an offset of a group's header.
 fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
     group.get(at..at + N)?.try_into().ok()
 }
 
+/// Returns the size in bytes and the number of a group's entries, according to its header.
+pub(super) fn extent(header: &[u8]) -> (usize, u32) {
+    let field = |at| header_field(header, at).map_or(0, u32::from_le_bytes);
+    (field(8) as usize, field(24))
+}
+
+/// Encodes entries as a group. `durable` is the position up to which the log is durable now.
 pub(super) fn encode(
     first: Position,
     durable: Position,
@@ -73,7 +85,7 @@ pub(super) fn encode(
     Ok(group)
 }
 
-/// Of everything but itself.
+/// Returns the checksum of a group, of all bytes except those of the checksum itself.
 pub(super) fn checksum(group: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&group[..12]);
@@ -81,6 +93,7 @@ pub(super) fn checksum(group: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// Decodes the group at the beginning of `from`, which must have the given mark and first position.
 pub(super) fn decode(
     from: &[u8],
     expected: Position,
@@ -103,7 +116,7 @@ pub(super) fn decode(
     if checksum(group) != stored {
         return Err(Torn("a group's checksum is wrong"));
     }
-    // From here on it is a group that was written, and replied to.
+    // From here on the bytes are a group that was written, and acknowledged.
     let first = position_at(from, 16).unwrap_or_default();
     if first != expected {
         return Err(Wrong("a group is out of its order"));

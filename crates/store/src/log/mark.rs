@@ -1,7 +1,6 @@
-//! The beginning of a file of the log: a random *mark*, drawn for each file, that each of its groups begins
-//! with.
+//! The beginning of a file of the log: a random *mark* for each file, with which each of its groups begins.
 //!
-//! Clients' values are in the file too, as they were sent. Behind an incomplete group the reader searches for
+//! The file also contains clients' values, byte for byte. After an incomplete group the reader searches for
 //! later groups that prove its durability. Without the mark a client could store the bytes of such a group as
 //! a value, and a log that was only torn would look damaged. Clients do not know the mark.
 
@@ -13,20 +12,21 @@ use std::path::Path;
 use super::folder::make_durable;
 use super::{Result, failed};
 
-/// The beginning of a group.
+/// The first bytes of each group of a file.
 pub(super) type Mark = [u8; 8];
 
-/// The last byte is the format's version.
+/// The first bytes of a file. The last byte is the format's version.
 const MAGIC: [u8; 8] = *b"imagolg2";
-/// Magic, mark, checksum of both.
+/// Size of a file's beginning in bytes: magic, mark, and the checksum of both.
 pub(super) const LENGTH: usize = 8 + 8 + 4;
 
-/// A file's beginning, with a mark that no other process knows.
+/// Returns a random mark, and a file's beginning with it.
 fn drawn() -> (Mark, [u8; LENGTH]) {
     let mark = RandomState::new().build_hasher().finish().to_le_bytes();
     (mark, beginning(mark))
 }
 
+/// Returns the beginning of a file with this mark.
 fn beginning(mark: Mark) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -36,11 +36,11 @@ fn beginning(mark: Mark) -> [u8; LENGTH] {
     bytes
 }
 
-/// A file's mark; none where the machine stopped before it was written. It is durable before anything is
-/// written behind it.
+/// Returns a file's mark, or `None` if the machine stopped before the beginning was written. The beginning is durable
+/// before groups are written after it.
 ///
 /// # Errors
-/// The fault.
+/// Returns the fault of the file's beginning.
 pub(super) fn of(content: &[u8]) -> std::result::Result<Option<Mark>, &'static str> {
     let Some(bytes) = content.first_chunk::<LENGTH>() else { return Ok(None) };
     let mark = [8, 9, 10, 11, 12, 13, 14, 15].map(|at| bytes[at]);
@@ -55,7 +55,7 @@ pub(super) fn of(content: &[u8]) -> std::result::Result<Option<Mark>, &'static s
     })
 }
 
-/// Makes a file of the log, of which only the beginning is there, and durable.
+/// Makes a new file of the log, which contains only its beginning, and makes that durable.
 pub(super) fn make(path: &Path) -> Result<(File, Mark)> {
     let file = OpenOptions::new().create_new(true).append(true).open(path);
     let mut file = file.map_err(failed("make", path))?;
@@ -65,7 +65,7 @@ pub(super) fn make(path: &Path) -> Result<(File, Mark)> {
     Ok((file, mark))
 }
 
-/// Makes durable what a file has, with a beginning if there is none, and returns how much that is.
+/// Makes a file's content durable, with a beginning if there is none. Returns its size in bytes, and its mark.
 pub(super) fn make_file_durable(path: &Path) -> Result<(u64, Mark)> {
     let content = match std::fs::read(path) {
         Ok(content) => content,

@@ -1,8 +1,8 @@
 //! The interface of a redo log, in files or in Kafka.
 //!
 //! A log is an order of log entries, and *reading* establishes the position of an entry. A log that is
-//! written by several processes over a network cannot promise its writers more: a reply may be lost while the
-//! entries are not, and a writer that then repeats them writes them twice. That is harmless, because a log
+//! written by several processes over a network cannot promise its writers more: a reply may be lost although the
+//! entries are written, and a writer that then repeats them writes them twice. That is harmless, because a log
 //! entry names its author's site, epoch and number, and the second one is void
 //! ([`crate::design::Verdict::Void`]).
 //!
@@ -15,22 +15,22 @@ use super::group::ALONE;
 use super::group::{Unread, decode};
 use super::{Log, LogEntry, LogError, Position, Result, encode, failed, read_segment, segments};
 
-/// One order of log entries. A log that many write has one value for each thread that uses it.
+/// An ordered log of entries. If several threads use a log, each has its own value of this type.
 pub trait RedoLog: Send {
-    /// Writes log entries behind all others, as one group: without an error, they are in the log and stay
+    /// Appends log entries as one group: without an error, they are in the log and stay
     /// there. Returns the position of the first if the log knows it before it is read.
     ///
     /// # Errors
     /// Returns an error if it is unknown whether they are in the log. Their author must write nothing else
-    /// before reading has shown it: log entries behind a gap in their author's numbers are void.
+    /// before reading has shown it: log entries after a gap in their author's numbers are void.
     fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>>;
 
-    /// Hands over log entries from a position on, in their order, as many as are at hand, and returns the
-    /// position behind the last. Where there are none yet and others may write some, it waits for
-    /// them, at most so long, or shorter if the log has its own bound.
+    /// Passes available log entries from position `from` on to `see`, in order, and returns the
+    /// position after the last. If there are none yet and other processes may write some, it waits for
+    /// them, at most for `wait`, or for less if the log has a bound of its own.
     ///
     /// # Errors
-    /// Returns an error if the log cannot be read; the entries handed over before are right all the same.
+    /// Returns an error if the log cannot be read; the entries passed before are valid all the same.
     fn deliver(
         &mut self,
         from: Position,
@@ -44,7 +44,7 @@ impl RedoLog for Log {
         Log::append(self, entries).map(Some)
     }
 
-    /// Of one file at most. No other process writes this log, so there is nothing to wait for.
+    /// Passes entries of one file at most. No other process writes this log, so there is nothing to wait for.
     fn deliver(
         &mut self,
         from: Position,
@@ -71,15 +71,15 @@ impl RedoLog for Log {
     }
 }
 
-/// Log entries as a group of a log whose readers count: they give it its position, and it says none.
+/// Encodes log entries as a group of a log in which readers count positions: the group contains none.
 pub(crate) fn group(entries: &[LogEntry]) -> Result<Vec<u8>> {
     encode(Position::START, Position::START, entries, ALONE)
 }
 
-/// The log entries of such a group.
+/// Decodes the log entries of such a group.
 ///
 /// # Errors
-/// The fault.
+/// Returns the fault of the group.
 pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'static str> {
     match decode(group, Position::START, ALONE) {
         Ok(read) if read.end == group.len() => Ok(read.entries),
@@ -88,7 +88,7 @@ pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'stat
     }
 }
 
-/// The checksum in such a group's header.
+/// Returns the checksum in the header of such a group.
 pub(crate) fn checksum(group: &[u8]) -> u32 {
     group.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
 }

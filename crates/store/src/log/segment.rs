@@ -1,20 +1,20 @@
-//! Reading one file of a log, and the end of the file.
+//! Reading of one file of a log, and the detection of its end.
 
 use std::path::{Path, PathBuf};
 
 use super::group::{Unread, decode, was_durable};
 use super::{LogEntry, LogError, Position, Result, mark};
 
-/// The end of a log that was no whole group, and was cut off when the log was opened: the machine or the
-/// process stopped while it was written, before any client was told that it is durable; or the disk damaged the
-/// last group since, which cannot be told from that.
+/// The end of a log that was no complete group, and was cut off when the log was opened. Either the machine or the
+/// process stopped while the group was written, before any client was told that it is durable; or the disk has
+/// damaged the last group since, which cannot be told from the first case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutTail {
-    /// The segment.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Position of the cut, in bytes.
+    /// Offset of the cut in the file, in bytes.
     pub at: u64,
-    /// Bytes behind the cut.
+    /// Number of bytes that were cut off.
     pub bytes: u64,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Display for CutTail {
     }
 }
 
-/// Reads a file's groups, and returns how much of it is whole.
+/// Passes the entries of a file to `see`, and returns the size of the file's complete groups in bytes.
 pub(super) fn read_segment(
     path: &Path,
     content: &[u8],
@@ -41,7 +41,7 @@ pub(super) fn read_segment(
         |at: usize, what| LogError::Damaged { path: path.to_owned(), at: at as u64, what };
     let mark = match mark::of(content) {
         Ok(Some(mark)) => mark,
-        // Nothing is written behind one that is not there.
+        // A file without a beginning has no groups.
         Ok(None) if is_last => return Ok(0),
         Ok(None) => return Err(damaged(0, "it is cut off")),
         Err(what) => return Err(damaged(0, what)),

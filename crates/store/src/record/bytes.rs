@@ -1,4 +1,4 @@
-//! Keys and values as byte strings, not as sequences of numbers.
+//! Serialization of keys and values as byte strings, not as sequences of numbers.
 
 use std::fmt;
 
@@ -7,9 +7,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::key::{Key, Value as Stored};
 
-/// A value.
+/// A value that is serialized as a byte string.
 pub(crate) struct Bytes(pub(crate) Stored);
 
+/// The deserializer of a byte string.
 struct Whole;
 
 impl<'de> Visitor<'de> for Whole {
@@ -56,7 +57,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// One value.
+/// Serialization of one value.
 pub(crate) mod value {
     use super::{Bytes, Deserialize, Deserializer, Serialize, Serializer, Stored};
 
@@ -69,7 +70,7 @@ pub(crate) mod value {
     }
 }
 
-/// Keys with values.
+/// Serialization of keys with values.
 pub(crate) mod pairs {
     use super::{Bytes, Deserialize, Deserializer, Key, Serializer, Stored};
 

@@ -1,48 +1,50 @@
-//! The effect of a commit on a row: a value, nothing, or the row's value with another middle.
+//! The effect of a commit on a row: a new value, a deletion, or a change of the middle of the value.
 //!
-//! A value of which a small part changed (APPEND, a script, a procedure) is logged as that part: a byte
-//! behind ten megabytes takes some dozen bytes of log. The part is found by comparing the new value
-//! with the old one, however it was made. In the memory of the process that committed it the whole new
-//! value goes along, which the sites there share.
+//! If only a small part of a value changes (APPEND, a script, a procedure), the log contains that part: a byte
+//! appended to ten megabytes takes some dozen bytes of log. The part is found by comparing the new value
+//! with the old one, however the change was made. In the process that committed the change, the update also has the
+//! whole new value, which the sites there share.
 //!
 //! Invariant: a part is applied to the value that it was compared with. A partition's writes have one
-//! order, and each row the version of its last write: it is checked.
+//! order, and each row has the version of its last write, which is checked.
 
 use serde::{Deserialize, Serialize};
 
 use super::Row;
 use crate::key::Value;
 
-/// Bytes of a value that is always logged as a whole, and what a part takes besides itself.
+/// Maximum size in bytes of a value that is always logged as a whole.
 const WHOLE_BYTES_MAX: usize = if cfg!(test) { 4 } else { 4 * 1024 };
+/// Size of a part in the log besides its bytes, as an estimate in bytes.
 const PART_BYTES: usize = if cfg!(test) { 0 } else { 64 };
-/// Bytes that are compared at once.
+/// Number of bytes that are compared at once.
 const BLOCK_BYTES: usize = 256;
 
-/// See the module's documentation. In the log, the first two are the forms of an `Option`, as which they
-/// were written before there were parts.
+/// The update of a row. In the log, the first two variants have the format of an `Option`, because they
+/// were written as one before there were parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Update {
-    /// The row is deleted.
+    /// Deletes the row.
     Delete,
-    /// This is its value.
+    /// Sets the row's value.
     Put(#[serde(with = "super::value")] Value),
-    /// This is what changed of its value.
+    /// Changes a part of the row's value.
     Part(Part),
 }
 
-/// The middle of a value is another one.
+/// The replacement of the middle of a value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
-    /// The version of the row that has the old value.
+    /// The version of the row with the old value.
     base: u64,
-    /// Bytes that stay, at its start and at its end.
+    /// Number of unchanged bytes at the start of the value.
     start: u64,
+    /// Number of unchanged bytes at the end of the value.
     end: u64,
-    /// The bytes that are between them now.
+    /// The new bytes between them.
     #[serde(with = "super::value")]
     middle: Value,
-    /// The new value, where it was committed in this process.
+    /// The whole new value, if it was committed in this process.
     #[serde(skip)]
     whole: Option<Value>,
 }
@@ -57,7 +59,7 @@ impl PartialEq for Part {
 impl Eq for Part {}
 
 impl Update {
-    /// The update from an old value, or none, to a new one, or none. A short new value is not compared.
+    /// Returns the update from an old value to a new one, `None` for no row. Short new values are not compared.
     #[must_use]
     pub fn between<'r>(old: impl FnOnce() -> Option<&'r Row>, new: Option<Value>) -> Self {
         let Some(new) = new else { return Self::Delete };
@@ -71,10 +73,10 @@ impl Update {
         }
     }
 
-    /// The row's new value; none if it is deleted.
+    /// Returns the row's new value, or `None` if the row is deleted.
     ///
     /// # Panics
-    /// If the row is not the one that it was made for.
+    /// Panics if a part is applied to another row version than the one it was made for.
     #[must_use]
     pub fn value(&self, old: Option<&Row>) -> Option<Value> {
         match self {
@@ -88,13 +90,13 @@ impl Update {
         }
     }
 
-    /// True if it needs the row's old value.
+    /// True if the update needs the row's old value.
     #[must_use]
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Part(_))
     }
 
-    /// No fewer bytes than it has in the log.
+    /// Returns an upper bound of the update's size in the log, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         1 + match self {
@@ -106,7 +108,7 @@ impl Update {
 }
 
 impl Part {
-    /// The changed part, if it is small.
+    /// Returns the changed part, or `None` if it is not small enough to be logged as such.
     fn between(old: &Row, new: &Value) -> Option<Self> {
         let (from, to) = (&*old.value, &**new);
         let start = common_start(from, to);
@@ -121,13 +123,14 @@ impl Part {
         })
     }
 
+    /// Returns the new value, given the old one.
     fn applied_to(&self, old: &[u8]) -> Value {
         let (start, end) = (self.start as usize, self.end as usize);
         [&old[..start], &self.middle, &old[old.len() - end..]].concat().into()
     }
 }
 
-/// Bytes that two values have in common at their start.
+/// Returns the number of bytes that two values have in common at their start.
 fn common_start(one: &[u8], other: &[u8]) -> usize {
     let blocks = one.chunks_exact(BLOCK_BYTES).zip(other.chunks_exact(BLOCK_BYTES));
     let at = blocks.take_while(|(one, other)| one == other).count() * BLOCK_BYTES;
@@ -135,7 +138,7 @@ fn common_start(one: &[u8], other: &[u8]) -> usize {
     at + rest.take_while(|(one, other)| one == other).count()
 }
 
-/// The same at their end.
+/// Returns the number of bytes that two values have in common at their end.
 fn common_end(one: &[u8], other: &[u8]) -> usize {
     let blocks = one.rchunks_exact(BLOCK_BYTES).zip(other.rchunks_exact(BLOCK_BYTES));
     let before = blocks.take_while(|(one, other)| one == other).count() * BLOCK_BYTES;

@@ -1,7 +1,7 @@
-//! The answer of a command, and its form in either version of the protocol.
+//! The answer of a command, and its encoding in both versions of the protocol.
 //!
-//! Commands answer in values, not in bytes: what a script gets, and what lies inside the answer to
-//! EXEC, is the same as what a client is sent.
+//! Commands answer with values instead of bytes: a script gets the same value that a client is sent, and EXEC
+//! nests the values in an array.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,8 @@ use super::number::decimal;
 use crate::key::Value;
 use crate::reply::Reply;
 
-/// Memory that is reserved for an answer before it is written; a long value in it needs none.
+/// Maximum memory that is reserved before an answer is encoded, in bytes; a long value is shared and needs
+/// none.
 const RESERVED_BYTES_MAX: usize = 16 * 1024;
 
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -33,25 +34,25 @@ impl Protocol {
     }
 }
 
-/// See the module's documentation.
+/// An answer: see the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     Status(Cow<'static, str>),
-    /// Its first word is what clients tell it by.
+    /// An error; the first word of its text is a code by which clients distinguish errors.
     Error(Vec<u8>),
     Integer(i64),
-    /// As it is written.
+    /// A number with a fraction, in its decimal form.
     Double(String),
     Boolean(bool),
-    /// On one line.
+    /// An integer of any size, in its decimal form on one line.
     BigNumber(Vec<u8>),
-    /// Three letters that say what it is, and the text.
+    /// A text, with three letters that name its format.
     Verbatim([u8; 3], #[serde(with = "crate::record::value")] Value),
     Bulk(#[serde(with = "crate::record::value")] Value),
-    /// Text for people; version 3 says so.
+    /// Text for people, which version 3 of the protocol marks as such.
     Text(String),
     Nil,
-    /// Nothing where there might have been an array.
+    /// Nil in place of an array.
     NilArray,
     Array(Vec<Answer>),
     Set(Vec<Answer>),
@@ -81,7 +82,7 @@ impl Answer {
         Self::Integer(count as i64)
     }
 
-    /// Its length as written, in bytes: about, and rather too much.
+    /// Returns an upper estimate of the encoded length, in bytes.
     pub fn bytes(&self) -> usize {
         let all = |answers: &[Self]| answers.iter().map(Self::bytes).sum::<usize>();
         32 + match self {
@@ -98,7 +99,7 @@ impl Answer {
         }
     }
 
-    /// The bytes to send.
+    /// Returns the encoded answer.
     pub fn encoded(&self, protocol: Protocol) -> Reply {
         let mut out = Reply::default();
         out.end().reserve(self.bytes().min(RESERVED_BYTES_MAX));
@@ -106,7 +107,7 @@ impl Answer {
         out
     }
 
-    /// Appends what is to be sent.
+    /// Appends the encoded answer.
     pub fn encode(&self, protocol: Protocol, out: &mut Reply) {
         let is_three = protocol == Protocol::Three;
         match self {
@@ -145,7 +146,7 @@ impl Answer {
     }
 }
 
-/// Begins an array whose answers are written behind.
+/// Appends the head of an array; its elements are to be appended after it.
 pub(super) fn array_of(count: usize, out: &mut Reply) {
     head(b'*', count as i64, out.end());
 }
@@ -156,7 +157,7 @@ fn head(kind: u8, value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A text on one line; line ends in it are replaced.
+/// Appends a text on one line; line breaks in it become blanks.
 fn line(kind: u8, text: &[u8], out: &mut Vec<u8>) {
     out.push(kind);
     let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);
@@ -176,7 +177,7 @@ fn all(kind: u8, answers: &[Answer], protocol: Protocol, out: &mut Reply) {
     answers.iter().for_each(|answer| answer.encode(protocol, out));
 }
 
-/// A text for an error: no longer than so, and as C has it, up to a zero.
+/// Cuts a text for an error message to at most `bytes_max` bytes, and, like C, at the first zero byte.
 pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
     let text = &text[..text.len().min(bytes_max)];
     text.split(|byte| *byte == 0).next().unwrap_or(text)

@@ -1,9 +1,9 @@
-//! IMAGO.CALL: a procedure in Rust that the program around the store has under a name, run at the
-//! transaction's site like a script, for what has to be faster than a script.
+//! IMAGO.CALL: runs a procedure in Rust, which the program around the store has registered under a name, at
+//! the transaction's site. It is used like a script, where a script would be too slow.
 //!
-//! As with EVAL, what it touches has to be known before, so the keys that it is called with are binding:
-//! another one ends the transaction. All of them count as written, and for IMAGO.CALL_RO as read only.
-//! Unlike a script, it is taken back as a whole whenever it fails.
+//! As with EVAL, the keys must be known in advance: a call that uses a key which is not among its keys ends
+//! the transaction. All of the keys count as written; for IMAGO.CALL_RO they count as read only. Unlike a
+//! script, a procedure that fails is rolled back as a whole.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,24 +19,24 @@ use super::rows::Rows;
 use crate::key::{Key, Table};
 use crate::transaction::{Abort, View};
 
-/// The longest name, in bytes.
+/// Maximum length of a procedure's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
 type Run = dyn Fn(&mut View<'_>, &[Key], &[Vec<u8>]) -> Result<Vec<u8>, Abort> + Send + Sync;
 
-/// Procedures by their names. Where sites are in processes of their own, each of these needs them.
+/// Registered procedures by their names. Where sites are in separate processes, each process needs them.
 #[derive(Default)]
 pub struct Procedures(BTreeMap<String, Arc<Run>>);
 
 impl Procedures {
-    /// Gives a procedure a name. It is called with the keys and arguments that the client sent, in
-    /// their order, and what it returns is the answer. The text of its [`Abort::Refused`] is the error
-    /// that the client gets, whose first word is by convention one that clients tell it by: `ERR …`.
+    /// Registers a procedure under a name. It is called with the keys and arguments from the client, in their
+    /// order, and returns the answer. The text of its [`Abort::Refused`] is the error that the client gets;
+    /// by convention the first word of the text is an error code: `ERR …`.
     ///
-    /// A site runs one transaction at a time, and nothing bounds how long this one takes.
+    /// A site runs one transaction at a time, and the run time of a procedure is not limited.
     ///
     /// # Panics
-    /// If the name is taken, or longer than 256 bytes.
+    /// Panics if the name is taken, or longer than 256 bytes.
     pub fn register<F>(&mut self, name: &str, run: F)
     where
         F: Fn(&mut View<'_>, &[Key], &[Vec<u8>]) -> Result<Vec<u8>, Abort> + Send + Sync + 'static,
@@ -47,20 +47,20 @@ impl Procedures {
     }
 }
 
-/// A procedure that is to be run.
+/// A call of a procedure.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Call {
     name: String,
-    /// As they were sent.
+    /// The keys in the order in which the client sent them.
     keys: Vec<Key>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
-    /// Those of the process in which it is.
+    /// The procedures of the process that runs the call.
     #[serde(skip)]
     pub procedures: Arc<Procedures>,
 }
 
-/// The parser of a request for a procedure.
+/// The parser of a request that calls a procedure.
 pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Result<Call, Answer>;
 
 pub(super) fn call(
@@ -100,7 +100,7 @@ fn understood(
 }
 
 impl Call {
-    /// Adds the keys that it reads, and those that it may write.
+    /// Adds the declared keys to `reads` or `writes`.
     pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
         let keys = if self.is_read_only { reads } else { writes };
         keys.extend_from_slice(&self.keys);
@@ -113,7 +113,8 @@ impl Call {
             return Ok(Answer::error(text));
         };
         rows.lend(|view| {
-            // A site is more than one procedure; what it wrote is gone with the view.
+            // A panic ends only this transaction, not the site's thread; its writes are dropped with the
+            // view.
             let ran = catch_unwind(AssertUnwindSafe(|| run(view, &self.keys, &self.arguments)));
             let text = || format!("ERR procedure '{}' panicked, and nothing happened", self.name);
             ran.unwrap_or_else(|_| Err(Abort::Refused(text())))

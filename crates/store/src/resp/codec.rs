@@ -1,8 +1,8 @@
-//! Procedures on their way to another process: a byte that says which, and what it is made of.
+//! Encodes procedures for another process: a byte for the kind, and the serialized procedure.
 
 use serde::Serialize;
 
-/// The kind of a procedure.
+/// The kind of a procedure, as the first byte of its encoded form.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Single = 1,

@@ -1,5 +1,5 @@
-//! The commands: one table says what each is called, how many arguments it takes, where its keys are,
-//! and what it does. COMMAND shows it, and requests are checked by it.
+//! The commands. One table contains the name, arity, key positions and effect of each. COMMAND shows the
+//! table, and requests are checked against it.
 
 use super::answer::{Answer, cut};
 use super::operation::Operation;
@@ -15,27 +15,27 @@ mod unsupported;
 
 pub(super) use table::COMMANDS;
 
-/// One command, or one that follows another, as ID follows CLIENT.
+/// A command, or a subcommand such as ID of CLIENT.
 pub(super) struct Command {
-    /// In lower case; that of a following one with the first and a bar in front.
+    /// The name in lower case; of a subcommand after the command's name and a bar, as in `client|id`.
     pub name: &'static str,
-    /// Number of arguments, with the name; at least so many, if it is negative.
+    /// Number of arguments, the name included; if negative, its absolute value is the minimum.
     pub arity: i8,
     pub flags: &'static [&'static str],
     pub keys: Keys,
     pub group: &'static str,
-    /// The version of Redis that had it first; of Imago for its own.
+    /// The first version of Redis with the command; for Imago's own commands, of Imago.
     pub since: &'static str,
     pub summary: &'static str,
     pub handler: Handler,
     pub following: &'static [Command],
 }
 
-/// The positions of the keys among the arguments.
+/// The positions of the keys among the arguments; `first` is 0 if there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     pub first: i8,
-    /// Counted from the end if it is negative.
+    /// Counted from the end if negative.
     pub last: i8,
     pub step: i8,
 }
@@ -43,15 +43,15 @@ pub(super) struct Keys {
 /// The effect of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
-    /// Reads and writes rows of a database.
+    /// Reads and writes rows of one database.
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
-    /// The same by a program.
+    /// Reads and writes rows by a script.
     Script(script::Understand),
-    /// The same by a registered procedure.
+    /// Reads and writes rows by a registered procedure.
     Call(call::Understand),
-    /// Concerns its connection.
+    /// Reads or changes the state of its connection.
     Session(Act),
-    /// Walks over rows in the order of their keys.
+    /// Iterates over rows in key order.
     Scan(scan::Understand),
     Multi,
     Exec,
@@ -62,12 +62,12 @@ pub(super) enum Handler {
     Unwatch,
     Reset,
     Quit,
-    /// Only what follows it does something.
+    /// Does nothing itself; only its subcommands do.
     Nothing,
 }
 
 impl Command {
-    /// The names of the keys in a request that has the right number of arguments.
+    /// Returns the keys of a request that has the right number of arguments.
     pub fn keys<'a>(&self, arguments: &Arguments<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let Keys { first, last, step } = self.keys;
         let last = match usize::try_from(last) {
@@ -78,13 +78,13 @@ impl Command {
         arguments.from(first as usize).take(count).step_by(step.max(1) as usize)
     }
 
-    /// True if the command takes a request with so many arguments.
+    /// Returns true if the command accepts this number of arguments.
     pub fn takes(&self, count: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { count >= least } else { count == least }
     }
 
-    /// The operation of a request that reads and writes rows.
+    /// Returns the operation of a request that reads and writes rows; `None` for other commands.
     pub fn operation(
         &self,
         arguments: &Arguments<'_>,
@@ -110,7 +110,7 @@ impl Command {
     }
 }
 
-/// The command of a name, in letters of either case.
+/// Finds a command by its name, in either case; `None` if there is no such command.
 pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command> {
     let mut lower = [0; 24];
     let lower = lower.get_mut(..name.len())?;
@@ -120,10 +120,10 @@ pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command>
     Some(&among[found])
 }
 
-/// The command of a request, which has as many arguments as that takes; or the error.
+/// Returns the command of a request, after a check of the number of arguments.
 ///
 /// # Errors
-/// Returns the text of the error, without its first word.
+/// Returns the text of the error, without its code.
 pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
     let Some(command) = find(COMMANDS, arguments.at(0)) else {
         return Err(unsupported::reason(arguments).unwrap_or_else(|| unknown(arguments)));
@@ -145,7 +145,7 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
     }
 }
 
-/// The reason why there is no such command, if Redis has it.
+/// Returns the reason why a command of Redis is not supported; `None` if Redis has no such command.
 pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     unsupported::reason(arguments)
 }

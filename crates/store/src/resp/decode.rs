@@ -1,4 +1,4 @@
-//! Procedures as they arrive from another process, ready to be run here.
+//! Decodes procedures that arrive from another process.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::procedure::{Batch, Single, Step, Watch};
 use super::{Settings, scan};
 use crate::transaction::Procedure;
 
-/// The procedure that [`Procedure::encode`] encoded, to be run under these settings; absent if it is
-/// none.
+/// Decodes a procedure from [`Procedure::encode`], to be run with these settings. Returns `None` if the bytes
+/// are not a procedure.
 #[must_use]
 pub fn decode(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedure>> {
     let (kind, bytes) = bytes.split_first()?;

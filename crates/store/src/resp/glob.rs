@@ -1,13 +1,14 @@
-//! Patterns of keys, as MATCH takes them: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a literal character.
+//! Patterns of keys, in the syntax of MATCH: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a literal character.
 //!
-//! Without recursion: if the text behind a star does not fit, the star takes one byte more. Stars before the
-//! last one need not be tried again, because their matches are as good as any. So a match takes at most the
-//! product of the two lengths.
+//! The match is not recursive: if the text after a star does not match, the star takes one byte more. Stars
+//! before the last one need not be retried, because their first matches are as good as any. So a match takes
+//! time at most proportional to the product of the two lengths.
 
-/// True if all of the text fits the pattern.
+/// Returns true if the pattern matches all of the text.
 pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // The last star, and where the text goes on behind what it took.
+    // The position after the last star in the pattern, and the position in the text after the bytes that the
+    // star took.
     let mut star = None;
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -25,7 +26,7 @@ pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-/// The length of the pattern's next part, if it fits a byte. It is no star.
+/// Returns the length of the pattern's next part if that part matches the byte. The part is not a star.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     let (does_fit, length) = match pattern {
         [] => (false, 0),
@@ -40,7 +41,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     does_fit.then_some(length)
 }
 
-/// Returns whether a byte is in a set, and the set's length with its closing bracket. A set that is not
+/// Returns whether a byte is in a set, and the length of the set with its closing bracket. A set that is not
 /// closed ends with the pattern.
 fn in_set(set: &[u8], byte: u8) -> (bool, usize) {
     let is_negated = set.first() == Some(&b'^');

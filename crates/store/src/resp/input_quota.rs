@@ -1,39 +1,42 @@
-//! The memory of all connections together for incomplete requests, and for queues inside MULTI.
+//! The quota of memory that all connections together have for incomplete requests and for queues inside
+//! MULTI.
 //!
-//! The idea: a little is each connection's own. What it holds beyond that is a *share* of one sum for
-//! all of them, so that ten thousand that have each sent nearly the longest request do not take ten
-//! thousand times its memory. What is small needs no share, and works however much others hold.
+//! Each connection has a small memory of its own. Memory beyond that is a *share* of one quota for all
+//! connections, so that ten thousand connections that have each sent nearly the longest request do not take
+//! ten thousand times its memory. A small request needs no share, and works however large the other shares
+//! are.
 //!
-//! Invariant: the shares are together never more than the bound, and none outlives its connection.
+//! Invariant: the sum of the shares never exceeds the quota, and no share outlives its connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most that all connections together hold, in bytes, if nothing else is set.
+/// Default of the quota, in bytes.
 pub const INPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// The bytes that each connection may hold besides: no less than it keeps when it is idle.
+/// Memory that each connection may use in addition to the quota, in bytes: no less than an idle connection
+/// retains.
 pub(super) const OWN_BYTES: usize = 2 * super::parse::KEPT_BYTES_MAX;
 
-/// The sum of the shares, and its bound.
+/// The quota, and the sum of the shares.
 pub struct InputQuota {
     bytes_max: usize,
     taken: AtomicUsize,
 }
 
 impl InputQuota {
-    /// Nothing yet of so many bytes.
+    /// Returns a quota of `bytes_max` bytes, without shares.
     #[must_use]
     pub fn new(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { bytes_max, taken: AtomicUsize::new(0) })
     }
 
-    /// Bytes of them now.
+    /// Returns the sum of the shares, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// The error of a connection that gets no share.
+    /// Returns the error for a connection that gets no share.
     pub(super) fn refusal(&self) -> String {
         format!(
             "unfinished requests of all clients together are too big: at most {} bytes, try later",
@@ -42,7 +45,7 @@ impl InputQuota {
     }
 }
 
-/// The share of one connection.
+/// The share of one connection, in bytes.
 pub(super) struct Share {
     of: Arc<InputQuota>,
     bytes: usize,
@@ -53,13 +56,13 @@ impl Share {
         Self { of: Arc::clone(of), bytes: 0 }
     }
 
-    /// True if it is empty: the connection holds no more than its own.
+    /// Returns true if the share is empty: the connection uses only its own memory.
     pub fn is_none(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Makes it what a connection needs that holds so many bytes; where they are not to be had it stays
-    /// as it is.
+    /// Sets the share to that of a connection that uses `bytes`. Returns false, and leaves the share
+    /// unchanged, if the quota does not suffice.
     #[must_use]
     pub fn hold(&mut self, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(OWN_BYTES);

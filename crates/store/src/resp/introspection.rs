@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, SYNTAX};
 use super::command::{self, COMMANDS, Command};
+use super::parse::Arguments;
 use super::session::Call;
 use super::{DATABASES, Settings, glob};
 
@@ -10,6 +11,11 @@ fn bulk(text: &str) -> Answer {
 }
 
 pub(super) fn info(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
+    Ok(info_of(&arguments, settings))
+}
+
+/// Returns the answer to an INFO.
+pub(super) fn info_of(arguments: &Arguments<'_>, settings: &Settings) -> Answer {
     let is_wanted = |section: &str| {
         let is_named = |name: &[u8]| {
             let all: [&[u8]; 3] = [b"all", b"default", b"everything"];
@@ -23,10 +29,10 @@ pub(super) fn info(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer,
         let lines = lines.iter().map(|(key, value)| format!("{key}:{value}\r\n"));
         format!("# {name}\r\n{}", lines.collect::<String>())
     });
-    Ok(Answer::Text(sections.collect::<Vec<_>>().join("\r\n")))
+    Answer::Text(sections.collect::<Vec<_>>().join("\r\n"))
 }
 
-/// Facts known here, and then those that the driver knows.
+/// Returns the sections of INFO: the facts known here, and after them those of the driver.
 fn sections(settings: &Settings) -> Vec<(String, Vec<(String, String)>)> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let known = vec![
@@ -46,11 +52,11 @@ fn sections(settings: &Settings) -> Vec<(String, Vec<(String, String)>)> {
 
 pub(super) fn config(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
     let known = [
-        // Nothing is saved from time to time: what was answered is in the log.
+        // There are no periodic snapshots: the log has all that was acknowledged.
         ("save", String::new()),
         ("appendonly", "yes".to_owned()),
         ("databases", DATABASES.to_string()),
-        ("maxmemory", "0".to_owned()),
+        ("maxmemory", settings.maxmemory.to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
         ("proto-max-bulk-len", settings.request_bytes_max.to_string()),
         ("timeout", "0".to_owned()),
@@ -116,7 +122,7 @@ pub(super) fn command_keys(Call { arguments, .. }: Call<'_>) -> Result<Answer, A
     Ok(Answer::Array(command.keys(&asked).map(Answer::bulk).collect()))
 }
 
-/// A command by its name; one that follows another has both, with a bar between.
+/// Finds a command by its name; the name of a subcommand is `COMMAND|SUBCOMMAND`.
 fn named(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|byte| *byte == b'|') {
         None => command::find(COMMANDS, name),
@@ -126,9 +132,8 @@ fn named(name: &[u8]) -> Option<&'static Command> {
     }
 }
 
-/// The description by which clients route: its name, arity, flags, first and last key and the step
-/// between keys; its categories, hints and key specifications, of which none are given; and its
-/// subcommands.
+/// Returns the description by which clients route requests: name, arity, flags, first key, last key and step
+/// between keys; categories, hints and key specifications, all of which are empty; and subcommands.
 fn describe(command: &Command) -> Answer {
     let flags = command.flags.iter().map(|flag| Answer::status(flag)).collect();
     let integer = |value: i8| Answer::Integer(value.into());

@@ -1,12 +1,13 @@
 //! MULTI, EXEC and WATCH: a queue of commands that becomes one transaction.
 //!
-//! Queued commands are kept as received and parsed at EXEC only, as Redis does: a SELECT or a HELLO in the
-//! queue holds for the commands behind it. They run on a copy of the session, which becomes the session if
+//! Queued commands are stored as received and parsed only at EXEC, as in Redis: a SELECT or a HELLO in the
+//! queue applies to the commands after it. They run on a copy of the session, which replaces the session if
 //! the transaction happens.
 //!
 //! WATCH is a transaction that reads versions; EXEC reads them again and does nothing if one differs. Unlike
-//! in Redis, a key that was absent, was created and was deleted is unchanged. So a client that watches a key
-//! and then reads it may read a value that EXEC does not check; IMAGO.WATCH watches and reads in one state.
+//! in Redis, a key that was absent, was created and was deleted counts as unchanged. A client that watches a
+//! key and then reads it may read a value that EXEC does not check; IMAGO.WATCH watches and reads in one
+//! snapshot.
 
 use std::mem;
 
@@ -20,16 +21,16 @@ use super::{Client, KEYS_MAX, Next, keys, refusal};
 use crate::record::StoredValue;
 use crate::reply::Reply;
 
-/// The most commands that are queued; the most bytes are those of a request.
+/// Maximum number of queued commands. The limit of their bytes is that of one request.
 const QUEUED_MAX: usize = 100_000;
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
-/// The state that MULTI began.
+/// The queue that MULTI starts.
 #[derive(Default)]
 pub(super) struct Queue {
     commands: Vec<(&'static Command, Kept)>,
     bytes: usize,
-    /// Something that was to be queued was wrong: EXEC will refuse all of it.
+    /// True if a command was invalid when it was queued: EXEC will refuse the whole transaction.
     is_broken: bool,
 }
 
@@ -42,17 +43,17 @@ impl Queue {
         self.commands.len()
     }
 
-    /// Its memory, in bytes.
+    /// Returns the memory of the queue, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// The effect on the connection if the transaction under way happens.
+/// The effect on the connection if the transaction in progress happens.
 pub(super) enum Pending {
-    /// Its rows are watched from then on, and returned if that was requested.
+    /// Its rows are watched from then on, and their values are sent if the client requested them.
     Watch { says_values: bool },
-    /// This is the session.
+    /// This session replaces the present one.
     Exec(Box<Session>),
 }
 
@@ -123,7 +124,8 @@ impl Client {
             self.session = session;
             return Next::Reply(said(&steps));
         }
-        // Its answers about the session are true only if it happens, and the next request depends on that.
+        // The answers about the session are true only if the transaction happens, and the next request
+        // depends on the session.
         let alone = steps.iter().any(|(step, _)| matches!(step, Step::Say(_)));
         match batch(steps, watched, protocol) {
             Ok(request) => {
@@ -134,7 +136,7 @@ impl Client {
         }
     }
 
-    /// The step of a queued command; the session is as those before it leave it.
+    /// Returns the step of a queued command. `session` is the session after the commands before it.
     fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
         let arguments = kept.arguments();
         let operation = command.operation(&arguments, session.database, &self.settings);
@@ -145,7 +147,7 @@ impl Client {
                 let call = Call { arguments, session, settings: &self.settings };
                 Step::Say(act(call).unwrap_or_else(|error| error))
             }
-            // Of the others only UNWATCH is queued, and EXEC forgets what was watched by itself.
+            // Of the other commands only UNWATCH can be queued, and EXEC clears the watched keys by itself.
             _ => Step::Say(Answer::OK),
         };
         (step, session.protocol)
@@ -172,14 +174,15 @@ impl Client {
         }
     }
 
-    /// The transaction happened that was on its way, and said this: what to send for it.
+    /// Applies the effect of the transaction in progress, which has happened with this answer, and returns
+    /// the reply.
     pub(super) fn conclude(&mut self, pending: Pending, answer: Reply) -> Reply {
         match pending {
             Pending::Watch { says_values } => {
                 let seen: Watched =
                     postcard::from_bytes(&answer.into_bytes()).expect("WATCH wrote it");
                 for (key, version) in seen.versions {
-                    // Of a key that is watched twice, what was seen first counts.
+                    // If a key is watched twice, its first version counts.
                     if !self.watched.iter().any(|(watched, _)| *watched == key) {
                         self.watched.push((key, version));
                     }

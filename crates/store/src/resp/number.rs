@@ -1,7 +1,8 @@
-//! Integers as Redis reads and writes them: one way only to write each, nothing around it. And numbers with
-//! fractions, as C writes them.
+//! Integers in the only form that Redis accepts, without surrounding blanks; and numbers with fractions, in
+//! the format of C.
 
-/// An integer from its decimal form: no blanks, no plus, no zeros in front, no minus zero.
+/// Parses a decimal integer without blanks, plus sign, leading zeros, or minus zero; otherwise returns
+/// `None`.
 pub(super) fn integer(digits: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match digits {
         [b'-', digits @ ..] => (true, digits),
@@ -18,13 +19,13 @@ pub(super) fn integer(digits: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Nineteen digits are less than 2^64.
+        // The value of nineteen digits is below 2^64.
         value = value * 10 + u64::from(digit);
     }
     if is_negative { 0_i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
-/// Appends an integer's decimal form.
+/// Appends the decimal form of an integer.
 pub(super) fn decimal(value: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut first = digits.len();
@@ -44,7 +45,7 @@ pub(super) fn decimal(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[first..]);
 }
 
-/// A number in so many digits at most, as `%.*g` of C.
+/// Formats a number with at most `digits` significant digits, as `%.*g` of C does.
 pub(super) fn general(value: f64, digits: usize) -> String {
     let sign = if value.is_sign_negative() { "-" } else { "" };
     if value.is_nan() {

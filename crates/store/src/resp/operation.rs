@@ -1,8 +1,8 @@
-//! Operations on rows. An operation is a parsed command: the keys that it needs, and its effect once it sees
-//! their rows.
+//! Operations on rows. An operation is a parsed command: it declares the keys that it needs, and then reads
+//! and writes their rows.
 //!
-//! Invariant: an operation that answers with an error has written nothing. So inside EXEC its error is its
-//! reply, and the other commands happen.
+//! Invariant: an operation that answers with an error has written nothing. So inside EXEC the error is that
+//! command's reply, and the other commands take effect.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use crate::key::{Key, Table, Value};
 use crate::record;
 use crate::transaction::Abort;
 
-/// See the module's documentation.
+/// An operation on rows: see the module's documentation.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Operation {
     Get(Key),
@@ -56,11 +56,11 @@ pub(super) enum When {
 /// The reply to setting a value.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SetReply {
-    /// OK, or nothing if it was not set.
+    /// OK, or nil if the value was not set.
     Ok,
-    /// The old value.
+    /// The old value, or nil if there was none.
     Old,
-    /// 1 or 0.
+    /// 1 if the value was set, otherwise 0.
     Whether,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn set(arguments: &Arguments<'_>, table: Table) -> Understood {
         } else if arguments.is(at, "GET") {
             reply = SetReply::Old;
         } else if arguments.is(at, "KEEPTTL") {
-            // No key has a time to live, so that it is kept.
+            // No key has a time to live, so there is nothing to do.
         } else if is_timed() && arguments.get(at + 1).is_some() {
             let option = String::from_utf8_lossy(option).to_ascii_uppercase();
             let text = format!(
@@ -177,7 +177,7 @@ fn amount(arguments: &Arguments<'_>) -> Result<i64, Answer> {
 }
 
 impl Operation {
-    /// Adds the keys that it reads, and those that it may write.
+    /// Adds the keys that the operation only reads to `reads`, and the keys that it may write to `writes`.
     pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
         match self {
             Self::Get(key) | Self::Kind(key) | Self::Length(key) => reads.push(key.clone()),
@@ -193,10 +193,10 @@ impl Operation {
         }
     }
 
-    /// Does it.
+    /// Executes the operation, and returns its answer.
     ///
     /// # Errors
-    /// The reason why nothing of the transaction shall happen.
+    /// Returns the reason why the whole transaction is to have no effect.
     pub fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
         match self {
             Self::Get(key) => rows.get(key).map(Answer::value),

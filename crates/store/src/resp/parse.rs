@@ -1,44 +1,44 @@
-//! Requests out of a stream of bytes, cut anywhere.
+//! Parses requests from a stream of bytes, which may be cut anywhere.
 //!
-//! The idea: one buffer, which holds what has come and is not used up, and a list of where the
-//! arguments of the one request that is being read lie in it. Both are used again for the next request,
-//! so that a request costs no allocation here. What was read of half a request is remembered: however
-//! finely it is cut, no byte of it is looked at twice.
+//! One buffer holds the received bytes that have not been consumed, and a list holds the positions of the
+//! present request's arguments in it. Both are reused for the next request, so that parsing allocates nothing
+//! for a request. The parser remembers its progress in an incomplete request: however finely the stream is
+//! cut, no byte is examined twice.
 //!
-//! Why not a crate: `redis-protocol`, `resp-rs`, `redis-parser` and their kind read *frames* of both
-//! directions. They begin a half frame again from its first byte, allocate for each argument, know no
-//! inline requests, and bound nothing, or one frame, where a server has to bound lines, arguments, and
-//! all of it more tightly before a client is authenticated.
+//! Why not a crate: `redis-protocol`, `resp-rs`, `redis-parser` and similar crates parse *frames* of both
+//! directions. They parse an incomplete frame again from its first byte, allocate for each argument, and
+//! support no inline requests. They limit nothing, or the size of a frame. A server must limit lines and
+//! arguments, and must set stricter limits for a client that is not authenticated.
 //!
 //! Invariants:
-//! 1. What the requests are does not depend on where the stream was cut.
-//! 2. What is not used up is at most [`Limits::request_bytes_max`] and what one line may be long, and
-//!    the buffer holds at most twice that; of what is announced nothing is reserved.
+//! 1. The parsed requests do not depend on where the stream was cut.
+//! 2. The unconsumed bytes are at most [`Limits::request_bytes_max`] plus the limit of one line, and the
+//!    buffer holds at most twice that. No memory is reserved for a length that is only announced.
 
 use memchr::memchr;
 
 use super::number;
 
-/// The longest line: an inline request, or a count.
+/// Maximum length of a line, in bytes: an inline request, or a count.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// The most arguments of a request.
+/// Maximum number of arguments of a request.
 const ARGUMENTS_MAX: i64 = 1024 * 1024;
-/// The same, and the longest argument, from a client that is not authenticated.
+/// Maximum number of arguments, and maximum bytes of one argument, from a client that is not authenticated.
 const STRANGERS_ARGUMENTS_MAX: i64 = 10;
 const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
-/// The bytes that an idle connection's buffers may keep, each.
+/// Maximum capacity of each buffer that an idle connection retains, in bytes.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// Bounds on a client's requests.
+/// Limits of a client's requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The longest request, in bytes as they were sent.
+    /// Maximum length of a request, in bytes on the wire.
     pub request_bytes_max: usize,
     /// True if the client is not authenticated yet.
     pub is_stranger: bool,
 }
 
-/// The bytes are no request; nothing behind them can be parsed.
+/// The error of bytes that are not a request; nothing after them can be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub Vec<u8>);
 
@@ -46,7 +46,7 @@ fn malformed<T>(what: impl AsRef<[u8]>) -> Result<T, Malformed> {
     Err(Malformed([b"ERR Protocol error: ", what.as_ref()].concat()))
 }
 
-/// The position of an argument, from the beginning of its request.
+/// The position of an argument, in bytes from the start of its request.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     from: u32,
@@ -61,40 +61,40 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Number of arguments, the name included.
+    /// Returns the number of arguments, the command's name included.
     pub fn len(&self) -> usize {
         self.slices.len()
     }
 
-    /// The one at a place, of which there has to be one.
+    /// Returns the argument at `index`, which must exist.
     pub fn at(&self, index: usize) -> &'a [u8] {
         let Slice { from, to } = self.slices[index];
         &self.bytes[from as usize..to as usize]
     }
 
-    /// The one at a place.
+    /// Returns the argument at `index`, or `None` if there are fewer.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         (index < self.len()).then(|| self.at(index))
     }
 
-    /// Those from a place on.
+    /// Returns the arguments from `index` on.
     pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let bytes = self.bytes;
         let slices = self.slices.get(index..).unwrap_or_default();
         slices.iter().map(move |slice| &bytes[slice.from as usize..slice.to as usize])
     }
 
-    /// The same without so many in front; at least one is left.
+    /// Returns the arguments without the first `count`; at least one must be left.
     pub fn behind(&self, count: usize) -> Self {
         Self { bytes: self.bytes, slices: &self.slices[count..] }
     }
 
-    /// True if the argument at a place is this word, in letters of either case.
+    /// Returns true if the argument at `index` is this word, in either case.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// A copy that lasts.
+    /// Copies the arguments, so that they outlive the buffer.
     pub fn keep(&self) -> Kept {
         let mut kept = Kept { bytes: Vec::new(), slices: Vec::with_capacity(self.len()) };
         kept.bytes.reserve_exact(self.from(0).map(<[u8]>::len).sum());
@@ -105,7 +105,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Arguments that outlast the buffer in which they came.
+/// A copy of arguments that outlives the buffer in which they arrived.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
@@ -113,7 +113,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Some that came otherwise.
+    /// Returns a copy of arguments from another source than a parser.
     pub fn of<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut kept = Self::default();
         arguments.into_iter().for_each(|argument| kept.push(argument));
@@ -130,7 +130,7 @@ impl Kept {
         Arguments { bytes: &self.bytes, slices: &self.slices }
     }
 
-    /// Its memory, in bytes.
+    /// Returns the memory of the copy, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.bytes.len() + self.slices.len() * size_of::<Slice>()
     }
@@ -139,29 +139,29 @@ impl Kept {
 /// Progress in reading a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Nothing of it yet.
+    /// Nothing of the request was read.
     Start,
-    /// So many arguments are still to come.
+    /// This many arguments are missing.
     Arguments(u32),
-    /// The same; the length of the next is known.
+    /// This many arguments are missing, and the next one has this length in bytes.
     Argument(u32, u32),
-    /// All of it.
+    /// The request is complete.
     Done,
 }
 
-/// See the module's documentation.
+/// The parser of one connection: see the module's documentation.
 pub(super) struct Parser {
     buffer: Vec<u8>,
-    /// The position in the buffer at which the request begins that is being read.
+    /// Position in the buffer of the present request's first byte.
     start: usize,
-    /// Bytes of the request that were read, and bytes behind them that were searched for the line's end.
+    /// Bytes of the request that were read, and bytes after them that were searched for the end of the line.
     read: usize,
     searched: usize,
     reading: Reading,
     slices: Vec<Slice>,
-    /// Requests before it.
+    /// Number of requests before the present one.
     requests: u64,
-    /// The reason why later bytes are not taken, if they are not.
+    /// The reason why later bytes are refused, if they are.
     flood: Option<String>,
 }
 
@@ -179,13 +179,13 @@ impl Parser {
         }
     }
 
-    /// Takes more of the stream. What is fed beyond the bound is dropped, and is an error once the
-    /// requests in front of it are done.
+    /// Accepts more bytes of the stream. Bytes beyond the limit are dropped, and reported as an error after
+    /// the requests before them.
     pub fn feed(&mut self, bytes: &[u8], request_bytes_max: usize) {
         if self.flood.is_some() {
             return;
         }
-        // It moves no more than was used up since the last time, so that no byte moves often.
+        // It moves at most as many bytes as were consumed since the last move, so that no byte moves often.
         if self.start > self.buffer.len() / 2 {
             self.buffer.drain(..self.start);
             self.start = 0;
@@ -201,13 +201,13 @@ impl Parser {
         }
     }
 
-    /// Takes no more of the stream, and says why once the requests that have come are done.
+    /// Refuses all later bytes, and reports `why` as an error after the requests that have arrived.
     pub fn refuse(&mut self, why: String) {
         self.flood.get_or_insert(why);
     }
 
-    /// Goes on to the next request; whether all of it has come, to be had by [`Self::arguments`] until
-    /// the next call.
+    /// Reads on to the next request. Returns true if the request is complete: it is available from
+    /// [`Self::arguments`] until the next call.
     pub fn advance(&mut self, limits: Limits) -> Result<bool, Malformed> {
         if self.reading == Reading::Done {
             self.drop_read();
@@ -230,23 +230,23 @@ impl Parser {
         Arguments { bytes: &self.buffer[self.start..], slices: &self.slices }
     }
 
-    /// Its memory, in bytes.
+    /// Returns the memory of the parser, in bytes.
     pub fn bytes(&self) -> usize {
         self.buffer.capacity() + self.slices.capacity() * size_of::<Slice>()
     }
 
-    /// The same, at most, with so many bytes more.
+    /// Returns an upper limit of the parser's memory after `more` further bytes, in bytes.
     pub fn bytes_with(&self, more: usize) -> usize {
         let (held, room) = (self.buffer.len(), self.buffer.capacity());
         self.bytes() + if held + more > room { room.max(more) } else { 0 }
     }
 
-    /// Requests so far, and the bytes of an incomplete one behind them.
+    /// Returns the number of complete requests so far, and the bytes of an incomplete one after them.
     pub fn unfinished(&self) -> (u64, usize) {
         (self.requests, self.buffer.len() - self.start)
     }
 
-    /// Received bytes that are not parsed yet.
+    /// Returns the number of received bytes that are not parsed yet.
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start - self.read
     }
@@ -264,12 +264,12 @@ impl Parser {
         }
     }
 
-    /// Received bytes of the request that were not read.
+    /// Returns the received bytes of the request that were not read.
     fn rest(&self) -> &[u8] {
         &self.buffer[self.start + self.read..]
     }
 
-    /// The length of the line that comes next, if it ends in what has come.
+    /// Returns the length of the next line, or `None` if its end has not arrived.
     fn line(&mut self, end: u8, too_long: &str) -> Result<Option<usize>, Malformed> {
         let rest = self.rest();
         let length = memchr(end, &rest[self.searched..]).map(|at| self.searched + at);
@@ -281,8 +281,8 @@ impl Parser {
         Ok(length)
     }
 
-    /// The same for a line of a counted request. Like Redis, it takes any byte that follows the carriage
-    /// return for the line feed; there has to be one.
+    /// Returns the length of the next line of a counted request, or `None` if its end has not arrived. Like
+    /// Redis, the parser accepts any byte after the carriage return as the line feed, but there must be one.
     fn counted_line(&mut self, too_long: &str) -> Result<Option<usize>, Malformed> {
         let length = self.line(b'\r', too_long)?;
         Ok(length.filter(|length| length + 1 < self.rest().len()))
@@ -315,7 +315,7 @@ impl Parser {
         self.used(length + 2);
         match u32::try_from(count) {
             Ok(count) if count > 0 => self.reading = Reading::Arguments(count),
-            // No request at all, which is no error.
+            // An empty request, which is ignored.
             _ => self.drop_read(),
         }
         Ok(true)
@@ -327,7 +327,7 @@ impl Parser {
         };
         let line = &self.rest()[..length];
         if line.first() != Some(&b'$') {
-            // An empty line is its carriage return.
+            // Of an empty line, this shows the carriage return.
             return malformed([b"expected '$', got '", &self.rest()[..1], b"'"].concat());
         }
         let bytes = match number::integer(&line[1..]) {
@@ -378,8 +378,8 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Splits a line into words, which may be quoted. A word is never longer than what was written, so it
-/// is put in its place. Says whether all quotes are closed, and followed by a blank.
+/// Splits a line into words, which may be quoted. A word is never longer than its quoted form, so it is
+/// unquoted in place. Returns false if a quote is not closed, or not followed by a blank.
 fn split(line: &mut [u8], words: &mut Vec<Slice>) -> bool {
     let (mut at, mut to) = (0, 0);
     loop {

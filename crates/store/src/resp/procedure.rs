@@ -1,7 +1,6 @@
-//! The transactions that requests become, which run at a site.
+//! The procedures of the transactions that requests become; they run at a site.
 //!
-//! The answer is written here, as it is sent, in the version of the protocol that the connection had
-//! when the request came.
+//! A procedure encodes its reply, in the protocol version that the connection had when the request arrived.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +14,7 @@ use crate::record::StoredValue;
 use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, View};
 
-/// One operation.
+/// The procedure of a single operation.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Single {
     pub operation: Operation,
@@ -34,10 +33,10 @@ impl Procedure for Single {
     }
 }
 
-/// One command among those that EXEC runs.
+/// One of the commands that EXEC runs.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Step {
-    /// It has its answer already, since it concerns the connection only.
+    /// The answer of a command that concerns only the connection, and is answered already.
     Say(Answer),
     Do(Operation),
 }
@@ -46,7 +45,7 @@ pub(super) enum Step {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Batch {
     pub steps: Vec<(Step, Protocol)>,
-    /// The keys that were watched, and the versions of their rows then.
+    /// The watched keys, and the versions of their rows when they were watched.
     watched: Vec<(Key, Option<u64>)>,
     protocol: Protocol,
 }
@@ -78,10 +77,10 @@ impl Procedure for Batch {
     }
 }
 
-/// The versions of rows, as a transaction sees them.
+/// The versions of rows as a transaction saw them; `None` for a key without a row.
 pub(super) type Versions = Vec<(Key, Option<u64>)>;
 
-/// The procedure of WATCH: it returns the rows that it read, all of one state.
+/// The procedure of WATCH: it returns the rows of the keys, all of one snapshot.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watch {
     pub keys: Vec<Key>,
@@ -93,7 +92,7 @@ pub(super) struct Watch {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watched {
     pub versions: Versions,
-    /// As many as keys, if they were asked for.
+    /// The values of the keys, in order, if the client requested them; otherwise empty.
     pub values: Vec<Option<StoredValue>>,
 }
 
@@ -120,7 +119,7 @@ impl Procedure for Watch {
     }
 }
 
-/// The reply of EXEC if it needs no row.
+/// Returns the reply of an EXEC whose commands need no rows.
 pub(super) fn said(steps: &[(Step, Protocol)]) -> Reply {
     let mut out = Reply::default();
     array_of(steps.len(), &mut out);
@@ -138,7 +137,7 @@ pub(super) fn single(operation: Operation, protocol: Protocol) -> Result<Request
     request(reads, writes, Box::new(Single { operation, protocol }))
 }
 
-/// The procedure that tells if a key has a row, at any site, and its answer where the key has one.
+/// Returns a procedure that checks at any site whether a key has a row, and its reply if the key has one.
 pub(crate) fn exists(key: &Key) -> (Box<dyn Procedure>, &'static [u8]) {
     let operation = Operation::Exists(vec![key.clone()]);
     (Box::new(Single { operation, protocol: Protocol::Two }), b":1\r\n")
@@ -159,7 +158,7 @@ pub(super) fn batch(
     request(reads, writes, Box::new(Batch { steps, watched, protocol }))
 }
 
-/// A transaction over these keys, each declared once, in their order.
+/// Returns a transaction over these keys, sorted and without duplicates.
 pub(super) fn request(
     mut reads: Vec<Key>,
     mut writes: Vec<Key>,

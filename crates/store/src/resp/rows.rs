@@ -1,22 +1,23 @@
-//! The rows that operations read and write, inside a transaction.
+//! The rows that operations read and write in a transaction.
 
 use super::ANSWER_BYTES_MAX;
 use crate::key::{Key, Value};
 use crate::transaction::{Abort, Seen, View, WRITTEN_BYTES_MAX};
 
-/// The budget left to the scripts of one transaction.
+/// The rest of the execution budget of one transaction's scripts.
 #[derive(Clone, Default)]
 pub(super) struct Allowance {
-    /// Once one was run: the instructions that are left, and when it has to end, in ms.
+    /// After the first script began: the remaining instructions, and the deadline in ms, by the clock of the
+    /// script limits.
     pub begun: Option<(u64, u64)>,
 }
 
-/// Rows, with what is written to them counted: a transaction that grows
-/// beyond what it may be ends there, not when it has filled the memory.
+/// The rows of a transaction, with the size of its writes counted: a transaction that exceeds the limit ends
+/// at once, before it fills the memory.
 pub(super) struct Rows<'r, 'v> {
     view: &'r mut View<'v>,
     written_bytes: usize,
-    /// The budget left to scripts.
+    /// The rest of the scripts' execution budget.
     pub allowance: Allowance,
 }
 
@@ -33,12 +34,12 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.get_each(keys)
     }
 
-    /// A row with its version, if it is there.
+    /// Returns a row with its version, or `None` if there is none.
     pub fn seen(&self, key: &Key) -> Result<Option<Seen>, Abort> {
         self.view.get(key)
     }
 
-    /// Takes note that a row that was read before is not as it was.
+    /// Records that a watched row has changed.
     pub fn note_stale(&self) {
         self.view.is_stale.set(true);
     }
@@ -53,7 +54,7 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.delete(key)
     }
 
-    /// Lets a procedure have the rows as they are, and counts what it wrote afterwards.
+    /// Runs a procedure on the rows, and counts its writes afterwards.
     pub fn lend<T>(
         &mut self,
         run: impl FnOnce(&mut View<'v>) -> Result<T, Abort>,
@@ -81,7 +82,7 @@ impl<'r, 'v> Rows<'r, 'v> {
     }
 }
 
-/// Returns an error if an answer of so many bytes is too long.
+/// Returns an error if an answer of this length, in bytes, is too long.
 pub(super) fn check(answer_bytes: usize) -> Result<(), Abort> {
     if answer_bytes > ANSWER_BYTES_MAX {
         let text = format!("ERR the answer would be longer than {ANSWER_BYTES_MAX} bytes");

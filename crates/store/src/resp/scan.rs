@@ -1,13 +1,13 @@
-//! SCAN: the keys of a database in order, some at a time. IMAGO.RANGE: the rows between two keys, likewise,
-//! and the key at which to continue.
+//! SCAN lists the keys of a database in order, some at a time. IMAGO.RANGE lists the rows between two keys in
+//! the same way, and the key at which to continue.
 //!
-//! Clients of SCAN treat a cursor as a number and send it back, but it stands for a key to continue at. The
-//! numbers therefore name keys in a table that all connections share and that forgets the oldest: an
-//! abandoned scan costs no memory for ever. A number may be used again by a client that did not receive the
-//! reply.
+//! Clients of SCAN treat a cursor as a number and send it back, but it stands for the key at which to
+//! continue. So the numbers refer to keys in a table that all connections share and that evicts the oldest
+//! entries: an abandoned scan does not use memory forever. A client that did not receive a reply may send the
+//! same number again.
 //!
-//! A key that exists from the beginning of a scan to its end is listed once; one that is created or deleted
-//! meanwhile once or never. Each step is a snapshot of its own.
+//! A key that exists throughout a scan is listed once; one that is created or deleted meanwhile is listed at
+//! most once. Each step is a snapshot of its own.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,30 +24,31 @@ use crate::record::StoredValue;
 use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, View};
 
-/// Largest number of cursors, and of the bytes of their keys.
+/// Maximum number of cursors, and maximum total size of their keys in bytes.
 const CURSORS_MAX: usize = 100_000;
 const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The most rows that one step looks at.
+/// Maximum number of rows that one step reads, and the default.
 const COUNT_MAX: i64 = 10_000;
 const COUNT: usize = 10;
-/// Bytes that one step lists, about.
+/// Approximate maximum size of the rows that one step lists, in bytes.
 const LISTED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The positions at which walks continue; shared by all connections.
+/// The positions at which iterations continue; shared by all connections.
 pub struct Cursors(Mutex<Known>);
 
 struct Known {
     next: u64,
     bytes: usize,
-    /// By number; the first is the oldest.
+    /// The keys by cursor number; the first is the oldest.
     keys: BTreeMap<u64, Key>,
 }
 
 impl Cursors {
-    /// A table whose numbers no earlier one gave, if `started_ms`, the time in ms since 1970, is later.
+    /// Returns a table whose cursor numbers differ from those of earlier processes, if `started_ms`, the
+    /// present time in ms since 1970, is later than theirs.
     #[must_use]
     pub fn new(started_ms: u64) -> Self {
-        // So many a ms, and still exact where a client keeps a number as a float.
+        // 1024 numbers per ms; they remain exact in a client that stores a number as a float.
         let next = started_ms.saturating_mul(1_024).max(1);
         Self(Mutex::new(Known { next, bytes: 0, keys: BTreeMap::new() }))
     }
@@ -71,16 +72,16 @@ impl Cursors {
     }
 }
 
-/// A step of a walk. It is run as a transaction over one partition, or a part of it: the driver says
-/// where that ends.
+/// A step of an iteration. It runs as a transaction over one partition, or over a part of it: the driver
+/// determines the end of the partition.
 #[derive(Clone)]
 pub struct Scan {
-    /// The rest of the range.
+    /// The rest of the iteration's range.
     range: KeyRange,
     replies: ScanReply,
     count: usize,
     pattern: Option<Vec<u8>>,
-    /// True if rows are of the requested kind; all are strings.
+    /// True unless the client requested another type than strings: all rows are strings.
     lists_strings: bool,
     protocol: Protocol,
     settings: Arc<Settings>,
@@ -89,9 +90,9 @@ pub struct Scan {
 /// The content of a step's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum ScanReply {
-    /// Their names, and a cursor.
+    /// The names of keys, and a cursor.
     Names,
-    /// Names and values, and the name at which it goes on.
+    /// Names and values, and the name of the key at which to continue.
     Rows,
 }
 
@@ -99,7 +100,7 @@ enum ScanReply {
 pub(super) type Understand =
     fn(&Arguments<'_>, Table, Protocol, &Arc<Settings>) -> Result<Scan, Answer>;
 
-/// Understands SCAN.
+/// Parses SCAN.
 pub(super) fn scan(
     arguments: &Arguments<'_>,
     table: Table,
@@ -109,7 +110,7 @@ pub(super) fn scan(
     Scan::understood(arguments, table, protocol, settings)
 }
 
-/// Understands IMAGO.RANGE: the first key, the key in front of which it ends or nothing, COUNT.
+/// Parses IMAGO.RANGE: the first key, the key before which the range ends or an empty string, and COUNT.
 pub(super) fn range(
     arguments: &Arguments<'_>,
     table: Table,
@@ -130,7 +131,7 @@ pub(super) fn range(
     Ok(Scan { count, ..scan })
 }
 
-/// Number of rows that a step reads.
+/// Parses the number of rows that a step reads.
 fn count(digits: &[u8]) -> Result<usize, Answer> {
     match number::integer(digits) {
         None => Err(Answer::error(NOT_AN_INTEGER)),
@@ -185,14 +186,14 @@ impl Scan {
         Ok(scan)
     }
 
-    /// The key at which it goes on: the driver asks for the partition that has it.
+    /// Returns the key at which the iteration continues; the driver looks up the partition that contains it.
     #[must_use]
     pub fn start(&self) -> &Key {
         &self.range.start
     }
 
-    /// The step, over what of it lies in front of a key, the end of the partition; without one
-    /// the partition reaches to the end of all keys. May be asked for again if the partition changed.
+    /// Returns the step up to `end`, the end of the partition; `None` if the partition is the last one. May
+    /// be called again if the partition changed.
     #[must_use]
     pub fn within(&self, end: Option<&Key>) -> Request {
         let to_end = KeyRange { start: self.range.start.clone(), end: end.cloned() };
@@ -208,7 +209,7 @@ impl Scan {
         Request { reads: vec![range], writes: Vec::new(), procedure, alone: false }
     }
 
-    /// The reply for the rows that a step found.
+    /// Returns the reply for the rows that a step found.
     pub(super) fn told(&self, found: &[u8]) -> Reply {
         let found: Found = postcard::from_bytes(found).expect("a step wrote it");
         let mut values = found.values.into_iter();
@@ -230,11 +231,11 @@ impl Scan {
     }
 }
 
-/// A step at its site, which knows no cursors.
+/// The procedure of a step at its site, which does not know cursors.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Step {
     range: KeyRange,
-    /// The end of the walk.
+    /// The end of the iteration's range.
     last: Option<Key>,
     replies: ScanReply,
     count: usize,
@@ -244,7 +245,7 @@ pub(super) struct Step {
 
 #[derive(Serialize, Deserialize)]
 struct Found {
-    /// The key at which the walk continues; none at its end.
+    /// The key at which the iteration continues; `None` at its end.
     next: Option<Key>,
     names: Vec<Vec<u8>>,
     values: Vec<StoredValue>,
@@ -259,7 +260,8 @@ impl Step {
 impl Procedure for Step {
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
         let rows = view.range(&self.range, self.count)?;
-        // Behind the last row; behind the range, if that was all of it; nowhere behind the last range.
+        // The position after the last row if there may be more rows in the range; otherwise the end of the
+        // range, or `None` if that is the end of the iteration.
         let mut next = match rows.last() {
             Some((last, _)) if rows.len() == self.count => Some(last.successor()),
             _ => {

@@ -1,13 +1,13 @@
-//! EVAL: a program in Lua that runs at the transaction's site, inside its procedure, over the keys that
-//! it names.
+//! EVAL: runs a program in Lua at the transaction's site, inside its procedure, over the keys that the
+//! request names.
 //!
-//! The rows of a script have to be known before it runs, so KEYS is binding here: a command on another key
-//! is an error. All of KEYS count as written, and for EVAL_RO as read only. As in Redis, the writes of a
-//! script before an error of its own stay; only a script that exceeds a bound is taken back as a whole.
+//! The rows of a script must be known before it runs, so KEYS is binding: a command on another key is an
+//! error. All of KEYS count as written; for EVAL_RO they count as read only. As in Redis, the writes of a
+//! script before an error of its own remain; only a script that exceeds a limit is rolled back as a whole.
 //!
-//! Each run has a machine of its own ([`machine`]), so that no script sees what another left behind. The
-//! texts are kept by their SHA-1, for EVALSHA, in a table that all connections share and that forgets
-//! the oldest.
+//! Each run has its own Lua machine ([`machine`]), so that no script sees state of another. The texts are
+//! stored by their SHA-1, for EVALSHA, in a table that all connections share and that evicts the oldest
+//! texts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -29,23 +29,24 @@ pub(super) mod machine;
 mod raise;
 mod value;
 
-/// Largest number of texts in the table, of their bytes together, and of the bytes of one.
+/// Limits of the table: the number of texts, their total size in bytes, and the size of one text in bytes.
 const SCRIPTS_MAX: usize = 10_000;
 const SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 
 const UNKNOWN: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// Bounds on the scripts of one transaction.
+/// Limits of the scripts of one transaction.
 #[derive(Clone)]
 pub struct ScriptLimits {
-    /// The memory of a machine, in bytes, with KEYS, ARGV and the values that were read.
+    /// Maximum memory of a machine, in bytes, including KEYS, ARGV and the values that were read.
     pub memory_bytes_max: usize,
-    /// The instructions of the machine.
+    /// Maximum number of machine instructions.
     pub steps_max: u64,
-    /// The time, in ms, as [`Self::clock_ms`] says it.
+    /// Maximum run time, in ms, as measured by `clock_ms`.
     pub time_ms_max: u64,
-    /// A clock; without one only steps are counted, and a step may be long.
+    /// A clock that returns the time in ms; without one only instructions are counted, and one instruction
+    /// may take long.
     pub clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
 }
 
@@ -58,7 +59,7 @@ impl Default for ScriptLimits {
 
 type Hash = [u8; 20];
 
-/// The texts of scripts, and where the random numbers of each run begin; shared by all connections.
+/// The texts of scripts, and the seeds for the random numbers of each run; shared by all connections.
 #[derive(Default)]
 pub struct Scripts {
     known: Mutex<Known>,
@@ -70,7 +71,7 @@ pub struct Scripts {
 struct Known {
     bytes: usize,
     texts: BTreeMap<Hash, Arc<[u8]>>,
-    /// The oldest first.
+    /// The hashes of the texts, the oldest first.
     order: VecDeque<Hash>,
 }
 
@@ -96,7 +97,7 @@ impl Scripts {
         known.texts.get(hash).cloned()
     }
 
-    /// Another number for each run, of 32 bits.
+    /// Returns a seed of 32 bits, which differs between runs.
     fn seed(&self) -> u64 {
         self.seeds.hash_one(self.runs.fetch_add(1, Ordering::Relaxed)) >> 32
     }
@@ -106,27 +107,27 @@ impl Scripts {
     }
 }
 
-/// A script that is to be run.
+/// A request to run a script.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Script {
     #[serde(with = "crate::record::value")]
     text: Arc<[u8]>,
     hash: Hash,
     table: Table,
-    /// As they are declared, in their order, each once.
+    /// The keys that the script may use, sorted and without duplicates.
     keys: Vec<Key>,
     names: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
-    /// The seed of its random numbers.
+    /// The seed of the script's random numbers.
     seed: u64,
-    /// Those of the process in which it is.
+    /// The settings of the process that runs the script.
     #[serde(skip)]
     pub settings: Arc<Settings>,
 }
 
 impl Script {
-    /// Adds the keys that it reads, and those that it may write.
+    /// Adds the declared keys to `reads` or `writes`.
     pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
         let keys = if self.is_read_only { reads } else { writes };
         keys.extend_from_slice(&self.keys);
@@ -163,7 +164,7 @@ fn check(text: &[u8]) -> Result<(), Answer> {
     Ok(())
 }
 
-/// The parser of a request for a script.
+/// The parser of a request that runs a script.
 pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Eval;
 
 pub(super) fn eval(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {
@@ -199,7 +200,7 @@ fn by_text(
     understood(arguments, table, settings, (text, hash, count, is_read_only))
 }
 
-/// Keeps a text, if it is a script.
+/// Stores a text in the table if it compiles, and returns its hash and the stored text.
 fn learn(text: &[u8], settings: &Settings) -> Result<(Hash, Arc<[u8]>), Answer> {
     let hash = hash_of(text);
     if let Some(known) = settings.scripts.get(&hash) {

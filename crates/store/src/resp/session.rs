@@ -1,8 +1,8 @@
-//! The state of a connection: its user, its database, and its version of the protocol; and the commands that
-//! read or change nothing else.
+//! The state of a connection: its user, its database, and its protocol version; and the commands that read or
+//! change only that state.
 //!
-//! A command here is a function of its arguments and of the session, so EXEC can run it on a copy of the
-//! session that is kept only if the transaction happens.
+//! Such a command is a function of its arguments and of the session. So EXEC can run it on a copy of the
+//! session, which replaces the session only if the transaction happens.
 
 use subtle::{Choice, ConstantTimeEq};
 
@@ -11,17 +11,17 @@ use super::parse::Arguments;
 use super::{DATABASES, Settings, number};
 use crate::key::Table;
 
-/// See the module's documentation.
+/// The session of a connection: see the module's documentation.
 #[derive(Clone)]
 pub(super) struct Session {
     pub id: u64,
     pub protocol: Protocol,
     pub database: Table,
     pub is_authenticated: bool,
-    /// The commands that are queued, inside MULTI, and the keys that are watched.
+    /// Number of queued commands, `None` outside MULTI; and number of watched keys.
     pub queued: Option<usize>,
     pub watched: usize,
-    /// The bytes that the parser holds, and those of them that wait.
+    /// Bytes that the parser holds, and those of them that are not parsed yet.
     pub buffer_bytes: usize,
     pub pending_bytes: usize,
     name: Vec<u8>,
@@ -31,9 +31,9 @@ pub(super) struct Session {
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const UNNAMEABLE: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
-/// The longest name of a client or of its library.
+/// Maximum length of the name of a client or of its library, in bytes.
 const NAME_BYTES_MAX: usize = 1024;
-/// The name of every user.
+/// The name of the only user.
 const USER: &[u8] = b"default";
 
 impl Session {
@@ -53,14 +53,15 @@ impl Session {
         }
     }
 
-    /// As it was at the beginning, but for what the client's library said of itself.
+    /// Restores the initial state, except the name and version of the client's library.
     pub fn reset(&mut self, settings: &Settings) {
         let (library, library_version) = (self.library.clone(), self.library_version.clone());
         *self = Self { library, library_version, ..Self::new(settings, self.id) };
     }
 
     fn authenticate(&mut self, settings: &Settings, user: &[u8], password: &[u8]) -> bool {
-        // Every password is compared, and each in full: the time says nothing of how much was right.
+        // Every password is compared in full, so that the time does not reveal how much of a password is
+        // correct.
         let is_right = settings
             .passwords
             .iter()
@@ -80,8 +81,8 @@ impl Session {
         Ok(())
     }
 
-    /// Itself, as CLIENT INFO and LIST say it. What there is none of, or what is not known here, is 0,
-    /// for the sake of clients that want a number there.
+    /// Formats the session for CLIENT INFO and LIST. Fields that do not apply or are not known here are 0,
+    /// because some clients expect a number.
     fn line(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         format!(
@@ -104,7 +105,7 @@ impl Session {
     }
 }
 
-/// Names are kept, and shown, and copied with the session.
+/// Checks the length of a name: names are stored, shown, and copied with the session.
 fn check(name: &[u8]) -> Result<(), Answer> {
     if name.len() > NAME_BYTES_MAX {
         let text = format!("ERR a name is too long: at most {NAME_BYTES_MAX} bytes");
@@ -113,14 +114,14 @@ fn check(name: &[u8]) -> Result<(), Answer> {
     Ok(())
 }
 
-/// The arguments of a command of the session.
+/// The arguments of a command of the session, with the session and the settings.
 pub(super) struct Call<'c> {
     pub arguments: Arguments<'c>,
     pub session: &'c mut Session,
     pub settings: &'c Settings,
 }
 
-/// The effect of a command of the session.
+/// The function of a command of the session.
 pub(super) type Act = fn(Call<'_>) -> Result<Answer, Answer>;
 
 pub(super) fn ping(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
@@ -180,7 +181,7 @@ pub(super) fn hello(Call { arguments, session, settings }: Call<'_>) -> Result<A
             }
         };
     }
-    // Like Redis, each option counts although a later one may be wrong.
+    // As in Redis, an option takes effect even if a later one is invalid.
     let mut at = 2;
     while let Some(option) = arguments.get(at) {
         match (arguments.get(at + 1), arguments.get(at + 2)) {
@@ -221,7 +222,7 @@ pub(super) fn hello(Call { arguments, session, settings }: Call<'_>) -> Result<A
 }
 
 pub(super) mod client {
-    //! CLIENT and what follows it.
+    //! CLIENT and its subcommands.
 
     use super::*;
 
@@ -262,7 +263,7 @@ pub(super) mod client {
         Ok(Answer::Text(session.line() + "\n"))
     }
 
-    /// One line: a connection knows of itself only.
+    /// Returns one line: a connection only knows itself.
     pub fn list(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
         let is_in = match (arguments.len(), arguments.get(3)) {
             (2, _) => true,
@@ -275,7 +276,7 @@ pub(super) mod client {
         Ok(Answer::Text(if is_in { session.line() + "\n" } else { String::new() }))
     }
 
-    /// Accepted without effect: Imago drops no clients, and keeps no ages of keys.
+    /// Accepts a command without effect: these options concern features that Imago does not have.
     pub fn no_matter(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
         if arguments.is(2, "ON") || arguments.is(2, "OFF") {
             Ok(Answer::OK)

@@ -75,6 +75,7 @@ impl Memory {
             match connection.next() {
                 Next::Wait => return (sent, false),
                 Next::Reply(reply) => sent.extend(reply.into_bytes()),
+                Next::Info => sent.extend(connection.describe().into_bytes()),
                 Next::Run(request) => {
                     let outcome = self.run(request);
                     sent.extend(connection.reply(outcome).into_bytes());

@@ -1,7 +1,7 @@
-//! Sites that are not to be used: the router gives them nothing, whichever policy chooses.
+//! Sites that are not in use: the router moves nothing to them, under any policy.
 //!
-//! Invariant: no step of the router makes a site a master or gives it a replica that is not in use, as long as another
-//! live site is.
+//! Invariant: no step of the router makes a site the master or gives it a replica if it is not in use, as long as
+//! another live site is.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Site};
 
-/// The site that a step gives something to.
+/// Returns the site that receives a partition or a role by a step, or `None` if no site does.
 fn receiver(step: &Step) -> Option<Site> {
     match step {
         Step::InstallReplica(site, _)
@@ -22,8 +22,8 @@ fn receiver(step: &Step) -> Option<Site> {
     }
 }
 
-/// The step that a policy chose, or if that gives something to a site that is not in use, the policy's step towards the
-/// site in use that has most of what the transaction needs.
+/// Returns the step that a policy chose. If that gives something to a site that is not in use, returns the policy's
+/// step towards the site in use that has most of the transaction's partitions.
 pub(crate) fn kept_off(
     step: Step,
     unused: &BTreeSet<Site>,
@@ -40,8 +40,8 @@ pub(crate) fn kept_off(
     }
 }
 
-/// Of the live sites in use the one that has most of a transaction's partitions, as the master or with a replica; of
-/// equals the one with the least number, so that the choice stays the same from step to step.
+/// Returns the live site in use that has most of a transaction's partitions, as the master or with a replica. Among
+/// equals the site with the least number wins, so that the choice stays the same from step to step.
 fn home(
     design: &Design,
     unused: &BTreeSet<Site>,

@@ -1,4 +1,4 @@
-//! Rows on their way to another process: one after the other, in the order of their keys.
+//! Serialization of rows: a sequence in key order.
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -18,6 +18,7 @@ impl Serialize for Rows {
     }
 }
 
+/// The deserializer of rows, which checks their order.
 struct InOrder;
 
 impl<'de> Visitor<'de> for InOrder {

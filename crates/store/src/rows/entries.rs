@@ -1,9 +1,9 @@
-//! The entries of a node in the order of their keys, and how a key's place among them is found.
+//! The entries of a node in key order, and the search for a key among them.
 //!
-//! The idea: keys lie each somewhere in memory, and comparing with one is mostly waiting for it. Keys of
-//! one node mostly begin alike. So the node keeps what all of them begin with, and of each one its
-//! *head*, the eight bytes behind that as a number. Places are found among the heads, which lie
-//! together; only a key whose head is equal is looked at itself.
+//! Keys are scattered in memory, and a comparison with one is mostly waiting for memory. Keys of
+//! one node mostly have a common prefix. So the node stores that prefix, and for each key its
+//! *head*: the eight bytes after the prefix as a number. A search compares heads, which are
+//! contiguous; only a key with an equal head is read itself.
 
 use std::cmp::Ordering;
 use std::ops::Deref;
@@ -11,24 +11,28 @@ use std::ops::Deref;
 use super::FANOUT;
 use crate::key::Key;
 
-/// One more than a node may have, which is cut in two then.
+/// Maximum number of entries: one more than a node may have, which is then split.
 const ENTRIES_MAX: usize = FANOUT + 1;
-/// As much as is kept of what all keys begin with.
+/// Maximum length of the stored common prefix, in bytes.
 const PREFIX_MAX: usize = 31;
 
-/// A value with a key.
+/// A value that has a key.
 pub(super) trait Keyed {
+    /// Returns the key.
     fn key(&self) -> &Key;
 }
 
-/// In this order: what is looked at first lies in the cache line that finding the node brought.
+/// The entries of a node. The order of fields puts those that a search reads first into the first cache line.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(super) struct Entries<T> {
+    /// Length of the common prefix, in bytes.
     prefix_len: u8,
+    /// The common prefix of all keys.
     prefix: [u8; PREFIX_MAX],
+    /// The entries in key order.
     entries: Vec<T>,
-    /// Behind the last entry's, numbers that no head is above.
+    /// The head of each entry; the unused ones after the last are the greatest number.
     heads: [u64; ENTRIES_MAX],
 }
 
@@ -40,8 +44,8 @@ impl<T> Deref for Entries<T> {
     }
 }
 
-/// The first eight bytes as a number, with zeros behind those that are too short: of two byte strings
-/// the greater has no lesser one.
+/// Returns the first eight bytes as a number, padded with zeros at the end. The number preserves the order of byte
+/// strings, except that different strings may have the same number.
 fn head(bytes: &[u8]) -> u64 {
     let mut head = [0; 8];
     match bytes.first_chunk() {
@@ -52,7 +56,7 @@ fn head(bytes: &[u8]) -> u64 {
 }
 
 impl<T: Keyed> Entries<T> {
-    /// A node's entries, at most one too many.
+    /// Returns a node's entries, of which there may be one too many.
     pub(super) fn of(mut entries: Vec<T>) -> Self {
         entries.shrink_to(ENTRIES_MAX);
         let mut entries =
@@ -61,31 +65,32 @@ impl<T: Keyed> Entries<T> {
         entries
     }
 
+    /// Returns the entries as a vector.
     pub(super) fn into_entries(self) -> Vec<T> {
         self.entries
     }
 
-    /// Reads a little of each part that finding a place will read, and waits for none of it: what lies
-    /// far away is on its way then, while others are looked at.
+    /// Starts to load the cache lines that a search will read, and does not wait for their use: they arrive while
+    /// other nodes are read.
     pub(super) fn prefetch(&self) -> u64 {
         let heads = self.heads.iter().step_by(8).fold(0, |all, head| all ^ head);
         heads ^ u64::from(self.prefix_len)
     }
 
-    /// The index of a key, or the index at which it would be inserted.
+    /// Returns the index of a key, or the index at which it would be inserted.
     pub(super) fn place(&self, key: &Key) -> Result<usize, usize> {
         let head = match self.head_of(key) {
             Ok(head) => head,
             Err(Ordering::Less) => return Err(0),
             Err(_) => return Err(self.len()),
         };
-        // All of them, without a branch: it is the quickest for so few.
+        // All heads are compared without branches, which is the fastest for so few.
         let mut at = self.heads.iter().map(|other| usize::from(*other < head)).sum::<usize>();
         let length = key.as_bytes().len();
         let is_all_in_head = length <= usize::from(self.prefix_len) + 8;
         while at < self.len() && self.heads[at] == head {
             let other = self.entries[at].key();
-            // Equal beginnings, equal heads, equal lengths: there is no more to be looked at.
+            // Equal prefixes, heads and lengths: there are no other bytes to compare.
             if is_all_in_head && other.as_bytes().len() == length {
                 return Ok(at);
             }
@@ -98,7 +103,7 @@ impl<T: Keyed> Entries<T> {
         Err(at)
     }
 
-    /// The last entry whose key is not behind another, or the first.
+    /// Returns the index of the last entry whose key is not after `key`, or 0 if there is none.
     pub(super) fn way(&self, key: &Key) -> usize {
         match self.place(key) {
             Ok(at) => at,
@@ -106,12 +111,12 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
-    /// An entry, to change anything but its key.
+    /// Returns an entry, to change anything except its key.
     pub(super) fn entry(&mut self, at: usize) -> &mut T {
         &mut self.entries[at]
     }
 
-    /// An entry, to change its key too, which stays between its neighbours'.
+    /// Changes an entry including its key, which must stay between those of its neighbours.
     pub(super) fn rekey(&mut self, at: usize, change: impl FnOnce(&mut T)) {
         change(&mut self.entries[at]);
         match self.head_of(self.entries[at].key()) {
@@ -120,6 +125,7 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
+    /// Inserts an entry at an index.
     pub(super) fn insert(&mut self, at: usize, entry: T) {
         if self.len() == self.entries.capacity() {
             self.entries.reserve_exact(ENTRIES_MAX.saturating_sub(self.len()).max(1));
@@ -135,13 +141,14 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
+    /// Removes the entry at an index.
     pub(super) fn remove(&mut self, at: usize) -> T {
         self.heads.copy_within(at + 1.., at);
         self.heads[ENTRIES_MAX - 1] = u64::MAX;
         self.entries.remove(at)
     }
 
-    /// The head of a key that begins as all do; for another, whether it is before or behind all.
+    /// Returns the head of a key with the common prefix; for another key, whether it is before or after all entries.
     fn head_of(&self, key: &Key) -> Result<u64, Ordering> {
         let (bytes, prefix) = (key.as_bytes(), &self.prefix[..usize::from(self.prefix_len)]);
         match bytes.strip_prefix(prefix) {
@@ -150,7 +157,7 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
-    /// Finds out anew what all keys begin with: what the first and the last have in common.
+    /// Computes the common prefix of all keys, which is that of the first and the last, and all heads.
     fn label(&mut self) {
         self.heads = [u64::MAX; ENTRIES_MAX];
         let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return };

@@ -1,4 +1,4 @@
-//! Trees cut in two and joined into one, along one path of nodes.
+//! Splitting and joining of trees along one path of nodes.
 
 use std::cmp::Ordering;
 use std::mem;
@@ -9,7 +9,8 @@ use super::{Child, FANOUT, FILL_MIN, Node, Tree, sum};
 use crate::key::Key;
 
 impl Child {
-    /// Hangs a lower tree on the end of this one, whose height is given.
+    /// Joins a lower tree to the end of this node, whose height is given. Returns a new right neighbour if the node
+    /// was split.
     fn push(&mut self, height: usize, behind: Tree) -> Option<Self> {
         self.hang(|children| {
             let mut last = children.pop().expect("a node has entries");
@@ -25,7 +26,7 @@ impl Child {
         })
     }
 
-    /// As [`Child::push`], in front of all.
+    /// Joins a lower tree to the front of this node, as [`Child::push`] does to the end.
     fn push_front(&mut self, height: usize, before: Tree) -> Option<Self> {
         self.hang(|children| {
             let mut first = children.remove(0);
@@ -40,6 +41,7 @@ impl Child {
         })
     }
 
+    /// Changes the children of this node. Returns a new right neighbour if the node was split.
     fn hang(&mut self, change: impl FnOnce(&mut Vec<Self>)) -> Option<Self> {
         let Node::Inner(children) = Arc::make_mut(&mut self.node) else {
             unreachable!("what is higher than another tree has inner nodes")
@@ -52,17 +54,18 @@ impl Child {
     }
 }
 
-/// Entries in nodes that are full enough to stay, and leave some room.
+/// Distributes entries to nodes that have the required minimum, and room for more.
 fn shelves<T: Keyed>(entries: Vec<T>) -> Vec<Entries<T>> {
     let many = entries.len().div_ceil(FANOUT - FILL_MIN);
     let mut entries = entries.into_iter();
-    // As even as can be, so that none has fewer than it must.
+    // As evenly as possible, so that no node has fewer than the minimum.
     let sizes = (0..many).map(|n| (entries.len() * (n + 1)) / many - (entries.len() * n) / many);
     let sizes: Vec<usize> = sizes.collect();
     sizes.into_iter().map(|size| Entries::of(entries.by_ref().take(size).collect())).collect()
 }
 
 impl Tree {
+    /// Returns the tree of sorted rows, or `None` if there are none.
     pub(super) fn of_sorted(rows: Vec<(Key, super::Row)>) -> Option<Self> {
         let leaves = shelves(rows).into_iter().map(Node::Leaf);
         let mut children: Vec<Child> = leaves.map(Child::of).collect();
@@ -74,7 +77,7 @@ impl Tree {
         children.pop().map(|root| Self { height, root })
     }
 
-    /// A new root above this one and what came to stand beside it.
+    /// Returns the tree with a new root above its root and the neighbour from a split, if there is one.
     pub(super) fn grown(self, beside: Option<Child>) -> Self {
         let Some(beside) = beside else { return self };
         Self {
@@ -83,7 +86,7 @@ impl Tree {
         }
     }
 
-    /// Without an empty root, and without one that has a single entry.
+    /// Returns the tree without inner roots that have a single entry, or `None` if it is empty.
     pub(super) fn without_needless_nodes(mut self) -> Option<Self> {
         while let Node::Inner(children) = &*self.root.node
             && let [only] = &children[..]
@@ -93,6 +96,7 @@ impl Tree {
         (self.root.len() > 0).then_some(self)
     }
 
+    /// Returns the tree of these children below height `height`, or `None` if there are none.
     fn of_kids(children: Vec<Child>, height: usize) -> Option<Self> {
         match children.len() {
             0 => None,
@@ -101,7 +105,7 @@ impl Tree {
         }
     }
 
-    /// The parts before a key, and from it on.
+    /// Splits the tree into the rows before a key, and those from it on.
     pub(super) fn cut(self, from: &Key) -> (Option<Self>, Option<Self>) {
         let Self { height, root } = self;
         match Arc::unwrap_or_clone(root.node) {
@@ -131,7 +135,7 @@ impl Tree {
     }
 }
 
-/// Two trees as one; all keys of the second are behind those of the first.
+/// Joins two trees; all keys of the second must be after those of the first.
 pub(super) fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree> {
     let (mut before, mut behind) = match (before, behind) {
         (Some(before), Some(behind)) => (before, behind),
@@ -153,7 +157,8 @@ pub(super) fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree>
     })
 }
 
-/// Neighbours of one height: as they are, if both are full enough, as one, if they fit, or half each.
+/// Balances neighbours of one height: unchanged if both are full enough, merged if they fit in one node, else half
+/// each.
 pub(super) fn evened(left: Child, right: Child) -> (Child, Option<Child>) {
     if left.len() >= FILL_MIN && right.len() >= FILL_MIN {
         return (left, Some(right));
@@ -167,6 +172,7 @@ pub(super) fn evened(left: Child, right: Child) -> (Child, Option<Child>) {
     }
 }
 
+/// Merges or halves the entries of two nodes.
 fn evened_shelves<T: Keyed>(
     left: Entries<T>,
     right: Entries<T>,

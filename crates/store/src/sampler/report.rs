@@ -1,13 +1,13 @@
-//! What a site in a process of its own reports to its router: samples of its transactions, its processor time and its
-//! rows.
+//! The report of a site in a separate process to its router: samples of its transactions, its CPU time and
+//! its rows.
 //!
-//! Times are durations that the site's clock measured, so that the clocks of two machines need not agree. A report says
-//! of which span of time it is, and its numbers are those of that span: whichever way it took, rates are right.
+//! Times are durations by the site's clock, so that the clocks of two machines need not agree. A report
+//! includes the time span that its numbers cover, so that rates are right whenever it arrives.
 //!
-//! The wait of a transaction before its site is what the router had it, by the router's clock, and what the site's
-//! mailbox had it, by the site's. What a message takes on its way between the two, in the buffers of the systems and on
-//! the network, is in neither; a commit's way to the log and back is in the commit's time. A sample looks younger at
-//! the router than it is by the time that its report took.
+//! The wait of a transaction before its site consists of the wait at the router, by the router's clock, and
+//! of the wait in the site's mailbox, by the site's clock. The time of a message between the two, in system
+//! buffers and on the network, is in neither; the time of a commit to the log and back is in the commit time.
+//! A sample seems younger at the router than it is, by the time that its report took.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,40 +18,41 @@ use super::{Cause, EVERY_MAX, Sampled, Sampler, Waited};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
-/// Between two reports of a site.
+/// Interval between two reports of a site.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(200);
-/// Samples of a report, and about how many bytes their keys have; more are dropped, and counted.
+/// Maximum number of samples in a report, and maximum total size of their keys, in bytes; further samples are
+/// dropped and counted.
 const SAMPLES_MAX: usize = 256;
 const BYTES_MAX: usize = 256 * 1024;
-/// A router takes no duration for longer.
+/// Upper bound of a reported duration; the router takes a longer one for this.
 const DURATION_MAX: Duration = Duration::from_secs(60);
 
-/// See the module's documentation.
+/// A report: see the module's documentation.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SampleReport {
-    /// The span of time that the report is of, and the processor time of the site's thread in it, in ns.
+    /// Time span that the report covers, and the CPU time of the site's thread in it, in ns.
     pub(super) span_ns: u64,
     pub(super) cpu_ns: u64,
-    /// Rows read, written and applied for other masters in it.
+    /// Rows that were read, written and applied for other masters in the span.
     pub(super) rows: [u64; 3],
-    /// The share of a core that the site may use.
+    /// CPU limit of the site, as a share of one core.
     pub(super) share: f64,
-    /// Samples that were dropped.
+    /// Number of samples that were dropped in the span.
     pub(super) dropped: u64,
     pub(super) samples: Vec<Reported>,
 }
 
-/// A sampled transaction.
+/// A sampled transaction, in the form in which a site reports it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Reported {
-    /// The time since it began, when it is reported.
+    /// Time from the transaction's begin until the report, in ns.
     age_ns: u64,
     every: u32,
     reads: Vec<KeyRange>,
     writes: Vec<Key>,
     rows: Option<(u32, u32)>,
     behind: u64,
-    /// The wait before it began.
+    /// The wait before the transaction could begin: its cause, and its time in ns.
     waited: Option<(Cause, u64)>,
     service_ns: u64,
     run_ns: u64,
@@ -79,14 +80,14 @@ impl Reported {
         }
     }
 
-    /// The bytes of its keys.
+    /// Returns the size of the sample's keys, in bytes.
     fn bytes(&self) -> usize {
         let end = |read: &KeyRange| read.end.as_ref().map_or(0, |end| end.as_bytes().len());
         let reads = self.reads.iter().map(|read| read.start.as_bytes().len() + end(read));
         reads.sum::<usize>() + self.writes.iter().map(|key| key.as_bytes().len()).sum::<usize>()
     }
 
-    /// As a sample of the router's process, where it has come at that moment.
+    /// Converts the sample for the router's process, where the report arrived at `come`.
     pub(super) fn sampled(self, site: Site, come: Instant) -> Sampled {
         let duration = |ns| Duration::from_nanos(ns).min(DURATION_MAX);
         let us = |ns| duration(ns).as_secs_f64() * 1e6;
@@ -107,12 +108,13 @@ impl Reported {
     }
 }
 
-/// Makes the reports of a site's epoch, from what the site's thread tells its process's sampler.
+/// Makes the reports of one epoch of a site, from the data in its process's sampler.
 pub(crate) struct Reporter {
     sampler: Arc<Sampler>,
     site: Site,
     due: Instant,
-    /// The time of the last report, the site's processor time and rows then, and samples that had been dropped.
+    /// The time of the last report, the site's CPU time and rows then, and the number of samples dropped
+    /// before it.
     last: Option<(Instant, Duration, [u64; 3], u64)>,
 }
 
@@ -121,8 +123,8 @@ impl Reporter {
         Self { sampler, site, due: Instant::now(), last: None }
     }
 
-    /// The report that is due, if one is. While nothing is sampled there is none, and the first span begins one report
-    /// after sampling did.
+    /// Returns the report if one is due. Returns `None` while sampling is off, and for the first interval
+    /// after it is switched on.
     pub fn report(&mut self, now: Instant) -> Option<SampleReport> {
         if now < self.due {
             return None;
@@ -154,7 +156,7 @@ impl Reporter {
         }
         Some(SampleReport {
             span_ns: nanos(span),
-            // A thread that had told nothing for a while tells more than belongs to the span.
+            // A thread that did not report for a while reports more CPU time than belongs to the span.
             cpu_ns: nanos(cpu.saturating_sub(cpu_before).min(span)),
             rows: since,
             share: self.sampler.site_cpu.unwrap_or(1.0),

@@ -1,14 +1,14 @@
-//! The log entries that the log is given at once: many, for each group is waited for once; and not
-//! more than one may hold, however many arrive.
+//! Division of log entries into groups. A group has many entries, because each group costs one wait for the disk; and
+//! no more than a group may hold.
 
 use crate::record::LogEntry;
 
-/// Log entries of a group; more come with the next.
+/// Number of entries at which a group is written without further ones.
 pub(super) const ENTRIES_MAX: usize = 10_000;
-/// Bytes of a group, but for a log entry that has more alone.
+/// Maximum size of a group's entries in bytes, except for a single larger entry.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Cuts log entries into groups, in their order.
+/// Divides log entries into groups, in their order.
 pub(super) fn groups(mut entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut groups = Vec::new();
     loop {

@@ -1,11 +1,11 @@
-//! The order of a log that other processes may write too, where reading establishes positions: one thread
+//! The sequencer of a log in Kafka, which other processes may write too. Reading establishes positions: one thread
 //! appends, another reads, and followers receive only entries that were read.
 //!
-//! A group is appended again until it is known to be in the topic, before the next group: log entries behind
-//! a gap in their author's numbers are void, and entries that are there twice count once. So a lost reply
-//! costs time, and nothing else.
+//! A group is appended again until it is known to be in the topic, before the next group is appended: log entries
+//! after a gap in their author's numbers are void, and entries that are in the topic twice count once. So a lost
+//! reply costs time, and has no other effect.
 //!
-//! While the brokers do not answer, nothing is acknowledged, and the number of waiting entries is bounded by
+//! While the brokers do not answer, no entry is acknowledged, and the number of waiting entries is bounded by
 //! how far a site may be ahead. After the log's patience it ends.
 
 use std::collections::VecDeque;
@@ -22,31 +22,36 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Mutex, thread};
 
-/// Longest wait for others' log entries; an end is noticed within it.
+/// Maximum duration of one wait for entries; the reading thread notices the end of the log within it.
 const READ_WAIT: Duration = Duration::from_millis(500);
-/// Longest time until the appending thread notices that the reading one has ended.
+/// Interval at which the appending thread checks whether the reading thread has ended.
 const LOOK_WAIT: Duration = Duration::from_millis(250);
-/// Number of marks that are remembered: a checkpoint is made of one of the last.
+/// Number of marks that are remembered; a checkpoint is made at one of them.
 const LANDMARKS_MAX: usize = 8;
 
-/// The state that others may read while the topic's threads are busy.
+/// The state of a topic that other threads may read while its own threads are busy.
 #[derive(Clone)]
 pub(super) struct Topic {
+    /// State of the appending thread's log.
     appending: Arc<Watch>,
+    /// State of the reading thread's log.
     reading: Arc<Watch>,
+    /// The positions of the last marks, and their locations in the topic.
     landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,
 }
 
 impl Topic {
+    /// Returns why the topic cannot be written or read now, or `None` if it can.
     pub(super) fn trouble(&self) -> Option<String> {
         self.appending.trouble().or_else(|| self.reading.trouble())
     }
 
-    /// Nothing is tried again: what is handed in is written if it can be.
+    /// Stops further attempts after failures: each submitted group is written if the first attempt succeeds.
     pub(super) fn end(&self) {
         self.appending.end();
     }
 
+    /// Returns the location in the topic of the mark given at position `known`, if it is remembered.
     pub(super) fn landmark(&self, known: Position) -> Option<Landmark> {
         let landmarks = lock(&self.landmarks);
         landmarks.iter().find(|(at, _)| *at == known).map(|(_, landmark)| landmark.clone())
@@ -54,9 +59,10 @@ impl Topic {
 }
 
 impl Sequencer {
-    /// The order of a topic that was read up to a position. Followers are told nothing before the first log
-    /// entries are submitted: by then all of them follow. Its thread ends as that of [`Sequencer::of`], and
-    /// followers are given marks as there, the first one the earlier the more was read already.
+    /// Returns the sequencer of a topic that was read up to position `known`, and its thread. Followers receive no
+    /// entries before the first submission: by then all of them have joined. The thread ends as that of
+    /// [`Sequencer::of`] does. Followers receive marks likewise; bytes that were read during recovery count towards
+    /// the first mark.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -85,13 +91,18 @@ impl Sequencer {
     }
 }
 
+/// The thread that appends to the topic.
 struct Appender {
+    /// The log, for appending.
     log: KafkaLog,
+    /// Messages to this thread.
     entries: Receiver<Handed>,
+    /// True if no more entries follow.
     has_ended: bool,
 }
 
 impl Appender {
+    /// Appends entries, with a second thread that reads, until either ends; then reports the end to the followers.
     fn run(mut self, reader: Reader, followers: &Mutex<Followers>) {
         let reading = reader.log.watch();
         let (begin, may_begin) = channel();
@@ -100,7 +111,7 @@ impl Appender {
             Ok(reader) => {
                 let appended = self.append_all(begin, &reader);
                 reading.end();
-                // The reader's error came first, if it had one.
+                // If the reader failed, its error was the first.
                 let read = reader.join().unwrap_or(Ok(()));
                 appended.and(read).map_err(|error| with_causes(&error))
             }
@@ -110,7 +121,7 @@ impl Appender {
         lock(followers).end(why);
     }
 
-    /// Goes on until nothing comes any more, nothing can be written, or no follower reads.
+    /// Appends entries until no more follow, an error occurs, or the reading thread has ended.
     fn append_all<T>(
         &mut self,
         begin: Sender<()>,
@@ -135,12 +146,13 @@ impl Appender {
             for group in groups(group) {
                 self.log.append(&group)?;
             }
-            // The caller may not wait any more.
+            // The sender may not wait any more.
             syncs.into_iter().for_each(|done: Sender<()>| _ = done.send(()));
         }
         Ok(())
     }
 
+    /// Adds the entries of a message to `group`, and records its other content.
     fn take(&mut self, handed: Handed, group: &mut Vec<LogEntry>, syncs: &mut Vec<Sender<()>>) {
         match handed {
             Handed::Frames(_) if self.has_ended => {}
@@ -151,17 +163,24 @@ impl Appender {
     }
 }
 
+/// The thread that reads the topic.
 struct Reader {
+    /// The log, for reading.
     log: KafkaLog,
+    /// The position of the next entry.
     next: Position,
-    /// Bytes to read between two marks, and bytes read up to the last.
+    /// Size of the records between two marks, in bytes.
     mark_every: Arc<AtomicU64>,
+    /// Bytes read up to the last mark.
     marked: u64,
+    /// The positions of the last marks, and their locations in the topic.
     landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,
+    /// The recipients of the log.
     followers: Arc<Mutex<Followers>>,
 }
 
 impl Reader {
+    /// Reads the topic until the log ends or an error occurs.
     fn run(mut self) -> Result<(), LogError> {
         let watch = self.log.watch();
         while !watch.is_ending() {
@@ -176,6 +195,7 @@ impl Reader {
         Ok(())
     }
 
+    /// Delivers entries to the followers, and gives a mark if one is due.
     fn tell(&mut self, entries: Vec<LogEntry>) {
         self.next += entries.len() as u64;
         let mut followers = lock(&self.followers);

@@ -1,7 +1,7 @@
-//! The copies that a site has, and what becomes of them as the log goes on.
+//! The copies of partitions that a site has, and their changes as the log grows.
 //!
-//! A copy goes from version to version, by what its partition's master wrote and by changes of the
-//! partition's design, in the order of the log, and none is left out.
+//! A copy advances version by version: by its master's writes, and by changes of the
+//! partition's design, in the order of the log. No version is left out.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -15,27 +15,31 @@ use crate::record::{Change, Operator, Site, Write};
 use crate::rows::{Row, Rows};
 use crate::transaction::{ReadRows, Seen};
 
-/// One partition, as this site has it.
+/// A site's copy of one partition.
 #[derive(Clone)]
 pub(super) struct Copy {
-    /// The partition's keys, and whether this site masters it, as the design says.
+    /// The partition's range of keys.
     pub range: KeyRange,
+    /// True if this site masters the partition.
     pub is_own: bool,
+    /// The rows.
     pub rows: Rows,
+    /// The version: it counts commits that wrote to the copy, and changes of the partition's design.
     pub version: u64,
-    /// The version of its last change of design.
+    /// The version at the last change of the partition's design.
     pub changed: u64,
-    /// Transactions that read it here.
+    /// Number of transactions that read the copy here.
     pub reads: Cell<u64>,
-    /// The last log entry of this site that wrote to it; 0 if the log has it all.
+    /// The number of this epoch's last log entry of the site that wrote to the copy; 0 if there is none.
     pub last: u64,
-    /// The version up to which the log has what this site wrote, and the rows that were deleted since.
+    /// The version up to which the log has this site's writes.
     pub logged: u64,
+    /// Rows that were deleted after version `logged`, with the version of the deletion.
     pub unlogged_deletes: Vec<(Key, u64)>,
 }
 
 impl Copy {
-    /// A partition as of the design, with its rows, at a site.
+    /// Returns a copy with these rows, at the version that the design has.
     pub(super) fn new(partition: &Partition, site: Site, rows: Rows) -> Self {
         let (range, version) = (partition.range.clone(), partition.version);
         let is_own = partition.master == site;
@@ -44,11 +48,12 @@ impl Copy {
         Self { range, is_own, rows, version, changed, reads, last, logged, unlogged_deletes }
     }
 
+    /// Applies a commit's writes to the copy.
     pub(super) fn apply(&mut self, write: &Write) {
         assert_eq!(self.version + 1, write.version, "a copy goes from version to version");
         self.version = write.version;
         for (key, update) in &write.rows {
-            // Most need no look at the row that was there.
+            // Most updates do not need the old row.
             let old = if update.is_part() { self.rows.get(key) } else { None };
             match update.value(old) {
                 Some(value) => {
@@ -61,8 +66,8 @@ impl Copy {
 }
 
 impl Core {
-    /// Drops copies that the design no longer has here, and notes which of the others are this site's
-    /// own.
+    /// Drops the copies that the design no longer places at this site, and records which of the others the site
+    /// masters.
     pub(super) fn align_copies(&mut self) {
         #[cfg(test)]
         let is_kept = self.has(super::tests::Bug::GrantWithoutRelease);
@@ -77,15 +82,16 @@ impl Core {
         });
     }
 
-    /// The copy that a key is in, if there is one here.
+    /// Returns the copy that contains a key, or `None` if there is none here.
     pub(super) fn copy_of(&self, key: &Key) -> Option<&Copy> {
         let (_, copy) = self.copies.range(..=key).next_back()?;
         copy.range.contains(key).then_some(copy)
     }
 
+    /// Applies another master's writes to the copy here, or keeps them for an installation.
     pub(super) fn replicate(&mut self, write: &Write) {
         if let Some(copy) = self.copies.get_mut(&write.start) {
-            // An image's copies may be ahead of its prefix, by what the log has behind it.
+            // An image's copies may be ahead of its prefix, by changes that the log has later.
             if self.is_live || copy.version < write.version {
                 self.work[2] += write.rows.len() as u64;
                 copy.apply(write);
@@ -95,7 +101,7 @@ impl Core {
         }
     }
 
-    /// Makes the copies what a change makes of their partitions.
+    /// Applies a change of the design to the copies.
     pub(super) fn reshape(&mut self, change: &Change) {
         let start = &change.start;
         if !self.copies.contains_key(start) {
@@ -117,14 +123,14 @@ impl Core {
         copy.changed = copy.version;
         if let Operator::Split(at) = &change.operator {
             let (range, rows) = (copy.range.clone(), copy.rows.split_off(at));
-            // A partition whose design changes has nothing that is not logged.
+            // A partition whose design changes has no changes that are not logged.
             let (reads, unlogged_deletes) = (copy.reads.clone(), Vec::new());
             let behind = Copy { range, rows, reads, unlogged_deletes, ..*copy };
             self.copies.insert(at.clone(), behind);
         }
     }
 
-    /// A site was fenced: its partitions are at their next version with their new masters.
+    /// Advances the copies of a fenced site's partitions to the versions that these have with their new masters.
     pub(super) fn inherit(&mut self) {
         for (start, copy) in &mut self.copies {
             if let Some(partition) = self.design.beginning_at(start)
@@ -155,7 +161,7 @@ impl ReadRows for Core {
             let here = rest.iter().take_while(|key| copy.range.contains(key)).count();
             let (these, others) = rest.split_at(here);
             let rows = copy.rows.get_each(these);
-            // A value is far away too, and counting that it is used once more waits for it.
+            // The values are likely to be cache misses too; reading all counts first overlaps the waits for memory.
             black_box(
                 rows.iter().flatten().map(|row| Arc::strong_count(&row.value)).sum::<usize>(),
             );

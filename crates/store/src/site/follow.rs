@@ -1,5 +1,5 @@
-//! A site follows the log: its action at each entry, whether it receives all of them or those that its
-//! subscription delivers.
+//! Applies the log to a site: the effect of each entry, whether the site receives all of them or the deliveries of
+//! its subscription.
 
 use super::{Core, refused};
 use crate::design::Verdict;
@@ -7,8 +7,9 @@ use crate::record::{Body, LogEntry, Position};
 use crate::subscription::Delivery;
 
 impl Core {
+    /// Applies entries of the whole log.
     pub(super) fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
-        // A site that began from an image may receive its entries once more.
+        // A site that began from an image may receive entries that the image contains.
         let old = usize::try_from(first.entries_to(self.known + 1)).unwrap_or(usize::MAX);
         for (position, entry) in first.onward().zip(entries).skip(old) {
             self.follow(position, entry, true);
@@ -16,7 +17,7 @@ impl Core {
         self.go_on();
     }
 
-    /// Follows what a subscription delivers of the log, from the next position on.
+    /// Applies deliveries of the subscription, from the next position on.
     pub(super) fn follow_deliveries(&mut self, first: Position, deliveries: Vec<Delivery<'_>>) {
         assert_eq!(first, self.known + 1, "the log comes in its order");
         for delivery in deliveries {
@@ -35,7 +36,7 @@ impl Core {
         self.go_on();
     }
 
-    /// Does what waited for the log.
+    /// Continues with requests that waited for the log.
     fn go_on(&mut self) {
         if self.is_live {
             self.give_all();
@@ -43,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Follows the next entry; whether it has all entries of its author.
+    /// Applies the next entry. `is_whole` is true if all entries of its author are received.
     fn follow(&mut self, position: Position, entry: &LogEntry, is_whole: bool) {
         assert_eq!(position, self.known + 1, "the log comes in its order");
         self.known = position;
@@ -62,15 +63,19 @@ impl Core {
         if is_own && verdict != Verdict::Void {
             assert_eq!(entry.by.number, self.ordered + 1, "own entries come in their order");
             self.ordered = entry.by.number;
+            self.forget_undo();
         }
         match (&entry.body, verdict) {
             (_, Verdict::Void) => {}
             #[cfg(test)]
             (body, _) if !is_own && self.swap_with_next(body) => {}
             (Body::Join, _) => self.is_live |= is_own,
-            // It was applied when it was written.
+            // A commit of this site was applied when it was written.
             (Body::Commit(writes), _) if is_own => self.note_logged(writes),
             (Body::Commit(writes), _) => writes.iter().for_each(|write| self.replicate(write)),
+            (Body::Change(change), Verdict::Counts) if self.lacks_what_it_is_given(change) => {
+                return self.end();
+            }
             (Body::Change(change), Verdict::Counts) => {
                 self.reshape(change);
                 self.notice(change);
@@ -90,16 +95,16 @@ impl Core {
             let ordered = self.ordered;
             self.changing.retain(|_, number| *number > ordered);
         }
+        if (self.is_live || self.has_kept) && !matches!(entry.body, Body::Commit(_)) {
+            self.align_copies();
+        }
         if self.is_live {
-            if !matches!(entry.body, Body::Commit(_)) {
-                self.align_copies();
-            }
             self.release(position);
         }
     }
 
-    /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of its
-    /// own that does not count. An entry of an earlier epoch has no effect.
+    /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of this epoch
+    /// that is void. An entry of an earlier epoch has no effect.
     fn is_the_end(&self, entry: &LogEntry, verdict: Verdict) -> bool {
         let by = entry.by;
         if by.site != self.site || by.epoch < self.epoch {

@@ -1,9 +1,9 @@
-//! The database as of a prefix of the log, assembled from its sites' parts.
+//! The database as of a prefix of the log, assembled from parts of all sites.
 //!
-//! At one position of the log every site takes snapshots of its mastered partitions, which costs almost
-//! nothing. A master may be ahead of that position, by commits that the log has a little later. Its part is
-//! valid once the log has them, and a process that continues from the image skips the log entries that the
-//! image contains already; versions show which.
+//! At one position of the log every site takes snapshots of the partitions that it masters, which costs almost
+//! nothing. A master may be ahead of that position, by commits that follow in the log. Its part is
+//! valid once the log has them. A process that continues from the image skips the log entries that the
+//! image contains already; it recognises them by their versions.
 //!
 //! The parts are complete if each partition of the design at that position is in one of them.
 
@@ -13,41 +13,42 @@ use crate::key::Key;
 use crate::record::{Epoch, Position};
 use crate::rows::Rows;
 
-/// The partitions that one site masters.
+/// Snapshots of the partitions that one site masters.
 #[derive(Clone)]
 pub struct Part {
-    /// The prefix of the log, and the design there.
+    /// Position of the log as of which the part was taken.
     pub known: Position,
-    /// The same for all parts of a prefix.
+    /// Design at that position; the same for all parts of a position.
     pub design: Design,
-    /// The partitions.
+    /// The snapshots.
     pub copies: Vec<Snapshot>,
+    /// The epoch of the site; 0 for a part from another process.
     epoch: Epoch,
-    /// The log entry of its site that has the last of it.
+    /// The number of the site's log entry with the last change that the part contains.
     number: u64,
 }
 
 impl Part {
-    /// A part that a site in another process gave, once the log had all of it.
+    /// Returns a part that a site in another process sent after the log had all of it.
     #[must_use]
     pub fn given(known: Position, design: Design, copies: Vec<Snapshot>) -> Self {
         Self { known, design, copies, epoch: Epoch(0), number: 0 }
     }
 }
 
-/// The rows of a partition.
+/// A snapshot of the rows of a partition.
 #[derive(Clone)]
 pub struct Snapshot {
-    /// The start of its partition.
+    /// The first key of the partition.
     pub start: Key,
-    /// The version that the rows are of.
+    /// The version of the partition.
     pub version: u64,
     /// The rows.
     pub rows: Rows,
 }
 
 impl Core {
-    /// The partitions that this site masters now; none of an observer.
+    /// Takes the part of this site, or returns `None` unless the site is live.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let own = self.copies.values().filter(|copy| copy.is_own);
@@ -65,22 +66,13 @@ impl Core {
         })
     }
 
-    /// Its copies, in the order of the keys.
-    pub(crate) fn snapshots(&self) -> impl Iterator<Item = Snapshot> {
-        self.copies.iter().map(|(start, copy)| Snapshot {
-            start: start.clone(),
-            version: copy.version,
-            rows: copy.rows.clone(),
-        })
-    }
-
-    /// Each copy's version and rows.
+    /// Returns each copy's version and rows.
     #[cfg(test)]
     pub(crate) fn usage_of_all(&self) -> impl Iterator<Item = (u64, &Rows)> {
         self.copies.values().map(|copy| (copy.version, &copy.rows))
     }
 
-    /// True if the log has all of a part that this site gave; none if it never will.
+    /// Returns whether the log has all changes of a part of this site, or `None` if it never will.
     #[must_use]
     pub fn has_all_of(&self, part: &Part) -> Option<bool> {
         #[cfg(test)]
@@ -91,11 +83,11 @@ impl Core {
         is_same_life.then_some(part.number <= self.ordered)
     }
 
-    /// An observer that has read a prefix of the log, from the rows of all partitions of the design
-    /// there, in the order of their keys.
+    /// Returns an observer as of position `known`, from snapshots of all partitions of the design there, in key
+    /// order.
     ///
     /// # Errors
-    /// The start of a partition whose rows are missing, or of rows that belong to no partition.
+    /// Returns the first key of a partition whose snapshot is missing, or of a snapshot that belongs to no partition.
     pub fn observer_of(
         known: Position,
         design: Design,

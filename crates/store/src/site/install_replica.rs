@@ -1,17 +1,17 @@
 //! The installation of a replica while the partition is written (MorphoSys, §4.4.1).
 //!
-//! The site keeps log entries of the partition from now on, and asks its master for the rows as of now or
-//! later. A snapshot costs the master nothing and needs no lock; it is handed over when the log has all of
-//! it, so that no replica has rows that were never committed. The replica confirms the rows, and only then
-//! the master writes into the log that it is one.
+//! The site keeps the partition's log entries from now on, and asks the master for the rows as of now or
+//! later. A snapshot costs the master nothing and needs no lock. It is sent when the log has all of
+//! it, so that no replica has rows that were never committed. The replica confirms the rows; only then does
+//! the master write into the log that the site has a replica.
 //!
-//! A site that receives a part of the log only ([`crate::subscription`]) requests the partition's entries first. It
+//! A site that receives only a part of the log ([`crate::subscription`]) requests the partition's entries first. It
 //! keeps them from the position on at which its subscription begins to deliver them, and asks the master for rows as
 //! of that position or later.
 //!
-//! Between the two the design of the partition must not change: a snapshot of before a split is not a
-//! snapshot of one of its halves. The master writes the replica into the log only if nothing has changed
-//! since the snapshot that the replica confirms, and then nothing can change until the log has it.
+//! Between snapshot and log entry the design of the partition must not change: a snapshot from before a split is not
+//! a snapshot of one of its halves. The master writes the replica into the log only if nothing has changed since the
+//! snapshot that the replica confirms, and then nothing can change until the log has it.
 
 use std::mem;
 
@@ -27,80 +27,98 @@ use crate::transaction::Abort;
 
 use super::{Copy, Core, Output, Ticket, refused};
 
-/// Messages between sites, besides the log.
+/// Messages between sites, apart from the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// I keep what the log says of this partition: give me its rows as of my prefix, or later.
+    /// The sender keeps the partition's log entries, and needs its rows as of position `since` or later.
     Want {
-        /// The start of the partition.
+        /// The first key of the partition.
         start: Key,
-        /// The asker's prefix of the log.
+        /// The sender's prefix of the log.
         since: Position,
     },
-    /// The rows of a partition, as of a version that the log has.
+    /// The rows of a partition, at a version that the log has.
     Give {
-        /// The start of the partition.
+        /// The first key of the partition.
         start: Key,
-        /// The position of the request.
+        /// The position in the request.
         since: Position,
-        /// The version of the partition's last change of design.
+        /// The version at the partition's last change of design.
         changed: u64,
-        /// The version that the rows are of.
+        /// The version of the rows.
         version: u64,
         /// The rows.
         rows: Rows,
     },
-    /// I have them: the design may say so.
+    /// The sender has the rows: the design may give it the replica.
     Have {
-        /// The start of the partition.
+        /// The first key of the partition.
         start: Key,
-        /// The version of the rows.
+        /// The version at the partition's last change of design, as received with the rows.
         changed: u64,
-        /// The epoch in which they came.
+        /// The sender's epoch, in which it received the rows.
         epoch: Epoch,
     },
-    /// The design changed since: forget them.
+    /// The design has changed since the rows were taken: the receiver must drop them.
     Forget {
-        /// The start of the partition.
+        /// The first key of the partition.
         start: Key,
-        /// The version of the rows.
+        /// The version at the partition's last change of design, as sent with the rows.
         changed: u64,
-        /// The prefix of the log in which it shows.
+        /// The sender's prefix of the log, which contains the change.
         known: Position,
     },
 }
 
-/// A replica in the making. Until the design has it, it is not read.
+impl Message {
+    /// Returns the size of the message's keys and values, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Give { rows, .. } => rows.size().bytes,
+            Self::Want { .. } | Self::Have { .. } | Self::Forget { .. } => 0,
+        }
+    }
+}
+
+/// The installation of a replica, which is not read until the design contains it.
 pub(super) struct Installation {
-    /// The caller, as long as it waits.
+    /// The caller, while it waits for an answer.
     pub(super) ticket: Option<Ticket>,
+    /// Time of the site's clock until which the caller waits, in ms.
     until_ms: u64,
-    /// Tells it from others of this epoch.
+    /// The number of the installation in this epoch.
     number: u64,
-    /// The prefix of the log behind which it has the partition's entries; nothing until its subscription delivers
-    /// them.
+    /// The position after which the site keeps the partition's entries; `None` until its subscription delivers them.
     since: Option<Position>,
-    /// The versions that the log has shown since; a change of design has no write.
+    /// The versions that the log has shown since, each with its write; a change of design has `None`.
     pub(super) news: Vec<(u64, Option<Write>)>,
+    /// The rows that the master sent, once they have arrived.
     given: Option<Given>,
 }
 
-/// Rows that another site wants, as of a prefix of the log or later.
+/// Rows that another site has requested, as of a position of the log or later.
 pub(super) struct Wanted {
+    /// The position in the request.
     since: Position,
-    /// The last change of design, the version, the rows, and the log entry that has the last of them.
+    /// The snapshot, once it is taken: the version at the last change of design, the version, the rows, and the
+    /// number of the log entry with the last change in them.
     taken: Option<(u64, u64, Rows, u64)>,
 }
 
+/// Rows that a master has sent.
 struct Given {
+    /// The master.
     by: Site,
+    /// The version at the partition's last change of design.
     changed: u64,
+    /// The version of the rows.
     version: u64,
+    /// The rows.
     rows: Rows,
 }
 
 impl Installation {
-    /// True if the design has changed behind the given rows: the installation cannot succeed any more.
+    /// True if the design has changed after the given rows: then the installation cannot succeed any more.
     fn is_outdated(&self) -> bool {
         let given = self.given.as_ref();
         let is_behind = |version: u64| given.is_some_and(|given| version > given.version);
@@ -109,6 +127,7 @@ impl Installation {
 }
 
 impl Core {
+    /// Begins the installation of a replica here, for a caller.
     pub(super) fn install_replica(&mut self, ticket: Ticket, start: Key, until_ms: u64) {
         let Some(partition) = self.design.beginning_at(&start).filter(|_| self.is_live) else {
             return self.refuse(ticket, refused(&Impossible::NoPartition));
@@ -132,22 +151,22 @@ impl Core {
         }
     }
 
-    /// From here on the subscription delivers what an installation needs.
+    /// Begins to keep a partition's entries, because the subscription delivers them from here on.
     pub(super) fn begin_installation(&mut self, start: Key, number: u64) {
         let adoption = self.adoptions.get_mut(&start);
         let Some(adoption) = adoption.filter(|one| one.number == number && one.since.is_none())
         else {
-            // It is over, or has begun.
+            // The installation has ended, or has begun already.
             return;
         };
         adoption.since = Some(self.known);
-        // Entries that an earlier installation still received end somewhere before.
+        // Deliveries for an earlier installation may have ended at some position before.
         adoption.news.clear();
         let (master, since) = (self.design.of(&start).master, self.known);
         self.say(Output::Say(master, Message::Want { start, since }));
     }
 
-    /// Takes an installation out, which needs the partition's entries no more.
+    /// Removes an installation, and ends its request to the subscription.
     fn end_installation(&mut self, start: &Key) -> Option<Installation> {
         let adoption = self.adoptions.remove(start)?;
         if self.is_subscriber {
@@ -156,6 +175,7 @@ impl Core {
         Some(adoption)
     }
 
+    /// Handles a message from another site.
     pub(super) fn hear(&mut self, from: Site, message: Message) {
         if !self.is_live {
             return;
@@ -189,18 +209,18 @@ impl Core {
         }
     }
 
-    /// Gives another site the rows of a partition, as soon as the log has all of them.
+    /// Sends the rows of a partition to another site, as soon as the log has all of them.
     fn give(&mut self, to: Site, start: Key, since: Position) {
         let wanted = self.wanted.entry((to, start)).or_insert(Wanted { since, taken: None });
-        // A repeated request waits for the same rows: for newer ones it might wait for ever.
+        // A repeated request waits for the same snapshot: waiting for newer ones might never end.
         if wanted.since != since {
             *wanted = Wanted { since, taken: None };
         }
         self.give_all();
     }
 
-    /// Hands over the rows that other sites wait for and the log has. Rows are taken once, and then waited for: a
-    /// partition that is written all the time never has a moment at which the log has everything.
+    /// Sends the rows that other sites have requested and the log has. A snapshot is taken once, and then waits for
+    /// the log: if a partition is written continuously, there is never a moment at which the log has everything.
     pub(super) fn give_all(&mut self) {
         let mut given = Vec::new();
         self.wanted.retain(|(to, start), wanted| {
@@ -228,13 +248,13 @@ impl Core {
         self.outputs.extend(given.into_iter().map(|(to, message)| Output::Say(to, message)));
     }
 
-    /// Has a copy that another site has written into the log as a replica, if it can be one.
+    /// Writes into the log that another site has a replica, if the design allows it.
     fn add(&mut self, at: Site, start: Key, changed: u64, epoch: Epoch) {
         let partition = self.design.beginning_at(&start);
         if partition.is_some_and(|partition| partition.is_at(at))
             || self.changing.contains_key(&start)
         {
-            // It is one, or this cannot be said yet: it will ask again.
+            // It is a replica already, or this cannot be decided yet: the site will ask again.
             return;
         }
         let is_mine = partition.is_some_and(|partition| partition.master == self.site);
@@ -251,8 +271,7 @@ impl Core {
         }
     }
 
-    /// A change of design: the one that makes a replica of what is in the making, or one that comes
-    /// between.
+    /// Applies a change of design to the installations here: it makes one of them a replica, or comes between.
     pub(super) fn notice(&mut self, change: &Change) {
         let is_added = matches!(change.operator, Operator::AddReplica(site, epoch)
             if (site, epoch) == (self.site, self.epoch));
@@ -260,7 +279,7 @@ impl Core {
             return self.notice_all();
         }
         let Some(adoption) = self.end_installation(&change.start) else {
-            // Before its epoch begins a site has copies of everything.
+            // Before its epoch begins, a site has copies of all partitions.
             assert!(!self.is_live, "a site confirms its rows before it is a replica");
             return;
         };
@@ -283,11 +302,12 @@ impl Core {
         }
     }
 
-    /// Replicas in the making learn of changes of its partition's design.
+    /// Records the design changes of the partitions of all installations, and ends those that cannot succeed any
+    /// more.
     pub(super) fn notice_all(&mut self) {
         let mut outdated = Vec::new();
         for (start, adoption) in &mut self.adoptions {
-            // A partition that was merged into the one before it has that one's version, which tells the same.
+            // A partition that was merged into the one before it has that one's version, which shows the same.
             let partition = self.design.of(start);
             let seen = adoption.news.last().map(|(version, _)| *version);
             if seen.is_none_or(|seen| seen < partition.version) {
@@ -304,13 +324,14 @@ impl Core {
         }
     }
 
+    /// Ends an installation that cannot succeed, and refuses its caller.
     fn forget(&mut self, start: &Key) {
         if let Some(ticket) = self.end_installation(start).and_then(|adoption| adoption.ticket) {
             self.refuse(ticket, Abort::Refused("the partition changed meanwhile".into()));
         }
     }
 
-    /// Says once more what may have been lost, and replies to callers that have waited long enough.
+    /// Repeats messages that may have been lost, and answers callers whose time is over.
     pub(super) fn remind(&mut self) {
         let (now_ms, epoch) = (self.now_ms, self.epoch);
         let (mut outputs, mut late) = (Vec::new(), Vec::new());
@@ -320,7 +341,7 @@ impl Core {
                 outputs.push(Output::Answer(ticket, self.known, Err(Abort::Late)));
             }
             match (&adoption.given, adoption.since) {
-                // It may be a replica at any time: only its master can say that it will not.
+                // It may become a replica at any time: only the master can tell that it will not.
                 (Some(given), _) => {
                     let (start, changed) = (start.clone(), given.changed);
                     outputs.push(Output::Say(given.by, Message::Have { start, changed, epoch }));
@@ -332,7 +353,7 @@ impl Core {
                         |master| Output::Say(master, Message::Want { start: start.clone(), since });
                     outputs.extend(master.map(want));
                 }
-                // A request to the subscription is not lost while this epoch lives.
+                // A request to the subscription is not lost during this epoch.
                 (None, None) => {}
             }
         }

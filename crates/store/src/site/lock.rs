@@ -2,8 +2,8 @@
 //!
 //! A writer locks the partitions that it writes, so that the rows that it read are not overwritten. A
 //! transaction that also reads replicas locks its reads of this site's own partitions, until the log has all
-//! of them: otherwise other writers could make it wait for ever. A change of design locks its partition, and
-//! a merge the partition behind it too.
+//! their changes: otherwise other writers could make it wait for ever. A change of design locks its partition, and
+//! a merge also the partition after it.
 
 use super::{Core, Want, refused};
 use crate::design::Partition;
@@ -12,7 +12,7 @@ use crate::record::{Change, Operator};
 use crate::transaction::{Abort, Transaction};
 
 impl Core {
-    /// The partitions that something locks, by start, or why it cannot be done here.
+    /// Returns the first keys of the partitions that a request locks, or why it cannot run here.
     pub(super) fn locks(&self, what: &Want) -> Result<Vec<Key>, Abort> {
         let mastered = |key: &Key| {
             let partition = self.design.of(key);
@@ -29,8 +29,8 @@ impl Core {
                 if !read().all(|partition| partition.is_at(self.site)) {
                     return Err(Abort::Elsewhere);
                 }
-                // A request that waits for the log to have writes of this site must not wait for what is
-                // written meanwhile too.
+                // A request that waits for the log to have this site's writes must not also wait for
+                // later writes.
                 if read().any(|partition| !self.keeps(partition)) {
                     let own = read().filter(|partition| partition.master == self.site);
                     locks.extend(own.map(|partition| partition.range.start.clone()));
@@ -53,8 +53,8 @@ impl Core {
         }
     }
 
-    /// True if no other site writes a partition, before the next write of this site either: one that
-    /// is being handed over may be written there before the log has the handover.
+    /// True if no other site can write a partition before the next write of this site. A partition that
+    /// is being handed over may be written by its new master before the log shows this site the handover.
     fn keeps(&self, partition: &Partition) -> bool {
         let is_changing = self.changing.contains_key(&partition.range.start);
         #[cfg(test)]
@@ -62,8 +62,8 @@ impl Core {
         partition.master == self.site && !is_changing
     }
 
-    /// Returns the number of the last log entry of this site that a transaction sees, if it touches
-    /// only partitions that this site masters. While no design changes, it can run then.
+    /// Returns the number of the last log entry of this site that a transaction sees, or `None` unless it touches
+    /// only partitions that this site masters. While no design changes, such a transaction can run.
     pub(super) fn last_of_own(&self, transaction: &Transaction) -> Option<u64> {
         let mut last = 0;
         for key in &transaction.writes {
@@ -81,7 +81,7 @@ impl Core {
         Some(last)
     }
 
-    /// Returns the number of the last log entry of this site that a transaction sees, if this site's
+    /// Returns the number of the last log entry of this site that a transaction sees, or `None` unless this site's
     /// image is one state of the database for the rows that it touches.
     pub(super) fn last_if_possible(&self, transaction: &Transaction) -> Option<u64> {
         let (mut has_replica, mut last) = (false, 0);
@@ -97,7 +97,7 @@ impl Core {
                 last = last.max(self.last_for(copy, range));
             }
         }
-        // Earlier requests of its client may have been seen by other clients that saw more than this prefix.
+        // Earlier requests of its client may have seen more of this site's commits than this prefix contains.
         let ahead = transaction.client.and_then(|client| self.ahead.get(&client)).copied();
         let is_one = !has_replica || last.max(ahead.unwrap_or(0)) <= self.ordered;
         #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Transactions and changes of design as they arrive: run at once where nothing is in the way, queued where
-//! something is, and answered when the log has every change that the answer could show.
+//! Execution of transactions and changes of design. A request runs at once if nothing is in the way, else it is
+//! queued; it is answered when the log has every change that the answer could show.
 //!
-//! Most find nothing in the way, and touch only partitions that their site masters. For these nothing is
-//! looked up twice, and nothing is allocated that they do not keep.
+//! Most transactions find nothing in the way, and touch only partitions that their site masters. For these there is
+//! no second lookup, and no memory is allocated that they do not retain.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -15,10 +15,11 @@ use crate::reply::Reply;
 use crate::sampler::Cause;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
-/// The most log entries that a site may be ahead of the log; a log that stands still must not fill its memory.
+/// Maximum number of a site's entries that are not in the log yet; it bounds the memory that a halted log costs.
 const AHEAD_MAX: u64 = 100_000;
 
 impl Core {
+    /// Runs, queues, returns or refuses a request that has arrived.
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live || !what.has_room() {
             let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
@@ -43,7 +44,7 @@ impl Core {
         if self.waiting.len() >= WAITING_MAX {
             return self.refuse(ticket, Abort::Busy);
         }
-        // Those of its client that were given back are none that waits now.
+        // No request that waits now is from a client whose requests were returned.
         self.returned.clear();
         let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
         let waiting = self.attempt(waiting);
@@ -65,8 +66,8 @@ impl Core {
         }
     }
 
-    /// Runs it, or returns it: a request that overlaps with an earlier one waits, and so does one of the same
-    /// client.
+    /// Runs, returns or refuses a request; or returns it as `Some` if it has to wait. It waits if it overlaps with an
+    /// earlier one, or if an earlier one of its client waits.
     fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
         let client = waiting.what.client();
         let is_behind = client.is_some_and(|client| self.returned.contains(&client));
@@ -79,7 +80,7 @@ impl Core {
             self.refuse(waiting.ticket, Abort::LogFull);
             return None;
         }
-        // The design that it is meant for may be one that the site does not know yet.
+        // The request may be meant for a design that the site does not know yet.
         let is_early = waiting.what.session() > self.known;
         #[cfg(test)]
         let is_early = is_early && !self.has(super::tests::Bug::SessionIgnored);
@@ -126,7 +127,7 @@ impl Core {
         Some(waiting)
     }
 
-    /// Does it, if its time has come; its locks are free.
+    /// Runs a request whose locks are free, if its snapshot is available. Returns false if it has to wait.
     fn begin(&mut self, waiting: &mut Waiting, locks: &[Key]) -> bool {
         match &mut waiting.what {
             Want::Transaction(transaction) => {
@@ -146,7 +147,7 @@ impl Core {
         true
     }
 
-    /// Runs a transaction, which sees this site's log entries up to one.
+    /// Runs a transaction, which sees this site's log entries up to number `last`.
     fn run(&mut self, ticket: Ticket, transaction: &mut Transaction, last: u64) {
         if self.is_stalled && last > self.ordered {
             return self.refuse(ticket, Abort::LogFull);
@@ -160,7 +161,10 @@ impl Core {
         let answer = transaction.procedure.run(&mut view);
         let bytes = view.written_bytes();
         let is_too_large = bytes > WRITTEN_BYTES_MAX;
+        let is_put = || view.written.values().any(Option::is_some);
+        let is_beyond = self.is_full && is_put();
         let answer = answer
+            .and_then(|answer| if is_beyond { Err(Abort::OutOfMemory) } else { Ok(answer) })
             .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) })
             .and_then(|answer| charged(answer, transaction));
         let is_stale = view.is_stale.get();
@@ -181,6 +185,7 @@ impl Core {
         self.hold(ticket, answer, number, has_written, reads);
     }
 
+    /// Applies a transaction's writes, writes them into the log, and returns the number of the log entry.
     fn commit(&mut self, written: BTreeMap<Key, Option<Value>>) -> u64 {
         let number = self.written + 1;
         let mut writes: Vec<Write> = Vec::new();
@@ -191,7 +196,7 @@ impl Core {
                 _ => self.copy_of(&key).expect("what is mastered here is here"),
             };
             if writes.last().is_none_or(|write| write.start != copy.range.start) {
-                // Every site will look at it.
+                // Every site reads this key, so it gets memory of its own.
                 let start = copy.range.start.apart();
                 writes.push(Write { start, version: copy.version + 1, rows: Vec::new() });
             }
@@ -199,6 +204,7 @@ impl Core {
             last = Some(copy);
             writes.last_mut().expect("one was pushed").rows.push((key, update));
         }
+        self.keep_before(number, &writes);
         for write in &writes {
             let copy = self.copies.get_mut(&write.start).expect("what is mastered here is here");
             if copy.last <= self.ordered {
@@ -212,8 +218,8 @@ impl Core {
         self.write(Body::Commit(writes))
     }
 
-    /// Keeps an answer until the log has this site's log entries up to a number. Those that tell of more
-    /// than the ones before wait behind them; one whose log entries are all there need not.
+    /// Retains an answer until the log has this site's entries up to `number`. It then waits for earlier answers too;
+    /// an answer whose entries are all in the log, and that wrote nothing, is given at once.
     pub(super) fn hold(
         &mut self,
         ticket: Ticket,
@@ -231,12 +237,12 @@ impl Core {
             let done = answer.map(|answer| Done { answer, committed: None });
             return self.say(Output::Answer(ticket, self.known, done));
         }
-        // A reader stands behind the writers that came before it, lest the queue lose its order.
+        // A reader waits after the writers before it, so that the queue stays in order.
         let number = self.answers.back().map_or(number, |before| number.max(before.number));
         self.answers.push_back(Held { number, ticket, answer, has_written, reads });
     }
 
-    /// Answers requests that waited for entries that the log has now, up to a position.
+    /// Gives the answers whose entries the log has now, up to a position.
     pub(super) fn release(&mut self, position: Position) {
         while let Some(held) = self.answers.front()
             && held.number <= self.ordered
@@ -249,13 +255,13 @@ impl Core {
     }
 }
 
-/// A reply that its client's output buffer has room for.
+/// Charges a reply to its client's output buffer, or returns an error if that has no room.
 fn charged(mut reply: Reply, transaction: &Transaction) -> Result<Reply, Abort> {
     let bytes = reply.len();
     let Some(output) = transaction.output.as_ref().filter(|_| bytes > UNCOUNTED_BYTES) else {
         return Ok(reply);
     };
-    let charge = output.try_charge(bytes);
+    let charge = output.try_charge(bytes, reply.shared());
     reply.keep(Some(charge.ok_or_else(|| Abort::Refused(output.all().refusal()))?));
     Ok(reply)
 }

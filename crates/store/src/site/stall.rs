@@ -1,10 +1,10 @@
-//! A log that accepts nothing for now, because its disk is full.
+//! A log that accepts no entries for now, because its disk is full.
 //!
 //! A site applies its own commits before the log has them, so a stalled log leaves rows at the site that must
 //! not be shown. All other rows equal the log, and are read as usual. A request that would have to wait for
 //! the log is refused: a write, and a read of a row whose last change is not logged. Entries that the site
 //! wrote before it learned of the stall are in the queue to the log; their callers are told that they may
-//! still happen.
+//! still take effect.
 
 use super::copy::Copy;
 use super::{Core, Held, Output};
@@ -20,7 +20,7 @@ impl Copy {
                 && self.rows.range(range).all(|(_, row)| row.version <= self.logged)
     }
 
-    /// Notes that the log has a commit that was made here.
+    /// Records that the log has this site's commit with the given version of the copy.
     pub(super) fn note_logged(&mut self, version: u64) {
         self.logged = version;
         if !self.unlogged_deletes.is_empty() {
@@ -30,7 +30,7 @@ impl Copy {
 }
 
 impl Core {
-    /// The log takes nothing from now on, or takes something again.
+    /// Records that the log accepts no entries for now, or accepts them again.
     pub(super) fn stall(&mut self, is_stalled: bool) {
         self.is_stalled = is_stalled;
         if !is_stalled {
@@ -48,7 +48,7 @@ impl Core {
         self.attempt_all();
     }
 
-    /// The last log entry of this site that a reader of a range in a copy depends on.
+    /// Returns the number of the last log entry of this site that a reader of a range in a copy depends on.
     pub(super) fn last_for(&self, copy: &Copy, range: &KeyRange) -> u64 {
         let is_logged = self.is_stalled && copy.is_logged(range, self.ordered);
         #[cfg(test)]
@@ -56,6 +56,7 @@ impl Core {
         if is_logged { 0 } else { copy.last }
     }
 
+    /// True if the log has the last change of each row in these ranges.
     fn are_logged(&self, ranges: &[KeyRange]) -> bool {
         ranges.iter().all(|range| {
             let mut copies =
@@ -64,7 +65,7 @@ impl Core {
         })
     }
 
-    /// Notes that the log has a commit of this site.
+    /// Records that the log has a commit of this site.
     pub(super) fn note_logged(&mut self, writes: &[Write]) {
         for write in writes {
             if let Some(copy) = self.copies.get_mut(&write.start) {

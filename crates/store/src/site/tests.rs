@@ -131,6 +131,7 @@ impl Simulation {
         seen.changes = self.changes;
         (seen.by_replicas, seen.in_stall) = (self.by_replicas, self.in_stall);
         (seen.images, seen.from_images) = (self.images, self.from_images);
+        seen.from_kept = self.from_kept;
         seen.partitions = design.partitions().count();
         seen
     }
@@ -149,6 +150,7 @@ struct Tally {
     replicas: usize,
     images: usize,
     from_images: usize,
+    from_kept: usize,
     pins: usize,
     subscribers: usize,
 }
@@ -233,6 +235,7 @@ fn every_history_is_one_under_snapshot_isolation() {
         all.replicas += tally.replicas;
         all.images += tally.images;
         all.from_images += tally.from_images;
+        all.from_kept += tally.from_kept;
         all.pins += tally.pins;
         all.subscribers += tally.subscribers;
     }
@@ -243,6 +246,7 @@ fn every_history_is_one_under_snapshot_isolation() {
     // A third of the seeds have a log that stalls.
     assert!(runs == 1 || all.pins > runs && all.in_stall > runs / 3 && all.parts > runs);
     assert!(runs == 1 || all.images > runs / 4 && all.from_images > runs / 8);
+    assert!(runs == 1 || all.from_kept > runs / 8, "{} epochs began with kept rows", all.from_kept);
     assert!(runs == 1 || all.subscribers > 2 * runs && all.subscribers < 4 * runs);
 }
 

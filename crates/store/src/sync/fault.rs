@@ -1,27 +1,28 @@
-//! Faults that may be set on purpose, to see that drawn schedules find them: only another thread
-//! between two operations can tell them.
+//! Faults that a test can inject, to check that random schedules find them: only another thread that runs
+//! between two operations can observe them.
 
 use std::cell::Cell;
 
-/// Two operations the wrong way round, apart that belong together, or one of them missing.
+/// Two operations in the wrong order or no longer atomic, or a missing operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Log entries have their place before followers are told, and others may tell them between.
+    /// Log entries get their positions before they are passed on to followers, and another thread may pass on
+    /// others in between.
     ToldBehindPlace,
-    /// A change of the design is answered before the map has it.
+    /// A change of the design is answered before the map includes it.
     MapBehindAnswer,
-    /// The log's thread waits for log entries before it looks for waiters.
+    /// The log's thread waits for log entries before it serves pending sync requests.
     WaitBeforeSync,
-    /// Waiters for a lock are not looked at when the log goes on.
+    /// Requests that wait for a lock are not retried when the log advances.
     WaitersForgotten,
 }
 
 thread_local! {
-    // All threads of a drawn schedule are one to the system.
+    // To the system, all threads of a random schedule are one thread.
     static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
 }
 
-/// Sets the fault for the operations from here on, or none.
+/// Sets the fault for the operations from here on; `None` injects none.
 pub fn set(fault: Option<Fault>) {
     FAULT.set(fault);
 }

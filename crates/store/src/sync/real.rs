@@ -10,19 +10,18 @@ pub(crate) use arc_swap::ArcSwap;
 pub(crate) use tokio::time::sleep;
 use tokio::time::{Interval, interval};
 
-/// Runs a thread's task, and those that it spawns beside it, until it ends.
+/// Runs a thread's task, and the tasks that it spawns, until the first ends.
 pub(crate) fn run(task: impl Future<Output = ()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, task);
     Ok(())
 }
 
-/// Tells a task the time now and then.
+/// Returns a timer that ticks at this interval.
 pub(crate) fn ticks(every: Duration) -> Interval {
     interval(every)
 }
 
-/// A point at which another thread may go on before this one, and a drawn schedule is to have that
-/// too.
+/// A point at which a random schedule may switch to another thread; here it does nothing.
 #[inline]
 pub(crate) fn point() {}

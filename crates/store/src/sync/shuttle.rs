@@ -1,8 +1,9 @@
-//! Shuttle's threads, of which one goes on at a time, and which is drawn.
+//! Shuttle's threads: one of them runs at a time, selected at random.
 //!
-//! Time stands still: there is one tick and no other, a wait that has an end has none, and a thread that sleeps
-//! lets others go on first. So a wake-up that is lost is not made good by the clock: all stand still, and
-//! that is an error. What tokio's queues and the map do is one step each, with others before and behind it.
+//! Time does not pass: there is one tick and no other, a wait with a time limit never ends by it, and a
+//! thread that sleeps lets others run first. So a timer cannot hide a lost wake-up: all threads block, and
+//! that is an error. An operation of tokio's queues or of the map is one atomic step, with possible switches
+//! before and after it.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use arc_swap::Guard;
 use atomic::{AtomicBool, Ordering};
 
 pub(crate) mod thread {
-    //! Shuttle's threads, where a sleeping thread lets all others go on first.
+    //! Shuttle's threads, where a sleeping thread lets all others run first.
 
     pub(crate) use shuttle::thread::{Builder, JoinHandle};
 
@@ -33,7 +34,7 @@ pub(crate) async fn sleep(_: Duration) {
     shuttle::future::yield_now().await;
 }
 
-/// The first tick comes at once, as tokio's does.
+/// A timer whose only tick comes at once, like the first of tokio's.
 pub(crate) struct Ticks {
     has_begun: bool,
 }
@@ -51,11 +52,11 @@ impl Ticks {
 }
 
 pub(crate) fn point() {
-    // Any operation on what could be shared is one.
+    // Any operation on an object that could be shared is such a point.
     AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
-/// As arc-swap's.
+/// The part of arc-swap's API that the store uses.
 pub(crate) struct ArcSwap<T>(arc_swap::ArcSwap<T>);
 
 impl<T> ArcSwap<T> {

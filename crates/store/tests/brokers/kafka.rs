@@ -6,16 +6,13 @@ use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::Key;
 use imago_store::log::RedoLog;
 use imago_store::record::{Author, Body, Epoch, LogEntry, Position, Site, Update, Write};
-use imago_testbed::{Single, SingleSpec, find_kafka, wait};
+use imago_testbed::{Single, SingleSpec, find_kafka, require, wait};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
 /// A broker; none, with a word, where this machine has no Kafka or no Java.
 async fn start(name: &str) -> Option<Single> {
-    if let Err(missing) = find_kafka() {
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    require(find_kafka())?;
     Some(Single::start(SingleSpec::kafka(name)).await.unwrap())
 }
 

@@ -13,17 +13,14 @@ use imago_store::key::{Key, KeyRange, Table};
 use imago_store::log::RedoLog;
 use imago_store::record::{Author, LogEntry, Operator, Position, Site};
 use imago_store::transaction::{Abort, View};
-use imago_testbed::{Single, SingleSpec, find_kafka, wait};
+use imago_testbed::{Single, SingleSpec, find_kafka, require, wait};
 
 const SITES: u16 = 3;
 const MB: usize = 1024 * 1024;
 
 /// A broker; none, with a word, where this machine has no Kafka or no Java.
 async fn start(name: &str) -> Option<Single> {
-    if let Err(missing) = find_kafka() {
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    require(find_kafka())?;
     Some(Single::start(SingleSpec::kafka(name)).await.unwrap())
 }
 

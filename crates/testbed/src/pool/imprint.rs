@@ -1,4 +1,4 @@
-//! The state that a used cluster must have in common with a new one, and its restoration.
+//! The state that a used cluster must share with a new one, and its restoration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::error::{Error, Result};
 use crate::replica_set::Purpose;
 
 const BOUND: Duration = Duration::from_secs(30);
-/// Databases that servers make for themselves.
+/// Databases that servers create for themselves.
 const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
 /// Collections of the cluster's metadata that tests change.
 const METADATA: [&str; 4] = ["tags", "settings", "reshardingOperations", "collections"];
 
-/// The findings by server and kind.
+/// State of a cluster: values by server or replica set and kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Imprint(BTreeMap<String, Bson>);
 
 impl Imprint {
-    /// The imprint of a cluster now.
+    /// Returns the current imprint of a cluster.
     pub(super) async fn of(cluster: &Cluster) -> Result<Self> {
         let mut found = BTreeMap::new();
         for set in cluster.sets() {
@@ -31,7 +31,7 @@ impl Imprint {
                 let settings = parameters.into_iter().filter(|(name, _)| is_a_setting(name));
                 found.extend(settings.map(|(name, mut value)| {
                     if let Bson::Document(fail_point) = &mut value {
-                        // The count of passes grows from the server's start on; only the mode is a setting.
+                        // The count of passes grows from the start of the server; only the mode is a setting.
                         fail_point.remove("timesEntered");
                     }
                     (format!("{}: parameter {name}", server.name()), value)
@@ -50,7 +50,7 @@ impl Imprint {
                     all.retain(|one| !one.as_document().is_some_and(is_an_own_database));
                 }
                 if let Bson::Document(config) = &mut listed {
-                    // They grow with each election.
+                    // These values grow with each election.
                     config.remove("version");
                     config.remove("term");
                 }
@@ -78,7 +78,7 @@ impl Imprint {
         Ok(Self(found))
     }
 
-    /// The first difference of `self` from `other`, in words; `None` without any.
+    /// Returns a description of the first difference between `self` and `other`, or `None` if they are equal.
     fn difference(&self, other: &Self) -> Option<String> {
         let names = self.0.keys().chain(other.0.keys());
         let mut differ = names.filter(|name| self.0.get(*name) != other.0.get(*name));
@@ -89,8 +89,7 @@ impl Imprint {
     }
 }
 
-/// Undoes the changes of a test, removes its data, and compares the cluster with its state when
-/// `new`.
+/// Undoes the changes of a test, removes its data, and compares the cluster with its imprint when `new`.
 pub(super) async fn restore(
     cluster: &Cluster,
     new: &Imprint,
@@ -112,7 +111,7 @@ async fn clean(cluster: &Cluster, undo: &[(Role, Document)]) -> Result<()> {
             cluster.admin().run(server, command.clone(), BOUND).await?;
         }
     }
-    // A write block stops only users without a privilege; without authorisation there are none.
+    // A write block applies only to users without a privilege; without authorization there are none.
     if cluster.spec().auth {
         for set in cluster.sets() {
             let primary = set.wait_primary(|_| true).await?;
@@ -148,7 +147,7 @@ async fn drop_databases(client: &Client) -> mongodb::error::Result<()> {
     Ok(())
 }
 
-/// True if a parameter is a setting of the server, and not a measure of its present activity.
+/// Returns true if a parameter is a setting of the server rather than a measure of its present activity.
 fn is_a_setting(name: &str) -> bool {
     !name.starts_with('$')
         && !["ok", "operationTime", "lastCommittedOpTime"].contains(&name)
@@ -159,12 +158,13 @@ fn is_an_own_database(listed: &Document) -> bool {
     listed.get_str("name").is_ok_and(|name| OWN_DATABASES.contains(&name))
 }
 
-/// The sessions' collection comes with the first session, whenever that is.
+/// Returns true for the entry of the sessions' collection, which is created with the first session at an
+/// undetermined time.
 fn is_the_servers_own(kept: &Document) -> bool {
     kept.get_str("_id").is_ok_and(|id| id.starts_with("config.system."))
 }
 
-/// The elements of a list in an order of their own, because servers give none.
+/// Sorts the elements of a list, because servers return them in no order.
 fn sorted(listed: Bson) -> Bson {
     match listed {
         Bson::Array(mut all) => {

@@ -1,6 +1,6 @@
-//! Making a cluster of Redis servers by its own commands, and asking its nodes how they are.
+//! Forming a cluster of Redis servers by its own commands, and reading the state of its nodes.
 //!
-//! A node that says that the cluster is well may have a replica that no data reaches: both are looked at.
+//! A node that reports a healthy cluster may have a replica that receives no data, so both are checked.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use redis::{AsyncConnectionConfig, FromRedisValue, cmd};
 
 use crate::error::{Error, Result};
 
-/// For one command.
+/// Time allowed for one command.
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
-/// For a cluster to come together.
+/// Time allowed for a cluster to form.
 const FORM_BOUND: Duration = Duration::from_secs(90);
-/// For a replica to take its master's place.
+/// Time allowed for a replica to take over from its master.
 const FAIL_OVER_BOUND: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
-/// The slots that keys are hashed to.
+/// Number of slots to which keys are hashed.
 const SLOTS: usize = 16_384;
 
 /// A connection to a node.
@@ -54,12 +54,13 @@ fn unanswered(node: SocketAddr, command: &str, error: &redis::RedisError) -> Err
     }
 }
 
-/// Makes a cluster of empty servers: the first `masters` share the slots, the others are replicas of one after the other.
+/// Forms a cluster of empty servers: the first `masters` share the slots, the others become replicas of the masters
+/// in turn.
 pub(super) async fn form(nodes: &[SocketAddr], peers_port: u16, masters: usize) -> Result<()> {
     let mut connected = Vec::new();
     for (number, address) in (1..).zip(nodes) {
         let node = Node::connect(*address, ANSWER_BOUND).await?;
-        // Epochs that differ spare the masters an argument about them.
+        // Distinct epochs avoid a conflict between the masters.
         let epoch = u32::to_string(&number);
         node.ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
         connected.push(node);
@@ -108,7 +109,7 @@ pub(super) async fn form(nodes: &[SocketAddr], peers_port: u16, masters: usize) 
     .await
 }
 
-/// Asks again until nothing is wrong.
+/// Repeats a check until it returns `None`, the absence of a problem.
 async fn until(
     bound: Duration,
     what: &str,
@@ -125,15 +126,15 @@ async fn until(
     Ok(())
 }
 
-/// The state of a node, by its own account.
+/// State of a node, as the node reports it.
 #[derive(Debug)]
 struct State {
     cluster_is_well: bool,
     known_nodes: usize,
     is_master: bool,
-    /// Of a replica: it receives what its master has.
+    /// True for a replica that receives its master's data.
     is_linked: bool,
-    /// Of a master: the replicas that have what it has.
+    /// For a master, the number of replicas that are in sync.
     replicas: usize,
 }
 
@@ -162,18 +163,19 @@ impl State {
     }
 }
 
-/// The value of a line `key:value`.
+/// Returns the value of the line `key:value`, or `None` if there is none.
 fn line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
 }
 
-/// `master`, `replica`, or `unsettled`: its cluster is not well, or it has no link to its master.
+/// Returns the state of a node: `master`, `replica`, or `unsettled` if its cluster is not healthy or it has no link
+/// to its master.
 pub(crate) async fn state_of(node: SocketAddr, bound: Duration) -> Result<&'static str> {
     let node = Node::connect(node, bound).await?;
     State::of(&node).await.map(|state| state.word())
 }
 
-/// Has a replica of a master take its place, if one has what it has. Returns the replica's address.
+/// Makes a replica take over from its master, if one is in sync. Returns the replica's address.
 pub(super) async fn fail_over(name: &str, master: SocketAddr) -> Result<SocketAddr> {
     let refused = |state| Error::WrongState { action: "step down", node: name.to_owned(), state };
     let node = Node::connect(master, ANSWER_BOUND).await?;

@@ -1,14 +1,14 @@
-//! Answers of servers, and failures in the shape in which a server reports them.
+//! Replies of servers, and errors in the form in which a server reports them.
 //!
-//! Invariant: an answer to a client carries nothing that only routers and shards tell each other,
-//! and a failure always has a code that drivers understand.
+//! Invariant: a reply to a client contains no field that is internal to routers and shards, and an error always has
+//! a code that drivers understand.
 
 use bson::raw::{CStr, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
 
 use super::message;
 
-/// Error codes of the server (its `error_codes.yml`) that matter to a router.
+/// Error codes of the server (its `error_codes.yml`) that a router handles.
 pub(super) mod code {
     pub(in crate::router) const BAD_VALUE: i32 = 2;
     pub(in crate::router) const HOST_UNREACHABLE: i32 = 6;
@@ -33,7 +33,7 @@ pub(super) mod code {
     pub(in crate::router) const NOT_PRIMARY: i32 = 10107;
     pub(in crate::router) const STALE_CONFIG: i32 = 13388;
 
-    /// Names of the codes that the router itself raises.
+    /// Returns the name of a code that the router itself raises.
     pub(super) fn name(code: i32) -> &'static str {
         match code {
             BAD_VALUE => "BadValue",
@@ -59,20 +59,20 @@ pub(super) mod code {
         }
     }
 
-    /// The shard's routing data and the sender's disagree; nothing was executed.
+    /// Returns true if the shard's routing data and the sender's differ; nothing was executed.
     pub(in crate::router) fn is_stale(code: i32) -> bool {
         // StaleEpoch, StaleDbVersion, ShardCannotRefreshDueToLocksHeld, StaleConfig.
         matches!(code, 150 | STALE_DB_VERSION | 340 | STALE_CONFIG)
     }
 
-    /// The node refused because it is no primary; nothing was executed.
+    /// Returns true if the node rejected the command because it is not primary; nothing was executed.
     pub(in crate::router) fn is_not_primary(code: i32) -> bool {
         // NotWritablePrimary, NotPrimaryNoSecondaryOk.
         matches!(code, NOT_PRIMARY | 13435)
     }
 
-    /// True if the operation may or may not have happened; a client that recognises a repetition
-    /// may repeat it.
+    /// Returns true if the operation may or may not have been executed. A client may repeat it if the servers
+    /// recognise a repetition.
     pub(in crate::router) fn is_retryable(code: i32) -> bool {
         // HostNotFound, NetworkTimeout, ShutdownInProgress, FailedToSatisfyReadPreference,
         // PrimarySteppedDown, ExceededTimeLimit, SocketException, InterruptedAtShutdown,
@@ -95,7 +95,7 @@ pub(super) mod code {
     }
 }
 
-/// Fields that only routers and shards tell each other.
+/// Returns true for fields that are internal to routers and shards.
 fn is_internal(key: &CStr) -> bool {
     matches!(
         key.as_str(),
@@ -112,18 +112,18 @@ fn is_internal(key: &CStr) -> bool {
     )
 }
 
-/// A server's answer with `ok: 1`, or one that the router composed.
+/// A server's reply with `ok: 1`, or one that the router composed.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     raw: RawDocumentBuf,
-    /// Time after which a read sees the effect of this answer; nothing if servers tell no time.
+    /// Time after which a read sees the effect of this operation; `None` if the server reports no time.
     pub(super) operation_time: Option<Timestamp>,
-    /// The answering node's cluster time.
+    /// Cluster time of the replying node.
     pub(super) cluster_time: Option<Timestamp>,
 }
 
 impl Answer {
-    /// Takes a server's answer apart; one with `ok: 0` is a failure.
+    /// Parses a server's reply; one with `ok: 0` becomes a [`Failure`].
     pub(super) fn of_server(raw: RawDocumentBuf) -> Result<Self, Failure> {
         let operation_time = raw.get_timestamp("operationTime").ok();
         let cluster_time = raw
@@ -136,41 +136,40 @@ impl Answer {
         Err(Failure::of_server(&raw))
     }
 
-    /// The answer as the server gave it.
+    /// Returns the reply as the server sent it.
     pub(super) fn raw(&self) -> &RawDocument {
         &self.raw
     }
 
-    /// The answer decoded, without the fields that servers send only to each other.
+    /// Returns the reply decoded, without internal fields.
     pub(super) fn document(&self) -> Result<Document, Failure> {
         Document::try_from(&*message::without(&self.raw, is_internal)).map_err(Failure::malformed)
     }
 
-    /// The reply for the client, without the times.
+    /// Returns the reply for the client, without internal fields and times.
     pub(super) fn for_client(&self) -> RawDocumentBuf {
         message::without(&self.raw, is_internal)
     }
 
-    /// A number of any numeric type in the answer.
+    /// Returns a number of any numeric type in the reply, or `None` if there is none.
     pub(super) fn number(&self, key: &str) -> Option<i64> {
         number(&self.raw, key)
     }
 
-    /// The same answer, to be followed by reads after the node's cluster time: a server's answer to
-    /// a routed command does not tell the operation times of the shards behind it, and its cluster
-    /// time is not before them.
+    /// Returns the same reply with the node's cluster time as its operation time. A reply to a routed command does
+    /// not contain the operation times of the shards involved, and its cluster time is not before them.
     pub(super) fn routed(mut self) -> Self {
         self.operation_time = self.cluster_time.max(self.operation_time);
         self
     }
 
-    /// The same time with another content.
+    /// Returns a reply with the same times and other content.
     pub(super) fn with(&self, document: &Document) -> Result<Self, Failure> {
         let raw = RawDocumentBuf::try_from(document).map_err(Failure::malformed)?;
         Ok(Self { raw, ..*self })
     }
 
-    /// The same with one more field.
+    /// Returns the same reply with one more field.
     pub(super) fn appended(mut self, key: &str, value: &Document) -> Result<Self, Failure> {
         let key = bson::raw::CString::try_from(key).map_err(Failure::malformed)?;
         let value = RawDocumentBuf::try_from(value).map_err(Failure::malformed)?;
@@ -178,7 +177,7 @@ impl Answer {
         Ok(self)
     }
 
-    /// The time of both.
+    /// Returns the same reply with the later of its times and those of `other`.
     pub(super) fn not_before(mut self, other: &Self) -> Self {
         self.operation_time = self.operation_time.max(other.operation_time);
         self.cluster_time = self.cluster_time.max(other.cluster_time);
@@ -186,7 +185,7 @@ impl Answer {
     }
 }
 
-/// Composes an answer; `document` needs its own `ok`.
+/// Composes a reply; `document` needs its own `ok`.
 impl TryFrom<Document> for Answer {
     type Error = Failure;
 
@@ -196,7 +195,7 @@ impl TryFrom<Document> for Answer {
     }
 }
 
-/// A number of any numeric type in a document.
+/// Returns a number of any numeric type in a raw document, or `None` if there is none.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
     match document.get(key).ok().flatten()? {
@@ -208,7 +207,7 @@ pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
     }
 }
 
-/// A number of any numeric type in a decoded document.
+/// Returns a number of any numeric type in a decoded document, or `None` if there is none.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn integer(document: &Document, key: &str) -> Option<i64> {
     match document.get(key)? {
@@ -219,18 +218,18 @@ pub(super) fn integer(document: &Document, key: &str) -> Option<i64> {
     }
 }
 
-/// Why a command failed, in the shape in which a server says so.
+/// Error of a command, in the form in which a server reports it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{} (code {code})", body.get_str("errmsg").unwrap_or("no message"))]
 pub(super) struct Failure {
     code: i32,
     body: Document,
-    /// No answer came: whether the command was executed is unknown.
+    /// True if there was no reply: whether the command was executed is unknown.
     pub(super) unanswered: bool,
 }
 
 impl Failure {
-    /// A failure that the router itself reports.
+    /// Returns an error that the router itself reports.
     pub(super) fn new(code: i32, message: impl Into<String>) -> Self {
         let body = doc! {
             "ok": 0.0, "errmsg": message.into(), "code": code, "codeName": code::name(code),
@@ -238,7 +237,7 @@ impl Failure {
         Self { code, body, unanswered: false }
     }
 
-    /// A node did not answer; the command may have been executed.
+    /// Returns the error for a node that did not reply; it may have executed the command.
     pub(super) fn unanswered(node: &str, command: &str, error: &std::io::Error) -> Self {
         let message = format!("no answer from {node} to `{command}`: {error}");
         Self { unanswered: true, ..Self::new(code::HOST_UNREACHABLE, message) }
@@ -252,22 +251,22 @@ impl Failure {
         Self { code, body, unanswered: false }
     }
 
-    /// A document that violates the protocol.
+    /// Returns the error for a document that violates the protocol.
     pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
         Self::new(code::BAD_VALUE, format!("malformed document: {error}"))
     }
 
-    /// The server's error code.
+    /// Returns the server's error code.
     pub(super) fn code(&self) -> i32 {
         self.code
     }
 
-    /// The whole error as the client gets it.
+    /// Returns the whole error as the client receives it.
     pub(super) fn body(&self) -> &Document {
         &self.body
     }
 
-    /// The same with a label by which drivers choose their reaction.
+    /// Returns the same error with a label, by which drivers decide whether to retry.
     pub(super) fn labelled(mut self, label: &str) -> Self {
         match self.body.get_array_mut("errorLabels") {
             Ok(labels) if labels.iter().any(|known| known.as_str() == Some(label)) => {}
@@ -279,7 +278,7 @@ impl Failure {
         self
     }
 
-    /// The same, with the attempted operation.
+    /// Returns the same error with the attempted operation in its message.
     pub(super) fn context(mut self, what: &str) -> Self {
         let message = self.body.get_str("errmsg").unwrap_or("no message").to_owned();
         self.body.insert("errmsg", format!("{what} :: caused by :: {message}"));
@@ -287,7 +286,7 @@ impl Failure {
     }
 }
 
-/// An answer with a batch of a cursor.
+/// Returns a reply with a batch of a cursor.
 pub(super) fn cursor_answer(
     id: i64,
     namespace: &str,

@@ -1,8 +1,8 @@
-//! Connections to the nodes behind the router.
+//! Connections from the router to the nodes.
 //!
-//! A connection belongs to one node and one user, and serves one command at a time. Invariant: a
-//! connection goes back to the pool only after a whole answer was read, so that no answer can
-//! ever reach the wrong command; a command that is dropped half-way closes its connection.
+//! A connection belongs to one node and one user, and serves one command at a time. Invariant: a connection returns
+//! to the pool only after a whole reply was read, so that a reply never reaches the wrong command. A command that
+//! is dropped before its reply closes its connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,10 +22,10 @@ use crate::User;
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
 const IDLE_MAX: usize = 64;
 
-/// Running time of a command before its node is probed, and between probes.
+/// Running time of a command after which its node is probed, and interval between probes.
 const CHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// The documents that go with a command: the name of their field, and the documents.
+/// Documents sent with a command: the name of their field, and the documents.
 pub(super) type Documents<'a> = Option<(&'a str, &'a [&'a RawDocument])>;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Connection {
         message::read_answer(&mut self.stream).await
     }
 
-    /// True if the node has not closed it while it was idle.
+    /// Returns true if the node has not closed the connection while it was idle.
     fn is_open(&self) -> bool {
         let mut byte = [0];
         matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -62,7 +62,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Runs `body`, which carries its `$db`, on the node at `address` as `login`.
+    /// Runs `body`, which contains its `$db`, on the node at `address` as the user `login`.
     pub(super) async fn call(
         &self,
         address: &str,
@@ -105,7 +105,7 @@ impl Pool {
     }
 
     async fn open(&self, address: &str, login: Option<&Arc<User>>) -> Result<Connection, Failure> {
-        // Nothing was sent yet, so the command was certainly not executed.
+        // No command was sent yet, so it was certainly not executed.
         let refused = |error: io::Error| {
             Failure::new(code::HOST_UNREACHABLE, format!("cannot connect to {address}: {error}"))
         };
@@ -148,8 +148,8 @@ impl Pool {
     }
 }
 
-/// Returns when the node at `address` does not even say hello: a command may take long, but a
-/// node that is stopped, or behind a cut cable, will never answer.
+/// Returns when the node at `address` does not reply to `hello`. A command may take long, but a node that is
+/// suspended or disconnected never replies.
 async fn silence(address: &str) {
     loop {
         sleep(CHECK_AFTER).await;

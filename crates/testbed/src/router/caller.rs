@@ -1,4 +1,4 @@
-//! One client of the router: its user, and the ways in which its commands reach the servers.
+//! One client of the router: its user, and the functions that send its commands to the servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use super::endpoint::Endpoint;
 use super::transactions::Transaction;
 use crate::User;
 
-/// The fields that a command takes from its client's connection.
+/// Properties of the client's connection that its commands use.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) core: Arc<Core>,
-    /// The user as which the client has logged in.
+    /// User as which the client has logged in; `None` without login.
     pub(super) user: Option<Arc<User>>,
-    /// The connection's number: routed commands of one connection go through one shard.
+    /// Number of the connection. Routed commands of one connection go through one shard.
     pub(super) seat: usize,
 }
 
 impl Caller {
-    /// The user's name, by which cursors and transactions are told apart.
+    /// Returns the user's name, which identifies the owner of cursors and transactions.
     pub(super) fn user_name(&self) -> Option<&str> {
         self.user.as_ref().map(|user| &*user.name)
     }
 
-    /// Runs a `cluster…` command through a shard's primary, again while routing data is stale.
+    /// Runs a `cluster…` command through a shard's primary, and repeats it while routing data is stale.
     pub(super) async fn routed(
         &self,
         body: Document,
@@ -39,7 +39,7 @@ impl Caller {
     ) -> Result<Answer, Failure> {
         let mut round = 0;
         loop {
-            // Another shard each time: the one asked first may be the one that is lost.
+            // Each repetition uses another shard: the previous one may be lost.
             let route = self.core.route(self.seat + round as usize).await?;
             let user = self.user.as_ref();
             let run = self.core.on_primary(user, &route, body.clone(), documents, repeat).await;
@@ -53,7 +53,7 @@ impl Caller {
         }
     }
 
-    /// Runs a versioned command on one shard, in a transaction if there is one.
+    /// Runs a versioned command on one shard, within `transaction` if there is one.
     pub(super) async fn at(
         &self,
         endpoint: &Endpoint,
@@ -70,7 +70,7 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, body, documents, repeat).await
     }
 
-    /// Runs a command on the config server as the client.
+    /// Runs a command on the config server as the client's user.
     pub(super) async fn on_config(
         &self,
         body: Document,
@@ -79,13 +79,13 @@ impl Caller {
         self.core.on_config(self.user.as_ref(), body, repeat).await
     }
 
-    /// For a command whose routing data may turn out to be stale.
+    /// Returns a counter of retries for a command whose routing data may be stale.
     pub(super) fn staleness<'a>(&'a self, namespace: &'a Namespace) -> Staleness<'a> {
         Staleness { core: &self.core, namespace, round: 0 }
     }
 }
 
-/// Rounds of one command in which its routing data was found stale.
+/// Retries of one command because its routing data was stale.
 pub(super) struct Staleness<'a> {
     core: &'a Core,
     namespace: &'a Namespace,
@@ -93,7 +93,7 @@ pub(super) struct Staleness<'a> {
 }
 
 impl Staleness<'_> {
-    /// True if the command is to be run again with fresh routing data.
+    /// Returns true if the command is to be repeated with fresh routing data, which it then discards.
     pub(super) fn again(&mut self, failure: &Failure) -> bool {
         let again = code::is_stale(failure.code()) && self.round < STALE_ROUNDS;
         if again {
@@ -103,14 +103,14 @@ impl Staleness<'_> {
         again
     }
 
-    /// Gives a migration that is under way time to end.
+    /// Waits for a migration that is under way to end.
     pub(super) async fn pause(&self) {
         pause(self.round).await;
     }
 }
 
 impl Core {
-    /// Forgets the routing data that a shard has found stale.
+    /// Discards the routing data that a shard found stale.
     pub(super) fn forget(&self, namespace: &Namespace, code: i32) {
         if code == code::STALE_DB_VERSION {
             self.catalog.forget_database(&namespace.database);
@@ -120,13 +120,13 @@ impl Core {
     }
 }
 
-/// Grows with the rounds: a migration's critical section takes a moment.
+/// Sleeps for a time that grows with `round`, because the critical section of a migration takes a moment.
 pub(super) async fn pause(round: u32) {
     let wait_ms = if round <= 1 { 0 } else { (5u64 << round.min(8)).min(1_000) };
     sleep(Duration::from_millis(wait_ms)).await;
 }
 
-/// A command's body with another name; its first value stays.
+/// Returns the command with another name; its first value is unchanged.
 pub(super) fn renamed(body: &Document, name: &str) -> Document {
     let mut fields = body.iter();
     let first = fields.next().map(|(_, value)| value.clone());
@@ -135,7 +135,7 @@ pub(super) fn renamed(body: &Document, name: &str) -> Document {
     renamed
 }
 
-/// References to documents, as commands take them.
+/// Returns references to documents in the form that commands take.
 pub(super) fn refs<'a, I>(documents: I) -> Vec<&'a RawDocument>
 where
     I: IntoIterator<Item = &'a bson::RawDocumentBuf>,
@@ -143,7 +143,7 @@ where
     documents.into_iter().map(|document| &**document).collect()
 }
 
-/// Copies the fields that are there.
+/// Copies those of the fields that `from` has.
 pub(super) fn copy(from: &Document, to: &mut Document, fields: &[&str]) {
     for field in fields {
         if let Some(value) = from.get(field) {

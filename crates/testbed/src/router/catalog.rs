@@ -1,8 +1,9 @@
-//! Which shard owns what, as the config server says, remembered until a shard disagrees.
+//! The routing table: the owners of chunks according to the config server, cached until a shard rejects it as
+//! stale.
 //!
-//! Every versioned command carries the version of the entry that is remembered here; a shard that
-//! knows better refuses it without executing anything, and the entry is read again. So a stale
-//! entry costs a round trip and never a wrong result (the servers' shard versioning protocol).
+//! Every versioned command contains the version of the cached entry. A shard with a newer version rejects the
+//! command without executing anything, and the entry is read again. A stale entry therefore costs a round trip and
+//! never gives a wrong result (the servers' shard versioning protocol).
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -13,46 +14,46 @@ use bson::{Bson, Document, Timestamp, doc};
 
 use super::shard_key::{self, ShardKey};
 
-/// The known place of one collection.
+/// Placement of one collection.
 #[derive(Debug, Clone)]
 pub(super) enum Placement {
     /// The whole collection is on its database's primary shard, or does not exist.
     Unsharded {
-        /// The primary shard's id.
+        /// Id of the primary shard.
         shard: String,
         /// `version` of the database's entry in the catalog.
         database_version: Document,
     },
-    /// The collection is in chunks.
+    /// The collection is divided into chunks.
     Sharded(Arc<Sharded>),
 }
 
 /// A sharded collection.
 #[derive(Debug)]
 pub(super) struct Sharded {
-    /// The fields that place a document.
+    /// Shard key.
     pub(super) key: ShardKey,
     /// The collection's entry in `config.collections`.
     pub(super) entry: Document,
-    /// The chunks in order of their bounds.
+    /// The chunks, in the order of their bounds.
     chunks: Vec<Chunk>,
 }
 
 /// A range of the shard key and its owner.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// The lowest place in it.
+    /// Lower bound, inclusive.
     pub(super) min: Vec<Bson>,
-    /// The first place behind it.
+    /// Upper bound, exclusive.
     pub(super) max: Vec<Bson>,
-    /// The owner's id.
+    /// Id of the owning shard.
     pub(super) shard: String,
     /// The chunk's entry in `config.chunks`.
     pub(super) entry: Document,
 }
 
 impl Sharded {
-    /// Reads the catalog's entries of one collection; `chunks` are in order of `min`.
+    /// Creates the routing table of one collection from the catalog's entries; `chunks` are ordered by `min`.
     pub(super) fn new(entry: Document, chunks: Vec<Document>) -> Self {
         let key = ShardKey::new(entry.get_document("key").unwrap_or(&Document::new()));
         let bound = |chunk: &Document, end: &str| {
@@ -68,7 +69,7 @@ impl Sharded {
         Self { key, entry, chunks }
     }
 
-    /// The chunk at a place; `None` if only the servers can compare it with the bounds.
+    /// Returns the chunk that contains `place`, or `None` if only the servers can compare it with the bounds.
     pub(super) fn chunk_at(&self, place: &[Bson]) -> Option<&Chunk> {
         let mut undecided = false;
         let found = self.chunks.binary_search_by(|chunk| {
@@ -84,18 +85,18 @@ impl Sharded {
                 }
             }
         });
-        // The last chunk has the highest possible bound, and it belongs to it.
+        // The last chunk includes its upper bound, which is the highest possible one.
         let index = found.unwrap_or_else(|at| at.min(self.chunks.len().saturating_sub(1)));
         if undecided { None } else { self.chunks.get(index) }
     }
 
-    /// The chunk that begins at this bound.
+    /// Returns the chunk that begins at this bound, or `None` if there is none.
     pub(super) fn chunk_from(&self, min: &Document) -> Option<&Chunk> {
         let bound = self.key.bound(min);
         self.chunks.iter().find(|chunk| chunk.min == bound)
     }
 
-    /// The ids of the shards that own chunks, in order of their first chunk.
+    /// Returns the ids of the shards that own chunks, in the order of their first chunk.
     pub(super) fn owners(&self) -> Vec<String> {
         let mut owners: Vec<String> = Vec::new();
         for chunk in &self.chunks {
@@ -106,8 +107,8 @@ impl Sharded {
         owners
     }
 
-    /// The version by which a shard checks that the sender knows the shard's chunks: the highest of
-    /// them, or zero for a shard that owns none.
+    /// Returns the version by which a shard checks that the sender knows the shard's chunks: the highest version of
+    /// these chunks, or zero for a shard that owns none.
     pub(super) fn version(&self, shard: &str) -> Document {
         let of_chunk = |chunk: &Chunk| chunk.entry.get_timestamp("lastmod").ok();
         let owned = self.chunks.iter().filter(|chunk| chunk.shard == shard);
@@ -119,20 +120,20 @@ impl Sharded {
         }
     }
 
-    /// The default collation, if it is not the simple one.
+    /// Returns the default collation, or `None` if it is the simple one.
     pub(super) fn collation(&self) -> Option<&Document> {
         self.entry.get_document("defaultCollation").ok()
     }
 }
 
-/// The version that says: the collection is not sharded.
+/// Returns the version that states that the collection is not sharded.
 pub(super) fn unsharded_version() -> Document {
     let zero = Timestamp { time: 0, increment: 0 };
     doc! { "t": zero, "e": ObjectId::from_bytes([0; 12]), "v": zero }
 }
 
-/// The version that says: write the documents that you own and filter the rest, do not compare
-/// versions. A broadcast carries it, because half of one cannot be taken back.
+/// Returns the version by which a shard skips the version check, and writes only the documents that it owns. A
+/// broadcast uses it, because a part of a broadcast cannot be undone.
 pub(super) fn ignored_version() -> Document {
     let highest = Timestamp { time: u32::MAX, increment: u32::MAX };
     doc! {
@@ -141,19 +142,19 @@ pub(super) fn ignored_version() -> Document {
     }
 }
 
-/// Remembered placements. Bounded: beyond [`ENTRIES_MAX`] it starts afresh.
+/// Cache of placements. It is cleared when it has [`ENTRIES_MAX`] entries.
 #[derive(Debug, Default)]
 pub(super) struct Catalog(Mutex<HashMap<String, Placement>>);
 
 const ENTRIES_MAX: usize = 4_096;
 
 impl Catalog {
-    /// The remembered place of `namespace`.
+    /// Returns the cached placement of `namespace`, or `None`.
     pub(super) fn get(&self, namespace: &str) -> Option<Placement> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
     }
 
-    /// Remembers a placement.
+    /// Caches a placement.
     pub(super) fn put(&self, namespace: &str, placement: &Placement) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= ENTRIES_MAX {
@@ -162,17 +163,17 @@ impl Catalog {
         entries.insert(namespace.to_owned(), placement.clone());
     }
 
-    /// Forgets everything.
+    /// Discards all entries.
     pub(super) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Forgets one collection.
+    /// Discards the entry of one collection.
     pub(super) fn forget(&self, namespace: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
     }
 
-    /// Forgets all collections of a database.
+    /// Discards the entries of all collections of a database.
     pub(super) fn forget_database(&self, database: &str) {
         let prefix = format!("{database}.");
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);

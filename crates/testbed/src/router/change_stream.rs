@@ -1,15 +1,14 @@
 //! Change streams over the whole cluster.
 //!
-//! The router opens a stream on every shard and merges them by resume token, as a `mongos` does:
-//! tokens begin with the cluster time and compare as text. (A 6.0 shard that is asked to merge
-//! tailable cursors itself may abort: its merger signs cluster times on a thread that has no
-//! client.)
+//! The router opens a stream on every shard and merges the streams by resume token, as a `mongos` does: tokens
+//! begin with the cluster time and compare as text. (A 6.0 shard that is asked to merge tailable cursors itself may
+//! abort: its merger signs cluster times on a thread that has no client.)
 //!
-//! A shard without writes promises nothing new, so that it is given a note in its oplog when the
-//! events of others wait for it.
+//! The resume token of a shard without writes does not advance, so a note is written to its oplog when the events
+//! of other shards wait for it.
 //!
-//! Resuming needs no state here: each shard's stream starts again at the token's time, and what
-//! does not sort after the token is dropped.
+//! Resuming needs no state in the router: each shard's stream starts again at the token's time, and events that do
+//! not sort after the token are discarded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,20 +25,20 @@ use super::core::{Repeat, database_of};
 use super::stream_merge::{Part, Stream, time_of};
 use super::topology::ReplicaSet;
 
-/// Wait of a round on idle shards, which is the delay of an event for another shard's silence:
-/// little at first, because events rarely come alone, and more the longer none comes.
+/// Least and longest wait of a round on idle shards, in ms, which is the delay of an event that waits for another
+/// shard. It is short at first, because events rarely come alone, and doubles while none comes.
 const ROUND_MS_MIN: i64 = 4;
 const ROUND_MS_MAX: i64 = 64;
-/// Default wait of a `getMore` for events.
+/// Default wait of a `getMore` for events, in ms.
 const AWAIT_MS: i64 = 1_000;
 
 impl Caller {
-    /// Opens a change stream.
+    /// Opens a change stream over all shards.
     pub(super) async fn open_stream(&self, body: &Document) -> Result<Answer, Failure> {
         let (start, after) = self.start_of(body).await?;
         let mut command = body.clone();
-        // As `mongos` does: the first answer tells the position of the stream, which must be no
-        // further than the events that it hands out.
+        // As a `mongos` does: the first reply contains the position of the stream, which must not be after events
+        // that are still to be returned.
         command.insert("cursor", doc! {"batchSize": 0});
         command.remove("$readPreference");
         let mut stream = Stream {
@@ -66,7 +65,8 @@ impl Caller {
         stream_answer(id, &namespace, "firstBatch", &[], &told)
     }
 
-    /// The time at which every shard starts, and the token behind which events count.
+    /// Returns the time at which the stream starts on every shard, and the token after which events are returned,
+    /// if any.
     async fn start_of(&self, body: &Document) -> Result<(Timestamp, Option<String>), Failure> {
         let described = description(body)?;
         for key in ["resumeAfter", "startAfter"] {
@@ -78,7 +78,7 @@ impl Caller {
         if let Ok(time) = described.get_timestamp("startAtOperationTime") {
             return Ok((time, None));
         }
-        // From now: behind everything that any client of this router knows of.
+        // Without a start position the stream starts after everything that any client of this router has seen.
         self.on_shard(doc! { "ping": 1, "$db": "admin" }).await?;
         let now = self.core.clock.now().map(|(time, _)| time);
         let now = now.ok_or_else(|| Failure::malformed("the shards tell no cluster time"))?;
@@ -118,7 +118,7 @@ impl Caller {
         Ok(part)
     }
 
-    /// Continues a stream; `None` if the cursor is none.
+    /// Continues a stream. Returns `None` if the cursor is not a change stream.
     pub(super) async fn more_of_stream(&self, body: &Document) -> Option<Result<Answer, Failure>> {
         let id = integer(body, "getMore")?;
         let stream = self.core.streams.get(id, self.user_name())?;
@@ -135,7 +135,7 @@ impl Caller {
         Some(outcome.map_err(resumable))
     }
 
-    /// Ends a stream; false if the cursor is none.
+    /// Ends a stream. Returns false if the cursor is not a change stream.
     pub(super) async fn kill_stream(&self, id: i64) -> bool {
         let Some(stream) = self.core.streams.get(id, self.user_name()) else { return false };
         self.core.streams.remove(id);
@@ -189,7 +189,8 @@ impl Caller {
         stream_answer(id, &namespace, "nextBatch", &batch, &stream.told)
     }
 
-    /// Asks every shard that has nothing buffered, and prods those for which others wait.
+    /// Requests events from every shard without buffered ones, and writes a note on shards that other events wait
+    /// for.
     async fn round(
         &self,
         stream: &mut Stream,
@@ -205,7 +206,7 @@ impl Caller {
             }
             join_all(prods).await;
         }
-        // With events waiting, a shard is asked only for its promise.
+        // If events wait, a shard is only asked for its current resume token.
         let wait_ms = if awaited.is_some() { 1 } else { wait_ms };
         let mut more = doc! {
             "getMore": 0i64, "collection": body.get("collection").cloned(), "maxTimeMS": wait_ms,
@@ -234,7 +235,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Asks one shard, unless it has sent more than was handed out.
+    /// Requests events from one shard, unless some of its events are still buffered.
     async fn ask_part(&self, part: &Part, more: &Document) -> Result<Option<Answer>, Failure> {
         if !part.buffer.is_empty() {
             return Ok(None);
@@ -245,22 +246,22 @@ impl Caller {
         self.core.on_node(user, &part.address, more, None).await.map(Some)
     }
 
-    /// Has a shard write a note into its oplog, so that it promises events only behind `time`.
+    /// Writes a note to a shard's oplog, so that the shard's resume token advances beyond `time`.
     async fn prod(&self, shard: &ReplicaSet, time: Timestamp) {
-        // Shards give out times of their own: one may have written at just this time too, and then
-        // promises nothing behind it.
+        // Shards issue their own times: one may have written at exactly this time too, and then its token does not
+        // advance beyond it.
         let time = Timestamp { increment: time.increment + 1, ..time };
         let note = doc! {
             "appendOplogNote": 1, "maxClusterTime": time,
             "data": { "noop write for a change stream": 1 }, "$db": "admin",
         };
-        // A shard that is already later refuses, which is as good; one that is gone fails the
-        // round that follows.
+        // A shard whose time is later already rejects the note, which is equally good. A shard that is gone fails
+        // in the round that follows.
         let user = self.core.own_user.as_ref();
         let _ = self.core.on_primary(user, shard, note, None, Repeat::Safe).await;
     }
 
-    /// Opens the stream on shards that were added since.
+    /// Opens the stream on shards that were added since the stream was opened.
     async fn join_new_shards(&self, stream: &mut Stream) -> Result<(), Failure> {
         let known = |shard: &ReplicaSet| stream.parts.iter().any(|part| part.shard.id == shard.id);
         let added: Vec<_> =
@@ -275,7 +276,7 @@ impl Caller {
     }
 }
 
-/// The `$changeStream` stage's content.
+/// Returns the content of the `$changeStream` stage.
 fn description(body: &Document) -> Result<&Document, Failure> {
     let stages = body.get_array("pipeline").map_err(Failure::malformed)?;
     let first = stages.first().and_then(Bson::as_document);
@@ -283,7 +284,7 @@ fn description(body: &Document) -> Result<&Document, Failure> {
     described.ok_or_else(|| Failure::malformed("$changeStream that is no document"))
 }
 
-/// Tells drivers that they may resume where a `mongos` would.
+/// Adds the label by which drivers resume to the errors to which a `mongos` adds it.
 fn resumable(failure: Failure) -> Failure {
     let code = failure.code();
     // Stale routing data, RetryChangeStream, CursorNotFound.

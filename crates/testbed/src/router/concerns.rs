@@ -1,15 +1,15 @@
-//! The default read and write concern, as they were last read.
+//! The cached default read and write concern.
 
 use std::sync::Mutex;
 
 use bson::Document;
 use tokio::time::Instant;
 
-/// The last reading.
+/// The default concerns and the time at which they were read; `None` before the first read.
 #[derive(Debug, Default)]
 pub(super) struct Defaults(pub(super) Mutex<Option<(Instant, Concerns)>>);
 
-/// The concerns that the cluster gives to commands which state none.
+/// Concerns that the cluster applies to commands which state none.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Concerns {
     pub(super) read: Option<Document>,

@@ -1,7 +1,7 @@
-//! One client's connection: requests in, answers out, one at a time.
+//! One client's connection: requests and their replies, one at a time.
 //!
-//! A client that goes away ends its requests: the connection to the server is dropped with the
-//! pending command, and the server notices.
+//! A client that disconnects ends its requests: the connection to the server is dropped with the pending command,
+//! and the server notices.
 
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Serves a client until it goes away or breaks the protocol.
+    /// Serves a client until it disconnects or violates the protocol.
     pub(super) async fn serve(core: Arc<Core>, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?.to_string();
@@ -80,7 +80,7 @@ impl Connection {
         self.finish(outcome)
     }
 
-    /// The answer as the client gets it, with the times that make causal reads possible.
+    /// Returns the reply for the client, with the times that make causally consistent reads possible.
     fn finish(&self, outcome: Result<Answer, Failure>) -> RawDocumentBuf {
         let (mut answer, operation_time) = match outcome {
             Ok(answer) => (answer.for_client(), answer.operation_time),
@@ -149,7 +149,7 @@ impl Connection {
 
     fn login_continue(&mut self, body: &Document) -> Result<Answer, Failure> {
         let Some(exchange) = self.login.take() else {
-            // A driver that does not skip the empty exchange closes the conversation with it.
+            // A driver that does not skip the empty exchange ends the conversation with it.
             if self.caller.user.is_some() && scram::payload(body)?.is_empty() {
                 return self.step(bson::Bson::String(String::new()), true);
             }
@@ -169,7 +169,7 @@ impl Connection {
     }
 }
 
-/// Returns when the client has closed its side, and never if it has sent more instead.
+/// Returns when the client has closed its side; never returns if it has sent more data.
 async fn departure(requests: &mut OwnedReadHalf) {
     let mut byte = [0];
     match requests.peek(&mut byte).await {

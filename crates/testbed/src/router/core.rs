@@ -1,4 +1,4 @@
-//! The state that all connections of the router share, and the ways to run a command behind it.
+//! The state that all connections of the router share, and the functions that run commands on the servers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,18 +20,18 @@ use super::topology::{ReplicaSet, Shards};
 use super::transactions::Transactions;
 use crate::User;
 
-/// Attempts at a command that certainly, or repeatably, did nothing yet.
+/// Most attempts at a command that was certainly not executed yet or is safe to repeat.
 const ATTEMPTS: usize = 4;
-/// Readings of the routing data for one command before it is given up: as many as a `mongos` makes.
+/// Most reads of the routing data for one command: as many as a `mongos` makes.
 pub(super) const STALE_ROUNDS: u32 = 10;
 
-/// The highest cluster time seen, as the servers signed it. Handing it to every node makes a later
-/// write anywhere later than everything that any client has seen.
+/// The highest cluster time seen, as signed by the servers. It is sent to every node, which makes a later write on
+/// any node later than everything that any client has seen.
 #[derive(Debug, Default)]
 pub(super) struct Clock(Mutex<Option<(Timestamp, Document)>>);
 
 impl Clock {
-    /// Takes over a `$clusterTime` if it is later than the known one.
+    /// Advances the clock to a `$clusterTime` if that is later.
     pub(super) fn advance(&self, gossip: &Document) {
         let Ok(time) = gossip.get_timestamp("clusterTime") else { return };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,22 +48,22 @@ impl Clock {
         }
     }
 
-    /// The time and the document to pass on.
+    /// Returns the cluster time and the signed document to send, or `None` if none was seen.
     pub(super) fn now(&self) -> Option<(Timestamp, Document)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The possibility to send a command again after an answer that leaves open if it was executed.
+/// Whether a command may be sent again when it is unknown whether it was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// Yes: it reads, or a repetition is recognised.
+    /// It may: it only reads, or the servers recognise a repetition.
     Safe,
-    /// Only if it was certainly not executed.
+    /// It may not, unless it was certainly not executed.
     Never,
 }
 
-/// Everything that the router's connections share.
+/// State that the router's connections share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) pool: Pool,
@@ -77,7 +77,7 @@ pub(super) struct Core {
     pub(super) transactions: Transactions,
     pub(super) users: Vec<Arc<User>>,
     pub(super) keys: KeyCache,
-    /// The user as which the router itself reads the catalog.
+    /// User as which the router itself reads the catalog; `None` without authorization.
     pub(super) own_user: Option<Arc<User>>,
     pub(super) threads: Threads,
     pub(super) started: Instant,
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Runs a command on one node; gossips the cluster time.
+    /// Runs a command on one node, and exchanges the cluster time with it.
     pub(super) async fn on_node(
         &self,
         user: Option<&Arc<User>>,
@@ -122,7 +122,7 @@ impl Core {
         Ok(answer)
     }
 
-    /// Runs a command on a replica set's primary, following elections.
+    /// Runs a command on the primary of a replica set, and follows elections.
     pub(super) async fn on_primary(
         &self,
         user: Option<&Arc<User>>,
@@ -161,7 +161,7 @@ impl Core {
         self.on_primary(user, &self.config, body, None, repeat).await
     }
 
-    /// The shard of this id, looked up again if it is not known.
+    /// Returns the shard with this id; an unknown id makes it read the list of shards again.
     pub(super) async fn shard(&self, id: &str) -> Result<Arc<ReplicaSet>, Failure> {
         if let Some(shard) = self.shards.get(id) {
             return Ok(shard);
@@ -171,7 +171,7 @@ impl Core {
         self.shards.get(id).ok_or_else(unknown)
     }
 
-    /// All shards; an error if there is none.
+    /// Returns all shards; an error if there are none.
     pub(super) async fn all_shards(&self) -> Result<Vec<Arc<ReplicaSet>>, Failure> {
         let known = self.shards.all();
         if !known.is_empty() {
@@ -192,18 +192,18 @@ impl Core {
         Ok(())
     }
 
-    /// A shard through whose primary a routed command goes: each connection keeps to one.
+    /// Returns the shard through whose primary the routed commands of a connection go.
     pub(super) async fn route(&self, seat: usize) -> Result<Arc<ReplicaSet>, Failure> {
         let shards = self.all_shards().await?;
         Ok(Arc::clone(&shards[seat % shards.len()]))
     }
 
-    /// A number for a new connection.
+    /// Returns a number for a new connection.
     pub(super) fn next_seat(&self) -> usize {
         self.next_route.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// All documents of a collection of the config database that match.
+    /// Returns all matching documents of a collection of the config database.
     pub(super) async fn read_config(
         &self,
         collection: &str,
@@ -234,7 +234,7 @@ impl Core {
         }
     }
 
-    /// The placement of a collection; creates the database's entry if `create` and there is none.
+    /// Returns the placement of a collection. Creates the database's entry if it is missing and `create` is true.
     pub(super) async fn placement(
         &self,
         namespace: &Namespace,
@@ -267,13 +267,13 @@ impl Core {
         Ok(placement)
     }
 
-    /// Reads entry and chunks of a sharded collection; both must be of the same moment.
+    /// Reads the entry and the chunks of a sharded collection, consistently. Returns `None` if it is not sharded.
     async fn read_sharded(&self, name: &str) -> Result<Option<Sharded>, Failure> {
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.collection_entry(name).await? else { return Ok(None) };
             let by_uuid = doc! { "uuid": entry.get("uuid").cloned() };
             let chunks = self.read_config("chunks", by_uuid, doc! { "min": 1 }).await?;
-            // A collection that was resharded or dropped meanwhile has another entry.
+            // A collection that was resharded or dropped meanwhile has a different entry.
             let still = self.collection_entry(name).await?;
             let same = still.is_some_and(|still| {
                 ["uuid", "timestamp", "lastmodEpoch"].map(|key| still.get(key) == entry.get(key))
@@ -287,19 +287,19 @@ impl Core {
         Err(Failure::new(code::STALE_CONFIG, message))
     }
 
-    /// The entry of a sharded collection.
+    /// Returns the entry of a sharded collection, or `None` if there is none.
     pub(super) async fn collection_entry(&self, name: &str) -> Result<Option<Document>, Failure> {
         let mut found = self.read_config("collections", doc! { "_id": name }, doc! {}).await?;
-        // A collection that is being resharded into is not yet one.
+        // The target of a resharding is not a collection yet.
         Ok(found.pop().filter(|entry| !entry.get_bool("dropped").unwrap_or(false)))
     }
 
-    /// The entry of a database.
+    /// Returns the entry of a database, or `None` if there is none.
     pub(super) async fn database(&self, name: &str) -> Result<Option<Document>, Failure> {
         Ok(self.read_config("databases", doc! { "_id": name }, doc! {}).await?.pop())
     }
 
-    /// Creates a database's entry, on a shard of the config server's choice or on `primary`.
+    /// Creates a database's entry, on `primary` or on a shard that the config server chooses.
     pub(super) async fn create_database(
         &self,
         name: &str,
@@ -318,7 +318,7 @@ impl Core {
     }
 }
 
-/// A collection's full name.
+/// Full name of a collection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Namespace {
     pub(super) database: String,
@@ -326,7 +326,7 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// The namespace that a command's first value and `$db` give.
+    /// Returns the namespace from a command's first value and its `$db`.
     pub(super) fn of(body: &Document) -> Result<Self, Failure> {
         let collection = body.values().next().and_then(Bson::as_str);
         let collection = collection.filter(|name| !name.is_empty()).ok_or_else(|| {
@@ -336,7 +336,7 @@ impl Namespace {
         Ok(Self { database: database_of(body).to_owned(), collection: collection.to_owned() })
     }
 
-    /// Takes `database.collection` apart.
+    /// Parses `database.collection`.
     pub(super) fn parse(full: &str) -> Result<Self, Failure> {
         let parts =
             full.split_once('.').filter(|(left, right)| !left.is_empty() && !right.is_empty());
@@ -345,7 +345,7 @@ impl Namespace {
         Ok(Self { database: database.to_owned(), collection: collection.to_owned() })
     }
 
-    /// True if the config server itself holds it.
+    /// Returns true if the collection is on the config server.
     pub(super) fn is_on_config(&self) -> bool {
         is_config_database(&self.database)
     }
@@ -357,12 +357,12 @@ impl std::fmt::Display for Namespace {
     }
 }
 
-/// True if the config server holds this database.
+/// Returns true if the database is on the config server.
 pub(super) fn is_config_database(name: &str) -> bool {
     matches!(name, "admin" | "config")
 }
 
-/// The database that a command is for.
+/// Returns the database to which a command applies.
 pub(super) fn database_of(body: &Document) -> &str {
     body.get_str("$db").unwrap_or("admin")
 }

@@ -1,8 +1,8 @@
 //! The node of each open cursor.
 //!
-//! A cursor is known only to the node that opened it, so a `getMore` must go there. Bounded: past
-//! [`CURSORS_MAX`] the cursor that was used longest ago is forgotten, and its client is told that
-//! the cursor is not found, as after a server's own time-out.
+//! A cursor exists only on the node that opened it, so a `getMore` must go there. The table is bounded: with
+//! [`CURSORS_MAX`] cursors the least recently used one is removed, and its client gets the error that the cursor is
+//! not found, as after a server's own time-out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -13,17 +13,17 @@ use super::answer::Failure;
 
 const CURSORS_MAX: usize = 10_000;
 
-/// The node that continues a cursor.
+/// Location of a cursor.
 #[derive(Debug, Clone)]
 pub(super) enum Home {
-    /// A node's own cursor, or one that the node merges from several shards.
+    /// A node has the cursor, or merges it from several shards.
     Node {
-        /// The node's address.
+        /// Address of the node.
         address: String,
-        /// The command with which to continue: `getMore` or `clusterGetMore`.
+        /// Command that continues the cursor: `getMore` or `clusterGetMore`.
         command: &'static str,
     },
-    /// The router itself, which holds the rest.
+    /// The router itself has the remaining documents.
     Here,
 }
 
@@ -46,12 +46,12 @@ struct Table {
 }
 
 impl Cursors {
-    /// Remembers where a cursor that `user` opened lives.
+    /// Records the location of a cursor that `user` opened.
     pub(super) fn open(&self, id: i64, home: Home, user: Option<&str>) {
         self.insert(id, home, user, VecDeque::new());
     }
 
-    /// Keeps the documents of a new cursor here; its id.
+    /// Stores the documents of a new cursor in the router, and returns its id.
     pub(super) fn hold(
         &self,
         user: Option<&str>,
@@ -75,7 +75,7 @@ impl Cursors {
         table.open.insert(id, Cursor { home, user: user.map(str::to_owned), rest, used });
     }
 
-    /// The home of the cursor, if `user` opened it.
+    /// Returns the location of a cursor, or `None` if `user` has no such cursor.
     pub(super) fn home(&self, id: i64, user: Option<&str>) -> Option<Home> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.clock += 1;
@@ -85,8 +85,8 @@ impl Cursors {
         Some(cursor.home.clone())
     }
 
-    /// Takes the next documents of a cursor that is held here: at most `count` of them and, after
-    /// the first, `bytes`. Also whether none is left.
+    /// Takes the next documents of a cursor that the router holds: at most `count` documents and, after the first,
+    /// at most `bytes`. Returns them, and whether none is left.
     pub(super) fn next(&self, id: i64, count: usize, bytes: usize) -> (Vec<RawDocumentBuf>, bool) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cursor) = table.open.get_mut(&id) else { return (Vec::new(), true) };
@@ -95,13 +95,13 @@ impl Cursors {
         (batch, done)
     }
 
-    /// Forgets a cursor.
+    /// Removes a cursor.
     pub(super) fn close(&self, id: i64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&id);
     }
 }
 
-/// A random id, as servers give them: it tells nothing, and meets no other node's.
+/// Returns a random id, as servers do: it cannot be guessed, and does not collide with a node's.
 pub(super) fn new_id() -> Result<i64, Failure> {
     let random = crate::scratch::random_hex(8)
         .map_err(|error| Failure::malformed(format!("no random numbers: {error}")))?;
@@ -109,7 +109,7 @@ pub(super) fn new_id() -> Result<i64, Failure> {
     Ok(i64::try_from(random >> 1).expect("the highest bit is clear").max(1))
 }
 
-/// Takes at most `count` documents and, after the first, `bytes`.
+/// Takes at most `count` documents and, after the first, at most `bytes`.
 pub(super) fn take_batch(
     rest: &mut VecDeque<RawDocumentBuf>,
     count: usize,

@@ -1,8 +1,8 @@
 //! Collections and indexes: create, drop, rename, collMod, indexes, listings, statistics.
 //!
-//! A command that the servers coordinate themselves goes to the database's primary shard in the
-//! form in which a `mongos` sends it (`_shardsvr…`), with the database's version; an index is built
-//! on every shard that owns chunks, with the collection's version.
+//! A command that the servers coordinate themselves goes to the database's primary shard in the form that a
+//! `mongos` sends (`_shardsvr…`), with the database's version. An index is built on every shard that owns chunks,
+//! with the collection's version.
 
 use bson::{Document, doc};
 use futures_util::future::join_all;
@@ -14,11 +14,11 @@ use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::endpoint::Endpoint;
 use super::topology::ReplicaSet;
 
-/// Fields of a client's command that a coordinating command does not take.
+/// Fields of a client's command that a coordinated command does not accept.
 const CLIENT_FIELDS: [&str; 4] = ["$readPreference", "$clusterTime", "lsid", "txnNumber"];
 
 impl Caller {
-    /// The primary shard of a database and the database's version.
+    /// Returns the primary shard of a database and the database's version.
     async fn primary_of(
         &self,
         database: &str,
@@ -37,7 +37,7 @@ impl Caller {
         Ok((self.core.shard(shard).await?, version))
     }
 
-    /// Runs a command on a database's primary shard with the database's version, again while that
+    /// Runs a command on a database's primary shard with the database's version, and repeats it while that version
     /// is stale.
     pub(super) async fn on_database(
         &self,
@@ -74,7 +74,7 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, body, None, repeat).await
     }
 
-    /// A command that the primary shard coordinates under the name `coordinated`.
+    /// Runs a command that the primary shard coordinates under the name `coordinated`.
     async fn coordinated(
         &self,
         body: &Document,
@@ -84,17 +84,17 @@ impl Caller {
         let database = database_of(body).to_owned();
         let mut body = renamed(body, coordinated);
         with_majority(&mut body);
-        // The coordinators persist their progress and recognise that they are asked again.
+        // The coordinators persist their progress and recognise a repeated request.
         self.on_database(&database, create, &body, Repeat::Safe).await
     }
 
-    /// create: on the primary shard; sharding is another command.
+    /// Runs create on the primary shard; sharding is a separate command.
     pub(super) async fn create(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
             return self.on_config(body.clone(), Repeat::Never).await;
         }
-        // A sharded collection of this name exists on shards of which the primary may be none.
+        // A sharded collection of this name may exist only on shards other than the primary.
         if self.core.collection_entry(&namespace.to_string()).await?.is_some() {
             let message = format!("Collection {namespace} already exists");
             return Err(Failure::new(code::NAMESPACE_EXISTS, message));
@@ -102,14 +102,14 @@ impl Caller {
         self.on_database(&namespace.database, true, body, Repeat::Never).await
     }
 
-    /// drop.
+    /// Runs drop.
     pub(super) async fn drop_collection(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
             return self.on_config(body.clone(), Repeat::Never).await;
         }
         match self.coordinated(body, "_shardsvrDropCollection", false).await {
-            // As a server answers for a collection that is not there.
+            // The reply of a server for a collection that does not exist.
             Err(failure) if failure.code() == code::NAMESPACE_NOT_FOUND => {
                 Answer::try_from(doc! { "ok": 1.0 })
             }
@@ -117,7 +117,7 @@ impl Caller {
         }
     }
 
-    /// dropDatabase.
+    /// Runs dropDatabase.
     pub(super) async fn drop_database(&self, body: &Document) -> Result<Answer, Failure> {
         let name = database_of(body).to_owned();
         if is_config_database(&name) {
@@ -133,7 +133,7 @@ impl Caller {
         dropped.with(&doc! { "dropped": name, "ok": 1.0 })
     }
 
-    /// renameCollection: within one database, sharded or not.
+    /// Runs renameCollection, also of a sharded collection; another database must have the same primary shard.
     pub(super) async fn rename(&self, body: &Document) -> Result<Answer, Failure> {
         let from = Namespace::parse(body.get_str("renameCollection").unwrap_or_default())?;
         let to = Namespace::parse(body.get_str("to").unwrap_or_default())?;
@@ -165,12 +165,12 @@ impl Caller {
         renamed?.with(&doc! { "ok": 1.0 })
     }
 
-    /// collMod, on all shards at once.
+    /// Runs collMod on all shards at once.
     pub(super) async fn coll_mod(&self, body: &Document) -> Result<Answer, Failure> {
         self.coordinated(body, "_shardsvrCollMod", false).await
     }
 
-    /// dropIndexes, on all shards at once.
+    /// Runs dropIndexes on all shards at once.
     pub(super) async fn drop_indexes(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -182,7 +182,7 @@ impl Caller {
         self.on_database(&namespace.database, false, &drop, Repeat::Safe).await
     }
 
-    /// createIndexes, on every shard that owns chunks.
+    /// Runs createIndexes on every shard that owns chunks.
     pub(super) async fn create_indexes(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -208,8 +208,8 @@ impl Caller {
         merge_times(Answer::try_from(merged)?, &answers)
     }
 
-    /// Runs a versioned command on all shards that own chunks, or on the primary shard; the
-    /// answers with the shards' seeds. Fails as the first shard that fails.
+    /// Runs a versioned command on all shards that own chunks, or on the primary shard of an unsharded collection.
+    /// Returns the replies with the shards' seeds, or the error of the first shard that fails.
     pub(super) async fn on_owners(
         &self,
         namespace: &Namespace,
@@ -251,7 +251,7 @@ impl Caller {
         Ok(answers)
     }
 
-    /// listIndexes: every owner has the same; the first one is asked.
+    /// Runs listIndexes on the first owner: all owners have the same indexes.
     pub(super) async fn list_indexes(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -285,7 +285,7 @@ impl Caller {
         self.open_at(&endpoint.shard, body).await
     }
 
-    /// listCollections: the primary shard has all of the database's collections.
+    /// Runs listCollections on the primary shard, which has all of the database's collections.
     pub(super) async fn list_collections(&self, body: &Document) -> Result<Answer, Failure> {
         let database = database_of(body).to_owned();
         if is_config_database(&database) {
@@ -303,7 +303,7 @@ impl Caller {
         self.open_at(&shard.id, body).await
     }
 
-    /// Opens a cursor directly on a shard's primary and remembers where.
+    /// Opens a cursor directly on a shard's primary and records its location.
     pub(super) async fn open_at(&self, shard: &str, body: Document) -> Result<Answer, Failure> {
         let shard = self.core.shard(shard).await?;
         let user = self.user.as_ref();
@@ -324,12 +324,12 @@ impl Caller {
     }
 }
 
-/// An answer of the time of all others.
+/// Returns the reply with the latest times of itself and all others.
 pub(super) fn merge_times(answer: Answer, others: &[(String, Answer)]) -> Result<Answer, Failure> {
     Ok(others.iter().fold(answer, |merged, (_, other)| merged.not_before(other)))
 }
 
-/// Changes of the catalog must be durable on a majority before they are reported.
+/// Adds a majority write concern: changes of the catalog must be durable on a majority before they are reported.
 pub(super) fn with_majority(body: &mut Document) {
     let wtimeout = body
         .get_document("writeConcern")

@@ -1,9 +1,8 @@
 //! The cluster's default read and write concern.
 //!
-//! A shard applies none of its own: it leaves that to the router, so that a write without a
-//! `writeConcern` would be acknowledged before it is durable. The config server keeps the
-//! defaults; they are read again after a while, and at once when a client of this router sets
-//! them.
+//! A shard applies no defaults of its own but relies on the router: a write without a `writeConcern` would be
+//! acknowledged before it is durable. The defaults are stored on the config server. They are read again after some
+//! time, and at once when a client of this router sets them.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use super::caller::Caller;
 use super::concerns::Concerns;
 use super::core::{Core, Repeat};
 
-/// Time for which defaults that another router has set may go unnoticed, as with a `mongos`.
+/// Time for which defaults that another router has set may remain unnoticed, as with a `mongos`.
 const FRESH: Duration = Duration::from_secs(30);
 
 const WRITES: [&str; 10] = [
@@ -59,7 +58,7 @@ impl Core {
 }
 
 impl Caller {
-    /// Gives a command the defaults of the cluster for the concerns that it does not set itself.
+    /// Adds the cluster's default concerns to a command that does not set its own.
     pub(super) async fn complete(&self, body: &mut Document) -> Result<(), Failure> {
         let name = body.keys().next().map_or("", String::as_str);
         let in_transaction = body.contains_key("autocommit");
@@ -84,7 +83,7 @@ impl Caller {
         Ok(())
     }
 
-    /// setDefaultRWConcern.
+    /// Runs setDefaultRWConcern.
     pub(super) async fn set_defaults(&self, body: Document) -> Result<Answer, Failure> {
         let answer = self.on_config(body, Repeat::Safe).await;
         *self.core.defaults.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -96,7 +95,7 @@ fn states_level(body: &Document) -> bool {
     body.get_document("readConcern").is_ok_and(|concern| concern.contains_key("level"))
 }
 
-/// True if a pipeline writes its result to a collection.
+/// Returns true if a pipeline writes its result to a collection.
 pub(super) fn writes_out(body: &Document) -> bool {
     let last = body.get_array("pipeline").ok().and_then(|stages| stages.last());
     let last = last.and_then(Bson::as_document);

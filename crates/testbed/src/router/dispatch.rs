@@ -1,4 +1,4 @@
-//! Which command is carried out where.
+//! Selection of the function that executes each command.
 
 use bson::{Document, doc};
 
@@ -8,7 +8,7 @@ use super::core::{Namespace, Repeat, STALE_ROUNDS};
 use super::message::Request;
 use super::transactions::Transaction;
 
-/// Runs one command of a client.
+/// Executes one command of a client.
 pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer, Failure> {
     caller.complete(&mut request.body).await?;
     match request.name() {
@@ -24,7 +24,7 @@ pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer,
     }
 }
 
-/// Runs a statement of a transaction; ends the transaction if it fails.
+/// Executes a statement of a transaction. A statement that fails ends the transaction.
 async fn in_transaction(
     caller: &Caller,
     request: Request,
@@ -53,8 +53,7 @@ async fn in_transaction(
         };
         let stale = code::is_stale(failure.code());
         if stale && transaction.may_restart() && round < STALE_ROUNDS {
-            // Nothing has been told to the client yet: the shards may begin again under the same
-            // number.
+            // No result has been returned to the client yet, so the shards may begin again under the same number.
             round += 1;
             if let Ok(namespace) = Namespace::of(&request.body) {
                 caller.core.forget(&namespace, failure.code());
@@ -101,7 +100,7 @@ async fn run_statement(
     }
 }
 
-/// Runs a command outside of a transaction.
+/// Executes a command outside of a transaction.
 async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
     if let Some(outcome) = caller.administrate(&body).await {
         return outcome;
@@ -139,20 +138,20 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         "isdbgrid" => Answer::try_from(doc! { "isdbgrid": 1, "hostname": "localhost", "ok": 1.0 }),
 
         "serverStatus" => caller.server_status(body).await,
-        // One node answers for the cluster.
+        // Any one node can answer for the cluster.
         "buildInfo" | "buildinfo" | "hostInfo" | "getParameter" | "getCmdLineOpts"
         | "connectionStatus" | "startSession" | "validateDBMetadata" | "listCommands"
         | "getLog" => caller.on_shard(body).await,
-        // The config server keeps the users, roles and settings of a cluster.
+        // The config server has the users, roles and settings of the cluster.
         "usersInfo" | "rolesInfo" | "getDefaultRWConcern" | "getClusterParameter" => {
             caller.on_config(body, Repeat::Safe).await
         }
         "setDefaultRWConcern" => caller.set_defaults(body).await,
-        // Each node has its own.
+        // Each node has its own state for these.
         "setParameter" | "refreshSessions" | "killSessions" | "fsync" | "appendOplogNote" => {
             caller.everywhere(&body).await
         }
-        // A driver says so as it ends and waits for no reply: the shards' own time-out does the rest.
+        // Drivers send this when they end and ignore the reply; the shards' sessions time out by themselves.
         "endSessions" => Answer::try_from(doc! { "ok": 1.0 }),
         _ => Err(unknown(&name)),
     }
@@ -165,7 +164,7 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, body, None, Repeat::Safe).await
     }
 
-    /// explain, of reads: shards explain no routed write.
+    /// Runs explain for reads. Shards do not explain routed writes.
     async fn explain(&self, body: &Document) -> Result<Answer, Failure> {
         let explained = body.get_document("explain").map_err(Failure::malformed)?;
         let name = explained.keys().next().map_or("", String::as_str);

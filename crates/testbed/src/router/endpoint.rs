@@ -1,22 +1,22 @@
-//! The shard that a command goes to, and the versions of routing data that it carries.
+//! The shard to which a command goes, and the versions of routing data in the command.
 
 use bson::Document;
 
 use super::catalog::{self, Sharded};
 
-/// A shard, and the sender's knowledge of it.
+/// A shard, and the versions that the sender knows of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Endpoint {
-    /// The shard's id.
+    /// Id of the shard.
     pub(super) shard: String,
-    /// The version of the collection that it is expected to have.
+    /// Version of the collection that the shard is expected to have.
     pub(super) version: Document,
-    /// The version of the database, where the collection is not sharded.
+    /// Version of the database, for an unsharded collection.
     pub(super) database_version: Option<Document>,
 }
 
 impl Endpoint {
-    /// Puts the versions into a command.
+    /// Adds the versions to a command.
     pub(super) fn stamp(&self, body: &mut Document) {
         body.insert("shardVersion", self.version.clone());
         if let Some(version) = &self.database_version {
@@ -24,7 +24,7 @@ impl Endpoint {
         }
     }
 
-    /// The primary shard of a collection that is not sharded.
+    /// Returns the primary shard of an unsharded collection.
     pub(super) fn unsharded(shard: &str, database_version: &Document) -> Self {
         Self {
             shard: shard.to_owned(),
@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// A shard as an owner of chunks.
+    /// Returns a shard that owns chunks of a collection.
     pub(super) fn owner(collection: &Sharded, shard: &str) -> Self {
         let version = collection.version(shard);
         Self { shard: shard.to_owned(), version, database_version: None }

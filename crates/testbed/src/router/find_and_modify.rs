@@ -1,4 +1,4 @@
-//! findAndModify: on the one shard that the query's shard key names.
+//! findAndModify, executed on the one shard that the query's shard key determines.
 
 use bson::{Bson, Document, doc};
 
@@ -12,7 +12,7 @@ use super::targeting::Single;
 use super::transactions::Transaction;
 
 impl Caller {
-    /// Carries out findAndModify.
+    /// Executes findAndModify.
     pub(super) async fn find_and_modify(
         &self,
         body: &Document,
@@ -104,7 +104,7 @@ impl Caller {
             .ok_or_else(|| Failure::malformed("a write that concerns no shard"))
     }
 
-    /// The answer for a document that moved to another shard.
+    /// Returns the reply for a document that moved to another shard.
     async fn moved_answer(&self, body: &Document, moved: Moved) -> Result<Answer, Failure> {
         let new = body.get_bool("new").unwrap_or(false);
         let value = if new { Some(moved.after) } else { moved.before };
@@ -126,7 +126,7 @@ impl Caller {
         Ok(Answer::try_from(answer)?.not_before(&moved.times))
     }
 
-    /// Has a server apply a projection to a document.
+    /// Applies a projection to a document, by an aggregation on a shard.
     async fn project(
         &self,
         body: &Document,

@@ -1,12 +1,12 @@
 //! The hash of a hashed shard key, as the servers compute it.
 //!
-//! MD5 over a seed of four zero bytes and the value in a form in which numbers of all types that
-//! are equal as whole numbers are the same bytes; the hash is the digest's first eight bytes.
+//! It is the first eight bytes of an MD5 digest over a seed of four zero bytes and the value, in a form in which
+//! all numeric types with the same integer part have the same bytes.
 
 use bson::{Bson, RawDocumentBuf, doc};
 use md5::{Digest, Md5};
 
-/// The hash of a value; `None` where only the servers know (decimals).
+/// Returns the hash of a value, or `None` if only the servers can compute it (decimals, for example).
 pub(super) fn hash(value: &Bson) -> Option<i64> {
     let mut digest = Md5::new();
     digest.update([0; 4]);
@@ -42,22 +42,22 @@ fn add(digest: &mut Md5, value: &Bson, name: Option<&str>) -> Option<()> {
     Some(())
 }
 
-/// The end of a document is hashed as an element of type 0 that has neither name nor value.
+/// Adds the end of a document, which is hashed as an element of type 0 without name and value.
 fn add_end(digest: &mut Md5) {
     digest.update(0i32.to_le_bytes());
 }
 
-/// A double as a whole number: cut, and held within the range.
+/// Converts a double to an integer: truncated, and clamped to the range.
 #[allow(clippy::cast_possible_truncation)]
 fn truncated(number: f64) -> i64 {
-    // The cast saturates and takes NaN for 0, as the servers do.
+    // The cast saturates and maps NaN to 0, as the servers do.
     number as i64
 }
 
-/// The bytes of a value as they stand in a document.
+/// Returns the bytes of a value as they are in a document.
 fn value_bytes(value: &Bson) -> Option<Vec<u8>> {
     let raw = RawDocumentBuf::try_from(&doc! { "": value.clone() }).ok()?;
-    // Length, type and the empty name before it; the document's end behind it.
+    // Length, type and the empty name precede the value; the end of the document follows it.
     let bytes = raw.as_bytes();
     Some(bytes.get(6..bytes.len() - 1)?.to_vec())
 }

@@ -1,13 +1,13 @@
-//! The handshake, by which a driver takes the router for a `mongos`.
+//! The handshake, in which the router identifies itself to drivers as a `mongos`.
 
 use bson::{Bson, DateTime, Document, doc};
 
 use super::scram;
 
-/// The wire protocol version of a 6.0 server.
+/// Wire protocol version of a 6.0 server.
 const WIRE_VERSION: i32 = 17;
 
-/// The answer to `hello`, or to the older `isMaster`, on connection `number`.
+/// Returns the reply to `hello`, or to the older `isMaster`, on connection `number`.
 pub(super) fn answer(request: &Document, number: usize, mechanisms: bool) -> Document {
     let modern = request.keys().next().is_some_and(|name| name == "hello");
     let writable = if modern { "isWritablePrimary" } else { "ismaster" };
@@ -31,7 +31,7 @@ pub(super) fn answer(request: &Document, number: usize, mechanisms: bool) -> Doc
     hello
 }
 
-/// True if a command is the handshake.
+/// Returns true if a command is the handshake.
 pub(super) fn is_hello(name: &str) -> bool {
     matches!(name, "hello" | "isMaster" | "ismaster")
 }

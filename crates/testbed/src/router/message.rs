@@ -1,8 +1,8 @@
-//! The wire protocol's messages, as the server's documentation gives them: `OP_MSG` with body and
-//! document sequences, and the legacy `OP_QUERY` in which old drivers still say hello.
+//! Messages of the wire protocol, according to the server's documentation: `OP_MSG` with body and document
+//! sequences, and the legacy `OP_QUERY`, which old drivers still use for the handshake.
 //!
-//! Invariant: large arrays are never decoded. The documents of a write travel as raw BSON from
-//! client to shard, whether the client put them into a sequence or into the body.
+//! Invariant: large arrays are never decoded. The documents of a write are forwarded as raw BSON from client to
+//! shard, whether the client put them into a sequence or into the body.
 
 use std::io;
 
@@ -18,17 +18,17 @@ const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
 
 const FLAG_CHECKSUM: u32 = 1;
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
-/// Bits that a receiver must refuse if it does not know them, by the protocol.
+/// Flag bits that a receiver must reject if it does not know them, according to the protocol.
 const FLAGS_REQUIRED: u32 = 0xffff;
 
-/// The arrays that a write command carries, as commands name them.
+/// Name of the array of operations in each write command.
 const WRITE_ARRAYS: [(&str, &str); 3] =
     [("insert", "documents"), ("update", "updates"), ("delete", "deletes")];
 
-/// Documents of a command that are kept apart from its body.
+/// Documents of a command, stored separately from its body.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sequence {
-    /// The field that they stand for.
+    /// Name of the field that contains them.
     pub(super) field: String,
     /// The documents, undecoded.
     pub(super) documents: Vec<RawDocumentBuf>,
@@ -37,26 +37,26 @@ pub(super) struct Sequence {
 /// A command from a client.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// The message's id, to answer it.
+    /// Id of the message, which the reply repeats.
     pub(super) id: i32,
-    /// The command without the arrays of a write; the first key is its name.
+    /// The command without the array of a write; the first key is its name.
     pub(super) body: Document,
     /// The documents of a write.
     pub(super) sequence: Option<Sequence>,
-    /// The client wants no answer.
+    /// True if the client expects no reply.
     pub(super) more_to_come: bool,
-    /// It came as `OP_QUERY` and is to be answered so.
+    /// True if the command came as `OP_QUERY`, which determines the form of the reply.
     pub(super) legacy: bool,
 }
 
 impl Request {
-    /// The command's name.
+    /// Returns the name of the command.
     pub(super) fn name(&self) -> &str {
         self.body.keys().next().map_or("", String::as_str)
     }
 }
 
-/// Reads one message; `None` when the client has closed the connection between messages.
+/// Reads one message. Returns `None` if the client has closed the connection between messages.
 pub(super) async fn read_request<S: AsyncRead + Unpin>(
     stream: &mut S,
 ) -> io::Result<Option<Request>> {
@@ -148,7 +148,7 @@ fn parse_query(header: &Header, payload: &[u8]) -> io::Result<Request> {
     Ok(Request { id: header.id, body, sequence, more_to_come: false, legacy: true })
 }
 
-/// Decodes a command's body except the array of a write, which becomes a sequence.
+/// Decodes the body of a command except the array of a write, which becomes a sequence.
 fn parse_body(bytes: &[u8], sequence: &mut Option<Sequence>) -> io::Result<Document> {
     let raw = RawDocument::from_bytes(bytes).map_err(|error| invalid(error.to_string()))?;
     let mut body = Document::new();
@@ -194,7 +194,7 @@ fn parse_sequence(rest: &mut &[u8]) -> io::Result<Sequence> {
     Ok(Sequence { field, documents })
 }
 
-/// Sends a command to a server. `sequence` is borrowed: a retry sends the same documents again.
+/// Sends a command to a server. `sequence` is borrowed, because a retry sends the same documents again.
 pub(super) async fn write_command<S: AsyncWrite + Unpin>(
     stream: &mut S,
     id: i32,
@@ -218,7 +218,7 @@ pub(super) async fn write_command<S: AsyncWrite + Unpin>(
     write_message(stream, id, 0, OP_MSG, &payload).await
 }
 
-/// Reads a server's answer.
+/// Reads a server's reply.
 pub(super) async fn read_answer<S: AsyncRead + Unpin>(
     stream: &mut S,
 ) -> io::Result<RawDocumentBuf> {
@@ -234,7 +234,7 @@ pub(super) async fn read_answer<S: AsyncRead + Unpin>(
     RawDocumentBuf::from_bytes(payload).map_err(|error| invalid(error.to_string()))
 }
 
-/// Answers a client's request in the form in which it came.
+/// Replies to a client's request in the form in which the request came.
 pub(super) async fn write_answer<S: AsyncWrite + Unpin>(
     stream: &mut S,
     request_id: i32,
@@ -273,7 +273,7 @@ async fn write_message<S: AsyncWrite + Unpin>(
     stream.flush().await
 }
 
-/// A copy of `document` without the fields that `drop` names.
+/// Returns a copy of `document` without the fields that `drop` selects.
 pub(super) fn without(document: &RawDocument, drop: impl Fn(&CStr) -> bool) -> RawDocumentBuf {
     let mut kept = RawDocumentBuf::new();
     for (key, value) in document.iter().flatten() {
@@ -323,7 +323,7 @@ fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// CRC-32C (Castagnoli), reflected, bit by bit: checksums are rare here.
+/// Returns the CRC-32C (Castagnoli), reflected, computed bit by bit: checksums are rare here.
 fn crc32c(parts: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for byte in parts.iter().copied().flatten() {

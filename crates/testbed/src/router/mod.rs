@@ -1,16 +1,15 @@
-//! A router for sharded clusters, where there is no `mongos`: a proxy of the wire protocol that
-//! ordinary drivers take for one.
+//! A router for sharded clusters on machines without `mongos`: a proxy of the wire protocol that drivers treat as
+//! one.
 //!
-//! Shard primaries carry the commands with which they route among themselves (`clusterFind` and its
-//! like), the config server the administrative ones, and both check versions of routing data with
-//! each command. The router translates a client's commands to these, keeps cursors with the node
-//! that opened them, retries the errors that a `mongos` would retry, and is the transaction router
-//! itself. It speaks to the servers as the very user as which the client has logged in, so that
-//! rights and write blocks are theirs to enforce.
+//! Shard primaries accept the commands with which they route among themselves (`clusterFind` and similar ones), the
+//! config server accepts the administrative ones, and both check the versions of routing data in each command. The
+//! router translates a client's commands to these, sends the continuation of a cursor to the node that opened it,
+//! retries the errors that a `mongos` would retry, and is the transaction router itself. It connects to the servers
+//! as the user as which the client has logged in, so that the servers enforce privileges and write blocks.
 //!
-//! Layers, from the client inwards: `message` (framing), `connection` (one client), `dispatch` (the
-//! route of each command), the families of commands (`read`, `write`, …), `targeting` and `catalog`
-//! (the owners of chunks), `core` (the shared state), `backend` and `topology` (the servers).
+//! Layers, from the client inwards: `message` (framing), `connection` (one client), `dispatch` (the route of each
+//! command), the families of commands (`read`, `write`, …), `targeting` and `catalog` (the owners of chunks),
+//! `core` (the shared state), `backend` and `topology` (the servers).
 
 mod answer;
 mod backend;
@@ -59,17 +58,17 @@ use self::core::Core;
 use crate::User;
 pub use threads::Threads;
 
-/// The shards of a router.
+/// Specification of a router.
 #[derive(Debug, Clone)]
 pub struct RouterSpec {
-    /// The config server's replica set: `SET/HOST:PORT,…`.
+    /// Replica set of the config server: `SET/HOST:PORT,…`.
     pub config: String,
-    /// The port on 127.0.0.1 to listen on; 0 for any free one.
+    /// Port on 127.0.0.1 to listen on; 0 for any free one.
     pub port: u16,
-    /// With authorisation: the users that may log in. The first is the administrator, as which the
-    /// router reads the cluster's catalog. Empty without authorisation.
+    /// Users that may log in. The first is the administrator, as which the router reads the cluster's catalog.
+    /// Empty without authorization.
     pub users: Vec<User>,
-    /// The threads on which it runs, whose processor time `serverStatus` has.
+    /// Threads on which the router runs; `serverStatus` reports their processor time.
     pub threads: Threads,
 }
 
@@ -81,7 +80,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Starts to listen; the cluster may still be coming up.
+    /// Starts to listen. The cluster need not be ready yet.
+    #[crate::boxed]
     pub async fn start(spec: RouterSpec) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, spec.port)).await?;
         let address = listener.local_addr()?;
@@ -89,7 +89,7 @@ impl Router {
         Ok(Self { address, serving: tokio::spawn(serve(listener, core)) })
     }
 
-    /// The address on which it listens.
+    /// Returns the address on which the router listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -103,7 +103,7 @@ impl Drop for Router {
 }
 
 async fn serve(listener: TcpListener, core: Arc<Core>) {
-    // Dropped with this future: the clients' connections end with the router.
+    // Dropped with this future, so that the clients' connections end with the router.
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {

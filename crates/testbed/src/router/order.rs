@@ -1,14 +1,14 @@
-//! The order of BSON values in a shard key, and where it cannot be told here.
+//! The order of BSON values in a shard key, as far as the router can compare them.
 //!
-//! The servers place a document by comparing its shard key with the chunks' bounds in BSON's
-//! comparison order. The router compares the types that shard keys are made of; for the rest
-//! (decimals among numbers, code, patterns) it says so, and a shard is asked instead.
+//! The servers place a document by comparing its shard key with the chunks' bounds in BSON's comparison order. The
+//! router compares the types that shard keys usually have. For the rest (decimals among numbers, code, patterns)
+//! the result is `None`, and a shard is queried instead.
 
 use std::cmp::Ordering;
 
 use bson::Bson;
 
-/// The place of a value's type among the types; `None` where values of it are not compared here.
+/// Returns the rank of a value's type, or `None` if the router does not compare values of that type.
 fn rank(value: &Bson) -> Option<u8> {
     Some(match value {
         Bson::MinKey => 0,
@@ -27,7 +27,7 @@ fn rank(value: &Bson) -> Option<u8> {
     })
 }
 
-/// Compares two values as the servers do with simple collation; `None` if only they can.
+/// Compares two values as the servers do with the simple collation. Returns `None` if only the servers can.
 pub(super) fn compare(left: &Bson, right: &Bson) -> Option<Ordering> {
     let by_type = rank(left)?.cmp(&rank(right)?);
     if by_type != Ordering::Equal {
@@ -64,7 +64,7 @@ pub(super) fn compare(left: &Bson, right: &Bson) -> Option<Ordering> {
         (Bson::Boolean(left), Bson::Boolean(right)) => left.cmp(right),
         (Bson::DateTime(left), Bson::DateTime(right)) => left.cmp(right),
         (Bson::Timestamp(left), Bson::Timestamp(right)) => left.cmp(right),
-        // Equal ranks without a value of their own: null, the two ends, undefined.
+        // Types with a single value: null, the two ends, undefined.
         _ => Ordering::Equal,
     })
 }
@@ -80,14 +80,14 @@ fn compare_numbers(left: &Bson, right: &Bson) -> Option<Ordering> {
         (Some(left), None, _, Bson::Double(right)) => compare_mixed(left, *right),
         (None, Some(right), Bson::Double(left), _) => compare_mixed(right, *left).reverse(),
         (None, None, Bson::Double(left), Bson::Double(right)) => {
-            // NaN comes first and equals itself.
+            // NaN sorts first and equals itself.
             left.partial_cmp(right).unwrap_or_else(|| right.is_nan().cmp(&left.is_nan()))
         }
         _ => return None,
     })
 }
 
-/// Compares a whole number with a floating one without losing a digit of either.
+/// Compares an integer with a double without loss of precision.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 fn compare_mixed(whole: i64, float: f64) -> Ordering {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
@@ -97,7 +97,7 @@ fn compare_mixed(whole: i64, float: f64) -> Ordering {
     if float >= LIMIT {
         return Ordering::Less;
     }
-    // In this range the whole part of the double is exact in an i64.
+    // In this range the integer part of the double is exact in an i64.
     let floor = float.floor();
     whole.cmp(&(floor as i64)).then(if float > floor { Ordering::Less } else { Ordering::Equal })
 }

@@ -1,9 +1,8 @@
 //! An update that gives its document a shard key of another shard.
 //!
-//! The owning shard refuses such an update and returns the document as it is and as it would become
-//! (`WouldChangeOwningShard`). The document is then deleted there and inserted at its new owner in
-//! one transaction: the client's own, or one under the client's session and transaction number, so
-//! that a repetition of the write is recognised as one and refused.
+//! The owning shard rejects such an update and returns the document before and after it (`WouldChangeOwningShard`).
+//! The document is then deleted there and inserted on its new owner in one transaction: the client's own, or one
+//! under the client's session and transaction number, so that a repetition of the write is recognised and rejected.
 
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document, doc};
@@ -15,32 +14,32 @@ use super::core::Namespace;
 use super::endpoint::Endpoint;
 use super::transactions::Transaction;
 
-/// The command that was refused.
+/// The command that was rejected.
 pub(super) struct Change<'a> {
     pub(super) caller: &'a Caller,
     pub(super) namespace: &'a Namespace,
-    /// The shard that refused it.
+    /// The shard that rejected it.
     pub(super) endpoint: &'a Endpoint,
     /// The command without its documents.
     pub(super) body: &'a Document,
     pub(super) documents: Documents<'a>,
 }
 
-/// The outcome.
+/// Result of moving a document to its new owner.
 #[derive(Debug)]
 pub(super) struct Moved {
-    /// The document before; none for an upsert.
+    /// The document before the update; `None` for an upsert.
     pub(super) before: Option<Document>,
-    /// The document after.
+    /// The document after the update.
     pub(super) after: Document,
-    /// Its `_id`, where it is new.
+    /// The document's `_id` if it was inserted by an upsert.
     pub(super) upserted: Option<Bson>,
-    /// The times of the last answer.
+    /// The last reply, for its times.
     pub(super) times: Answer,
 }
 
 impl Change<'_> {
-    /// Moves the document. `failure` is the refusal.
+    /// Moves the document. `failure` is the rejection.
     pub(super) async fn run(
         &self,
         transaction: Option<&Transaction>,
@@ -62,8 +61,8 @@ impl Change<'_> {
             let moved = self.in_own_transaction(&transaction).await;
             let Err(failure) = moved else { return moved };
             self.caller.give_up(&transaction).await;
-            // The new owner may not know the collection yet. Nothing was committed, and shards may begin again under the
-            // same number.
+            // The new owner may not know the collection yet. Nothing was committed, and shards may begin again
+            // under the same number.
             if !staleness.again(&failure) {
                 return Err(failure);
             }
@@ -72,7 +71,7 @@ impl Change<'_> {
     }
 
     async fn in_own_transaction(&self, transaction: &Transaction) -> Result<Moved, Failure> {
-        // Again, now inside: the document may have changed since it was refused.
+        // The command is repeated within the transaction: the document may have changed since the rejection.
         let again = self.caller.at(
             self.endpoint,
             self.body.clone(),
@@ -115,7 +114,7 @@ impl Change<'_> {
     }
 
     async fn delete(&self, transaction: &Transaction, before: &Document) -> Result<(), Failure> {
-        // The snapshot pins the document's state; its `_id` is enough on its own shard.
+        // The snapshot pins the state of the document; its `_id` is sufficient on its own shard.
         let id = before.get("_id").cloned().unwrap_or(Bson::Null);
         let delete = raw(&doc! { "q": { "_id": { "$eq": id } }, "limit": 1 })?;
         let body = doc! { "delete": &self.namespace.collection, "$db": &self.namespace.database };

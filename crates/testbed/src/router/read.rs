@@ -1,7 +1,7 @@
 //! find, aggregate, count, distinct, getMore, killCursors.
 //!
-//! The servers route reads themselves (`clusterFind`, `clusterAggregate`, `clusterGetMore`); count
-//! and distinct have no such command and are written as pipelines.
+//! The servers route reads themselves (`clusterFind`, `clusterAggregate`, `clusterGetMore`). There is no such
+//! command for count and distinct, which are translated to pipelines.
 
 use bson::{Bson, Document, doc};
 
@@ -23,11 +23,11 @@ const SHARED_FIELDS: [&str; 9] = [
     "let",
     "apiVersion",
 ];
-/// The largest batch of a cursor that is held here.
+/// Largest batch of a cursor that the router holds, in bytes.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 
 impl Caller {
-    /// find or aggregate outside of a transaction.
+    /// Runs find or aggregate outside of a transaction.
     pub(super) async fn open_cursor(&self, body: Document) -> Result<Answer, Failure> {
         let command = body.keys().next().cloned().unwrap_or_default();
         let database = database_of(&body).to_owned();
@@ -40,7 +40,7 @@ impl Caller {
         if is_change_stream(&body) {
             return self.open_stream(&body).await;
         }
-        // Without a collection it is about the cluster: operations, sessions.
+        // Without a collection the command reads the state of the cluster: operations, sessions.
         let of_cluster = body.values().next().is_some_and(|v| v.as_str().is_none());
         if is_config_database(&database) && !of_cluster {
             return self.open_on_config(body).await;
@@ -54,7 +54,7 @@ impl Caller {
         self.open_routed(renamed, proceed, repeat).await
     }
 
-    /// Opens a routed cursor and remembers on which node.
+    /// Opens a routed cursor and records its node.
     async fn open_routed(
         &self,
         body: Document,
@@ -106,7 +106,7 @@ impl Caller {
         Ok(answer)
     }
 
-    /// Notes where the cursor of an answer lives, if it stays open.
+    /// Records the location of a reply's cursor, if it stays open.
     pub(super) fn remember(&self, answer: &Answer, address: &str, proceed: &'static str) {
         let id = answer.raw().get_document("cursor").ok();
         let id = id.and_then(|cursor| super::answer::number(cursor, "id")).unwrap_or(0);
@@ -116,7 +116,7 @@ impl Caller {
         }
     }
 
-    /// getMore.
+    /// Runs getMore.
     pub(super) async fn get_more(&self, body: Document) -> Result<Answer, Failure> {
         let id = integer(&body, "getMore").unwrap_or(0);
         if let Some(more) = self.more_of_stream(&body).await {
@@ -136,7 +136,7 @@ impl Caller {
                     self.core.cursors.close(id);
                 }
             }
-            // Too slow (MaxTimeMSExpired) leaves an awaiting cursor open; all else ends it.
+            // A time-out (MaxTimeMSExpired) leaves an awaiting cursor open; any other error ends it.
             Err(failure) if failure.code() == 50 => {}
             Err(_) => self.core.cursors.close(id),
         }
@@ -156,7 +156,7 @@ impl Caller {
         cursor_answer(if done { 0 } else { id }, &namespace, "nextBatch", &batch)
     }
 
-    /// killCursors.
+    /// Runs killCursors.
     pub(super) async fn kill_cursors(&self, body: Document) -> Result<Answer, Failure> {
         let listed = body.get_array("cursors").map_err(Failure::malformed)?;
         let (mut killed, mut unknown) = (Vec::new(), Vec::new());
@@ -190,18 +190,18 @@ impl Caller {
                     .filter(|(key, _)| ["lsid", "$db"].contains(&&***key))
                     .map(|(key, value)| (key.clone(), value.clone())),
             );
-            // A node that is gone has no cursors; one that does not know it has closed it.
+            // A node that is gone has no cursors; one that does not know the cursor has closed it.
             let _ = self.core.on_node(self.user.as_ref(), address, kill, None).await;
         }
     }
 
-    /// count: the number of matches, never of orphans.
+    /// Runs count: the number of matching documents, without orphans.
     pub(super) async fn count(&self, body: &Document) -> Result<Answer, Failure> {
         let mut pipeline = matching(body);
         if let Some(skip) = integer(body, "skip").filter(|skip| *skip > 0) {
             pipeline.push(doc! { "$skip": skip });
         }
-        // A negative limit means the same as a positive one; zero means none.
+        // A negative limit is equivalent to a positive one; zero means no limit.
         if let Some(limit) = integer(body, "limit").filter(|limit| *limit != 0) {
             pipeline.push(doc! { "$limit": limit.saturating_abs() });
         }
@@ -212,7 +212,7 @@ impl Caller {
         answer.with(&doc! { "n": n, "ok": 1.0 })
     }
 
-    /// distinct: the elements of an array are values of their own.
+    /// Runs distinct. The elements of an array are separate values.
     pub(super) async fn distinct(&self, body: &Document) -> Result<Answer, Failure> {
         let key = body.get_str("key").map_err(|_| {
             Failure::new(14, "`distinct` needs the field `key`, a string".to_owned())
@@ -235,8 +235,8 @@ impl Caller {
         answer.with(&doc! { "values": values, "ok": 1.0 })
     }
 
-    /// Runs a pipeline on the collection of `command` to its end: the last answer, for its times,
-    /// and all documents. Bounded by the largest size of one answer.
+    /// Runs a pipeline on the collection of `command` to its end. Returns the last reply, for its times, and all
+    /// documents, which are limited to the size of one reply.
     async fn pipeline(
         &self,
         command: &Document,

@@ -1,8 +1,8 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677), both sides of it.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677), client and server.
 //!
-//! The router is the server towards its clients and a client towards the nodes. It can be both
-//! because the testbed made the users and knows their passwords: each client's commands run on
-//! connections of that very user, so that the servers themselves check the user's rights.
+//! The router is a server for its clients and a client of the nodes. It can be both because the testbed created the
+//! users and knows their passwords. The commands of each client run on connections of the same user, so that the
+//! servers themselves check the user's privileges.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +17,12 @@ use sha2::{Digest, Sha256};
 use super::answer::{Failure, code};
 use crate::User;
 
-/// The one mechanism that is offered.
+/// The only mechanism that is offered.
 pub(super) const MECHANISM: &str = "SCRAM-SHA-256";
 const ITERATIONS: u32 = 15_000;
-/// Fewer would let a false server learn too much (RFC 7677, 4).
+/// Least iteration count that is accepted: with fewer a false server would learn too much (RFC 7677, 4).
 const ITERATIONS_MIN: u32 = 4_096;
-/// More would let a false server burn this machine.
+/// Largest iteration count that is accepted: with more a false server could keep this machine busy.
 const ITERATIONS_MAX: u32 = 1_000_000;
 
 type Hash = [u8; 32];
@@ -44,11 +44,11 @@ impl Keys {
     }
 }
 
-/// Keys derived before: deriving takes thousands of hashes, and the nodes' salts never change.
+/// Cache of derived keys: a derivation takes thousands of hashes, and the nodes' salts never change.
 #[derive(Debug, Default)]
 pub(super) struct KeyCache(Mutex<HashMap<Derivation, Keys>>);
 
-/// The user's name, the salt, the count.
+/// Name of the user, salt, iteration count.
 type Derivation = (String, Vec<u8>, u32);
 
 impl KeyCache {
@@ -63,13 +63,13 @@ impl KeyCache {
     }
 }
 
-/// The side that proves its identity, before the challenge.
+/// Client side of an exchange, before the challenge.
 pub(super) struct ClientExchange {
     login: Arc<User>,
     nonce: String,
 }
 
-/// The same after the challenge.
+/// Client side of an exchange, after the challenge.
 pub(super) struct ClientProof {
     message: String,
     signature: Hash,
@@ -123,7 +123,7 @@ impl ClientProof {
     }
 }
 
-/// The side that asks for the proof, between challenge and proof.
+/// Server side of an exchange, between challenge and proof.
 #[derive(Debug)]
 pub(super) struct ServerExchange {
     user: Arc<User>,
@@ -133,7 +133,7 @@ pub(super) struct ServerExchange {
 }
 
 impl ServerExchange {
-    /// Answers a client's first message with a challenge.
+    /// Replies to a client's first message with a challenge.
     pub(super) fn challenge(
         first: &str,
         users: &[Arc<User>],
@@ -143,7 +143,7 @@ impl ServerExchange {
         let name = attribute(bare, 'n').map(unescape);
         let theirs = attribute(bare, 'r').filter(|nonce| !nonce.is_empty());
         let user = users.iter().find(|user| Some(&user.name) == name.as_ref());
-        // The same words for an unknown user as for a wrong password.
+        // An unknown user gets the same message as a wrong password.
         let (Some(user), Some(theirs)) = (user, theirs) else { return Err(denied()) };
         // The salt only has to differ between users.
         let salt = &Sha256::digest(format!("imago-testbed-router {}", user.name))[..28];
@@ -170,13 +170,13 @@ impl ServerExchange {
     }
 }
 
-/// The channel binding that the last message must repeat: the first message's header.
+/// Returns the channel binding that the last message must repeat: the header of the first message.
 fn channel_of(first: &str) -> String {
     let header: String = first.splitn(3, ',').take(2).map(|part| format!("{part},")).collect();
     BASE64.encode(header)
 }
 
-/// The text in the `payload` of a step of the conversation.
+/// Returns the text in the `payload` of a step of the conversation.
 pub(super) fn payload(step: &Document) -> Result<&str, Failure> {
     match step.get("payload") {
         Some(Bson::Binary(binary)) => {

@@ -1,4 +1,4 @@
-//! Shard keys: which fields place a document, and how to read them out of documents and queries.
+//! Shard keys: their fields, and reading their values from documents and queries.
 
 use std::cmp::Ordering;
 
@@ -20,19 +20,19 @@ struct Field {
     hashed: bool,
 }
 
-/// The shards that a document or query belongs to.
+/// Position of a document or query in the order of a shard key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Located {
-    /// At this place: a value for each field, hashed where the field is.
+    /// Known position: a value for each field, hashed for a hashed field.
     At(Vec<Bson>),
-    /// At one place that only the servers can tell; these are the values before hashing.
+    /// A single position that only the servers can compute; the values are those before hashing.
     AskServer(Document),
-    /// It does not name one place.
+    /// There is no single position.
     Nowhere,
 }
 
 impl ShardKey {
-    /// The key as `config.collections` holds it.
+    /// Creates the key from its pattern in `config.collections`.
     pub(super) fn new(pattern: &Document) -> Self {
         let fields = pattern.iter().map(|(path, kind)| Field {
             path: path.clone(),
@@ -41,13 +41,13 @@ impl ShardKey {
         Self { fields: fields.collect() }
     }
 
-    /// The bounds of a chunk as values in the key's order.
+    /// Returns a bound of a chunk as values in the order of the key's fields.
     pub(super) fn bound(&self, bound: &Document) -> Vec<Bson> {
         let value = |field: &Field| bound.get(&field.path).cloned().unwrap_or(Bson::Null);
         self.fields.iter().map(value).collect()
     }
 
-    /// The place of a document. A missing field counts as null, as with the servers.
+    /// Returns the position of a document. A missing field counts as null, as on the servers.
     pub(super) fn of_document(&self, document: &RawDocument) -> Result<Located, Failure> {
         let mut values = Vec::with_capacity(self.fields.len());
         for field in &self.fields {
@@ -63,7 +63,7 @@ impl ShardKey {
         Ok(self.place(values))
     }
 
-    /// The place of a query's one match: only equality on every field determines it.
+    /// Returns the position of a query's matches, which only equality on every field determines.
     pub(super) fn of_query(&self, query: &Document) -> Located {
         let values = self.fields.iter().map(|field| equality(query, &field.path));
         match values.collect() {
@@ -91,7 +91,7 @@ impl ShardKey {
     }
 }
 
-/// Compares two places; `None` if only the servers can.
+/// Compares two positions. Returns `None` if only the servers can.
 pub(super) fn compare(left: &[Bson], right: &[Bson]) -> Option<Ordering> {
     for (left, right) in left.iter().zip(right) {
         match order::compare(left, right)? {
@@ -102,7 +102,7 @@ pub(super) fn compare(left: &[Bson], right: &[Bson]) -> Option<Ordering> {
     Some(Ordering::Equal)
 }
 
-/// An array stands where a shard key has a value.
+/// Error: a field of the shard key contains an array.
 struct Array;
 
 fn dig(document: &RawDocument, path: &str) -> Result<Option<Bson>, Array> {
@@ -116,7 +116,7 @@ fn dig(document: &RawDocument, path: &str) -> Result<Option<Bson>, Array> {
     }
 }
 
-/// The one value to which a query ties a field, if it does.
+/// Returns the single value that a query requires of a field, or `None` if there is none.
 fn equality(query: &Document, path: &str) -> Option<Bson> {
     if let Some(condition) = query.get(path) {
         return value_of(condition);
@@ -132,7 +132,7 @@ fn value_of(condition: &Bson) -> Option<Bson> {
             if let Some(value) = operators.get("$eq") {
                 value
             } else {
-                // A choice of one is no choice.
+                // A choice of one value is equality.
                 match operators.get_array("$in").map(|choices| &**choices) {
                     Ok([Bson::RegularExpression(_)]) => return None,
                     Ok([only]) => only,
@@ -142,7 +142,7 @@ fn value_of(condition: &Bson) -> Option<Bson> {
         }
         value => value,
     };
-    // An array matches documents that hold it as an element too.
+    // An array also matches documents that contain it as an element.
     (!matches!(value, Bson::Array(_))).then(|| value.clone())
 }
 

@@ -1,6 +1,6 @@
-//! The administration of a sharded cluster: sharding, splitting, moving, the balancer, resharding,
-//! shards, the write block. Each is the command with which a `mongos` asks the config server or
-//! the database's primary shard for it.
+//! Administration of a sharded cluster: sharding, splitting, moving, the balancer, resharding, shards, the write
+//! block. Each command is translated to the one that a `mongos` sends to the config server or to the database's
+//! primary shard.
 
 use std::sync::Arc;
 
@@ -14,9 +14,8 @@ use super::core::{Namespace, Repeat};
 use super::ddl::with_majority;
 use super::shard_key::Located;
 
-/// Administrative commands that the config server takes as they are but under another name:
-/// the client's name, the config server's, the fields that go along, whether it takes a majority
-/// write concern.
+/// Administrative commands that the config server accepts unchanged under another name: the client's name, the
+/// config server's name, the fields that are copied, and whether it takes a majority write concern.
 const CONFIG_COMMANDS: [(&str, &str, &[&str], bool); 14] = [
     ("balancerStart", "_configsvrBalancerStart", &["maxTimeMS"], false),
     ("balancerStop", "_configsvrBalancerStop", &["maxTimeMS"], false),
@@ -39,12 +38,12 @@ const CONFIG_COMMANDS: [(&str, &str, &[&str], bool); 14] = [
     ("setUserWriteBlockMode", "_configsvrSetUserWriteBlockMode", &["global"], true),
 ];
 
-/// Commands that their own action on the cluster allows. The config server asks for no more than
-/// the action of routers, which the testbed's application has, so that the router has to look.
+/// Commands that require a cluster action of the same name. The config server requires only the action of routers,
+/// which the testbed's application has, so the router checks the privilege.
 const CLUSTER_ACTIONS: [&str; 3] = ["setUserWriteBlockMode", "addShard", "removeShard"];
 
 impl Caller {
-    /// Checks that the client's user may do `action` to the cluster.
+    /// Checks that the client's user has the privilege for `action` on the cluster.
     async fn must_be_allowed(&self, action: &str) -> Result<(), Failure> {
         if self.user.is_none() {
             return Ok(());
@@ -69,8 +68,7 @@ impl Caller {
         Err(Failure::new(code::UNAUTHORIZED, message))
     }
 
-    /// Runs an administrative command that the config server carries out; `None` if `body` is
-    /// none of them.
+    /// Runs an administrative command that the config server executes. Returns `None` if `body` is no such command.
     pub(super) async fn administrate(&self, body: &Document) -> Option<Result<Answer, Failure>> {
         let (name, value) = body.iter().next()?;
         let (_, renamed, fields, majority) =
@@ -104,9 +102,9 @@ impl Caller {
         Some(outcome)
     }
 
-    /// listShards.
+    /// Runs listShards.
     pub(super) async fn list_shards(&self) -> Result<Answer, Failure> {
-        // As the client, so that the servers decide whether it may.
+        // The command runs as the client's user, so that the servers check its privileges.
         self.on_config(doc! { "find": "shards", "$db": "config" }, Repeat::Safe)
             .await?
             .document()
@@ -117,7 +115,7 @@ impl Caller {
             })
     }
 
-    /// enableSharding: since 6.0 it only creates the database.
+    /// Runs enableSharding, which since 6.0 only creates the database.
     pub(super) async fn enable_sharding(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("enableSharding").map_err(Failure::malformed)?;
         let mut create = doc! { "_configsvrCreateDatabase": name };
@@ -130,7 +128,7 @@ impl Caller {
         created.with(&doc! { "ok": 1.0 })
     }
 
-    /// shardCollection.
+    /// Runs shardCollection.
     pub(super) async fn shard_collection(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("shardCollection").map_err(Failure::malformed)?;
         let namespace = Namespace::parse(name)?;
@@ -154,7 +152,7 @@ impl Caller {
         created.with(&doc! { "collectionsharded": name, "ok": 1.0 })
     }
 
-    /// The sharded collection of a full name, read afresh.
+    /// Returns the routing table of a sharded collection, read again from the config server.
     async fn sharded(&self, name: &str) -> Result<Arc<Sharded>, Failure> {
         let namespace = Namespace::parse(name)?;
         self.core.catalog.forget(name);
@@ -167,7 +165,7 @@ impl Caller {
         }
     }
 
-    /// split, at a place (`middle`) or in the middle of a chunk (`find`, `bounds`).
+    /// Runs split, at a position (`middle`) or in the middle of a chunk (`find`, `bounds`).
     pub(super) async fn split(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("split").map_err(Failure::malformed)?;
         let collection = self.sharded(name).await?;
@@ -200,7 +198,7 @@ impl Caller {
         outcome?.with(&doc! { "ok": 1.0 })
     }
 
-    /// The catalog's entry of the chunk at a place.
+    /// Returns the catalog's entry of the chunk that contains `place`.
     async fn entry_at(
         &self,
         name: &str,
@@ -238,7 +236,7 @@ impl Caller {
         Ok(collection.chunk_from(min).ok_or_else(none)?.entry.clone())
     }
 
-    /// The median key of a chunk's documents, as the owning shard finds it.
+    /// Returns the median key of a chunk's documents, which the owning shard determines.
     async fn middle_of(
         &self,
         name: &str,
@@ -266,7 +264,7 @@ impl Caller {
         }
     }
 
-    /// moveChunk and moveRange.
+    /// Runs moveChunk and moveRange.
     pub(super) async fn move_range(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.values().next().and_then(Bson::as_str).unwrap_or_default();
         let collection = self.sharded(name).await?;
@@ -299,7 +297,7 @@ impl Caller {
         outcome?.with(&doc! { "ok": 1.0 })
     }
 
-    /// mergeChunks.
+    /// Runs mergeChunks.
     pub(super) async fn merge_chunks(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("mergeChunks").map_err(Failure::malformed)?;
         let collection = self.sharded(name).await?;
@@ -322,7 +320,7 @@ impl Caller {
         outcome?.with(&doc! { "ok": 1.0 })
     }
 
-    /// flushRouterConfig: the router reads its catalog again.
+    /// Runs flushRouterConfig, after which the router reads its catalog again.
     pub(super) fn flush(&self, body: &Document) -> Result<Answer, Failure> {
         match body.values().next().and_then(Bson::as_str) {
             Some(name) if name.contains('.') => self.core.catalog.forget(name),
@@ -332,7 +330,7 @@ impl Caller {
         Answer::try_from(doc! { "flushed": true, "ok": 1.0 })
     }
 
-    /// Runs a command on every shard's primary and the config server's; the first failure ends it.
+    /// Runs a command on every shard's primary and the config server's. The first error ends it.
     pub(super) async fn everywhere(&self, body: &Document) -> Result<Answer, Failure> {
         let mut sets = self.core.all_shards().await?;
         sets.push(Arc::clone(&self.core.config));

@@ -1,4 +1,5 @@
-//! Sizes and counts: listDatabases, collStats, dbStats, added up over the shards; and serverStatus, of the router itself.
+//! Sizes and counts: listDatabases, collStats and dbStats, summed over the shards; and serverStatus, of the router
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::ddl::merge_times;
 
 impl Caller {
-    /// listDatabases: the shards' sizes added up; `config` and `admin` from the config server.
+    /// Runs listDatabases: sums the sizes of the shards; `config` and `admin` come from the config server.
     pub(super) async fn list_databases(&self, body: &Document) -> Result<Answer, Failure> {
         let mut listed: BTreeMap<String, Document> = BTreeMap::new();
         let names_only = body.get_bool("nameOnly").unwrap_or(false);
@@ -27,7 +28,7 @@ impl Caller {
             let databases = document.get_array("databases").into_iter().flatten();
             for database in databases.filter_map(Bson::as_document) {
                 let name = database.get_str("name").unwrap_or_default();
-                // Each node has databases of its own by these names; the cluster's are elsewhere.
+                // Each node has its own databases with these names; those of the cluster are on the config server.
                 if name == "local" || (is_config_database(name) != on_config) {
                     continue;
                 }
@@ -55,7 +56,7 @@ impl Caller {
         Ok(answers.iter().fold(answer, Answer::not_before))
     }
 
-    /// collStats and dataSize: the owners' numbers added up, each owner's beside them.
+    /// Runs collStats and dataSize: sums the numbers of the owners, and lists those of each owner too.
     pub(super) async fn coll_stats(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -79,7 +80,8 @@ impl Caller {
         merge_times(Answer::try_from(merged)?, &answers)
     }
 
-    /// serverStatus: of the router itself. A shard says which version the cluster has, and whether the client may ask.
+    /// Runs serverStatus of the router itself. A shard supplies the cluster's version, and checks the client's
+    /// privilege.
     pub(super) async fn server_status(&self, body: Document) -> Result<Answer, Failure> {
         let shard = self.on_shard(body).await?;
         let about = shard.document()?;
@@ -103,7 +105,7 @@ impl Caller {
         Ok(Answer::try_from(status)?.not_before(&shard))
     }
 
-    /// dbStats: all shards' numbers added up.
+    /// Runs dbStats: sums the numbers of all shards.
     pub(super) async fn db_stats(&self, body: &Document) -> Result<Answer, Failure> {
         let mut answers = Vec::new();
         for shard in self.core.all_shards().await? {
@@ -118,7 +120,7 @@ impl Caller {
     }
 }
 
-/// Adds the answers' sizes and counts into `merged`.
+/// Adds the sizes and counts of the replies to `merged`.
 fn add_up(merged: &mut Document, answers: &[(String, Answer)]) -> Result<(), Failure> {
     const SUMS: [&str; 12] = [
         "count",

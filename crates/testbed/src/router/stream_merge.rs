@@ -1,8 +1,8 @@
-//! Merging the shards' change streams into one.
+//! Merging the change streams of the shards.
 //!
-//! Resume tokens begin with the cluster time and compare as text, and each shard sends its events
-//! in their order. Invariant: an event is handed out only when every shard has promised, by an
-//! event or by its `postBatchResumeToken`, to send nothing that sorts before it.
+//! Resume tokens begin with the cluster time and compare as text, and each shard sends its events in order.
+//! Invariant: an event is returned only when every shard has promised, by an event or by its
+//! `postBatchResumeToken`, to send nothing that sorts before it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::answer::{Answer, Failure, number};
 use super::topology::ReplicaSet;
 
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
-/// The first byte of a token's text is the type of the time behind it.
+/// First byte, in hexadecimal, of a resume token: the type of the time that follows it.
 const TOKEN_OF_TIME: &str = "82";
 
-/// One shard's part of a stream.
+/// Stream of one shard.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) shard: Arc<ReplicaSet>,
     pub(super) address: String,
     pub(super) cursor: i64,
     pub(super) buffer: VecDeque<Event>,
-    /// Its promise: nothing that it sends later sorts before this.
+    /// Resume token before which the shard sends no further event.
     pub(super) promised: String,
 }
 
@@ -37,21 +37,21 @@ pub(super) struct Event {
 /// A merged stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// The `aggregate` with which each part was opened, without where to start.
+    /// The `aggregate` command with which each part was opened, without its start position.
     pub(super) command: Document,
     pub(super) parts: Vec<Part>,
-    /// Events up to this token were handed out before.
+    /// Resume token up to which events were returned before.
     pub(super) after: Option<String>,
-    /// The last token that the client got.
+    /// The last resume token that the client received.
     pub(super) told: String,
     pub(super) ended: bool,
-    /// Shards have been asked and their answers not yet taken over. If a client goes away then,
-    /// events are lost, and the stream must not go on as if they were not.
+    /// True while requests to shards are in progress. If the client disconnects then, events are lost, and the
+    /// stream must not continue.
     pub(super) asking: bool,
 }
 
 impl Part {
-    /// Takes over a batch.
+    /// Adds the events of a reply to the buffer.
     pub(super) fn take(&mut self, answer: &Answer) -> Result<(), Failure> {
         let cursor = answer.raw().get_document("cursor").map_err(Failure::malformed)?;
         self.cursor = number(cursor, "id").unwrap_or(0);
@@ -73,31 +73,31 @@ impl Part {
         Ok(())
     }
 
-    /// The least that this part can still send.
+    /// Returns the least token that this part can still send.
     fn bound(&self) -> &str {
         self.buffer.front().map_or(&self.promised, |event| &event.token)
     }
 }
 
 impl Stream {
-    /// The earliest event that is buffered.
+    /// Returns the token of the earliest buffered event, or `None` if none is buffered.
     pub(super) fn earliest(&self) -> Option<&str> {
         self.parts.iter().filter_map(|part| part.buffer.front()).map(|event| &*event.token).min()
     }
 
-    /// The parts that may still send something before `token`.
+    /// Returns the indexes of the parts that may still send an event before `token`.
     pub(super) fn silent_before(&self, token: &str) -> Vec<usize> {
         let silent = |part: &Part| part.buffer.is_empty() && &*part.promised < token;
         (0..self.parts.len()).filter(|index| silent(&self.parts[*index])).collect()
     }
 
-    /// Takes the events that nothing can precede any more.
+    /// Takes at most `count` buffered events that no further event can precede.
     pub(super) fn ready(&mut self, count: usize) -> Vec<RawDocumentBuf> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < count && !self.ended {
             let first = (0..self.parts.len()).min_by(|left, right| {
-                // An event before a promise of the same token: it keeps the promise.
+                // With equal tokens an event comes before a promise, which it does not break.
                 let key = |index: usize| {
                     let part: &Part = &self.parts[index];
                     (part.bound().to_owned(), part.buffer.is_empty())
@@ -130,7 +130,7 @@ impl Stream {
     }
 }
 
-/// The token of an event.
+/// Returns the resume token of an event.
 fn token_of(event: &RawDocument) -> Result<String, Failure> {
     let token = event.get_document("_id").and_then(|token| token.get_str("_data"));
     token.map(str::to_owned).map_err(|_| {
@@ -141,7 +141,7 @@ fn token_of(event: &RawDocument) -> Result<String, Failure> {
     })
 }
 
-/// The cluster time with which a token begins.
+/// Returns the cluster time with which a token begins.
 pub(super) fn time_of(token: &str) -> Result<Timestamp, Failure> {
     let part = |range| token.get(range).and_then(|text| u32::from_str_radix(text, 16).ok());
     match (token.starts_with(TOKEN_OF_TIME), part(2..10), part(10..18)) {

@@ -9,7 +9,7 @@ use super::stream_merge::Stream;
 
 const STREAMS_MAX: usize = 1_000;
 
-/// The open streams. Bounded: beyond that, none is opened until one is closed.
+/// The open streams. At most [`STREAMS_MAX`] are open; then none is opened until one is closed.
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<HashMap<i64, Open>>);
 

@@ -1,8 +1,8 @@
-//! Which shards an operation concerns.
+//! The shards to which an operation applies.
 //!
-//! The rules are those of a `mongos` 6.0: an insert goes by its document, a write of one document
-//! by equality on the shard key; by a query that the servers find to concern one shard; by `_id`
-//! to all shards at once. Where this process cannot tell, a shard is asked by an `explain`.
+//! The rules are those of a `mongos` 6.0: an insert goes to the shard of its document. A write of one document goes
+//! to one shard by equality on the shard key, or by a query that the servers find to concern one shard; by `_id` it
+//! goes to all shards at once. If the router cannot determine the shard, it queries a shard by an `explain`.
 
 use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Bson, Document, doc};
@@ -14,23 +14,23 @@ use super::core::{Namespace, Repeat};
 use super::endpoint::Endpoint;
 use super::shard_key::Located;
 
-/// A write of at most one document, as far as it matters where it goes.
+/// The properties of a write of at most one document that determine its shard.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Single<'a> {
     /// The query.
     pub(super) query: &'a Document,
     /// The operation's collation.
     pub(super) collation: Option<&'a Document>,
-    /// The document that replaces the match, where it is a replacement.
+    /// The document that replaces the match; `None` if the update is not a replacement.
     pub(super) replacement: Option<&'a RawDocument>,
-    /// It inserts if nothing matches.
+    /// True if the write inserts when nothing matches.
     pub(super) upsert: bool,
-    /// It may go to all shards, of which at most one has the document with this `_id`.
+    /// True if the write may go to all shards, of which at most one has the document with this `_id`.
     pub(super) by_id: bool,
 }
 
 impl Caller {
-    /// The shard of a new document.
+    /// Returns the shard of a new document.
     pub(super) async fn target_document(
         &self,
         namespace: &Namespace,
@@ -48,7 +48,7 @@ impl Caller {
         }
     }
 
-    /// The one shard of a place.
+    /// Returns the shard of a single position.
     async fn endpoint_at(
         &self,
         namespace: &Namespace,
@@ -76,7 +76,7 @@ impl Caller {
         }
     }
 
-    /// The shards that a write of one document concerns: one, or all for a write by `_id`.
+    /// Returns the shards to which a write of one document goes: one, or all for a write by `_id`.
     pub(super) async fn target_single(
         &self,
         namespace: &Namespace,
@@ -122,7 +122,7 @@ impl Caller {
         Ok(everywhere.collect())
     }
 
-    /// The owners that may hold matches of a query.
+    /// Returns the owners that may have matches of a query.
     pub(super) async fn target_query(
         &self,
         namespace: &Namespace,
@@ -151,7 +151,7 @@ impl Caller {
         Ok(shards.iter().map(|shard| Endpoint::owner(collection, shard)).collect())
     }
 
-    /// Asks a shard, as a router, on which shards matches of a query may be.
+    /// Queries a shard, as a router, for the ids of the shards that may have matches of a query.
     async fn ask_shards(
         &self,
         namespace: &Namespace,
@@ -176,13 +176,13 @@ impl Caller {
     }
 }
 
-/// True if strings compare byte by byte.
+/// Returns true if strings compare byte by byte.
 fn is_simple(collation: Option<&Document>) -> bool {
     collation
         .is_none_or(|collation| collation.get_str("locale").is_ok_and(|locale| locale == "simple"))
 }
 
-/// True if a collation may change which values are equal to one of these.
+/// Returns true if a collation may make other values equal to one of these.
 fn has_text(located: &Located) -> bool {
     let is_text =
         |value: &Bson| matches!(value, Bson::String(_) | Bson::Symbol(_) | Bson::Document(_));
@@ -193,7 +193,7 @@ fn has_text(located: &Located) -> bool {
     }
 }
 
-/// True if a query ties `_id` to one value.
+/// Returns true if a query requires a single value of `_id`.
 fn is_by_id(query: &Document) -> bool {
     match query.get("_id") {
         Some(Bson::Document(value)) => match value.keys().next() {
@@ -205,7 +205,7 @@ fn is_by_id(query: &Document) -> bool {
     }
 }
 
-/// The document of an update that replaces; none for operators and pipelines.
+/// Returns the document of an update that replaces, or `None` for operators and pipelines.
 pub(super) fn replacement(update: &RawDocument) -> Option<&RawDocument> {
     match update.get("u") {
         Ok(Some(RawBsonRef::Document(document))) if !has_operators(document) => Some(document),
@@ -213,7 +213,7 @@ pub(super) fn replacement(update: &RawDocument) -> Option<&RawDocument> {
     }
 }
 
-/// True if an update document is made of operators.
+/// Returns true if an update document consists of operators.
 pub(super) fn has_operators(document: &RawDocument) -> bool {
     let first = document.iter().next().and_then(Result::ok);
     first.is_some_and(|(key, _)| key.as_str().starts_with('$'))

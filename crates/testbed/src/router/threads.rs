@@ -1,8 +1,7 @@
-//! The processor time of the router's threads, which a `mongos` would have as that of its process.
+//! Processor time of the router's threads, which a `mongos` would report as that of its process.
 //!
-//! The router shares its process with the servers' keeper and with all else that the process does, so
-//! each of its threads enters itself here when it starts and leaves when it ends. The kernel counts
-//! the time of each (`/proc/PID/task/TID`).
+//! The router shares its process with the servers' supervisor and other code, so each of its threads registers here
+//! when it starts and deregisters when it ends. The kernel counts the time of each (`/proc/PID/task/TID`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,11 +16,11 @@ pub struct Threads(Arc<Mutex<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     running: BTreeSet<PathBuf>,
-    /// The time of threads that have ended.
+    /// Processor time of the threads that have ended.
     ended: Times,
 }
 
-/// Processor time, in microseconds.
+/// Processor time, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) user_us: u64,
@@ -36,14 +35,14 @@ impl AddAssign for Times {
 }
 
 impl Threads {
-    /// The thread that calls this is one of the router's from now on.
+    /// Registers the calling thread as one of the router's.
     pub fn enter(&self) {
         if let Some(thread) = present() {
             self.known().running.insert(thread);
         }
     }
 
-    /// The thread that calls this ends.
+    /// Deregisters the calling thread, which is ending.
     pub fn leave(&self) {
         let Some(thread) = present() else { return };
         let mut known = self.known();
@@ -52,7 +51,7 @@ impl Threads {
         }
     }
 
-    /// The time of all threads so far; none if no thread has entered.
+    /// Returns the processor time of all threads so far, or `None` if no thread is registered.
     pub(super) fn times(&self) -> Option<Times> {
         let known = self.known();
         let mut times = known.ended;
@@ -67,19 +66,19 @@ impl Threads {
     }
 }
 
-/// The folder of the calling thread.
+/// Returns the folder of the calling thread in `/proc`.
 fn present() -> Option<PathBuf> {
     // The link is relative: `PID/task/TID`.
     fs::read_link("/proc/thread-self").ok().map(|link| Path::new("/proc").join(link))
 }
 
-/// The time of a thread: the whole as the scheduler counts it, in nanoseconds, divided as the clock's
-/// ticks fell.
+/// Returns the processor time of a thread: the total is the scheduler's, which is in ns, and is divided between
+/// user and system in proportion to clock ticks.
 fn of(thread: &Path) -> Option<Times> {
     let scheduled = fs::read_to_string(thread.join("schedstat")).ok()?;
     let whole_us = scheduled.split(' ').next()?.parse::<u64>().ok()? / 1_000;
     let stat = fs::read_to_string(thread.join("stat")).ok()?;
-    // The name, which is in brackets, may have blanks. After it: the fields from the third.
+    // The name, which is in brackets, may contain blanks. After it come the fields from the third.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     let (user, system) = (ticks(11)?, ticks(12)?);

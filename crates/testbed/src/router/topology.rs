@@ -1,8 +1,8 @@
-//! Which replica sets there are, and which member of each is primary now.
+//! The replica sets of the cluster, and the primary of each.
 //!
-//! A primary is found by asking every member for `hello` and remembered until a command finds it
-//! gone. Waiting for an election is bounded; the bound is roughly the longest wait of a client of a
-//! `mongos`, and drivers retry once more by themselves.
+//! A primary is found by sending `hello` to every member, and cached until a command finds it gone. The wait for an
+//! election is bounded; the limit is roughly the longest wait of a client of a `mongos`, and drivers retry once
+//! more by themselves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,16 @@ const POLL: Duration = Duration::from_millis(100);
 /// A replica set as the router knows it.
 #[derive(Debug)]
 pub(super) struct ReplicaSet {
-    /// The shard's id, or `config`.
+    /// Id of the shard, or `config`.
     pub(super) id: String,
-    /// `SET/HOST:PORT,…`.
+    /// Name and members, as `SET/HOST:PORT,…`.
     pub(super) seed: String,
     members: Vec<String>,
     primary: Mutex<Option<String>>,
 }
 
 impl ReplicaSet {
-    /// Takes a seed (`SET/HOST:PORT,…`) apart.
+    /// Creates the replica set from its seed (`SET/HOST:PORT,…`).
     pub(super) fn new(id: &str, seed: &str) -> Self {
         let hosts = seed.split_once('/').map_or(seed, |(_, hosts)| hosts);
         Self {
@@ -42,7 +42,7 @@ impl ReplicaSet {
         }
     }
 
-    /// The primary's address, waiting for an election if there is none.
+    /// Returns the primary's address; waits for an election if there is no primary.
     pub(super) async fn primary(&self, pool: &Pool) -> Result<String, Failure> {
         if let Some(known) = self.known() {
             return Ok(known);
@@ -66,7 +66,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Forgets the primary if it still is `address`.
+    /// Discards the cached primary if it still is `address`.
     pub(super) fn forget(&self, address: &str) {
         let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
         if primary.as_deref() == Some(address) {
@@ -82,7 +82,7 @@ impl ReplicaSet {
         *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
-    /// Asks all members; if two both claim to be primary, the later elected one is.
+    /// Queries all members. If two claim to be primary, the one that was elected later is returned.
     async fn ask(&self, pool: &Pool) -> Option<String> {
         let asked = self.members.iter().map(|member| ask_member(pool, member));
         let primaries = join_all(asked).await.into_iter().flatten();
@@ -90,7 +90,7 @@ impl ReplicaSet {
     }
 }
 
-/// A member that claims to be primary, and its election.
+/// Returns the election id and the address of a member that claims to be primary, else `None`.
 async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
     let hello = doc! { "hello": 1, "$db": "admin" };
     let answer = timeout(HELLO_BOUND, pool.call(member, None, &hello, None)).await.ok()?;
@@ -98,24 +98,24 @@ async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
     Some((election(&hello)?, member.to_owned()))
 }
 
-/// The election that made the sender of this hello primary.
+/// Returns the id of the election that made the sender of this reply primary, or `None` if it is not primary.
 fn election(hello: &Document) -> Option<[u8; 12]> {
     let primary = hello.get_bool("isWritablePrimary").unwrap_or(false);
     let id = hello.get_object_id("electionId").map(|id| id.bytes());
     primary.then(|| id.unwrap_or_default())
 }
 
-/// The shards by id, as the config server lists them.
+/// The shards by id, as listed by the config server.
 #[derive(Debug, Default)]
 pub(super) struct Shards(Mutex<HashMap<String, Arc<ReplicaSet>>>);
 
 impl Shards {
-    /// The shard of this id.
+    /// Returns the shard with this id, or `None`.
     pub(super) fn get(&self, id: &str) -> Option<Arc<ReplicaSet>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// All shards, ordered by id.
+    /// Returns all shards, ordered by id.
     pub(super) fn all(&self) -> Vec<Arc<ReplicaSet>> {
         let shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = shards.values().cloned().collect();
@@ -123,7 +123,7 @@ impl Shards {
         all
     }
 
-    /// Takes over the content of `config.shards`, keeping the state of unchanged shards.
+    /// Replaces the shards by the content of `config.shards`, and preserves the state of unchanged ones.
     pub(super) fn replace(&self, listed: &[Document]) {
         let mut shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = HashMap::new();

@@ -1,10 +1,10 @@
 //! Multi-document transactions over shards.
 //!
-//! The servers' routed commands do not take part in a client's transaction, so the router is the
-//! transaction router itself, by the servers' protocol: each shard joins with its first statement
-//! (`startTransaction`), the first to join coordinates, and a transaction that wrote on more than
-//! one shard is committed by that coordinator in two phases (`coordinateCommitTransaction`), which
-//! survives the router. A statement that fails ends the transaction everywhere.
+//! The servers' routed commands do not take part in a client's transaction, so the router is the transaction router
+//! itself, by the servers' protocol. Each shard joins with its first statement (`startTransaction`), and the first
+//! to join coordinates. A transaction that wrote on more than one shard is committed by that coordinator in two
+//! phases (`coordinateCommitTransaction`), which survives the router. A statement that fails ends the transaction
+//! on all shards.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,8 @@ use super::core::Repeat;
 use super::transactions::Transaction;
 
 impl Caller {
-    /// The transaction that a command is part of, begun if the command begins one.
+    /// Returns the transaction of a command, which begins if the command begins one, or `None` outside of a
+    /// transaction.
     pub(super) fn transaction_of(
         &self,
         body: &Document,
@@ -45,8 +46,7 @@ impl Caller {
         Ok(Some(transaction))
     }
 
-    /// A transaction of the router's own under the client's session and number, for a write that
-    /// turns out to need one.
+    /// Begins a transaction under the client's session and number, for a write that turns out to need one.
     pub(super) fn implicit_transaction(
         &self,
         body: &Document,
@@ -58,7 +58,7 @@ impl Caller {
         Ok(transaction)
     }
 
-    /// The session, its key among all users' sessions, and the transaction's number.
+    /// Returns the session, its key among the sessions of all users, and the transaction's number.
     fn identity(&self, body: &Document) -> Result<(Document, Vec<u8>, i64), Failure> {
         let session = body.get_document("lsid").cloned().map_err(|_| {
             Failure::new(code::INVALID_OPTIONS, "a transaction needs a session (lsid)")
@@ -71,7 +71,7 @@ impl Caller {
         Ok((session, key, number))
     }
 
-    /// All participants of a snapshot transaction read at one time, which the router chooses.
+    /// Adds the read time to a snapshot read concern, so that all participants read at the same time.
     fn pin_snapshot(&self, concern: &Document) -> Document {
         let mut concern = concern.clone();
         let snapshot = concern.get_str("level").is_ok_and(|level| level == "snapshot");
@@ -98,7 +98,7 @@ impl Caller {
     ) -> Result<Answer, Failure> {
         transaction.enlist(shard, &mut body);
         let set = self.core.shard(shard).await?;
-        // A primary that is gone took the transaction with it: no repetition can help.
+        // A primary that is gone took the transaction with it, so a repetition is useless.
         let run =
             self.core.on_primary(self.user.as_ref(), &set, body, documents, Repeat::Never).await;
         let answer = run.map_err(|failure| {
@@ -114,15 +114,15 @@ impl Caller {
         Ok(answer)
     }
 
-    /// Tells every participant to give up, and forgets them.
+    /// Aborts the transaction on every participant, and removes the participants.
     pub(super) async fn give_up(&self, transaction: &Transaction) {
         let participants = transaction.take_participants();
         let mut aborts = Vec::new();
         for participant in &participants {
             aborts.push(self.abort_on(transaction, &participant.shard));
         }
-        // A shard that cannot be told times the transaction out by itself, and many a shard has
-        // already aborted it: a failure here matters to no client.
+        // A shard that does not receive the abort times the transaction out by itself, and often a shard has
+        // aborted it already: an error here is of no interest to the client.
         join_all(aborts).await;
     }
 
@@ -177,7 +177,7 @@ impl Caller {
             coordinate.insert("participants", listed.collect::<Vec<_>>());
             return self.commit_on(&participants[0].shard, coordinate).await;
         }
-        // Readers first: once the one writer has committed, nothing can fail any more.
+        // Readers first: once the only writer has committed, nothing can fail any more.
         let mut last = None;
         let readers = participants.iter().filter(|known| !known.wrote);
         for participant in readers.chain(writers) {
@@ -188,11 +188,11 @@ impl Caller {
 
     async fn commit_on(&self, shard: &str, commit: Document) -> Result<Answer, Failure> {
         let shard = self.core.shard(shard).await?;
-        // The answer to a repeated commit of the same transaction is the outcome of the first one.
+        // The reply to a repeated commit of the same transaction is the outcome of the first one.
         self.core.on_primary(self.user.as_ref(), &shard, commit, None, Repeat::Safe).await
     }
 
-    /// Learns the outcome of a transaction of which only the driver's token is left.
+    /// Determines the outcome of a transaction that is unknown here, by the recovery token of the driver.
     async fn recover(
         &self,
         session: Document,

@@ -1,9 +1,9 @@
-//! Reads inside of a transaction.
+//! Reads within a transaction.
 //!
-//! The servers' routed reads do not take part in a client's transaction, so the router asks the
-//! owning shards itself. A find over several shards is merged here, bounded by
-//! [`MERGED_BYTES_MAX`]; of the pipelines over several shards only those pass that come to a find
-//! or a count, and the others are refused by name.
+//! The servers' routed reads do not take part in a client's transaction, so the router queries the owning shards
+//! itself. A find over several shards is merged here, up to [`MERGED_BYTES_MAX`]. Of the pipelines over several
+//! shards only those are supported that are equivalent to a find or a count; others are rejected with an error that
+//! names the stage.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -24,11 +24,11 @@ use super::transactions::Transaction;
 const MERGED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 const FIRST_BATCH: usize = 101;
-/// The field in which shards return the values by which a document was sorted.
+/// Field in which shards return the values by which a document was sorted.
 const SORT_KEY: &str = "__routerSortKey";
 
 impl Caller {
-    /// find or aggregate in a transaction.
+    /// Runs find or aggregate within a transaction.
     pub(super) async fn read_in(
         &self,
         transaction: &Transaction,
@@ -58,7 +58,7 @@ impl Caller {
         self.aggregate_merged(transaction, &namespace, &endpoints, &body).await
     }
 
-    /// A read of one shard: its own cursor continues it.
+    /// Reads from one shard, whose own cursor continues the read.
     pub(super) async fn read_at(
         &self,
         transaction: &Transaction,
@@ -114,7 +114,7 @@ impl Caller {
         cursor_answer(id, &namespace.to_string(), "firstBatch", &first)
     }
 
-    /// Reads the documents of all shards, shard by shard.
+    /// Reads the documents of all shards, one shard after the other.
     async fn read_all(
         &self,
         transaction: &Transaction,
@@ -199,7 +199,7 @@ impl Caller {
         cursor_answer(0, &namespace.to_string(), "firstBatch", &batch)
     }
 
-    /// distinct in a transaction: of one shard only, as with a `mongos`.
+    /// Runs distinct within a transaction: only for an unsharded collection, as with a `mongos`.
     pub(super) async fn distinct_in(
         &self,
         transaction: &Transaction,
@@ -221,14 +221,14 @@ impl Caller {
     }
 }
 
-/// The condition with which a pipeline begins.
+/// Returns the condition with which a pipeline begins.
 fn leading_match(body: &Document) -> Document {
     let stages = body.get_array("pipeline").into_iter().flatten().filter_map(Bson::as_document);
     let first = stages.into_iter().next().and_then(|stage| stage.get_document("$match").ok());
     first.cloned().unwrap_or_default()
 }
 
-/// True if a stage is the count into which drivers translate `count_documents`.
+/// Returns true if a stage is the count to which drivers translate `count_documents`.
 fn is_count(stage: &Document) -> bool {
     let Ok(group) = stage.get_document("$group") else { return false };
     let counts = group.get_document("n").is_ok_and(|n| integer(n, "$sum") == Some(1));
@@ -236,7 +236,7 @@ fn is_count(stage: &Document) -> bool {
     group.len() == 2 && counts && constant
 }
 
-/// Sorts documents by the keys that the shards sent along, and takes these out.
+/// Sorts documents by the keys that the shards added, and removes the keys.
 fn sorted(documents: Vec<RawDocumentBuf>, sort: &Document) -> Result<Vec<RawDocumentBuf>, Failure> {
     let descending: Vec<bool> =
         sort.keys().map(|key| integer(sort, key).is_some_and(|way| way < 0)).collect();

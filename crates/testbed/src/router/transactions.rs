@@ -1,11 +1,11 @@
-//! The transactions of sessions: the participants of each, and its progress.
+//! The transactions of sessions: the participants and the progress of each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Document, doc};
 
-/// Sessions whose transaction is remembered; the one used longest ago makes room.
+/// Most sessions whose transaction is stored; the least recently used one is removed.
 const SESSIONS_MAX: usize = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,13 +16,13 @@ pub(super) struct Participant {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// In order of joining; the first coordinates.
+    /// Participants in the order of joining; the first coordinates.
     pub(super) participants: Vec<Participant>,
-    /// No statement has succeeded yet, so that all may be tried again from the beginning.
+    /// True once a statement has succeeded. Until then the transaction may be started again on all shards.
     pub(super) begun: bool,
-    /// It takes no more statements.
+    /// True if the transaction accepts no more statements.
     pub(super) ended: bool,
-    /// It was asked to commit, and may be asked again.
+    /// True once a commit was requested, which may be requested again.
     pub(super) committing: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct State {
 pub(super) struct Transaction {
     pub(super) session: Document,
     pub(super) number: i64,
-    /// With which each participant begins.
+    /// Read concern with which each participant begins.
     pub(super) read_concern: Option<Document>,
     pub(super) state: Mutex<State>,
 }
@@ -41,22 +41,24 @@ impl Transaction {
         use_state(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The first statement failed on stale routing data: everything begins again.
+    /// Returns true if the transaction may be started again after stale routing data: no statement has succeeded
+    /// yet.
     pub(super) fn may_restart(&self) -> bool {
         self.with(|state| !state.begun && !state.ended)
     }
 
-    /// A statement has succeeded.
+    /// Records that a statement has succeeded.
     pub(super) fn succeeded(&self) {
         self.with(|state| state.begun = true);
     }
 
-    /// A statement has failed, and with it the transaction.
+    /// Records that a statement, and with it the transaction, has failed.
     pub(super) fn failed(&self) {
         self.with(|state| state.ended = true);
     }
 
-    /// The shard at which the outcome can be learnt later: one that wrote, as drivers hand it back.
+    /// Returns the token that drivers send to recover the outcome: a shard that wrote. Returns `None` if no shard
+    /// wrote.
     pub(super) fn recovery_token(&self) -> Option<Document> {
         let wrote = self
             .with(|state| state.participants.iter().find(|participant| participant.wrote).cloned());
@@ -102,7 +104,7 @@ impl Transaction {
         });
     }
 
-    /// Forgets the participants; they are to be told to abort.
+    /// Removes and returns the participants, which are to be aborted.
     pub(super) fn take_participants(&self) -> Vec<Participant> {
         self.with(|state| std::mem::take(&mut state.participants))
     }

@@ -1,12 +1,12 @@
 //! insert, update, delete.
 //!
-//! Inserts, and writes that drivers may repeat (`txnNumber`), are sent by the router itself to the
-//! shards that own the documents, with the versions of its routing data and with statement ids, so
-//! that a shard recognises a repetition: the servers' routed commands do not take a `txnNumber`
-//! from a client. Other updates and deletes go through the routed commands.
+//! Inserts, and writes that drivers may repeat (`txnNumber`), are sent by the router itself to the shards that own
+//! the documents, with the versions of its routing data and with statement ids, so that a shard recognises a
+//! repetition: the servers' routed commands do not accept a `txnNumber` from a client. Other updates and deletes
+//! are sent as routed commands.
 //!
-//! Invariant: each operation of a batch counts once. Operations that a shard refused because
-//! routing data was stale were not executed and are sent again; the others never are.
+//! Invariant: each operation of a batch counts once. Operations that a shard rejected because routing data was
+//! stale were not executed and are sent again; the others never are.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// A write command that is being carried out.
+/// A write command in progress.
 pub(super) struct Write<'a> {
     caller: &'a Caller,
     transaction: Option<&'a Transaction>,
@@ -71,28 +71,28 @@ pub(super) struct Write<'a> {
     body: Document,
     operations: Vec<RawDocumentBuf>,
     ordered: bool,
-    /// A driver may repeat it, and the shards recognise a repetition.
+    /// True if a driver may repeat the command, and the shards recognise a repetition.
     repeatable: bool,
     first_statement: i32,
 }
 
-/// The way of a group of operations.
+/// How a group of operations is sent.
 #[derive(Debug, Clone, PartialEq)]
 enum Way {
-    /// To these shards at once; more than one only for a write by `_id` or of many documents.
+    /// To these shards at once: more than one only for a write by `_id` or of many documents.
     Shards(Vec<Endpoint>),
-    /// Through a routed command.
+    /// As a routed command.
     Routed,
 }
 
 struct Group {
     way: Way,
-    /// In ascending order.
+    /// Indexes of the operations, in ascending order.
     operations: Vec<usize>,
 }
 
 impl Caller {
-    /// Carries out insert, update or delete.
+    /// Executes insert, update or delete.
     pub(super) async fn write(
         &self,
         request: Request,
@@ -206,7 +206,7 @@ impl<'a> Write<'a> {
         outcome.answer(self.kind == Kind::Update, self.repeatable)
     }
 
-    /// Divides operations into groups that can be sent now, and names those that no shard can take.
+    /// Divides operations into groups that can be sent now. Returns the groups, and the operations without a shard.
     async fn plan(
         &self,
         pending: &[usize],
@@ -262,7 +262,7 @@ impl<'a> Write<'a> {
         Ok((groups, refused))
     }
 
-    /// True if the router finds the shards itself.
+    /// Returns true if the router determines the shards itself.
     fn targets_itself(&self) -> bool {
         self.transaction.is_some() || self.kind == Kind::Insert || self.repeatable
     }
@@ -300,14 +300,14 @@ impl<'a> Write<'a> {
         };
         let mut endpoints = self.caller.target_single(&self.namespace, collection, single).await?;
         if self.transaction.is_some() && endpoints.len() > 1 {
-            // All parts of a transaction can be taken back, so each shard may check its version.
+            // All parts of a transaction can be undone, so each shard may check its version.
             endpoints =
                 collection.owners().iter().map(|s| Endpoint::owner(collection, s)).collect();
         }
         Ok(endpoints)
     }
 
-    /// Sends a group; one answer from each shard.
+    /// Sends a group, and returns one reply from each shard.
     async fn send(&self, group: &Group) -> Result<Vec<Answer>, Failure> {
         let picked: Vec<&RawDocument> =
             group.operations.iter().map(|operation| &*self.operations[*operation]).collect();
@@ -341,8 +341,7 @@ impl<'a> Write<'a> {
                     answers.push(self.change_owner(group, &endpoints[0], failure).await?);
                 }
                 Err(failure) if code::is_stale(failure.code()) && self.transaction.is_none() => {
-                    // The shard refused the whole command: all of its operations are to be sent
-                    // again.
+                    // The shard rejected the whole command, so all of its operations are to be sent again.
                     let errors = (0..group.operations.len())
                         .map(|at| Bson::Document(write_error(at, &failure)));
                     let errors: Vec<Bson> = errors.collect();
@@ -355,7 +354,7 @@ impl<'a> Write<'a> {
         Ok(answers)
     }
 
-    /// An update gives its document a shard key of another shard.
+    /// Moves the document of an update that gives it a shard key of another shard.
     async fn change_owner(
         &self,
         group: &Group,

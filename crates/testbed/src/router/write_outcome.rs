@@ -1,12 +1,12 @@
-//! The outcome of a batch of writes, put together from the answers of the shards.
+//! The outcome of a batch of writes, composed from the replies of the shards.
 //!
-//! Shards number the operations that they got; the client numbers those that it sent.
+//! Shards number the operations that they received; the client numbers those that it sent.
 
 use bson::{Bson, Document, doc};
 
 use super::answer::{Answer, Failure, code, integer};
 
-/// The outcome of the operations so far.
+/// Outcome of the operations so far.
 #[derive(Default)]
 pub(super) struct Outcome {
     n: i64,
@@ -17,17 +17,17 @@ pub(super) struct Outcome {
     times: Option<Answer>,
 }
 
-/// Some operations of a group were refused as stale.
+/// Error: some operations of a group were rejected because routing data was stale.
 pub(super) struct Stale {
     pub(super) code: i32,
-    /// The others, in ascending order.
+    /// The operations that need not be sent again, in ascending order.
     pub(super) done: Vec<usize>,
 }
 
 impl Outcome {
-    /// Takes over the answers of a group's shards: which operations are done.
+    /// Adds the replies of a group's shards. Returns the operations that need not be sent again.
     ///
-    /// `operations` are the group's, in ascending order, numbered as the client does.
+    /// `operations` are those of the group, in ascending order, in the client's numbering.
     pub(super) fn take(
         &mut self,
         operations: &[usize],
@@ -36,7 +36,7 @@ impl Outcome {
     ) -> Result<Vec<usize>, Stale> {
         let mut stale = None;
         let mut stale_operations = Vec::new();
-        // Behind an error of an ordered batch nothing was executed.
+        // In an ordered batch nothing was executed after an error.
         let mut end = operations.len();
         for answer in answers {
             let Ok(document) = answer.document() else { continue };
@@ -84,7 +84,7 @@ impl Outcome {
         }
     }
 
-    /// The answer to the client; an update tells how many documents it changed.
+    /// Returns the reply to the client; that of an update contains the number of changed documents.
     pub(super) fn answer(mut self, update: bool, repeatable: bool) -> Result<Answer, Failure> {
         let count = |value: i64| i32::try_from(value).unwrap_or(i32::MAX);
         let mut body = doc! { "n": count(self.n) };
@@ -100,7 +100,7 @@ impl Outcome {
         }
         if !self.errors.is_empty() {
             self.errors.sort_by_key(|(operation, _)| *operation);
-            // A write to several shards fails once, however many of them refuse it.
+            // A write to several shards fails once, however many of them reject it.
             self.errors.dedup_by_key(|(operation, _)| *operation);
             let listed: Vec<_> = self.errors.into_iter().map(|(_, error)| error).collect();
             body.insert("writeErrors", listed);
@@ -130,7 +130,7 @@ fn index_of(entry: &Document) -> usize {
     integer(entry, "index").and_then(|index| usize::try_from(index).ok()).unwrap_or(0)
 }
 
-/// An operation's failure in the shape in which a server lists it.
+/// Returns an operation's error in the form in which a server lists it.
 pub(super) fn write_error(index: usize, failure: &Failure) -> Document {
     let mut error = doc! {
         "index": i32::try_from(index).unwrap_or(i32::MAX), "code": failure.code(),

@@ -1,5 +1,5 @@
-//! Asking a supervisor to inject its servers: one request and one answer, each a line of JSON, on a
-//! socket in the testbed's folder, which only its user can reach.
+//! Fault injection through a supervisor: one request and one reply, each a line of JSON, on a socket in the
+//! testbed's folder, to which only its user has access.
 
 use std::time::Duration;
 
@@ -12,26 +12,27 @@ use crate::content::Content;
 use crate::error::{Error, Result};
 use crate::supervisor::registry::Standing;
 
-/// A restart waits for its replica set to settle, which is bounded too; this is longer.
+/// Time allowed for a reply. It is longer than the bounded time in which a restart waits for its replica set to
+/// settle.
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
 const REQUEST_BOUND: Duration = Duration::from_secs(10);
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A fault of a node.
+/// A fault to inject into a node, or its reversal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// Kill it at once (kill -9).
+    /// Kill the node at once (kill -9).
     Kill,
-    /// Ask it to end (SIGTERM).
+    /// Ask the node to end (SIGTERM).
     Terminate,
-    /// Stop it where it is (SIGSTOP).
+    /// Suspend the node (SIGSTOP).
     Stop,
-    /// Let it go on (SIGCONT).
+    /// Resume the node (SIGCONT).
     Cont,
-    /// Start it again after a kill, on the same port and data.
+    /// Start a killed node again, on the same port and data.
     Restart,
-    /// Have the primary of its replica set step down, or a replica of Redis take its master's place.
+    /// Make the primary of the node's replica set step down, or a replica of Redis take over from its master.
     StepDown,
 }
 
@@ -48,7 +49,8 @@ enum Answer {
     Failed(String),
 }
 
-/// Has the supervisor of `standing` do `fault` to `node`; returns the outcome, in words.
+/// Asks the supervisor of `standing` to inject `fault` into `node`. Returns the outcome as a sentence.
+#[crate::boxed]
 pub async fn inject(standing: &Standing, fault: Fault, node: &str) -> Result<String> {
     let refused =
         |reason: String| Error::Supervisor { name: standing.spec.name().to_owned(), reason };
@@ -66,8 +68,8 @@ pub async fn inject(standing: &Standing, fault: Fault, node: &str) -> Result<Str
     }
 }
 
-/// Reads one request from `stream`, does it, has `record` write down the changes, and answers: the
-/// registry is up to date when the answer arrives.
+/// Reads one request from `stream`, executes it, calls `record` to persist the changes, and replies. The registry
+/// is up to date when the reply arrives.
 pub(super) async fn answer(
     content: &Content,
     mut stream: UnixStream,

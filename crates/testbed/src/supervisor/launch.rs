@@ -1,9 +1,9 @@
-//! Starting a supervisor in the background and ending it.
+//! Starting a supervisor in the background, and ending it.
 //!
-//! The launcher holds the supervisor's standard input and output. The supervisor reports on its output
-//! when the testbed is ready or why it is not; the launcher then tells it on its input to stay.
-//! If the input ends before that word, the launcher is gone and no user knows of the testbed, so
-//! the supervisor takes everything down again.
+//! The launcher holds the supervisor's standard input and output. The supervisor reports on its output that the
+//! testbed is ready, or why it is not. The launcher then confirms on its input that it should stay. If the input
+//! ends before that, the launcher is gone and no user knows of the testbed, so the supervisor ends everything
+//! again.
 
 use std::io::{BufRead, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,9 +23,9 @@ use crate::error::{Error, Result};
 use crate::process::Liveness;
 use crate::supervisor::registry::{Registry, Standing};
 
-/// Longest time for a testbed to be ready; each of its steps has a shorter bound of its own.
+/// Time allowed for a testbed to be ready; each of its steps has a shorter limit.
 const READY_BOUND: Duration = Duration::from_secs(600);
-/// Longest time for a supervisor to end in an orderly way.
+/// Time allowed for a supervisor to end in an orderly way.
 const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(25);
 const STAY: &str = "stay";
@@ -38,16 +38,17 @@ enum Report {
     Failed(String),
 }
 
-/// Has `command` (a program that calls [`keep_launched`] with the same `spec`) keep a testbed in
-/// the background, and waits until it is ready.
+/// Starts a testbed in the background by `command` (a program that calls [`keep_launched`] with the same `spec`),
+/// and waits until it is ready.
 ///
-/// If the returned future is dropped before that, the supervisor takes everything down by itself.
+/// If the returned future is dropped before that, the supervisor ends everything by itself.
+#[crate::boxed]
 pub async fn up(spec: &ContentSpec, registry: &Registry, command: Command) -> Result<Standing> {
     let name = spec.name();
     if !valid_name(name) {
         return Err(Error::BadName { name: name.to_owned() });
     }
-    // The supervisor decides this under the lock; asking here only saves its start.
+    // The supervisor decides this under the lock; the check here only avoids a useless start.
     if let Some(standing) = registry.find(name)?
         && standing.supervisor.liveness() != Liveness::Gone
     {
@@ -65,7 +66,7 @@ pub async fn up(spec: &ContentSpec, registry: &Registry, command: Command) -> Re
         Err(_) => Err(format!("it was not ready within {} s", READY_BOUND.as_secs())),
     };
     if outcome.is_err() {
-        // Its input has ended with this, so the supervisor takes down its servers.
+        // Its input ends here, so the supervisor ends its servers.
         drop(supervisor.stdin.take());
         let _ = timeout(END_BOUND, supervisor.wait()).await;
         registry.remove_unclaimed_log(name)?;
@@ -106,17 +107,17 @@ async fn report(supervisor: &mut Child) -> std::io::Result<Report> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// The supervisor's side of [`up`]: keeps the testbed of `spec` until `stop` completes, or until the
-/// launcher goes away before it has heard that it is ready.
+/// The supervisor's side of [`up`]: runs the testbed of `spec` until `stop` completes, or until the launcher ends
+/// before it has read that the testbed is ready.
 ///
-/// Call it in a process of its own: it leaves the caller's session and uses standard input and
-/// output for the launcher.
+/// Call it in a separate process: it leaves the caller's session and uses standard input and output for the
+/// launcher.
 pub async fn keep_launched(
     spec: ContentSpec,
     registry: &Registry,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
-    // It fails only for a process that leads a group, which then has no terminal to leave.
+    // This fails only for the leader of a process group, which then has no terminal to leave.
     let _ = rustix::process::setsid();
     let abandoned = watch_launcher();
     let ended = async {
@@ -128,7 +129,7 @@ pub async fn keep_launched(
     let ready = |standing: &Standing| say(&Report::Ready(Box::new(standing.clone())));
     let kept = super::keep(spec, registry, ready, ended).await;
     if let Err(error) = &kept {
-        // The launcher may have gone; then the message has no receiver.
+        // The launcher may have ended; then the message has no receiver.
         let _ = say(&Report::Failed(error.to_string()));
     }
     kept
@@ -142,10 +143,10 @@ fn say(report: &Report) -> Result<()> {
     said.map_err(Error::io("tell the launcher that the testbed is ready"))
 }
 
-/// Completes when the launcher goes away without a word; never after its word to stay.
+/// Completes when the launcher ends without confirmation; never completes after the confirmation.
 fn watch_launcher() -> impl Future<Output = ()> {
     let (gone, told) = oneshot::channel::<()>();
-    // A thread, because a runtime waits for its reads of standard input when it ends.
+    // A thread, because a runtime that ends waits for its reads of standard input.
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
@@ -155,26 +156,27 @@ fn watch_launcher() -> impl Future<Output = ()> {
         }
     });
     async move {
-        // The sender ends unused once it has heard the word.
+        // The sender is dropped unused after the confirmation.
         if told.await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The way in which a testbed was ended.
+/// How a testbed was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
-    /// The supervisor took everything down.
+    /// The supervisor ended everything.
     Orderly,
-    /// The supervisor did not answer and was killed; its remains were removed.
+    /// The supervisor did not respond and was killed; its remains were removed.
     Killed,
-    /// The supervisor was dead already; its remains were removed.
+    /// The supervisor had already died; its remains were removed.
     Removed,
 }
 
-/// Ends the testbed `name` and waits until its processes, folders and entry are gone.
+/// Ends the testbed `name` and waits until its processes, folders and registry entry are gone.
+#[crate::boxed]
 pub async fn down(name: &str, registry: &Registry) -> Result<Ended> {
     let standing = registry.get(name)?;
     let signal = |signal| {

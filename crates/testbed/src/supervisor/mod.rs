@@ -1,14 +1,13 @@
-//! Clusters and single servers that stand in the background, under a name.
+//! Clusters and single servers that run in the background, under a name.
 //!
-//! A *supervisor* is a process of its own that owns a testbed's servers and router, so that they
-//! live as long as it does and no longer. Its entry is in the [`registry`]: one file for each name,
-//! with the supervisor's identity. The supervisor injects faults into its servers when asked over a
-//! socket ([`control`]), because only their parent can start them again.
+//! A *supervisor* is a separate process that owns a testbed's servers and router, so that they live as long as it
+//! does and no longer. Its entry is in the [`registry`]: one file for each name, with the supervisor's identity.
+//! The supervisor injects faults into its servers on request over a socket ([`control`]), because only their parent
+//! can start them again.
 //!
-//! Invariant: whichever process ends first, nothing stays behind. A supervisor that is asked to
-//! end takes everything with it; one that is killed loses its servers to the kernel and its files
-//! to the next `down`; and one whose launcher goes away before it has heard of the cluster ends by
-//! itself ([`launch`]).
+//! Invariant: whichever process ends first, nothing is left over. A supervisor that is asked to end ends its
+//! servers and removes its files. If it is killed, the kernel kills its servers and the next `down` removes its
+//! files. If its launcher ends before it has learnt of the cluster, the supervisor ends by itself ([`launch`]).
 
 pub mod control;
 pub mod launch;
@@ -24,10 +23,10 @@ use crate::content::{Content, ContentSpec};
 use crate::error::{Error, Result};
 use registry::{Claim, Phase, Registry, Standing};
 
-/// Starts a testbed under its name, and keeps it until `stop` completes.
+/// Starts a testbed under its name, and runs it until `stop` completes.
 ///
-/// `ready` is called once, when the testbed can be used and found by its name.
-/// Everything is gone again when it returns.
+/// `ready` is called once, when the testbed can be used and found by its name. When this returns, all servers and
+/// files of the testbed are gone.
 pub async fn keep(
     spec: ContentSpec,
     registry: &Registry,
@@ -59,12 +58,12 @@ pub async fn keep(
     }
 }
 
-/// Answers requests one after another: faults that overlap would make their outcomes ambiguous.
+/// Handles requests one after another: faults that overlap would make their outcomes ambiguous.
 async fn serve(content: &Content, listener: &UnixListener, claim: &mut Claim) -> Result<()> {
     loop {
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(Error::io("take a request"))?;
-        // A client that goes away loses its answer; others are not affected.
+        // A client that disconnects loses its reply; others are not affected.
         let record = || claim.update(|standing| standing.nodes = content.nodes());
         if let Err(error) = control::answer(content, stream, record).await {
             tracing::warn!(%error, "a request was not answered");

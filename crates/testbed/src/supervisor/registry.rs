@@ -1,8 +1,8 @@
-//! Which testbeds stand in the background: one file for each name in the state folder.
+//! Registry of the testbeds that run in the background: one file for each name in the state folder.
 //!
-//! A file is replaced whole, never written in place, so that a reader sees all of one state.
-//! Claiming and releasing a name happen under a lock on the folder itself, so that of two
-//! claimants exactly one wins; no lock file stays behind.
+//! A file is replaced as a whole, never written in place, so that a reader sees a consistent state. Claiming and
+//! releasing a name happen under a lock on the folder itself, so that of two claimants exactly one succeeds; no
+//! lock file is left over.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,58 +18,58 @@ use crate::error::{Error, Result};
 use crate::process::{Liveness, ProcessId};
 use crate::scratch;
 
-/// The progress of a testbed's start.
+/// Progress of a testbed's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Its servers are being started.
+    /// The servers are being started.
     Starting,
-    /// It can be used.
+    /// The testbed can be used.
     Ready,
 }
 
-/// The registered entry of a running testbed. It holds the passwords of a throw-away cluster and is
-/// readable by its user only.
+/// Registry entry of a running testbed. It contains the passwords of a disposable cluster and is readable by its
+/// user only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Standing {
-    /// Its specification, which has the entry's name.
+    /// Specification of the testbed, which contains the entry's name.
     pub spec: ContentSpec,
-    /// The process that keeps it.
+    /// The supervisor process.
     pub supervisor: ProcessId,
-    /// The progress of its start.
+    /// Progress of the testbed's start.
     pub phase: Phase,
-    /// The application's connection string; empty while it starts.
+    /// The application's connection string; empty while the testbed starts.
     pub uri: String,
-    /// The administrator's connection string; empty while it starts.
+    /// The administrator's connection string; empty while the testbed starts.
     pub admin_uri: String,
-    /// The folder of its data and logs; `None` while it starts.
+    /// Folder of data and logs; `None` while the testbed starts.
     pub folder: Option<PathBuf>,
-    /// Why nodes have no share of the processors although one was asked for.
+    /// Reason why CPU limits were requested but are unavailable; `None` otherwise.
     pub unshared: Option<String>,
-    /// Its nodes, as of the last fault.
+    /// The nodes, as of the last injected fault.
     pub nodes: Vec<NodeInfo>,
 }
 
-/// The state folder.
+/// The registry in a state folder.
 #[derive(Debug, Clone)]
 pub struct Registry {
     folder: PathBuf,
 }
 
 impl Registry {
-    /// The user's own: `$XDG_STATE_HOME/imago/testbed`, by default in `~/.local/state`.
+    /// Returns the user's registry: `$XDG_STATE_HOME/imago/testbed`, by default in `~/.local/state`.
     #[must_use]
     pub fn of_user() -> Self {
         Self::at(dir_or_home("XDG_STATE_HOME", ".local/state").join("imago/testbed"))
     }
 
-    /// The one in `folder`.
+    /// Returns the registry in `folder`.
     #[must_use]
     pub fn at(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// The folder.
+    /// Returns the path of the state folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -79,13 +79,13 @@ impl Registry {
         self.folder.join(format!("{name}.json"))
     }
 
-    /// The log file of the supervisor of `name`.
+    /// Returns the path of the log file of the supervisor of `name`.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// The testbed named `name`; `None` if there is none.
+    /// Returns the entry of the testbed `name`, or `None` if there is none.
     pub fn find(&self, name: &str) -> Result<Option<Standing>> {
         let path = self.file(name);
         let doing = || format!("read {}", path.display());
@@ -98,7 +98,7 @@ impl Registry {
         }
     }
 
-    /// The testbed named `name`, or an error that lists the names.
+    /// Returns the entry of the testbed `name`, or an error that lists the existing names.
     pub fn get(&self, name: &str) -> Result<Standing> {
         match self.find(name)? {
             Some(standing) => Ok(standing),
@@ -111,7 +111,7 @@ impl Registry {
         Ok(if names.is_empty() { "there are none".into() } else { names.join(", ") })
     }
 
-    /// The names under which something stands, in order.
+    /// Returns the names of all entries, in order.
     pub fn names(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -130,8 +130,8 @@ impl Registry {
         Ok(names)
     }
 
-    /// Takes the name of `spec` for this process. A name whose supervisor is dead is taken over,
-    /// after the remains of that one have been removed.
+    /// Claims the name of `spec` for this process. A name whose supervisor is dead is taken over, after the remains
+    /// of that supervisor have been removed.
     pub fn claim(&self, spec: &ContentSpec) -> Result<Claim> {
         let name = spec.name();
         if !valid_name(name) {
@@ -171,12 +171,12 @@ impl Registry {
         fs::rename(&new, &path).map_err(Error::io(doing()))
     }
 
-    /// Removes the entry of a supervisor that is gone, and the remains of that supervisor: servers (which
-    /// the kernel has killed already), folder, log.
+    /// Removes the entry of a supervisor that has ended, and its remains: servers (which the kernel has killed
+    /// already), folder, log.
     pub(crate) fn bury(&self, dead: &Standing) -> Result<()> {
         let _lock = self.lock()?;
         let name = dead.spec.name();
-        // Another supervisor may have taken the name over meanwhile; that one is not ours to remove.
+        // Another supervisor may have claimed the name meanwhile; its entry must not be removed.
         if self.find(name)?.is_some_and(|found| found.supervisor == dead.supervisor) {
             sweep(dead);
             self.remove(name);
@@ -184,7 +184,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes the log of a supervisor that never held `name`.
+    /// Removes the log of a supervisor that never claimed `name`.
     pub(crate) fn remove_unclaimed_log(&self, name: &str) -> Result<()> {
         let _lock = self.lock()?;
         if self.find(name)?.is_none() {
@@ -215,7 +215,7 @@ impl Registry {
 
 fn sweep(dead: &Standing) {
     for process in dead.nodes.iter().filter_map(|node| node.process) {
-        // Gone already in all likelihood; an error means that it cannot be ours.
+        // In all likelihood the process has ended already; an error means that it is not one of the testbed's.
         let _ = process.signal(rustix::process::Signal::KILL);
     }
     if let Some(folder) = &dead.folder {
@@ -223,7 +223,7 @@ fn sweep(dead: &Standing) {
     }
 }
 
-/// A name held by this process; dropping it frees the name.
+/// A name claimed by this process; dropping it releases the name.
 #[derive(Debug)]
 pub struct Claim {
     registry: Registry,
@@ -231,13 +231,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The registered entry.
+    /// Returns the registry entry.
     #[must_use]
     pub fn standing(&self) -> &Standing {
         &self.standing
     }
 
-    /// Changes the entry.
+    /// Changes the entry and writes it to its file.
     pub fn update(&mut self, change: impl FnOnce(&mut Standing)) -> Result<()> {
         change(&mut self.standing);
         self.registry.write(&self.standing)

@@ -1,5 +1,5 @@
-//! The present state of testbeds: the kernel is asked about each process and each server about its
-//! state; the registry only says where to look.
+//! Present state of testbeds. The kernel is queried for each process, and each server for its state; the registry
+//! only lists them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,62 +17,63 @@ use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(3);
 
-/// A testbed's state in one word.
+/// Summary of a testbed's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// Its servers are being started.
+    /// The servers are being started.
     Starting,
     /// Every node answers, and every replica set has a primary.
     Up,
-    /// The supervisor lives, but not every node answers or a replica set has no primary.
+    /// The supervisor is running, but a node does not answer or a replica set has no primary.
     Impaired,
-    /// The supervisor is stopped by a signal.
+    /// The supervisor is suspended by a signal.
     Stopped,
-    /// The supervisor is gone, and the servers with it; `down` removes the remains.
+    /// The supervisor has ended, and the servers with it; `down` removes the remains.
     Dead,
 }
 
-/// One node as it is now.
+/// Present state of one node.
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeStatus {
-    /// Which one.
+    /// Description of the node.
     #[serde(flatten)]
     pub node: NodeInfo,
-    /// The kernel's view of its process.
+    /// State of its process according to the kernel.
     pub liveness: Liveness,
-    /// Its own state: `primary`, `secondary`, `router`, `neither`; in a Redis Cluster `master`, `replica`, or
-    /// `unsettled` if the cluster is not well or the node has no link to its master; `serving` of another database;
-    /// `None` if it does not answer.
+    /// State that the node reports: `primary`, `secondary`, `router`, `neither`; in a Redis Cluster `master`,
+    /// `replica`, or `unsettled` if the cluster is not healthy or the node has no link to its master; `serving` for
+    /// other databases; `None` if it does not answer.
     pub state: Option<&'static str>,
 }
 
-/// A standing testbed as it is now.
+/// Present state of a running testbed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
-    /// Its name.
+    /// Name of the testbed.
     pub name: String,
-    /// Its state in one word.
+    /// Summary of its state.
     pub health: Health,
-    /// The supervisor's process id.
+    /// Process id of the supervisor.
     pub supervisor_pid: u32,
-    /// Its database: `mongodb`, `redis`, `kafka`, `cassandra`.
+    /// Name of the database: `mongodb`, `redis`, `kafka`, `cassandra`.
     pub database: &'static str,
-    /// Shards; `None` without any.
+    /// Number of shards; `None` if the testbed is not sharded.
     pub shards: Option<u32>,
-    /// Members of each replica set that holds data.
+    /// Number of members of each replica set with data, or of equal nodes.
     pub members: u32,
-    /// True if it has users and a key file.
+    /// True if the testbed has users and a key file.
     pub auth: bool,
     /// The application's connection string.
     pub uri: String,
     /// The administrator's connection string.
     pub admin_uri: String,
-    /// Its nodes.
+    /// Present states of the nodes.
     pub nodes: Vec<NodeStatus>,
 }
 
-/// Looks at a standing testbed.
+/// Queries the present state of a running testbed.
+#[crate::boxed]
 pub async fn look(standing: &Standing) -> Status {
     let looked = standing.nodes.iter().map(|node| look_at_node(&standing.spec, node));
     let nodes = join_all(looked).await;

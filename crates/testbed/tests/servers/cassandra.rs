@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use imago_testbed::process::Liveness;
-use imago_testbed::{CassandraCluster, CassandraSpec, NodeInfo, find_cassandra, wait};
+use imago_testbed::{CassandraCluster, CassandraSpec, NodeInfo, find_cassandra, require, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -63,15 +63,9 @@ fn has(answer: &[u8], text: &str) -> bool {
 }
 
 #[tokio::test]
+#[ignore = "three nodes of Java are started by make test-long"]
 async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_missed() {
-    if std::env::var_os("IMAGO_LONG").is_none() {
-        eprintln!("skipped: three nodes of Java are started by make test-long");
-        return;
-    }
-    if let Err(missing) = find_cassandra() {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(_) = require(find_cassandra()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let place = Some(folder.path().to_path_buf());
     let spec = CassandraSpec {

@@ -3,7 +3,7 @@
 //! Its protocol's oldest versions are put together by hand: they need no client.
 
 use imago_testbed::process::Liveness;
-use imago_testbed::{Single, SingleSpec, find_kafka};
+use imago_testbed::{Single, SingleSpec, find_kafka, require};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -13,10 +13,7 @@ const CREATE_TOPICS: i16 = 19;
 
 /// A server below `folder`; none, with a word, where this machine has no Kafka or no Java.
 async fn start(name: &str, folder: &tempfile::TempDir) -> Option<Single> {
-    if let Err(missing) = find_kafka() {
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    require(find_kafka())?;
     let place = Some(folder.path().to_path_buf());
     let spec = SingleSpec { folder: place, ..SingleSpec::kafka(name) };
     Some(Single::start(spec).await.unwrap())

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use imago_testbed::process::Liveness;
-use imago_testbed::{Single, SingleSpec, find_redis};
+use imago_testbed::{Single, SingleSpec, find_redis, require};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A server below `folder`; none, with a word, where this machine has no Redis.
 async fn start(name: &str, folder: &tempfile::TempDir) -> Option<Single> {
-    if let Err(missing) = find_redis() {
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    require(find_redis())?;
     let place = Some(folder.path().to_path_buf());
     let spec = SingleSpec {
         folder: place,

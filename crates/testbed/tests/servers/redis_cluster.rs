@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use imago_testbed::process::Liveness;
-use imago_testbed::{NodeInfo, RedisCluster, RedisClusterSpec, find_redis, wait};
+use imago_testbed::{NodeInfo, RedisCluster, RedisClusterSpec, find_redis, require, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -30,10 +30,7 @@ async fn says(node: &NodeInfo, command: &str, part: &str) {
 
 #[tokio::test]
 async fn a_replica_takes_a_killed_masters_place_and_that_comes_back_with_what_it_missed() {
-    if let Err(missing) = find_redis() {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(_) = require(find_redis()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let place = Some(folder.path().to_path_buf());
     let spec =

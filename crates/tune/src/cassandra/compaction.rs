@@ -1,4 +1,5 @@
-//! The compaction of a table: a property that `ALTER TABLE` changes in the whole cluster at once, without a restart.
+//! The compaction strategy of a table: a property that `ALTER TABLE` changes in the whole cluster at once, without a
+//! restart.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::cluster::NodeAccess;
 pub use crate::cluster::compaction::Compaction;
 use crate::cluster::node::{LOOK_BOUND, quoted};
 
-/// The keyspace and the name of `keyspace.table`.
+/// Splits `keyspace.table` into keyspace and name.
 pub(super) fn split(table: &str) -> Result<(&str, &str)> {
     let is_plain = |name: &str| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -24,7 +25,7 @@ pub(super) fn split(table: &str) -> Result<(&str, &str)> {
     })
 }
 
-/// The compaction that a table has.
+/// Reads the compaction of a table.
 pub(super) async fn present(session: &Session, table: &str) -> Result<Compaction> {
     let (keyspace, name) = split(table)?;
     let statement =
@@ -43,7 +44,8 @@ pub(super) async fn present(session: &Session, table: &str) -> Result<Compaction
     options.try_into()
 }
 
-/// Gives a table this compaction, if it has another one. All nodes know it when this returns. True if it was changed.
+/// Alters a table to this compaction, unless it has it already. All nodes have the new schema on return. Returns true
+/// if the table was altered.
 pub(super) async fn alter(session: &Session, table: &str, to: &Compaction) -> Result<bool> {
     if to.is_in(&present(session, table).await?) {
         return Ok(false);
@@ -56,16 +58,17 @@ pub(super) async fn alter(session: &Session, table: &str, to: &Compaction) -> Re
     Ok(true)
 }
 
-/// Gives a table this compaction in one node alone, by the node's management interface: no other node hears of it, and it
-/// holds until the node restarts or the table is altered.
+/// Sets this compaction of a table on one node only, by the node's JMX interface. Other nodes are not affected, and the
+/// setting lasts until the node restarts or the table is altered.
 pub(super) async fn set_in_node(node: &NodeAccess, table: &str, to: &Compaction) -> Result<()> {
     nodetool(node, &command_for_node(table, to)?, LOOK_BOUND).await.map(drop)
 }
 
-/// Has a node write what it has of a table in memory only into a file.
+/// Flushes the memtables of a table on one node.
 ///
 /// # Errors
-/// What the node said.
+/// Fails if the node cannot be reached or refuses the command.
+#[crate::boxed]
 pub async fn flush(node: &NodeAccess, table: &str) -> Result<()> {
     let (keyspace, name) = split(table)?;
     nodetool(node, &format!("flush {keyspace} {name}"), LOOK_BOUND).await.map(drop)

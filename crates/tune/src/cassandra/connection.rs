@@ -1,4 +1,4 @@
-//! Connections: to a cluster, and to one node of it alone, for what each node tells of itself.
+//! Connections to a cluster, and to a single node for the node's own system tables.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use scylla::client::PoolSize;
-use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::policies::host_filter::AllowListHostFilter;
@@ -17,23 +17,38 @@ use scylla::statement::{Consistency, Statement};
 use super::Uri;
 use super::error::{Error, Result, failed};
 
-/// Time for which a node is tried, and for which a statement may take.
+/// Timeout of a connection attempt, and of a statement.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const STATEMENT_WAIT: Duration = Duration::from_secs(12);
 
-/// A connection to all nodes of the cluster, for statements of this consistency.
+/// Connects to all nodes of the cluster, for statements of this consistency level.
 ///
-/// Writes carry a timestamp of this process, which never goes back: of two writes of one client, the one that was sent
-/// later stays, whichever nodes they went through.
+/// Writes carry a monotonic timestamp of this process: of two writes of one client, the later one wins, regardless of
+/// their coordinators.
+#[crate::boxed]
 pub async fn connect(uri: &Uri, consistency: Consistency) -> Result<Session> {
     open(uri, builder(uri, consistency).known_nodes(&uri.nodes)).await
 }
 
-/// A connection to this node and no other, for its own view of the cluster.
+/// Connects to this node only, for its own view of the cluster.
+#[crate::boxed]
 pub async fn connect_to(node: SocketAddr, uri: &Uri) -> Result<Session> {
+    connect_within(node, uri, STATEMENT_WAIT).await
+}
+
+/// Connects to this node only. The limit replaces the timeouts of the connection and of statements if it exceeds
+/// [`STATEMENT_WAIT`].
+pub(super) async fn connect_within(
+    node: SocketAddr,
+    uri: &Uri,
+    limit: Duration,
+) -> Result<Session> {
     let only = AllowListHostFilter::new([node])
         .map_err(|error| Error::Usage(format!("the address {node} cannot be used: {error}")))?;
+    let profile = profile(Consistency::One, limit.max(STATEMENT_WAIT));
     let builder = builder(uri, Consistency::One)
+        .default_execution_profile_handle(profile)
+        .connection_timeout(if limit > STATEMENT_WAIT { limit } else { CONNECT_WAIT })
         .known_node_addr(node)
         .host_filter(Arc::new(only))
         .fetch_schema_metadata(false)
@@ -41,14 +56,15 @@ pub async fn connect_to(node: SocketAddr, uri: &Uri) -> Result<Session> {
     open(&uri.at(node.to_string()), builder).await
 }
 
+fn profile(consistency: Consistency, wait: Duration) -> ExecutionProfileHandle {
+    let profile = ExecutionProfile::builder().consistency(consistency);
+    profile.request_timeout(Some(wait)).build().into_handle()
+}
+
 fn builder(uri: &Uri, consistency: Consistency) -> SessionBuilder {
-    let profile = ExecutionProfile::builder()
-        .consistency(consistency)
-        .request_timeout(Some(STATEMENT_WAIT))
-        .build();
     let builder = SessionBuilder::new()
         .connection_timeout(CONNECT_WAIT)
-        .default_execution_profile_handle(profile.into_handle())
+        .default_execution_profile_handle(profile(consistency, STATEMENT_WAIT))
         .pool_size(PoolSize::PerHost(NonZeroUsize::MIN))
         .timestamp_generator(Arc::new(MonotonicTimestampGenerator::new()));
     match &uri.user {
@@ -66,7 +82,7 @@ async fn open(uri: &Uri, builder: SessionBuilder) -> Result<Session> {
     builder.build().await.map_err(failed)
 }
 
-/// A consistency level by its name, as in `cqlsh`.
+/// Returns the consistency level with this name, as in `cqlsh`; None if there is no such level.
 #[must_use]
 pub fn consistency(name: &str) -> Option<Consistency> {
     Some(match &*name.to_ascii_lowercase() {
@@ -82,23 +98,23 @@ pub fn consistency(name: &str) -> Option<Consistency> {
     })
 }
 
-/// The names of consistency levels.
+/// Names of the consistency levels, for messages.
 pub const CONSISTENCIES: &str =
     "one, local_one, two, three, quorum, local_quorum, each_quorum or all";
 
-/// For a node to tell of all others of which it has heard.
+/// Maximum time to wait until the driver knows all nodes that gossip lists.
 const HEARD_WAIT: Duration = Duration::from_secs(10);
 const HEARD_EVERY: Duration = Duration::from_millis(300);
 
-/// Waits until the driver knows as many nodes as gossip and the connection string do: one that has just joined is among
-/// the peers later, and a keyspace that is made before would have a replica less. Nodes that left are in gossip for days,
-/// so that it is not waited for long.
+/// Waits until the driver knows as many nodes as gossip and the connection string do. A node that has just joined
+/// appears among the peers later, and a keyspace created before that would have one replica less. Nodes that left stay
+/// in gossip for days, so that the wait is bounded by [`HEARD_WAIT`].
 async fn hear_of_all(session: &Session, uri: &Uri) {
     let began = Instant::now();
     while began.elapsed() < HEARD_WAIT {
         let gossip = "SELECT address FROM system_views.gossip_info";
         let heard = rows::<(std::net::IpAddr,)>(session, "asking for gossip", gossip, ()).await;
-        // An older version has no such table; a node that was just started has heard of few.
+        // An older version has no such table; a node that was just started knows few nodes.
         let heard = heard.map_or(0, |heard| heard.len()).max(uri.nodes.len());
         if session.get_cluster_state().get_nodes_info().len() >= heard {
             return;
@@ -110,7 +126,8 @@ async fn hear_of_all(session: &Session, uri: &Uri) {
     }
 }
 
-/// The replication of a keyspace that has so many replicas in each data centre, as far as there are nodes.
+/// Returns the replication options of a keyspace with at most this many replicas in each data center.
+#[crate::boxed]
 pub async fn replication(session: &Session, uri: &Uri, replicas_max: usize) -> String {
     hear_of_all(session, uri).await;
     let state = session.get_cluster_state();
@@ -125,7 +142,7 @@ pub async fn replication(session: &Session, uri: &Uri, replicas_max: usize) -> S
     format!("{{'class': 'NetworkTopologyStrategy', {}}}", replicas.join(", "))
 }
 
-/// Runs a statement that may be repeated, and returns its rows; `doing` names it in errors.
+/// Runs an idempotent statement and returns its rows; `doing` describes it in errors.
 pub(crate) async fn rows<R>(
     session: &Session,
     doing: &str,

@@ -1,4 +1,4 @@
-//! What changes take in a cluster: told by its nodes and ranges, and learned from the last rolls.
+//! Costs of changes in a cluster, estimated from its nodes and token ranges and from the durations of past rolls.
 
 use imago_job::journal::Journal as _;
 use imago_plan::tune::roll::Costs;
@@ -12,11 +12,12 @@ use super::roll;
 use crate::cluster::costs::learned;
 use scylla::statement::Consistency;
 
-/// What changes take in this cluster, where clients need this level and so many failures have to be withstood meanwhile.
-/// Changes nothing.
+/// Estimates the costs of changes in this cluster, if clients need this consistency level and `tolerate` failures must
+/// be survived during a roll. Changes nothing.
 ///
 /// # Errors
-/// The cluster cannot be asked, or none of its nodes may be stopped.
+/// Fails if the cluster cannot be read, or if none of its nodes may be stopped.
+#[crate::boxed]
 pub async fn costs(file: &ClusterFile, consistency: &str, tolerate: usize) -> Result<Costs> {
     let level = connection::consistency(consistency)
         .ok_or_else(|| Error::Usage(format!("there is no level {consistency}")))?;

@@ -1,4 +1,5 @@
-//! What was decided for a cluster, kept in its keyspace `imago`; and the lease by which one controller decides at a time.
+//! Decisions of the controller, persisted in the cluster's keyspace `imago`, and the lease that allows one controller
+//! at a time.
 
 use scylla::value::CqlTimestamp;
 use serde_json::Value as Json;
@@ -8,10 +9,10 @@ use super::error::{Result, failed};
 use super::journal::{Applied, CassandraJournal, KEYSPACE};
 use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, LEASE, day};
 
-/// The table: a partition a day, and a row each decision, for three months.
+/// Table of decisions: one partition per day, one row per decision, a time to live of 90 days.
 pub(super) const TABLE: &str = "decisions (day text, at timeuuid, kind text, what text, detail text, \
                                 PRIMARY KEY (day, at)) WITH default_time_to_live = 7776000";
-/// The rows of the table of locks.
+/// Keys of the controller's lease and of the suspension in the table `locks`.
 const CONTROLLER: &str = "controller";
 const HOLD: &str = "hold";
 
@@ -36,7 +37,7 @@ impl DecisionLog for CassandraJournal {
             for (at, kind, what, detail) in
                 rows::<Row>(self.session(), "reading decisions", &statement, of).await?
             {
-                // A later version may know kinds that this one does not.
+                // A later version may write kinds that this version does not know.
                 let Some(kind) = Kind::ALL.into_iter().find(|one| one.name() == kind) else {
                     continue;
                 };
@@ -75,7 +76,7 @@ impl DecisionLog for CassandraJournal {
     }
 
     async fn hold(&self, is_held: bool, process: &str) -> Result<()> {
-        // As conditional as the other locks: plain writes and transactions do not mix in one table.
+        // A lightweight transaction, like the other locks: plain writes and transactions must not mix in one table.
         let answer = if is_held {
             let statement =
                 format!("INSERT INTO {KEYSPACE}.locks (name, job) VALUES (?, ?) IF NOT EXISTS");

@@ -1,10 +1,10 @@
-//! The driver's errors of statements.
+//! Conversion of the driver's errors.
 
 use scylla::errors::{ExecutionError, NextRowError, PagerExecutionError, PrepareError};
 
 pub use crate::cluster::error::{Error, Result};
 
-/// The driver's errors of statements.
+/// Marker for the driver's errors that a statement can end with.
 pub trait StatementError: std::error::Error + Send + Sync + 'static {}
 
 impl StatementError for ExecutionError {}
@@ -17,7 +17,7 @@ impl StatementError for scylla::response::query_result::RowsError {}
 impl StatementError for scylla::errors::DeserializationError {}
 impl StatementError for scylla::errors::TypeCheckError {}
 
-/// The failure of a statement that was to do this.
+/// Returns a function that converts a driver's error of the statement that `doing` describes.
 pub fn failed<E: StatementError>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
     let doing = doing.into();
     move |source| Error::Statement { doing, source: Box::new(source) }

@@ -1,15 +1,15 @@
-//! The journal of jobs in the cluster that they change, and the lock that lets only one of them work.
+//! The journal of jobs, stored in the cluster that the jobs change, and the lock that allows one of them at a time.
 //!
-//! The idea: a record is one row; a change reads it, applies the record's own pure method, and replaces it by a
-//! lightweight transaction on condition that its revision is still the one that was read. An answered change is at a
-//! quorum.
+//! A record is one row. A change reads the row, applies the record's own pure method, and replaces the row by a
+//! lightweight transaction on condition that its revision is unchanged. An acknowledged change is on a quorum of
+//! replicas.
 //!
 //! Invariants:
-//! - A change is made once, however often it is sent: each sending carries a random number, which the row keeps, so that
-//!   a lost answer is known from the next reading.
-//! - The lock is held by a job, not by a process: it outlives the death of a process, and is given up with the job's end.
-//! - Ages are told by the nodes' clocks alone. Where they differ, a job may be taken over too early; its old owner is then
-//!   refused at its next save, and stops.
+//! - A change is applied once, even if it is sent repeatedly: each attempt carries a random number, which the row
+//!   stores, so that the next read shows whether an unacknowledged change was applied.
+//! - The lock belongs to a job, not to a process: it survives the process, and is released when the job ends.
+//! - Ages are measured by the nodes' clocks only. If these differ, a job may be taken over too early; its old owner is
+//!   then refused at its next save, and stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,35 +32,35 @@ use super::decisions;
 use super::error::{Error, Result, failed};
 use crate::cluster::job::{Action, holds_on};
 
-/// The keyspace that Imago keeps its own tables in.
+/// Keyspace of Imago's own tables.
 pub const KEYSPACE: &str = "imago";
-/// Replicas of it in each data centre, as far as there are nodes.
+/// Maximum number of replicas of [`KEYSPACE`] in each data center.
 const REPLICAS_MAX: usize = 3;
-/// The lock's only row.
+/// Key of the only lock on the configuration in the table `locks`.
 const LOCK: &str = "configuration";
-/// Enough for a node that restarts, and for many processes that change one job at once.
+/// Retry limits, sufficient for a node's restart and for many processes that change one job at the same time.
 const BUDGET: Budget = Budget {
     attempts_max: 100,
     elapsed_max: Duration::from_secs(20),
     backoff: Backoff { first_ms: 20, max_ms: 1_000 },
 };
 
-/// Keeps records in the table `jobs` of the keyspace [`KEYSPACE`].
+/// Stores records in the table `jobs` of the keyspace [`KEYSPACE`].
 #[derive(Clone, Debug)]
 pub struct CassandraJournal {
     session: Arc<Session>,
     place: String,
 }
 
-/// The facts of a reading.
+/// A row of the table `jobs`, as it was read.
 struct Reading {
     record: Record,
     sending: i64,
-    /// The node's clock, in milliseconds since the Unix epoch.
+    /// Clock of the coordinating node, in milliseconds since the Unix epoch.
     now_ms: u64,
 }
 
-/// Why a round did not end with an answer.
+/// Reason why one attempt of an operation did not succeed.
 #[derive(Debug, thiserror::Error)]
 enum Miss {
     #[error("others changed the job at the same time")]
@@ -72,10 +72,11 @@ enum Miss {
 }
 
 impl CassandraJournal {
-    /// The journal in this cluster; none if it has none yet.
+    /// Connects to the journal in this cluster; returns None if its tables do not exist.
     ///
     /// # Errors
-    /// The cluster does not let us in.
+    /// Fails if the connection is refused.
+    #[crate::boxed]
     pub async fn find(uri: &Uri) -> Result<Option<Self>> {
         let session = connection::connect(uri, Consistency::Quorum).await?;
         let state = session.get_cluster_state();
@@ -85,10 +86,11 @@ impl CassandraJournal {
         Ok(is_there.then(|| Self { session: Arc::new(session), place }))
     }
 
-    /// The journal in this cluster; its tables are made if they are not there.
+    /// Connects to the journal in this cluster, and creates its tables if they do not exist.
     ///
     /// # Errors
-    /// The cluster does not let us in, or the tables cannot be made.
+    /// Fails if the connection is refused, or if the tables cannot be created.
+    #[crate::boxed]
     pub async fn open(uri: &Uri) -> Result<Self> {
         let session = connection::connect(uri, Consistency::Quorum).await?;
         let made = async |statement: String| {
@@ -113,10 +115,11 @@ impl CassandraJournal {
         Ok(Self { session: Arc::new(session), place: format!("{KEYSPACE}.jobs of {uri}") })
     }
 
-    /// Has the job hold the lock on the cluster's configuration, unless another one holds it that has not ended.
+    /// Acquires the lock on the cluster's configuration for a job, unless another unfinished job holds it.
     ///
     /// # Errors
-    /// The other job, or what the cluster said.
+    /// Fails if another job holds the lock, or if a statement fails.
+    #[crate::boxed]
     pub async fn lock(&self, job: &JobId) -> Result<()> {
         let taken = format!("INSERT INTO {KEYSPACE}.locks (name, job) VALUES (?, ?) IF NOT EXISTS");
         let other = match self.conditional(&taken, (LOCK, job.as_str())).await? {
@@ -157,19 +160,21 @@ impl CassandraJournal {
         }
     }
 
-    /// Gives the job's lock up, if it still holds it.
+    /// Releases the lock if this job holds it.
     ///
     /// # Errors
-    /// What the cluster said.
+    /// Fails if the statement fails.
+    #[crate::boxed]
     pub async fn unlock(&self, job: &JobId) -> Result<()> {
         let statement = format!("DELETE FROM {KEYSPACE}.locks WHERE name = ? IF job = ?");
         self.conditional(&statement, (LOCK, job.as_str())).await.map(drop)
     }
 
-    /// Keeps what a job does next, and why.
+    /// Persists the next action of a job, and its reason.
     ///
     /// # Errors
-    /// What the cluster said.
+    /// Fails if the statement fails.
+    #[crate::boxed]
     pub async fn note(&self, job: &JobId, what: &str, why: &str) -> Result<()> {
         let statement =
             format!("INSERT INTO {KEYSPACE}.actions (job, at, what, why) VALUES (?, now(), ?, ?)");
@@ -177,10 +182,11 @@ impl CassandraJournal {
         noted.map_err(failed("keeping what the job does")).map(drop)
     }
 
-    /// What a job did, in its order.
+    /// Reads the actions of a job, in chronological order.
     ///
     /// # Errors
-    /// What the cluster said.
+    /// Fails if the statement fails.
+    #[crate::boxed]
     pub async fn actions(&self, job: &JobId) -> Result<Vec<Action>> {
         let statement =
             format!("SELECT toUnixTimestamp(at), what, why FROM {KEYSPACE}.actions WHERE job = ?");
@@ -190,12 +196,12 @@ impl CassandraJournal {
         Ok(all.await?.into_iter().map(action).collect())
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Runs a lightweight transaction.
+    /// Executes a lightweight transaction.
     pub(super) async fn conditional(
         &self,
         statement: &str,
@@ -228,14 +234,15 @@ impl CassandraJournal {
         let row = found.maybe_first_row::<(Option<String>, Option<i64>, i64)>();
         let row =
             row.map_err(|error| Error::Statement { doing: doing.into(), source: Box::new(error) })?;
-        // A row without a record is what a failed transaction may leave.
+        // A failed transaction may leave a row without a record.
         let Some((Some(text), sending, now_ms)) = row else { return Ok(None) };
         let record = self.record(id.as_str(), &text)?;
         let now_ms = u64::try_from(now_ms).unwrap_or(0);
         Ok(Some(Reading { record, sending: sending.unwrap_or(0), now_ms }))
     }
 
-    /// Makes one change: reads, applies, and replaces what was read, until no other change comes between.
+    /// Changes a record once: reads it, applies the change, and replaces it; repeats that if another change came in
+    /// between.
     async fn change<T: Send + Clone>(
         &self,
         id: &JobId,
@@ -268,14 +275,14 @@ impl CassandraJournal {
         .await
     }
 
-    /// Rounds of one operation, within the budget.
+    /// Repeats the attempts of one operation until one succeeds, within the retry limits.
     async fn rounds<T, F: Future<Output = std::result::Result<T, Miss>>>(
         &self,
         what: &'static str,
         round: impl Fn() -> F,
     ) -> std::result::Result<T, JournalError> {
         let again = |miss: &Miss| !matches!(miss, Miss::Refused(_));
-        // A caller stops by no longer waiting.
+        // There is no stop request here: a caller cancels by dropping the future.
         let tried = retry(what, &BUDGET, &Control::default(), again, |_| round()).await;
         tried.map_err(|error| match error {
             RetryError::Failed {
@@ -307,10 +314,10 @@ impl CassandraJournal {
     }
 }
 
-/// Whether a condition held.
+/// Outcome of a lightweight transaction.
 pub(super) enum Applied {
     Yes,
-    /// What is there instead.
+    /// The condition was false; the columns of the existing row.
     No(Vec<Option<CqlValue>>),
 }
 
@@ -391,6 +398,22 @@ impl Journal for CassandraJournal {
         Box::pin(self.change(id, "change what is asked of the job", move |record, now_ms| {
             record.request(request, now_ms)
         }))
+    }
+
+    fn remove<'a>(&'a self, id: &'a JobId) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.load(id).await?.check_final()?;
+            let round = move || async move {
+                // The row is gone: the reply to the previous attempt was lost.
+                let Some(reading) = self.read(id).await? else { return Ok(()) };
+                let of = format!("DELETE FROM {KEYSPACE}.jobs WHERE id = ? IF revision = ?");
+                match self.conditional(&of, (id.as_str(), revision(&reading.record))).await? {
+                    Applied::Yes => Ok(()),
+                    Applied::No(_) => Err(Miss::Raced),
+                }
+            };
+            self.rounds("remove the job", round).await
+        })
     }
 
     fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a Value) -> Answer<'a, ()> {

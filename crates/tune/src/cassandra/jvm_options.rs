@@ -1,27 +1,28 @@
-//! Changes of `jvm-server.options`, the options that Cassandra's JVM is started with, one on each line; all other lines stay as
-//! they are.
+//! Edits of `jvm-server.options`, the options that Cassandra's JVM is started with, one on each line. All other lines
+//! stay as they are.
 //!
-//! The heap has one size from the start on (`-Xms` and `-Xmx`), as Cassandra's own start script has it: a heap that grows
-//! while it serves stops the node each time.
+//! The heap has a fixed size (`-Xms` equals `-Xmx`), as in Cassandra's own start script: each growth of the heap would
+//! pause the node.
 
 use super::error::{Error, Result};
 
 const LEAST: &str = "-Xms";
 const MOST: &str = "-Xmx";
 
-/// The most that the heap may be, in MiB if it is a whole number of them; nothing if the start script chooses.
+/// Returns the maximum heap size, in MiB if it is a whole number of them; None if the start script chooses it.
 ///
 /// # Errors
-/// The text has it twice.
+/// Fails if the text has the option twice.
 pub fn heap(text: &str) -> Result<Option<String>> {
     let Some(size) = option(text, MOST)? else { return Ok(None) };
     Ok(Some(in_mib(size).map_or_else(|| size.to_owned(), |mib| format!("{mib}MiB"))))
 }
 
-/// The text with this heap, as [`heap`] tells it; without one the start script chooses.
+/// Returns the text with this heap size, in the format of [`heap`]; None removes the options, so that the start script
+/// chooses.
 ///
 /// # Errors
-/// As [`heap`].
+/// Fails if the text has one of the options twice.
 pub fn with_heap(text: &str, heap: Option<&str>) -> Result<String> {
     let heap =
         heap.map(|heap| heap.strip_suffix("MiB").map_or(heap.to_owned(), |mib| format!("{mib}M")));
@@ -32,7 +33,7 @@ pub fn with_heap(text: &str, heap: Option<&str>) -> Result<String> {
     Ok(changed)
 }
 
-/// The value of an option.
+/// Returns the value of an option; None if the text does not have it.
 fn option<'t>(text: &'t str, name: &str) -> Result<Option<&'t str>> {
     let mut found = text.lines().filter_map(|line| line.trim().strip_prefix(name));
     let first = found.next();
@@ -65,7 +66,7 @@ fn with_option(text: &str, name: &str, line: Option<String>) -> Result<String> {
     Ok(changed)
 }
 
-/// A size as the JVM takes it, such as `8G`; nothing if it is no whole number of MiB.
+/// Parses a size in the JVM's syntax, such as `8G`; returns MiB, or None if it is not a whole number of them.
 fn in_mib(size: &str) -> Option<u64> {
     let (number, bytes) = match size.char_indices().next_back()? {
         (at, 'g' | 'G') => (&size[..at], 1 << 30),

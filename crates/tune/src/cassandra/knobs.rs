@@ -1,8 +1,8 @@
-//! The settings of Cassandra 5.0 that tuning may change: type, bounds, default, and how each is applied.
+//! The settings of Cassandra 5.0 that tuning may change: type, bounds, default, and how a change is applied.
 //!
-//! Bounds are those within which a node starts and serves; a value outside of them is refused before anything is
-//! touched. Names, units and defaults are those of `cassandra.yaml`; memory settings without a default follow the heap, and
-//! the heap, which stands in the options of the JVM, follows the machine's memory.
+//! A node starts and serves with any value within the bounds; a value outside of them is refused before any node is
+//! changed. Names, units and defaults are those of `cassandra.yaml`. Memory settings without a default follow the heap
+//! size, and the heap size, which is a JVM option, follows the machine's memory.
 
 use imago_plan::tune::roll::CostClass;
 
@@ -11,20 +11,20 @@ use super::{jvm_options, settings_file};
 pub use crate::cluster::values::{Value, Values};
 use crate::cluster::{NodeAccess, Setting};
 
-/// What a change costs, and how it is made.
+/// Cost of a change, and how it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// By `nodetool`, at once and without a restart; the file is changed, too, for the next start.
+    /// Applied by `nodetool`, at once and without a restart; the file is changed, too, for the next start.
     Live {
-        /// The command, with `{}` in place of the value.
+        /// The `nodetool` command, with `{}` in place of the value.
         nodetool: &'static str,
     },
-    /// By the file, and a restart of the node.
+    /// Applied by a change of the file and a restart of the node.
     Restart,
 }
 
 impl Class {
-    /// Its name, as it is approved and printed.
+    /// Returns the name of the class, as it is approved and printed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Class {
     }
 }
 
-/// The file that a setting stands in.
+/// The file that contains a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// `cassandra.yaml`.
@@ -46,17 +46,17 @@ pub enum File {
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knob {
-    /// Its key in `cassandra.yaml`, or as the JVM's start scripts call it, in small letters.
+    /// Key in `cassandra.yaml`; for a JVM option, the lower-case name in the start scripts.
     pub name: &'static str,
-    /// Its value unless the file has another one; `None`: it follows the heap or the processors.
+    /// Value if the file does not contain the setting; `None` if it follows the heap size or the number of processors.
     pub default: Option<&'static str>,
-    /// The values that it takes.
+    /// Valid values.
     pub values: Values,
-    /// How it is applied.
+    /// How a change is applied.
     pub class: Class,
-    /// The file that it stands in.
+    /// The file that contains the setting.
     pub file: File,
-    /// Its column in `system_views.settings`, where it does not have the setting's name.
+    /// Description for users.
     pub about: &'static str,
 }
 
@@ -82,7 +82,7 @@ const fn live(
     Knob { name, default, values, class, file: File::Settings, about }
 }
 
-/// All of them.
+/// All settings that tuning may change.
 pub const KNOBS: &[Knob] = &[
     live(
         "concurrent_reads",
@@ -226,13 +226,13 @@ pub const KNOBS: &[Knob] = &[
     },
 ];
 
-/// The setting of the heap.
+/// Name of the setting of the heap size.
 pub(super) const HEAP: &str = "max_heap_size";
 
-/// The setting of this name.
+/// Returns the setting with this name.
 ///
 /// # Errors
-/// There is none: the message lists those that there are.
+/// Fails if there is no such setting; the message lists all.
 pub fn find(name: &str) -> Result<&'static Knob> {
     KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| {
         let known: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
@@ -241,7 +241,7 @@ pub fn find(name: &str) -> Result<&'static Knob> {
 }
 
 impl Knob {
-    /// What tuning has to know of it.
+    /// Returns the database-independent description of this setting.
     #[must_use]
     pub fn setting(&self) -> Setting {
         let class = match self.class {
@@ -252,18 +252,18 @@ impl Knob {
         Setting { name, default, values, class }
     }
 
-    /// The value as the file has it, checked.
+    /// Parses and checks a value.
     ///
     /// # Errors
-    /// It is none of the values that the setting takes.
+    /// Fails if the setting does not take this value.
     pub fn value(&self, text: &str) -> Result<Value> {
         self.setting().value(text)
     }
 
-    /// The path of the file that it stands in, on a node.
+    /// Returns the path, on a node, of the file that contains the setting.
     ///
     /// # Errors
-    /// The cluster file does not name it.
+    /// Fails if the cluster file does not name this file.
     pub(super) fn path<'n>(&self, node: &'n NodeAccess) -> Result<&'n str> {
         match self.file {
             File::Settings => Ok(&node.configuration),
@@ -276,10 +276,10 @@ impl Knob {
         }
     }
 
-    /// Its value in the text of its file; nothing if it is not there.
+    /// Reads the value of the setting from the text of its file; None if it is absent.
     ///
     /// # Errors
-    /// The text has it twice, or in a form that cannot be changed.
+    /// Fails if the text has the setting twice, or in a form that cannot be changed.
     pub(super) fn read(&self, text: &str) -> Result<Option<String>> {
         match self.file {
             File::Settings => settings_file::read(text, self.name),
@@ -287,10 +287,10 @@ impl Knob {
         }
     }
 
-    /// The text of its file with this value; without one its default holds.
+    /// Returns the text of the file with this value; None removes the setting, so that its default applies.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Fails in the same cases as [`Self::read`].
     pub(super) fn write(&self, text: &str, value: Option<&str>) -> Result<String> {
         match self.file {
             File::Settings => settings_file::write(text, self.name, value),

@@ -1,11 +1,11 @@
-//! Cassandra's own tool, run on a node's machine.
+//! Cassandra's administration tool `nodetool`, executed on a node's machine.
 
 use std::time::Duration;
 
 use super::error::{Error, Result};
 use crate::cluster::NodeAccess;
 
-/// Runs a command of `nodetool`.
+/// Runs a command of `nodetool` and returns its output; `bound` limits its duration.
 pub(super) async fn nodetool(node: &NodeAccess, command: &str, bound: Duration) -> Result<String> {
     let doing = format!("nodetool {command}");
     let Some(tool) = &node.nodetool else {

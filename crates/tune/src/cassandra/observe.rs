@@ -1,8 +1,8 @@
-//! What clients ask of a cluster, by its nodes' own counters.
+//! Samples the operations that clients request of a cluster, from its nodes' own counters.
 //!
-//! Each node counts the operations that it coordinates, table by table, in virtual tables, so that each operation is
-//! counted by one node. Cassandra does not tell an insert from an update: both count as updates. A node that has restarted
-//! counts from zero again, and one that does not answer is missed, and said.
+//! Each node counts, per table, the operations that it coordinates, and exposes the counters in virtual tables, so that
+//! each operation is counted by one node. Cassandra does not distinguish inserts from updates: both count as updates. A
+//! restarted node counts from zero again; a node that does not answer is left out, and reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,71 +21,73 @@ use crate::cluster::NodeAccess;
 pub use crate::cluster::observation::Observation;
 use crate::cluster::observation::{READS, SCANS, UPDATES, since};
 
-/// For one node to tell its counters.
+/// Maximum time to read one node's counters.
 const NODE_BOUND: Duration = Duration::from_secs(10);
-/// The least time between two questions for a node's memory, each of which starts a command on the node.
+/// Minimum time between two reads of a node's memory, each of which starts a command on the node.
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
 
-/// The least time between two questions for how large records are, which a node estimates anew every five minutes.
+/// Minimum time between two reads of record sizes, which a node estimates anew every five minutes.
 const DATA_EVERY: Duration = Duration::from_secs(60);
-/// For a node to tell that.
+/// Maximum time to read the record sizes of one node.
 const DATA_BOUND: Duration = Duration::from_secs(3);
-/// Ranges whose estimates are looked at, of each node: of those of many tables some are enough.
+/// Maximum number of size estimates (one per token range and table) read from each node: of many tables a part is
+/// enough.
 const ESTIMATES_MAX: usize = 5_000;
 
-/// The views of operations that a node coordinates, and the kind that each counts: each operation is counted by one node.
+/// Virtual tables of the operations that a node coordinates, and the kind of operation that each counts.
 const VIEWS: [(&str, usize); 3] = [
     ("coordinator_read_latency", READS),
     ("coordinator_write_latency", UPDATES),
     ("coordinator_scan_latency", SCANS),
 ];
 
-/// The share of a machine's memory that is not available to a program that asks for more.
+/// Prints the share (0 to 1) of a machine's memory that is not available to a program that requests more.
 const MEMORY: &str = "awk '/^MemTotal:/ {t=$2} /^MemAvailable:/ {a=$2} END {if (t > 0) printf \"%.4f\", 1 - a / t}' /proc/meminfo\n";
 
-/// Counters of one node for one kind.
+/// Counters of one node for one kind of operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counter {
     count: u64,
-    /// Weighted by the counts of the tables.
+    /// Median and 99th percentile of the latency, in ms: means over the tables, weighted by their counts.
     median: f64,
     slowest: f64,
 }
 
-/// What one node told.
+/// One reading of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Told {
     counters: [Counter; KINDS],
     memory: Option<f64>,
 }
 
-/// A node, and what it told last.
+/// A node, its connection, and its last reading.
 struct Node {
     access: NodeAccess,
     session: Option<Session>,
     last: Option<[u64; KINDS]>,
     was_missed: bool,
-    /// When it was asked for its memory last.
+    /// Time of the last read of its memory.
     asked_memory: Option<Instant>,
-    /// When it was asked how much data it has last, and what it told: bytes, and partitions.
+    /// Time of the last read of its data's size; and its result: bytes, and partitions.
     asked_data: Option<Instant>,
     data: (f64, f64),
 }
 
-/// Looks at the counters of a cluster's nodes.
+/// Reads the counters of a cluster's nodes.
 pub struct Observer {
     uri: Uri,
-    /// The table that is looked at, as keyspace and name; without it all tables of clients.
+    /// Keyspace and name of the table to observe; None: all tables except Cassandra's and Imago's own.
     table: Option<(String, String)>,
     nodes: Vec<Node>,
     looked: Instant,
 }
 
 impl Observer {
-    /// Looks for the first time.
+    /// Connects, and takes the first reading.
     ///
     /// # Errors
-    /// No node answers.
+    /// Fails if no node answers.
+    #[crate::boxed]
     pub async fn begin(file: &ClusterFile, table: Option<(String, String)>) -> Result<Self> {
         let node = |access: &NodeAccess| Node {
             access: access.clone(),
@@ -110,7 +112,7 @@ impl Observer {
         Ok(observer)
     }
 
-    /// What each node tells, in their order, and what it counted since the last look.
+    /// Reads each node, in the order of `nodes`. Returns each reading, and the counts since the previous one.
     async fn each(&mut self) -> Vec<Result<(Told, [u64; KINDS])>> {
         let (uri, table) = (&self.uri, self.table.as_ref());
         let looks = self.nodes.iter_mut().map(|node| async move {
@@ -123,7 +125,7 @@ impl Observer {
                 })
             });
             if told.is_err() {
-                // It is connected to anew: its address may belong to another process by then.
+                // The next reading connects anew: the address may belong to another process by then.
                 node.session = None;
             }
             told
@@ -138,7 +140,8 @@ impl Observer {
         self.nodes.iter_mut().zip(all).map(counted).collect()
     }
 
-    /// What was counted since the last look.
+    /// Reads all nodes and returns the operations since the previous call.
+    #[crate::boxed]
     pub async fn look(&mut self) -> Observation {
         let all = self.each().await;
         let seconds = self.looked.elapsed().as_secs_f64();
@@ -221,7 +224,7 @@ async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> R
     }
     if node.asked_data.is_none_or(|asked| asked.elapsed() >= DATA_EVERY) {
         node.asked_data = Some(Instant::now());
-        // A node that tells none, or late, counts operations all the same.
+        // A failed or late estimate does not fail the reading of the counters.
         let estimated = tokio::time::timeout(DATA_BOUND, data(session, table)).await;
         node.data = estimated.ok().and_then(Result::ok).unwrap_or_default();
     }
@@ -229,13 +232,13 @@ async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> R
         return Ok(told);
     }
     node.asked_memory = Some(Instant::now());
-    // Another system than Linux does not tell it so.
+    // The command fails on systems other than Linux.
     let memory = node.access.run("reading how much memory is in use", MEMORY, NODE_BOUND).await;
     told.memory = memory.ok().and_then(|text| text.trim().parse().ok());
     Ok(told)
 }
 
-/// The bytes of the data that a node has files of, and its partitions, as it estimates them range by range.
+/// Returns the bytes and the number of partitions on a node, by its own estimates for its token ranges.
 async fn data(session: &Session, table: Option<&(String, String)>) -> Result<(f64, f64)> {
     let of_table = if table.is_some() { "WHERE keyspace_name = ? AND table_name = ?" } else { "" };
     let statement = format!(

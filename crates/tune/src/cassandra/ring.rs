@@ -1,34 +1,38 @@
-//! The cluster as its nodes tell of it: who is there, who has which data, and what each thinks of the others.
+//! The cluster as its nodes describe it: its nodes, the placement of data, and each node's view of the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{StreamExt as _, iter};
 use imago_job::clock;
 use imago_plan::tune::availability::{Demand, Ring};
+use imago_plan::tune::patience::Patience;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 use scylla::frame::response::result::TableSpec;
 use scylla::statement::Consistency;
 use scylla::value::CqlTimestamp;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::ClusterFile;
 use super::Uri;
-use super::connection::{connect_to, rows};
+use super::connection::{connect_to, connect_within, rows};
 use super::error::{Error, Result};
 use super::journal;
 use super::nodetool::nodetool;
 use crate::cluster::NodeAccess;
 pub(super) use crate::cluster::error::chain;
-use crate::cluster::node::LOOK_BOUND;
 
-/// For one node to answer what it sees.
+/// Minimum time allowed for one node's view, unless the cluster file sets it; longer for nodes that answer slowly.
 const VIEW_BOUND: Duration = Duration::from_secs(20);
-/// Nodes that are looked at at once.
+/// Share of the time limit after which a failure counts as a late answer.
+const LATE: f64 = 0.9;
+/// Maximum number of nodes that are inspected concurrently.
 pub(super) const LOOKS_AT_ONCE: usize = 16;
-/// Keyspaces that no client reads.
+/// Keyspaces of Cassandra itself, without data of clients.
 pub(super) const OWN: [&str; 7] = [
     "system",
     "system_auth",
@@ -42,49 +46,68 @@ pub(super) const OWN: [&str; 7] = [
 /// A node of the cluster.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// How it is reached.
+    /// How the node is reached.
     pub access: NodeAccess,
-    /// Its identity, which outlives restarts.
+    /// Host ID of the node, which is stable across restarts.
     pub id: Uuid,
-    /// Its data centre and rack.
+    /// Data center and rack of the node.
     pub rack: (String, String),
 }
 
-/// The cluster: its nodes, in the order of the cluster file, and who has which data.
+/// Adaptive time limits for the answers of each node, shared by all tasks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waits(Arc<Mutex<BTreeMap<Uuid, Patience>>>);
+
+impl Waits {
+    fn of<T>(&self, member: &Member, with: impl FnOnce(&mut Patience) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let least = member.access.look_max.unwrap_or(VIEW_BOUND);
+        with(all.entry(member.id).or_insert_with(|| Patience::new(least)))
+    }
+
+    /// Returns the present time limit for an answer of this node.
+    pub(super) fn limit(&self, member: &Member) -> Duration {
+        self.of(member, |patience| patience.limit())
+    }
+}
+
+/// The cluster: its nodes, in the order of the cluster file, and the placement of its data.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// The nodes.
+    /// The nodes, in the order of the cluster file.
     pub members: Vec<Member>,
-    /// The ranges of all keyspaces of clients, by the numbers of nodes.
+    /// Adaptive time limits for the answers of each node.
+    pub(super) waits: Waits,
+    /// Token ranges of all keyspaces of clients, with indices into [`Self::members`].
     pub ring: Ring,
 }
 
-/// What one node sees.
+/// The view of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Each node that it knows of: whether it is up, and whether it neither joins, leaves nor moves. None if it was not
-    /// asked.
+    /// For each node that it knows: whether that is up, and whether it is in the state normal (it does not join, leave
+    /// or move). None if the node was not asked.
     pub sees: Option<BTreeMap<Uuid, (bool, bool)>>,
-    /// Its version of the schema.
+    /// Schema version of the node.
     pub schema: Uuid,
-    /// The nodes that it keeps writes for, because they were away.
+    /// Nodes for which it has stored hints, because they were down.
     pub hints: BTreeSet<Uuid>,
-    /// The version of its program.
+    /// Version of Cassandra on the node.
     pub version: String,
-    /// How far its clock is ahead of this machine's, in milliseconds; the time of its answer is part of it.
+    /// Offset of the node's clock from this machine's, in ms (positive: ahead), uncertain by half the round trip.
     pub ahead_ms: i64,
 }
 
-/// The version of Cassandra whose settings are known.
+/// Version of Cassandra whose settings are known.
 const KNOWN: &str = "5.0";
-/// Clocks that are further apart are an obstacle: the later one of two writes wins by them, and a job whose process died
-/// is told from a living one by them.
+/// Maximum difference of two nodes' clocks, in ms. Of two writes the one with the later timestamp wins, and the ages of
+/// jobs are measured by these clocks.
 const APART_MS_MAX: i64 = 5_000;
 
-/// The cluster as its metadata tells; nodes that are away are part of it.
+/// Returns the cluster as the driver's metadata describes it; it includes nodes that are down.
 ///
 /// # Errors
-/// The cluster file and the cluster differ, or replicas are placed in a way that is not known.
+/// Fails if the cluster file and the cluster differ, or if a keyspace has an unknown replication strategy.
 pub fn cluster(
     session: &Session,
     file: &ClusterFile,
@@ -164,14 +187,14 @@ pub fn cluster(
     }
     let racks = members.iter().map(|one| format!("{} {}", one.rack.0, one.rack.1)).collect();
     let ring = Ring { racks, away: BTreeSet::new(), demands: demands.list, tolerate };
-    Ok(Cluster { members, ring })
+    Ok(Cluster { members, waits: Waits::default(), ring })
 }
 
 fn socket(node: &scylla::cluster::Node) -> SocketAddr {
     SocketAddr::new(node.address.ip(), node.address.port())
 }
 
-/// Replicas that have to answer, of so many.
+/// Returns the number of replicas that have to answer, of this many.
 fn needed(consistency: Consistency, replicas: usize) -> usize {
     match consistency {
         Consistency::Any | Consistency::One | Consistency::LocalOne => 1,
@@ -182,7 +205,7 @@ fn needed(consistency: Consistency, replicas: usize) -> usize {
     }
 }
 
-/// Ranges, each set of replicas once: most ranges of a cluster share theirs with others.
+/// Token ranges, without duplicates: most ranges of a cluster have the same replicas as others.
 #[derive(Default)]
 struct Demands {
     known: BTreeSet<(Vec<usize>, usize)>,
@@ -199,7 +222,7 @@ impl Demands {
 }
 
 impl Cluster {
-    /// What each of these nodes sees, or why it does not answer.
+    /// Reads the views of these nodes, concurrently; a node that does not answer has an error.
     pub(super) async fn views(
         &self,
         uri: &Uri,
@@ -208,21 +231,38 @@ impl Cluster {
     ) -> Vec<(usize, Result<View>)> {
         let looks = of.iter().map(|number| async {
             let member = &self.members[*number];
-            let looked = tokio::time::timeout(VIEW_BOUND, view(&member.access, uri, stops)).await;
-            let late = || Error::Command {
-                node: member.access.name.clone(),
-                doing: "looking at the cluster".into(),
-                said: format!("no answer within {} s", VIEW_BOUND.as_secs()),
-            };
-            (*number, looked.unwrap_or_else(|_| Err(late())))
+            (*number, self.look(member, uri, stops).await)
         });
         iter(looks).buffered(LOOKS_AT_ONCE).collect().await
     }
 
-    /// Why nothing may be changed now; empty if nothing speaks against it. `away` are those that this roll has stopped.
+    /// Reads the view of a node. A late answer is retried once with a longer limit: a busy machine is no reason against
+    /// a roll.
+    async fn look(&self, member: &Member, uri: &Uri, stops: bool) -> Result<View> {
+        let mut is_again = false;
+        loop {
+            let (began, limit) = (Instant::now(), self.waits.limit(member));
+            let looked = timeout(limit, view(&member.access, uri, stops, limit)).await;
+            let looked = looked.unwrap_or_else(|_| Err(late(member, limit)));
+            let took = began.elapsed();
+            // A part of the answer may time out before the whole does.
+            let is_late = looked.is_err() && took >= limit.mul_f64(LATE);
+            if !is_late {
+                self.waits.of(member, |patience| patience.answered(took));
+                return looked;
+            }
+            let waits_longer = self.waits.of(member, Patience::late);
+            if is_again || !waits_longer {
+                return looked;
+            }
+            is_again = true;
+        }
+    }
+
+    /// Returns the reasons why nothing may be changed now; `away` are the nodes that this roll has stopped.
     ///
-    /// Nodes are asked whom they see only if nodes are stopped (`stops`): that takes a `nodetool` of each, which costs a
-    /// small machine more than the change of a table does.
+    /// Nodes are asked for their view of the others only if nodes are stopped (`stops`): that runs `nodetool` on each,
+    /// which costs a small machine more than an `ALTER TABLE` does.
     pub(super) async fn obstacles(
         &self,
         uri: &Uri,
@@ -251,7 +291,7 @@ impl Cluster {
         obstacles
     }
 
-    /// What speaks against stopping a node, by the view of one.
+    /// Returns the reasons against stopping a node, by the view of one node.
     fn objections(&self, name: &str, view: &View, away: &BTreeSet<usize>) -> Vec<String> {
         let mut found = Vec::new();
         for (number, other) in self.members.iter().enumerate() {
@@ -275,7 +315,19 @@ impl Cluster {
     }
 }
 
-/// What speaks against a roll where nodes have different schemas; each with the nodes that have it.
+fn late(member: &Member, limit: Duration) -> Error {
+    let said = format!(
+        "no answer within {} s; if it is well and its machine is busy, raise look_max_s in the cluster file",
+        limit.as_secs()
+    );
+    Error::Command {
+        node: member.access.name.clone(),
+        doing: "looking at the cluster".into(),
+        said,
+    }
+}
+
+/// Returns the reason against a roll if nodes have different schemas; `schemas` has the names of nodes by version.
 fn disagreement(schemas: BTreeMap<Uuid, Vec<&str>>) -> Option<String> {
     if schemas.len() < 2 {
         return None;
@@ -284,7 +336,7 @@ fn disagreement(schemas: BTreeMap<Uuid, Vec<&str>>) -> Option<String> {
     Some(format!("the nodes have different schemas: {}", groups.join("; ")))
 }
 
-/// What speaks against a roll where clocks are too far apart; each is so many milliseconds ahead of the same one.
+/// Returns the reason against a roll if clocks differ too much; `clocks` has offsets in ms and names of nodes.
 fn apart(clocks: &[(i64, &str)]) -> Option<String> {
     let (behind, slow) = clocks.iter().min()?;
     let (ahead, quick) = clocks.iter().max()?;
@@ -294,16 +346,16 @@ fn apart(clocks: &[(i64, &str)]) -> Option<String> {
     })
 }
 
-/// Names and defaults of settings differ from one version to the next.
+/// Returns the reason against a roll if the settings of this version are unknown: names and defaults differ by version.
 fn unknown_version(name: &str, version: &str) -> Option<String> {
     let is_known = version.strip_prefix(KNOWN).is_some_and(|rest| rest.starts_with(['.', '-']));
     (!is_known)
         .then(|| format!("{name} runs Cassandra {version}, and settings are known of {KNOWN}"))
 }
 
-/// What a node tells of itself and of the others.
-async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
-    let session = connect_to(node.address, uri).await?;
+/// Reads a node's view of itself and of the others.
+async fn view(node: &NodeAccess, uri: &Uri, stops: bool, limit: Duration) -> Result<View> {
+    let session = connect_within(node.address, uri, limit).await?;
     let asked = clock::now_ms();
     let local = rows::<(Uuid, CqlTimestamp, String)>(
         &session,
@@ -319,9 +371,8 @@ async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
         "SELECT host_id FROM system_views.pending_hints",
         (),
     );
-    let status = async {
-        if stops { nodetool(node, "status", LOOK_BOUND).await.map(Some) } else { Ok(None) }
-    };
+    let status =
+        async { if stops { nodetool(node, "status", limit).await.map(Some) } else { Ok(None) } };
     let (hints, status) = tokio::try_join!(hints, status)?;
     let nothing = || (Uuid::nil(), CqlTimestamp(between_ms), String::new());
     let (schema, CqlTimestamp(at_ms), version) = local.into_iter().next().unwrap_or_else(nothing);
@@ -330,7 +381,7 @@ async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
     Ok(View { sees, schema, hints, version, ahead_ms })
 }
 
-/// The settings that a node runs with.
+/// Reads the settings that a node runs with.
 pub(super) async fn settings(node: &NodeAccess, uri: &Uri) -> Result<BTreeMap<String, String>> {
     let session = connect_to(node.address, uri).await?;
     let all = rows::<(String, Option<String>)>(
@@ -343,7 +394,7 @@ pub(super) async fn settings(node: &NodeAccess, uri: &Uri) -> Result<BTreeMap<St
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
-/// The lines of `nodetool status`: two letters for each node, and its identity.
+/// Parses `nodetool status`: each line has two letters for the state of a node, and the node's host ID.
 fn seen(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
     let mut seen = BTreeMap::new();
     for line in status.lines() {

@@ -1,20 +1,25 @@
-//! A roll: a new configuration for all nodes, while clients are served.
+//! A roll: applies a new configuration to all nodes while clients are served.
 //!
-//! Settings that are live are applied to one node after the other. The others need a restart: nodes are restarted in
-//! steps, each a set of nodes of which no range of any keyspace needs another replica ([`imago_plan::tune::availability`]),
-//! whole racks where that is so. Before each step all nodes are looked at again, and the step begins only if every node
-//! sees every other one up and settled, all have the same schema, and none keeps writes that another one has missed. A
-//! node is over only when all that holds with it: it is up 6 to 19 s before its peers have sent it what it missed.
+//! Live settings are applied to one node after the other. Other settings need a restart: nodes are restarted in steps.
+//! A step is a set of nodes that can be stopped together without the loss of a required replica in any range of any
+//! keyspace ([`imago_plan::tune::availability`]): whole racks where that is possible. Before each step all nodes are
+//! inspected. The step begins only if every node sees every other one up and in the state normal, all have the same
+//! schema, and none stores hints for another one. A step ends only when the same conditions hold with the restarted
+//! nodes: a node is up 6 to 19 s before its peers have sent it the writes that it missed.
 //!
 //! Invariants:
 //! - A canary is one node, changed before all others and before any table is altered.
-//! - The nodes that are stopped at any moment are those of one step, and the journal names them before the first is.
-//! - The new configuration is whole on the node's disk before the node stops, and the old one is kept beside it.
-//! - A node that does not come back with the new one gets the old one back, and the roll ends.
-//! - One job at a time changes a cluster's configuration (the lock), one process works at it (the claim), and every step
-//!   of the work may be done again: a process that goes on with a dead one's job looks at what each node has.
+//! - The nodes that are stopped at any moment belong to one step, and the journal names them before the first one
+//!   stops.
+//! - Every node's files are read and parsed completely, in their present and their new form, before the first node
+//!   changes.
+//! - The new configuration is complete on the node's disk before the node stops, and the old one is saved next to it.
+//! - A node that does not start with the new configuration gets the old one back, and the roll ends.
+//! - One job at a time changes a cluster's configuration (the lock), one process works on it (the claim), and every
+//!   step is idempotent: a process that resumes the job of a dead one inspects the state of each node.
 
 mod canary;
+mod check;
 mod files;
 mod step;
 mod work;
@@ -31,7 +36,7 @@ use super::compaction::{self, Compaction};
 use super::connection;
 use super::error::{Error, Result};
 use super::knobs::{self, Class, Knob, Value};
-use super::ring::{self, Cluster};
+use super::ring::{self, Cluster, Waits};
 use super::{Cassandra, ClusterFile, Consistency};
 pub use crate::cluster::ValueChange;
 pub use crate::cluster::costs::Took;
@@ -39,31 +44,31 @@ use crate::configurations::{self, Configuration};
 use files::Files;
 pub use work::{cancel, resume, took};
 
-/// The kind of these jobs.
+/// Kind of these jobs in the journal.
 pub const KIND: &str = "roll";
-/// What is asked for. A job's record has it.
+/// Specification of a roll, stored in the job's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The settings, each with its new value; nothing: its default.
+    /// New value by setting; None restores the default.
     pub changes: BTreeMap<String, Option<String>>,
-    /// The tables that get another compaction.
+    /// New compaction by table (`keyspace.table`).
     #[serde(default)]
     pub compaction: BTreeMap<String, Compaction>,
-    /// The consistency level that clients need, by its name.
+    /// Name of the consistency level that clients need.
     pub consistency: String,
-    /// Failures that have to be withstood meanwhile.
+    /// Number of additional node failures that must be survived during the roll.
     pub tolerate: usize,
-    /// True: all nodes at once, though clients are not served meanwhile.
+    /// True: all nodes restart at once, and clients are not served meanwhile.
     pub is_at_once: bool,
-    /// For how long the first node is compared with the others before the roll goes on; zero: not at all.
+    /// Duration of the canary's comparison before and after its change, in seconds each; zero: no canary.
     #[serde(default)]
     pub canary_s: u64,
-    /// True if a controller rolls: the next one finishes what a dead one has begun.
+    /// True if a controller started the roll: the next controller then resumes it if this one dies.
     #[serde(default)]
     pub is_of_controller: bool,
 }
 
-/// A change of one setting.
+/// A change of one setting; without a value the default is restored.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Change {
     pub(super) knob: &'static Knob,
@@ -71,7 +76,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// True if a file that has this value, or none, has it already: a setting at its default need not be written.
+    /// True if a file with this value (None: absent) needs no change: a setting at its default need not be written.
     pub(super) fn is_in(&self, file: Option<&str>) -> bool {
         let default = self.knob.default.map(str::to_owned);
         let wanted = self.value.as_ref().map(ToString::to_string).or_else(|| default.clone());
@@ -80,7 +85,8 @@ impl Change {
 }
 
 impl Spec {
-    /// The roll that gives a cluster one of the configurations, and a table its compaction, with all nodes at once.
+    /// Builds the roll that applies one of the configurations to a cluster and its compaction to a table, all nodes at
+    /// once.
     #[must_use]
     pub fn of(all: &[Configuration], number: usize, table: &str) -> Self {
         let compaction = all[number].compaction.iter().map(|one| (table.to_owned(), one.clone()));
@@ -95,10 +101,11 @@ impl Spec {
         }
     }
 
-    /// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
+    /// Builds the roll that changes a cluster from one of the configurations to another, with only the settings that
+    /// differ.
     ///
     /// # Errors
-    /// There is no such setting.
+    /// Fails if a setting is unknown.
     pub fn between(all: &[Configuration], (from, to): (usize, usize), table: &str) -> Result<Self> {
         let mut spec = Self::of(all, to, table);
         spec.changes = configurations::change::<Cassandra>(all, (from, to))?;
@@ -108,10 +115,10 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The changes, checked.
+    /// Parses and checks the changes.
     ///
     /// # Errors
-    /// There is no such setting, or it takes no such value.
+    /// Fails if nothing is to change, if a setting is unknown, or if it does not take the value.
     pub(super) fn parsed(&self) -> Result<Vec<Change>> {
         if self.changes.is_empty() && self.compaction.is_empty() {
             return Err(Error::Usage("nothing is to be changed".into()));
@@ -127,61 +134,61 @@ impl Spec {
     }
 }
 
-/// What a roll would do.
+/// Dry run of a roll.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Preview {
     /// True if nodes are restarted.
     pub restarts: bool,
-    /// The nodes that are stopped together, step by step.
+    /// Names of the nodes of each step, which are stopped together.
     pub steps: Vec<Vec<String>>,
-    /// The nodes.
+    /// All nodes, with the changes of each.
     pub nodes: Vec<NodePreview>,
-    /// The tables that have another compaction.
+    /// Tables whose compaction differs from the new one.
     pub tables: Vec<TablePreview>,
-    /// What speaks against beginning now.
+    /// Reasons why the roll cannot start now.
     pub obstacles: Vec<String>,
 }
 
-/// A node, and what a roll would change there.
+/// A node and the changes of a roll there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodePreview {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its address for clients.
+    /// Address for clients.
     pub address: String,
-    /// Its data centre and rack.
+    /// Data center and rack.
     pub rack: String,
-    /// The settings that its file has otherwise.
+    /// Settings whose value in the node's files differs from the new one.
     pub changes: Vec<ValueChange>,
 }
 
-/// A table whose compaction would change, in all nodes at once.
+/// A table whose compaction would change, on all nodes at once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TablePreview {
-    /// Its name.
+    /// Name of the table, `keyspace.table`.
     pub table: String,
-    /// What it has.
+    /// Present compaction.
     pub from: Compaction,
-    /// What it gets.
+    /// New compaction.
     pub to: Compaction,
 }
 
-/// What came of a roll.
+/// Result of a roll.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The job.
+    /// ID of the job.
     pub job: JobId,
-    /// The nodes that have the new configuration.
+    /// Names of the nodes with the new configuration.
     pub nodes: Vec<String>,
-    /// The tables that have the new compaction.
+    /// Names of the tables with the new compaction.
     pub tables: Vec<String>,
-    /// How long each of them took that was changed.
+    /// Durations by name of the node, for nodes that were changed.
     pub took: BTreeMap<String, Took>,
-    /// From the first step to the last, in seconds.
+    /// Time from the first step to the end of the last one, in seconds.
     pub elapsed_s: f64,
 }
 
-/// Says which node cannot be stopped, for which range.
+/// Converts a refusal to an error that names the node that cannot be stopped, and the range.
 pub(super) fn refused(cluster: &Cluster, refusal: &Unsafe, consistency: &str) -> Error {
     let name = &cluster.members[refusal.node].access.name;
     Error::precondition(
@@ -191,26 +198,29 @@ pub(super) fn refused(cluster: &Cluster, refusal: &Unsafe, consistency: &str) ->
     )
 }
 
-/// A cluster whose configuration can be changed.
+/// A connection to a cluster and the checked changes of a roll.
 pub struct Roller {
     file: ClusterFile,
     session: Session,
     consistency: Consistency,
     spec: Spec,
     changes: Vec<Change>,
+    waits: Waits,
 }
 
 impl Roller {
-    /// Connects, and checks what is asked for.
+    /// Connects, and checks the specification.
     ///
     /// # Errors
-    /// The request makes no sense, or the cluster does not let us in.
+    /// Fails if the specification is invalid, or if the connection is refused.
+    #[crate::boxed]
     pub async fn connect(file: ClusterFile, spec: Spec) -> Result<Self> {
         let changes = spec.parsed()?;
         let consistency = connection::consistency(&spec.consistency)
             .ok_or_else(|| Error::Usage(format!("there is no level {}", spec.consistency)))?;
         let session = connection::connect(&file.uri, Consistency::Quorum).await?;
-        Ok(Self { file, session, consistency, spec, changes })
+        let waits = Waits::default();
+        Ok(Self { file, session, consistency, spec, changes, waits })
     }
 
     fn restarts(&self) -> bool {
@@ -218,10 +228,12 @@ impl Roller {
     }
 
     fn cluster(&self) -> Result<Cluster> {
-        ring::cluster(&self.session, &self.file, self.consistency, self.spec.tolerate)
+        let (consistency, tolerate) = (self.consistency, self.spec.tolerate);
+        let cluster = ring::cluster(&self.session, &self.file, consistency, tolerate)?;
+        Ok(Cluster { waits: self.waits.clone(), ..cluster })
     }
 
-    /// The nodes that are changed together, step by step. A canary is the first one, alone.
+    /// Returns the nodes of each step, which are changed together. A canary is a step of its own, the first one.
     fn steps(&self, cluster: &Cluster) -> Result<Vec<BTreeSet<usize>>> {
         let mut steps = self.steps_of_all(cluster)?;
         if self.spec.canary_s == 0 {
@@ -252,15 +264,17 @@ impl Roller {
         steps.map_err(|refusal| refused(cluster, &refusal, &self.spec.consistency))
     }
 
-    /// What the roll would do. Changes nothing.
+    /// Returns the changes that the roll would make. Changes nothing.
     ///
     /// # Errors
-    /// It may not be done at all: a range would be left with too few replicas, or the cluster file is wrong.
+    /// Fails if the roll is impossible: a range would have too few replicas, or the cluster file is wrong.
+    #[crate::boxed(?Send)]
     pub async fn preview(&self) -> Result<Preview> {
         let cluster = self.cluster()?;
         let steps = self.steps(&cluster)?;
         let name = |number: &usize| cluster.members[*number].access.name.clone();
         let changes = &self.changes;
+        check::would_start(&cluster, changes).await?;
         let reads = cluster
             .members
             .iter()

@@ -1,24 +1,24 @@
-//! Changes of `cassandra.yaml` that leave everything else as it is: comments, unknown keys, order, line ends.
+//! Edits of `cassandra.yaml` that preserve everything else: comments, unknown keys, order, line ends.
 //!
-//! Only keys at the outermost level are changed whose value is on one line, which all settings in
-//! [`super::knobs`] are; anything else under such a key is refused.
+//! Only top-level keys with a value on one line can be changed, which is sufficient for all settings in
+//! [`super::knobs`]. Other values under such a key are refused.
 
 use super::error::Error;
 
-/// The value of a key at the outermost level, without its comment; `None` if the key is not there or has no value.
+/// Returns the value of a top-level key, without its comment; `None` if the key is absent or has no value.
 ///
 /// # Errors
-/// The key is there twice, or its value goes on in the next lines.
+/// Fails if the key is there twice, or if its value spans several lines.
 pub fn read(text: &str, key: &str) -> Result<Option<String>, Error> {
     let Some((_, line)) = line_of(text, key)? else { return Ok(None) };
     let value = split(line, key).0.trim_matches(|c| c == '"' || c == '\'');
     Ok((!value.is_empty() && value != "null" && value != "~").then(|| value.to_owned()))
 }
 
-/// The text with this value under the key. Without one the key is taken out, so that its default holds.
+/// Returns the text with this value under the key. None removes the key, so that its default applies.
 ///
 /// # Errors
-/// As [`read`].
+/// Fails in the same cases as [`read`].
 pub fn write(text: &str, key: &str, value: Option<&str>) -> Result<String, Error> {
     let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
     let found = line_of(text, key)?;
@@ -47,7 +47,7 @@ pub fn write(text: &str, key: &str, value: Option<&str>) -> Result<String, Error
     Ok(changed)
 }
 
-/// Where the line of a key begins, and the line without its end.
+/// Returns the offset of the line of a key, and the line without its end; None if the key is absent.
 fn line_of<'a>(text: &'a str, key: &str) -> Result<Option<(usize, &'a str)>, Error> {
     let mut found: Option<(usize, &str)> = None;
     let mut at = 0;
@@ -75,7 +75,7 @@ fn line_of<'a>(text: &'a str, key: &str) -> Result<Option<(usize, &'a str)>, Err
     Ok(found)
 }
 
-/// The value in the line of a key, and the comment behind it with the blanks before that.
+/// Splits the line of a key: the value, and the comment after it with the blanks in between.
 fn split<'a>(line: &'a str, key: &str) -> (&'a str, &'a str) {
     let colon = line[key.len()..].find(':').map_or(line.len(), |at| key.len() + at + 1);
     let rest = &line[colon..];

@@ -1,4 +1,4 @@
-//! A cluster of Cassandra that a controller tunes.
+//! A Cassandra cluster under the control of a tuner.
 
 use std::time::Duration;
 
@@ -19,28 +19,29 @@ use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
 
-/// What is tuned.
+/// A cluster to tune, and the options of its rolls.
 #[derive(Clone, Debug)]
 pub struct TunedCluster {
-    /// How the nodes are reached.
+    /// Access to the nodes.
     pub file: ClusterFile,
-    /// The configurations to choose among, in the order of the measurements.
+    /// Candidate configurations, in the order of the measurements.
     pub configurations: Vec<Configuration>,
-    /// The keyspace and the table that matter.
+    /// Keyspace and name of the table whose load and compaction are tuned.
     pub table: (String, String),
-    /// The consistency level that clients need during a roll, and failures that have to be withstood meanwhile.
+    /// Consistency level that clients need during a roll.
     pub consistency: String,
-    /// See [`Self::consistency`].
+    /// Number of additional node failures that must be survived during a roll.
     pub tolerate: usize,
-    /// For how long the first node that is changed is compared with the others; zero: not at all.
+    /// Duration of the canary's comparison before and after its change; zero: no canary.
     pub canary: Duration,
 }
 
-/// Tunes a cluster until it is interrupted.
+/// Tunes a cluster until it is cancelled.
 ///
 /// # Errors
-/// The cluster cannot be looked at, another controller decides for it, or the trace cannot be written. A roll that fails
-/// is no such error: it is said, kept, and not tried again for a day.
+/// Fails if the cluster cannot be observed, if another controller has the lease, or if the trace cannot be written. A
+/// failed roll is no such error: it is reported, persisted, and not retried for a day.
+#[crate::boxed(?Send)]
 pub async fn run(
     cluster: &TunedCluster,
     request: &Request,
@@ -53,7 +54,7 @@ pub async fn run(
 }
 
 impl TunedCluster {
-    /// A cluster whose clients read and write at a quorum; no canary.
+    /// Describes a cluster whose clients read and write at quorum; without a canary.
     #[must_use]
     pub fn new(
         file: ClusterFile,
@@ -64,12 +65,12 @@ impl TunedCluster {
         Self { file, configurations, table, consistency, tolerate: 0, canary }
     }
 
-    /// As rolls name it.
+    /// Returns the table's name as rolls use it, `keyspace.table`.
     fn table(&self) -> String {
         format!("{}.{}", self.table.0, self.table.1)
     }
 
-    /// The roll that gives the cluster a configuration, while it serves.
+    /// Builds the roll that applies a configuration to the cluster while it serves.
     fn spec_of(&self, number: usize) -> Spec {
         Spec {
             consistency: self.consistency.clone(),
@@ -155,7 +156,7 @@ impl Cluster for TunedCluster {
         events: &Events,
         cancel: CancellationToken,
     ) -> Result<Rolled> {
-        // What was there before need not show that it is better.
+        // A return to the previous configuration needs no proof that it is better.
         let canary_s = if is_undoing { 0 } else { self.canary.as_secs() };
         let spec = Spec {
             consistency: self.consistency.clone(),

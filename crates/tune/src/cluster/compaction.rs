@@ -1,4 +1,4 @@
-//! The compaction of a table, as configurations name it: a strategy of Cassandra's with its options.
+//! The compaction of a table, as configurations describe it: one of Cassandra's strategies with options.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
 
-/// The strategies of Cassandra 5.0.
+/// Names of Cassandra 5.0's strategies.
 const CLASSES: [&str; 4] = [
     "SizeTieredCompactionStrategy",
     "LeveledCompactionStrategy",
     "TimeWindowCompactionStrategy",
     "UnifiedCompactionStrategy",
 ];
-/// Cassandra names a strategy by its package, too.
+/// Java package of the strategies, an optional prefix of their names.
 const PACKAGE: &str = "org.apache.cassandra.db.compaction.";
 
 /// A compaction strategy with its options.
@@ -56,7 +56,7 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for Compaction {
 }
 
 impl Compaction {
-    /// The strategy's name.
+    /// Returns the name of the strategy.
     #[must_use]
     pub fn class(&self) -> &str {
         &self.0["class"]
@@ -70,10 +70,10 @@ impl From<Compaction> for BTreeMap<String, String> {
 }
 
 impl Compaction {
-    /// Reads `{"class": "UnifiedCompactionStrategy", "scaling_parameters": "T8"}`.
+    /// Parses JSON such as `{"class": "UnifiedCompactionStrategy", "scaling_parameters": "T8"}`.
     ///
     /// # Errors
-    /// It is no such object, or names no strategy.
+    /// Fails if the text is not such an object, or names no known strategy.
     pub fn parse(text: &str) -> Result<Self> {
         let options: BTreeMap<String, serde_json::Value> = serde_json::from_str(text).map_err(|_| {
             Error::Usage(format!(
@@ -84,7 +84,7 @@ impl Compaction {
         options.try_into()
     }
 
-    /// As CQL writes it.
+    /// Returns the compaction as a CQL literal.
     pub(crate) fn literal(&self) -> String {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let mut literal = String::from("{");
@@ -95,8 +95,8 @@ impl Compaction {
         literal + "}"
     }
 
-    /// True if a table that has `present` has this. Statements replace all options, but Cassandra adds thresholds that
-    /// are not named.
+    /// True if a table with the compaction `present` needs no change. A statement replaces all options, but Cassandra
+    /// adds thresholds that the statement does not name.
     pub(crate) fn is_in(&self, present: &Self) -> bool {
         let is_added = |name: &str| ["min_threshold", "max_threshold"].contains(&name);
         let named =

@@ -1,21 +1,21 @@
-//! What changes take in a cluster: learned from the last rolls.
+//! Costs of changes in a cluster, estimated from the durations of past rolls.
 
 use imago_plan::tune::roll::Costs;
 use serde::{Deserialize, Serialize};
 
-/// Nodes' changes that costs are learned from, at most.
+/// Maximum number of recent node changes that the costs are estimated from.
 const LEARNS_FROM: usize = 30;
 
-/// How long a change of one node took, in seconds from its beginning on.
+/// Durations of the change of one node, in seconds from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Took {
-    /// Until it took clients again; zero if it was not stopped.
+    /// Time until the node accepted clients again; zero if it was not stopped.
     pub away_s: f64,
-    /// Until it had what it missed: T_r of SOPHIA, §4.4.
+    /// Time until the node had the writes that it missed: T_r of SOPHIA, §4.4.
     pub whole_s: f64,
 }
 
-/// What changes take by the last of those that were made, in place of what was taken for granted.
+/// Replaces assumed durations by the medians of the most recent changes.
 pub(crate) fn learned(mut costs: Costs, took: &[Took]) -> Costs {
     let recent = took.iter().rev().take(LEARNS_FROM);
     let (restarts, live): (Vec<&Took>, Vec<&Took>) = recent.partition(|took| took.away_s > 0.0);

@@ -1,4 +1,4 @@
-//! What can go wrong with a cluster, and what to do about it.
+//! Errors of operations on a cluster, with remedies.
 
 use imago_job::control::Stop;
 use imago_job::journal::JournalError;
@@ -7,76 +7,76 @@ use imago_job::run::RunError;
 /// A result with this module's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason why something could not be done.
+/// Reason why an operation on a cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An argument makes no sense; nothing was asked.
+    /// An argument is invalid; the cluster was not contacted.
     #[error("{0}")]
     Usage(String),
-    /// No node let us in.
+    /// No node accepted a connection.
     #[error("no node of {uri} can be used")]
     Connect {
-        /// The connection string, without its password.
+        /// Connection string, without its password.
         uri: String,
-        /// The driver's reason.
+        /// Cause reported by the driver.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// What may be wrong.
+        /// Hint about the likely cause.
         help: &'static str,
     },
     /// A statement failed.
     #[error("{doing} failed")]
     Statement {
-        /// The operation, with its object.
+        /// Description of the operation, with its object.
         doing: String,
-        /// The driver's reason.
+        /// Cause reported by the driver.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A command on a node failed, or took too long.
+    /// A command on a node failed, or timed out.
     #[error("{doing} on {node} failed: {said}")]
     Command {
-        /// The node's name.
+        /// Name of the node.
         node: String,
-        /// The operation.
+        /// Description of the operation.
         doing: String,
-        /// The command's own words, or how it ended.
+        /// Output of the command, or its exit status.
         said: String,
     },
-    /// The journal refused, or could not be reached.
+    /// The journal refused the operation, or could not be reached.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The work was stopped.
+    /// The job was stopped.
     #[error(transparent)]
     Stopped(#[from] Stop),
-    /// The work was begun, and could not be done.
+    /// The operation failed after it began.
     #[error("{what}")]
     Failed {
-        /// What happened, and how things stand.
+        /// Description of the failure, and the present state.
         what: String,
-        /// What to do.
+        /// Remedy.
         help: String,
     },
-    /// What must hold before does not.
+    /// A precondition does not hold.
     #[error("{what}")]
     Precondition {
-        /// What was found.
+        /// Description of the violation.
         what: String,
-        /// What to do.
+        /// Remedy.
         help: String,
     },
 }
 
 impl Error {
-    /// The work was begun, and could not be done.
+    /// Builds [`Error::Failed`] with a description and a remedy.
     pub(crate) fn failed(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Failed { what: what.into(), help: help.into() }
     }
 
-    /// What must hold before does not.
+    /// Builds [`Error::Precondition`] with a description and a remedy.
     pub(crate) fn precondition(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Precondition { what: what.into(), help: help.into() }
     }
 
-    /// What the user can do about it.
+    /// Returns the remedy for the user; None if there is none.
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
@@ -99,28 +99,40 @@ impl From<RunError> for Error {
     }
 }
 
-/// What is said of a node that did not start with its new configuration, and of what came of giving it the old one back:
-/// true if the job had changed its files.
-pub(crate) fn did_not_start(node: &str, why: &Error, back: Result<bool>) -> Error {
+/// Builds the error of a node that did not start with its new configuration. `back` is the result of restoring the old
+/// one: true if the job had changed the node's files. `away` is the time without clients.
+pub(crate) fn did_not_start(
+    node: &str,
+    why: &Error,
+    back: Result<bool>,
+    away: std::time::Duration,
+) -> Error {
+    let away = format!("{:.0} s", away.as_secs_f64());
     let (now, help) = match back {
         Ok(true) => (
-            "it runs with the old one again".to_owned(),
+            format!("it runs with the old one again, and took no clients for {away}"),
             "nodes before it keep the new one: see the node's log, and roll again with other values",
         ),
         Ok(false) => (
-            "it runs with the same file after another start".to_owned(),
+            format!(
+                "it runs with the same file after another start, and took no clients for {away}"
+            ),
             "this roll had not changed its file: see the node's log",
         ),
         Err(error) => (
-            format!("and it does not come back with the old one either: {}", chain(&error)),
-            "see its log; the other nodes serve, and no other one was stopped",
+            format!(
+                "and it does not come back with the old one either, and has taken no clients for {away}: {}",
+                chain(&error)
+            ),
+            "see its log, and start it by hand: its old files are in their places. The other nodes serve, and no other \
+             one was stopped",
         ),
     };
     let what = format!("{node} does not start with the new configuration ({}); {now}", chain(why));
     Error::failed(what, help)
 }
 
-/// An error with its causes, in one line.
+/// Formats an error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut parts: Vec<String> = Vec::new();

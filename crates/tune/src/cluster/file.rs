@@ -1,4 +1,4 @@
-//! How the nodes of a cluster are reached: a file that its operator writes once.
+//! Cluster files, written by the operator: they describe how the nodes of a cluster are reached.
 //!
 //! ```toml
 //! database = "cassandra"
@@ -19,9 +19,11 @@
 //!
 //! For Redis: `database = "redis"`, `redis://`, the path of `redis.conf`, and neither `nodetool` nor `jvm_options`.
 //!
-//! Everything is done by one program on the node, the `shell`: it reads a script from its standard input, which runs the
-//! other commands. Each of them can be another one for a node, in its own table; so can `drain_max_s`, the time that a node
-//! may take to write down what it has in memory only (180 s without it).
+//! Every operation on a node goes through one program, the `shell`: it executes a script from its standard input, which
+//! runs the other commands. Each command can be overridden for a node in its own table, and so can two limits:
+//! `drain_max_s`, the time that a node may take to flush its memtables (180 s by default), and `look_max_s`, the time
+//! allowed for an inspection of a node (by default 20 s for Cassandra and 3 s for Redis; six times that for nodes that
+//! answer slowly).
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -33,7 +35,7 @@ use super::Database;
 use super::error::{Error, Result};
 use super::uri::Uri;
 
-/// The file as it is written.
+/// Content of a cluster file, before validation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -46,6 +48,7 @@ struct Written {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct WrittenNode {
     name: String,
     address: String,
@@ -53,7 +56,7 @@ struct WrittenNode {
     commands: Commands,
 }
 
-/// The commands, for all nodes or for one.
+/// Commands, for all nodes or for one.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Commands {
     shell: Option<String>,
@@ -63,47 +66,50 @@ struct Commands {
     stop: Option<String>,
     start: Option<String>,
     drain_max_s: Option<u64>,
+    look_max_s: Option<u64>,
 }
 
-/// For a node to write down what it has in memory only, unless the file says otherwise.
+/// Default of `drain_max_s`, in seconds.
 const DRAIN_MAX_S: u64 = 180;
 
-/// A cluster and how its nodes are reached.
+/// A cluster, and how its nodes are reached.
 #[derive(Clone, Debug)]
 pub struct ClusterFile<D: Database> {
-    /// The connection string.
+    /// Connection string.
     pub uri: Uri<D>,
-    /// The nodes, one at least.
+    /// Nodes, at least one.
     pub nodes: Vec<NodeAccess>,
 }
 
-/// How one node is reached.
+/// Access to one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAccess {
-    /// Its name, for people.
+    /// Name, for messages.
     pub name: String,
-    /// Its address for clients.
+    /// Address for clients.
     pub address: SocketAddr,
-    /// The program that runs scripts on its machine.
+    /// Command that executes scripts on the node's machine.
     pub shell: String,
-    /// The path of its `cassandra.yaml` or `redis.conf` there.
+    /// Path of `cassandra.yaml` or `redis.conf` on the node.
     pub configuration: String,
-    /// Its `nodetool`, if its database has one.
+    /// The node's `nodetool`; None for Redis.
     pub nodetool: Option<String>,
-    /// The path of the options that its JVM is started with there, if that is to be changed.
+    /// Path of the JVM's options file on the node; required only to change the heap size.
     pub jvm_options: Option<String>,
-    /// The command that ends it, and returns when it has ended.
+    /// Command that stops the node, and returns when it has stopped.
     pub stop: String,
-    /// The command that starts it.
+    /// Command that starts the node.
     pub start: String,
-    /// For how long it may drain before it is stopped all the same.
+    /// Maximum duration of a drain; the node is stopped afterwards in any case.
     pub drain_max: Duration,
+    /// Minimum time allowed for an inspection of the node; None: the database's default.
+    pub look_max: Option<Duration>,
 }
 
-/// The database that a file is about, by its name.
+/// Returns the name of the database of a cluster file.
 ///
 /// # Errors
-/// It cannot be read, or names no database.
+/// Fails if the file cannot be read, or does not name a database.
 pub fn database(path: &Path) -> Result<String> {
     #[derive(Deserialize)]
     struct Named {
@@ -127,10 +133,10 @@ fn in_file(path: &Path, error: Error) -> Error {
 }
 
 impl<D: Database> ClusterFile<D> {
-    /// Reads a file.
+    /// Reads and validates a cluster file.
     ///
     /// # Errors
-    /// It cannot be read, or says something that makes no sense: the message says what and where.
+    /// Fails if the file cannot be read or is invalid; the message has the place and the reason.
     pub fn read(path: &Path) -> Result<Self> {
         Self::parse(&text_of(path)?).map_err(|error| in_file(path, error))
     }
@@ -186,6 +192,7 @@ impl<D: Database> ClusterFile<D> {
                 drain_max: Duration::from_secs(
                     commands.drain_max_s.or(all.drain_max_s).unwrap_or(DRAIN_MAX_S),
                 ),
+                look_max: look_max(commands.look_max_s.or(all.look_max_s), &name)?,
                 name,
                 address: at,
             });
@@ -194,6 +201,16 @@ impl<D: Database> ClusterFile<D> {
             return Err(usage("it names no [[node]]".into()));
         }
         Ok(Self { uri, nodes })
+    }
+}
+
+/// Checks that a time limit for inspections is between a second and an hour.
+fn look_max(seconds: Option<u64>, name: &str) -> Result<Option<Duration>> {
+    match seconds {
+        Some(seconds) if !(1..=3_600).contains(&seconds) => Err(Error::Usage(format!(
+            "look_max_s of node {name} is {seconds}, and it must be from 1 to 3600"
+        ))),
+        seconds => Ok(seconds.map(Duration::from_secs)),
     }
 }
 
@@ -244,7 +261,9 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
             .into_iter()
             .map(|node| node.drain_max);
         assert_eq!(bounds.collect::<Vec<_>>(), [900, 60].map(Duration::from_secs));
-        assert_eq!(first.drain_max, Duration::from_secs(180));
+        assert_eq!((first.drain_max, first.look_max), (Duration::from_secs(180), None));
+        let text = FILE.replacen("[[node]]", "look_max_s = 90\n\n[[node]]", 1);
+        assert_eq!(parse(&text).unwrap().nodes[0].look_max, Some(Duration::from_secs(90)));
     }
 
     #[test]
@@ -262,6 +281,7 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
 
     #[test]
     fn what_makes_no_sense_is_said() {
+        let misspelt = format!("{FILE}strat = \"systemctl start cassandra\"\n");
         let second_address = FILE.replace("10.0.0.2:9042", "10.0.0.1:9042");
         let no_port = FILE.replace("\"10.0.0.2:9042\"", "\"cas-2\"");
         for (text, said) in [
@@ -271,6 +291,8 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
             (FILE.replace("stop = \"systemctl stop cassandra\"", ""), "node cas-1 has no stop"),
             (FILE.replace("cassandra://", "http://"), "cassandra://host:port"),
             (second_address, "is there twice"),
+            (misspelt, "strat"),
+            (format!("{FILE}look_max_s = 0\n"), "look_max_s of node cas-2 is 0"),
             (no_port, "must be IP:PORT"),
             (FILE.split("[[node]]").next().unwrap().to_owned(), "no [[node]]"),
         ] {

@@ -1,8 +1,8 @@
-//! A job that changes the configuration of a cluster of any database: its claim, the lock on the cluster, and its end.
+//! A job that changes the configuration of a cluster: its claim, the lock on the cluster, and its end.
 //!
 //! Invariants:
-//! - The lock is taken under the claim and given up under it, so that no process works without it.
-//! - A job that another process may go on with keeps the lock.
+//! - A process acquires and releases the lock only while it holds the claim, so that no process works without the lock.
+//! - A job that another process may resume keeps the lock.
 
 use std::sync::Arc;
 
@@ -20,42 +20,42 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Result, chain};
 
-/// What a job did.
+/// An action of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// When it began with it, in milliseconds since the Unix epoch, by the clock of what keeps it.
+    /// Start of the action, in milliseconds since the Unix epoch, by the clock of the server that stores it.
     pub at_ms: i64,
-    /// The action.
+    /// Description of the action.
     pub what: String,
-    /// The reason.
+    /// Reason for the action.
     pub why: String,
 }
 
-/// The lock that one job at a time has on a cluster's configuration.
+/// The lock on a cluster's configuration, which one job at a time holds.
 pub(crate) trait Lock {
-    /// What becomes of one that could not be given up.
+    /// Remedy to report if the lock could not be released.
     const IF_LEFT: &'static str;
 
-    /// Takes it; the error says which other job has it.
+    /// Acquires the lock; the error names the other job that holds it.
     async fn take(&self, job: &JobId) -> Result<()>;
 
-    /// Gives it up, if the job has it.
+    /// Releases the lock if the job holds it.
     async fn give_up(&self, job: &JobId) -> Result<()>;
 }
 
-/// A job, and the process that is to work at it.
+/// A job, and the process that is to execute it.
 pub(crate) struct Job<'a> {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) id: &'a JobId,
     pub(crate) process: &'a str,
     pub(crate) events: &'a Events,
     pub(crate) interrupted: CancellationToken,
-    /// True if nothing was done of it before.
+    /// True if no part of the job has been executed yet.
     pub(crate) is_new: bool,
 }
 
 impl Job<'_> {
-    /// Claims the job, does its work under the lock, and says how it ended.
+    /// Claims the job, executes it under the lock, and records how it ended.
     pub(crate) async fn work<T, L: Lock>(
         self,
         lock: &L,
@@ -87,7 +87,7 @@ impl Job<'_> {
         match (worked, run.end(ending).await) {
             (Ok(outcome), ended) => ended.map(|()| outcome).map_err(Error::from),
             (Err(error), ended) => {
-                // What went wrong with the nodes is what has to be known.
+                // The error of the nodes is more important than that of the journal.
                 if let Err(unsaved) = ended {
                     let help = "the job is still in the journal as it was";
                     run.reporter().warning("journal", chain(&unsaved), help);
@@ -98,12 +98,12 @@ impl Job<'_> {
     }
 }
 
-/// True unless a job has ended, in any way: one that failed gives its lock up, and takes it again when it goes on.
+/// True if a job still needs its lock. A failed job releases it, and acquires it again when it resumes.
 pub(crate) fn holds_on(record: &Record) -> bool {
     !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
 
-/// The state from which a process goes on with a job.
+/// Decodes the checkpoint from which a process resumes a job; the default if there is none yet.
 pub(crate) fn checkpoint<C: DeserializeOwned + Default>(saved: &Json) -> Result<C> {
     if saved.is_null() {
         return Ok(C::default());
@@ -112,8 +112,8 @@ pub(crate) fn checkpoint<C: DeserializeOwned + Default>(saved: &Json) -> Result<
         .map_err(|error| Error::Usage(format!("the job's state cannot be read: {error}")))
 }
 
-/// Ends a job at which no process works any more, unless it left nodes that have to come back first, as its checkpoint
-/// tells: that is for the one who goes on with it. True if it has ended.
+/// Cancels a job that no process executes any more, unless `leaves_nodes` finds in its checkpoint that nodes must be
+/// restored first: then the job has to be resumed. Returns true if the job has ended.
 pub(crate) async fn cancel(
     journal: &dyn Journal,
     lock: &impl Lock,

@@ -1,4 +1,4 @@
-//! What is done on a node's machine: scripts for its shell, each within a bound.
+//! Operations on a node's machine: scripts for its shell, each with a timeout.
 
 use std::fs::File;
 use std::io::{Read, Seek as _, SeekFrom};
@@ -13,22 +13,22 @@ use tokio::time::timeout;
 use super::error::{Error, Result};
 use super::file::NodeAccess;
 
-/// The most that a script may print.
+/// Maximum output of a script that is read, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
-/// The end of what it says that an error quotes.
+/// Maximum length of the output that an error quotes, in characters from its end.
 const QUOTED_CHARS: usize = 400;
-/// For a command that only looks.
+/// Timeout of a read-only command.
 pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(30);
-/// For reading and writing the configuration.
+/// Timeout of reading or writing a configuration file.
 const FILE_BOUND: Duration = Duration::from_secs(30);
-/// What ends the content of a file within a script; no line of a configuration is that.
+/// Delimiter of a file's content within a script; no line of a configuration equals it.
 const END: &str = "IMAGO-END-OF-FILE";
 
 impl NodeAccess {
-    /// Runs a script, and returns what it prints. Behind its bound the script is no longer waited for; what it began may
-    /// go on.
+    /// Executes a script and returns its output. After the timeout the script is abandoned; processes that it started
+    /// may continue.
     ///
-    /// Its output goes into files: a server that a script starts may keep that open for as long as it lives.
+    /// The output goes into files: a server that a script starts may keep a pipe open for as long as it runs.
     pub(crate) async fn run(&self, doing: &str, script: &str, bound: Duration) -> Result<String> {
         let failed = |said: String| Error::Command {
             node: self.name.clone(),
@@ -45,7 +45,7 @@ impl NodeAccess {
                 .kill_on_drop(true)
                 .spawn()?;
             let mut stdin = child.stdin.take().expect("it is piped");
-            // A shell that ends at once, such as ssh without a key, says why by itself.
+            // A shell that exits at once, such as ssh without a key, reports the reason itself.
             let _ = stdin.write_all(script.as_bytes()).await;
             drop(stdin);
             let status = child.wait().await?;
@@ -65,21 +65,21 @@ impl NodeAccess {
         Err(failed(format!("{status}: {quoted}")))
     }
 
-    /// The content of one of its files of configuration.
+    /// Reads a configuration file of the node.
     pub(crate) async fn read_file(&self, path: &str) -> Result<String> {
         let doing = "reading the configuration";
         let script = format!("cat -- {}\n", quoted(path));
         let text = self.run(doing, &script, FILE_BOUND).await?;
         if text.contains(char::REPLACEMENT_CHARACTER) {
-            // It could not be written back as it is.
+            // The text could not be written back unchanged.
             let (node, said) = (self.name.clone(), "it is not UTF-8 throughout".to_owned());
             return Err(Error::Command { node, doing: doing.into(), said });
         }
         Ok(text)
     }
 
-    /// Writes a new file beside the present one, with its owner and mode, and a copy of the present one, which stays as it is:
-    /// what follows writes no file any more, so that a disk that is full is found now.
+    /// Writes a new file next to the present one, with its owner and mode, and a copy of the present one, which stays
+    /// unchanged. The later steps write no file contents, so that a full disk is detected here.
     pub(crate) async fn stage_file(&self, path: &str, job: &JobId, text: &str) -> Result<()> {
         let script = format!(
             "set -e\n\
@@ -98,17 +98,17 @@ impl NodeAccess {
         self.run("writing the new configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Removes what was staged.
+    /// Removes the staged files.
     pub(crate) async fn unstage_file(&self, path: &str, job: &JobId) -> Result<()> {
         let path = quoted(path);
         let script = format!("f={path}\nrm -f -- \"$f.imago-new-{job}\" \"$f.imago-copy-{job}\"\n");
         self.run("removing the new configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Puts the staged file in the place of the present one, which is kept beside it, unless that is not `expected` any
-    /// more.
+    /// Replaces the present file by the staged one, and saves the present one next to it; fails if its content differs
+    /// from `expected`.
     pub(crate) async fn install_file(&self, path: &str, job: &JobId, expected: &str) -> Result<()> {
-        // The shell ends the last line, where the file may have left it open.
+        // A shell's here-document ends with a line end, which the file may lack.
         let is_open = !expected.ends_with('\n') && !expected.is_empty();
         let cut = if is_open { "head -c -1 | " } else { "" };
         let script = format!(
@@ -128,10 +128,32 @@ impl NodeAccess {
         self.run("putting the new configuration in place", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Puts the file back that was there before the job. False if the job has not changed it. Where the disk has no room for
-    /// a copy, it is the same file as the one that is kept.
+    /// Saves a copy of a file next to it for a later restore, unless the job has a copy already.
+    pub(crate) async fn keep_file(&self, path: &str, job: &JobId) -> Result<()> {
+        let path = quoted(path);
+        let script = format!(
+            "set -e\n\
+             f={path}\n\
+             b=\"$f.imago-before-{job}\"\n\
+             [ -e \"$b\" ] && exit\n\
+             trap 'rm -f -- \"$b\"' EXIT\n\
+             cp -p -- \"$f\" \"$b\"\n\
+             sync -- \"$b\"\n\
+             trap - EXIT\n"
+        );
+        self.run("keeping a copy of the configuration", &script, FILE_BOUND).await.map(drop)
+    }
+
+    /// Removes the copy that [`Self::keep_file`] saved.
+    pub(crate) async fn forget_file(&self, path: &str, job: &JobId) -> Result<()> {
+        let script = format!("rm -f -- {}.imago-before-{job}\n", quoted(path));
+        self.run("removing a copy of the configuration", &script, FILE_BOUND).await.map(drop)
+    }
+
+    /// Restores the file as it was before the job. Returns false if the job has not changed it. If the disk has no room
+    /// for a copy, the restored file is a hard link to the saved one.
     pub(crate) async fn restore_file(&self, path: &str, job: &JobId) -> Result<bool> {
-        // A disk without room for a copy has room for another name of the file.
+        // A disk without room for a copy has room for a hard link.
         let script = format!(
             "set -e\n\
              f={}\n\
@@ -142,7 +164,8 @@ impl NodeAccess {
              cp -p -- \"$b\" \"$r\" || {{ rm -f -- \"$r\"; ln -- \"$b\" \"$r\"; }}\n\
              mv -f -- \"$r\" \"$f\"\n\
              rm -f -- \"$r\"\n\
-             sync\n",
+             sync\n\
+             cmp -s -- \"$b\" \"$f\" || {{ echo \"$f is not as $b\" >&2; exit 1; }}\n",
             quoted(path)
         );
         let said = self.run("putting the old configuration back", &script, FILE_BOUND).await?;
@@ -150,7 +173,7 @@ impl NodeAccess {
     }
 }
 
-/// What a script has written into a file, as far as it is looked at.
+/// Reads the output of a script from a file, up to [`OUTPUT_BYTES_MAX`].
 fn text_of(file: &mut File) -> std::io::Result<String> {
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
@@ -158,12 +181,12 @@ fn text_of(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The text with an end of its last line, which the shell puts there in any case.
+/// Returns the text with a line end, which a here-document always adds.
 fn with_end(text: &str) -> String {
     if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
@@ -183,6 +206,7 @@ mod tests {
             stop: "true".into(),
             start: "true".into(),
             drain_max: Duration::from_secs(180),
+            look_max: None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What clients asked of a cluster between two looks at its nodes' counters.
+//! Operations that clients requested of a cluster between two readings of its nodes' counters.
 
 use std::collections::BTreeMap;
 
@@ -6,39 +6,41 @@ use imago_plan::tune::judge::Window;
 use imago_plan::tune::workload::{KINDS, Mix};
 use serde::Serialize;
 
-/// The places of kinds among [`Observation::operations`].
+/// Indices of kinds of operations in [`Observation::operations`].
 pub(crate) const READS: usize = 0;
 pub(crate) const UPDATES: usize = 1;
 pub(crate) const SCANS: usize = 3;
 
-/// What was counted since the last look.
+/// Operations and latencies since the previous reading.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Observation {
-    /// Seconds since the last look.
+    /// Time since the previous reading, in seconds.
     pub seconds: f64,
-    /// Reads, updates, inserts and scans.
+    /// Number of reads, updates, inserts and scans.
     pub operations: [u64; KINDS],
-    /// The median time of an answer to each kind, as the nodes tell it, in a unit of their own: compare it with itself.
+    /// Median latency of each kind, as the nodes report it, in a unit that depends on the database: compare it only
+    /// with other observations of the same cluster.
     pub median: [Option<f64>; KINDS],
-    /// The time that one of a hundred exceeds, likewise.
+    /// 99th percentile of the latency of each kind, in the same unit as [`Self::median`].
     pub slowest: [Option<f64>; KINDS],
-    /// The share of the memory in use on the machine that has least left.
+    /// Share of memory in use (0 to 1) on the machine with the least available.
     pub memory: Option<f64>,
-    /// The mean size of a record, in bytes, as the nodes estimate it: of Cassandra that of a partition. Redis tells none.
+    /// Mean size of a record, in bytes, as the nodes estimate it; for Cassandra, of a partition. None for Redis.
     pub record_bytes: Option<f64>,
-    /// By node: the operations that it coordinated.
+    /// Number of operations that each node coordinated, by the node's name.
     pub nodes: BTreeMap<String, u64>,
-    /// Nodes that were missed, and why.
+    /// Errors of nodes that could not be read, by the node's name.
     pub missed: BTreeMap<String, String>,
-    /// True if a node was missed before: what it counted meanwhile is a part of this.
+    /// True if a node could not be read last time: this observation includes its earlier operations.
     pub is_late: bool,
 }
 
-/// Operations a second below which clients ask for nothing: Imago's own leases and journals count, too.
+/// Rate, in operations per second, below which a cluster counts as idle: Imago's own leases and journals are counted,
+/// too.
 const QUIET_S: f64 = 1.0;
 
 impl Observation {
-    /// The mix of operations; none if there were next to none.
+    /// Returns the mix of operations; None if the cluster was idle.
     #[must_use]
     pub fn mix(&self) -> Option<Mix> {
         if is_quiet(self.operations, self.seconds) {
@@ -47,13 +49,14 @@ impl Observation {
         Mix::of(self.operations.map(|count| count as f64))
     }
 
-    /// Operations a second.
+    /// Returns the rate, in operations per second.
     #[must_use]
     pub fn rate_s(&self) -> f64 {
         self.operations.iter().sum::<u64>() as f64 / self.seconds.max(1e-3)
     }
 
-    /// As a change is judged by; none if there were no operations, or nodes are missed or were.
+    /// Returns the window by which a change is judged; None if the cluster was idle, or if the data of a node are
+    /// missing or late.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         let mix = self.mix().filter(|_| self.missed.is_empty() && !self.is_late)?;
@@ -62,12 +65,13 @@ impl Observation {
     }
 }
 
-/// True if so few operations in so many seconds are none of clients.
+/// True if the rate is too low to come from clients.
 pub(crate) fn is_quiet(operations: [u64; KINDS], seconds: f64) -> bool {
     (operations.iter().sum::<u64>() as f64) < QUIET_S * seconds
 }
 
-/// Operations between two readings: a counter that fell began from zero again.
+/// Returns the operations between two readings. If a counter has decreased, the node restarted and all counters count
+/// from zero.
 pub(crate) fn since(last: [u64; KINDS], now: [u64; KINDS]) -> [u64; KINDS] {
     let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
     std::array::from_fn(|kind| if began_anew { now[kind] } else { now[kind] - last[kind] })

@@ -1,4 +1,4 @@
-//! Settings of a database's nodes, as configurations name them: what tuning has to know of each, however it is applied.
+//! Settings of a database's nodes: the properties that tuning needs, independently of how a setting is applied.
 
 use imago_plan::tune::roll::CostClass;
 
@@ -8,21 +8,21 @@ use super::values::{Value, Values};
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Its name.
+    /// Name of the setting.
     pub name: &'static str,
-    /// Its value unless a node's file has another one; nothing: it follows the machine.
+    /// Value if a node's file does not contain the setting; None: it depends on the machine.
     pub default: Option<&'static str>,
-    /// The values that it takes.
+    /// Valid values.
     pub values: Values,
-    /// What a change of it costs.
+    /// Cost class of a change.
     pub class: CostClass,
 }
 
 impl Setting {
-    /// The value as a node tells it, checked.
+    /// Parses and checks a value.
     ///
     /// # Errors
-    /// It is none of the values that the setting takes.
+    /// Fails if the setting does not take this value.
     pub fn value(&self, text: &str) -> Result<Value> {
         let wrong =
             || Error::Usage(format!("{} is \"{text}\", and it must be {}", self.name, self.values));
@@ -30,18 +30,18 @@ impl Setting {
     }
 }
 
-/// A database whose settings are known.
+/// A database with known settings.
 pub trait Settings {
-    /// True if its tables have a compaction, which a configuration may name.
+    /// True if tables have a compaction, which a configuration may set.
     const HAS_COMPACTION: bool;
 
-    /// All of them.
+    /// Returns all settings.
     fn all() -> Vec<Setting>;
 
-    /// The setting of this name.
+    /// Returns the setting with this name.
     ///
     /// # Errors
-    /// There is none: the message lists those that there are.
+    /// Fails if there is no such setting; the message lists all.
     fn find(name: &str) -> Result<Setting> {
         let all = Self::all();
         all.iter().find(|setting| setting.name == name).copied().ok_or_else(|| {

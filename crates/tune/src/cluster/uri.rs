@@ -1,7 +1,7 @@
 //! Connection strings: `cassandra://name:password@host:port,host:port`.
 //!
-//! Cassandra has no standard form of its own; this is that of its drivers' JDBC and SQLAlchemy layers. That of Redis is
-//! the usual one, with more than one host.
+//! Cassandra has no standard format; this is the one of its JDBC and SQLAlchemy drivers. For Redis it is the common
+//! format, extended to several hosts.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,11 +10,11 @@ use std::str::FromStr;
 use super::Database;
 use super::error::Error;
 
-/// Some nodes of a cluster, and who asks.
+/// Addresses of some nodes of a cluster, and credentials.
 pub struct Uri<D> {
-    /// As `host:port`, one at least.
+    /// Nodes as `host:port`, at least one.
     pub nodes: Vec<String>,
-    /// Name and password.
+    /// Name and password of the user; None connects without credentials.
     pub user: Option<(String, String)>,
     of: PhantomData<fn() -> D>,
 }
@@ -26,13 +26,13 @@ impl<D> Clone for Uri<D> {
 }
 
 impl<D: Database> Uri<D> {
-    /// The same user at one node.
+    /// Returns the connection string of one node, with the same credentials.
     #[must_use]
     pub fn at(&self, node: String) -> Self {
         Self { nodes: vec![node], ..self.clone() }
     }
 
-    /// True if the text is a connection string of this kind, though perhaps a wrong one.
+    /// True if the text has the prefix of this database's connection strings; it may still be invalid.
     #[must_use]
     pub fn is_one(text: &str) -> bool {
         text.starts_with(D::SCHEME)
@@ -60,7 +60,7 @@ impl<D: Database> FromStr for Uri<D> {
         let mut nodes = Vec::new();
         for host in hosts.trim_end_matches('/').split(',') {
             let (name, port) = match host.rsplit_once(':') {
-                // An IPv6 address without a port ends in its bracket.
+                // An IPv6 address without a port ends with a bracket.
                 Some((name, port)) if !host.ends_with(']') => (name, port.parse()),
                 _ => (host, Ok(D::PORT)),
             };
@@ -74,7 +74,7 @@ impl<D: Database> FromStr for Uri<D> {
     }
 }
 
-/// Text in which `%40` stands for an @, as in other connection strings.
+/// Decodes percent-encoded characters: `%40` is an @.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -95,7 +95,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Without the password.
+/// Formats the connection string without the password.
 impl<D: Database> fmt::Display for Uri<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(D::SCHEME)?;

@@ -1,47 +1,48 @@
-//! The values that a setting takes: types, units and bounds.
+//! Valid values of settings: types, units and bounds.
 
 use std::fmt;
 
-/// The values that a setting takes.
+/// Type, unit and bounds (inclusive) of a setting's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Values {
-    /// Whole numbers between these.
+    /// Whole numbers, from the first to the second.
     Count(u64, u64),
-    /// Whole numbers between these, below zero too.
+    /// Whole numbers, from the first to the second; they may be negative.
     Integer(i64, i64),
-    /// Sizes in this unit, between these numbers of it.
+    /// Sizes in this unit, from the first number to the second.
     Size(&'static str, u64, u64),
-    /// Sizes between these numbers of bytes; `kb`, `mb` and `gb` may stand behind the number, as in `redis.conf`.
+    /// Sizes in bytes, from the first to the second; suffixes such as `kb`, `mb` and `gb` are accepted, as in
+    /// `redis.conf`.
     Bytes(u64, u64),
-    /// Rates in this unit, between these numbers of it; 0 is no limit.
+    /// Rates in this unit, from the first number to the second; 0 is no limit.
     Rate(&'static str, u64, u64),
-    /// Times in this unit, between these numbers of it.
+    /// Durations in this unit, from the first number to the second.
     Time(&'static str, u64, u64),
-    /// Fractions between these.
+    /// Fractions, from the first to the second.
     Share(f64, f64),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Pairs of whole numbers above zero, or nothing.
+    /// Pairs of whole numbers above zero, or an empty value.
     Pairs,
 }
 
 /// A value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Without its unit, as a command takes it.
+    /// Value without its unit, as a command takes it.
     pub number: String,
-    /// Its unit; empty if it has none.
+    /// Unit; empty if there is none.
     pub unit: String,
 }
 
 impl Value {
-    /// A value that a file had, as it was written there.
+    /// Wraps a value that a file had, unparsed.
     pub(crate) fn as_written(text: &str) -> Self {
         Self { number: text.to_owned(), unit: String::new() }
     }
 }
 
-/// As the file has it.
+/// Formats the value as in a configuration file.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.number, self.unit)
@@ -49,7 +50,7 @@ impl fmt::Display for Value {
 }
 
 impl Values {
-    /// The value that the text is, if it is one of these.
+    /// Parses a value; None if it is invalid.
     #[must_use]
     pub fn value(&self, text: &str) -> Option<Value> {
         let text = text.trim();
@@ -92,7 +93,7 @@ impl Values {
     }
 }
 
-/// A number of bytes: `k` is 1000 and `kb` 1024, and so on.
+/// Parses a number of bytes: `k` is 1000 and `kb` 1024, and so on.
 fn bytes(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 7] = [
         ("kb", 1 << 10),
@@ -109,7 +110,7 @@ fn bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(size)
 }
 
-/// The values, as a message names them.
+/// Formats the description of valid values for messages.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +127,7 @@ impl fmt::Display for Values {
     }
 }
 
-/// A number of bytes in the largest unit that it is whole in.
+/// Formats a number of bytes in the largest unit that gives a whole number.
 fn shown(bytes: u64) -> String {
     let units = [("gb", 1_u64 << 30), ("mb", 1 << 20), ("kb", 1 << 10)];
     let whole = units.into_iter().find(|(_, size)| bytes > 0 && bytes.is_multiple_of(*size));

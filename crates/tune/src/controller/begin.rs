@@ -1,4 +1,4 @@
-//! What a controller finds when it begins: the past, and what came of earlier changes.
+//! The start of a controller: it restores its state from the trace and from earlier decisions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +19,10 @@ use crate::decisions::{DecisionLog, Entry, Kind};
 use crate::lines;
 use crate::trace::{self, Trace};
 
-/// Behind a change what is seen is compared with what was seen before it for so long.
+/// Maximum age of a change that a new controller still judges by the samples before it, in seconds.
 const UNJUDGED_MAX_S: u64 = 3_600;
 
-/// The intervals that the trace has.
+/// Reads the intervals of the trace.
 pub(super) fn past(request: &Request) -> Result<Vec<Interval>> {
     let path = &request.trace;
     let shown = path.display().to_string();
@@ -40,12 +40,13 @@ pub(super) fn past(request: &Request) -> Result<Vec<Interval>> {
     };
     let trace = Trace::read_to_add(&shown, file, request.interval.as_secs());
     let trace = trace.map_err(|error| Error::Usage(error.to_string()))?;
-    // No database tells an insert from an update.
+    // Databases do not distinguish inserts from updates.
     let told = |one: Interval| Interval { mix: one.mix.map(Mix::with_inserts_as_updates), ..one };
     Ok(trace.intervals.into_iter().map(told).collect())
 }
 
-/// Why nothing may be changed from the beginning on, not even finished.
+/// Returns why no change is allowed from the start, not even the end of an unfinished roll; None if changes are
+/// allowed.
 pub(super) async fn held(request: &Request, log: &impl DecisionLog) -> Result<Option<String>> {
     if request.is_advising {
         return Ok(Some("this one only advises".into()));
@@ -53,8 +54,9 @@ pub(super) async fn held(request: &Request, log: &impl DecisionLog) -> Result<Op
     Ok(log.held_by().await?.map(|process| format!("{process} holds changes back")))
 }
 
-/// Goes on with rolls that a dead controller left. One that was begun by hand, or any if nothing may be changed for a reason,
-/// is refused with its job's name: it would be changed against an operator's will. True if there was one.
+/// Resumes the rolls that a dead controller left. A roll that was started by hand is refused with its job's ID, and so
+/// is any roll while changes are not allowed (`held`): it would act against an operator's will. Returns true if there
+/// was one.
 pub(super) async fn finish_rolls<C: Cluster>(
     cluster: &C,
     held: Option<&str>,
@@ -83,28 +85,28 @@ pub(super) async fn finish_rolls<C: Cluster>(
     Ok(has_finished)
 }
 
-/// What the last day's decisions tell.
+/// State restored from the decisions of the last day.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Remembered {
-    /// Changes that are left alone until a moment: they were undone, or failed.
+    /// Changes barred because they were reverted or failed, with the end of the bar in seconds since 1970.
     pub(super) barred: BTreeMap<(usize, usize), u64>,
-    /// The moments of changes.
+    /// Start times of changes, in seconds since 1970.
     pub(super) changes: Vec<u64>,
-    /// What undoes a change that was worse, if that has not been done.
+    /// Reversion of a change that was worse, if it is still to be made.
     pub(super) worse: Option<Change>,
-    /// The last change, if nothing tells what came of it.
+    /// The last change, if it has not been judged.
     pub(super) unjudged: Option<Unjudged>,
 }
 
-/// A change that was begun, and not judged: its controller died, or was ended.
+/// A change that was started, but not judged before its controller ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unjudged {
     pub(super) change: Change,
-    /// When it was begun, or had ended, in seconds since 1970.
+    /// Start or end of the change, in seconds since 1970.
     pub(super) at_s: u64,
-    /// The looks before it.
+    /// Samples before the change.
     pub(super) before: Vec<Window>,
-    /// True if clients asked for little then.
+    /// True if the load was low at the start of the change.
     pub(super) is_quiet: bool,
 }
 
@@ -119,19 +121,19 @@ impl Unjudged {
         })
     }
 
-    /// True if what is seen from now on can be compared with what was seen before it.
+    /// True if samples from now on are comparable with those before the change.
     pub(super) fn is_recent(&self, now_s: u64) -> bool {
         let within_s = if self.is_quiet { QUIET_MAX_S as u64 } else { UNJUDGED_MAX_S };
         now_s.saturating_sub(self.at_s) <= within_s
     }
 }
 
-/// What was decided within the last day.
+/// Restores the state from the decisions of the last day.
 pub(super) async fn remembered(request: &Request, log: &impl DecisionLog) -> Result<Remembered> {
     Ok(told(log.decisions(now_s(), 2).await?, &request.measurements.names))
 }
 
-/// What entries tell, the oldest first.
+/// Derives the state from entries, the oldest first.
 fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
     let mut told = Remembered::default();
     let numbers = |change: &Change| {
@@ -177,10 +179,10 @@ fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
     told
 }
 
-/// Of more looks than this each second, third, and so on is kept.
+/// Maximum number of persisted samples; of more, every second, third and so on is persisted.
 const KEPT_LOOKS_MAX: usize = 100;
 
-/// What is kept of a change that begins: with the looks before it.
+/// Builds the details of a started change to persist, with the samples before it.
 pub(super) fn kept(event: &Event, before: &[Window], is_quiet: bool) -> Json {
     let every = before.len().div_ceil(KEPT_LOOKS_MAX).max(1);
     let looks: Vec<KeptLook> = before.iter().step_by(every).copied().map(KeptLook::from).collect();

@@ -1,4 +1,4 @@
-//! A cluster, as the loop that tunes it sees it: one for each database.
+//! The interface between the control loop and a cluster; each database implements it.
 
 use imago_job::id::JobId;
 use imago_job::record::Record;
@@ -11,57 +11,57 @@ use crate::cluster::{Error, Result, Settings};
 use crate::configurations::Configuration;
 use crate::decisions::DecisionLog;
 
-/// What a roll did.
+/// Result of a roll.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rolled {
     pub(crate) job: String,
     pub(crate) elapsed_s: f64,
-    /// How long each node took.
+    /// Durations of each node's change.
     pub(crate) took: Vec<Took>,
 }
 
-/// What a cluster has at present.
+/// Present state of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Present {
-    /// The number of its configuration.
+    /// Index of the present configuration.
     pub(crate) configuration: usize,
-    /// Nodes that may be stopped together.
+    /// Number of nodes that may be stopped together.
     pub(crate) at_once: usize,
 }
 
-/// Looks at the counters of a cluster's nodes.
+/// Reads the counters of a cluster's nodes.
 pub(crate) trait Observe {
-    /// What was counted since the last look.
+    /// Returns the operations since the previous call.
     async fn look(&mut self) -> Observation;
 }
 
-/// See the module's documentation.
+/// A cluster under the control of the loop; see the module's documentation.
 pub(crate) trait Cluster {
     type Database: Settings;
     type Log: DecisionLog + Clone;
     type Observer: Observe;
-    /// Latencies are told within this factor.
+    /// Factor by which a reported latency may differ from the true one.
     const LATENCY_WITHIN: f64;
 
-    /// The configurations to choose among, in the order of the measurements.
+    /// Returns the candidate configurations, in the order of the measurements.
     fn configurations(&self) -> &[Configuration];
 
-    /// What makes no sense is found before anything is asked.
+    /// Checks the configurations before the cluster is contacted.
     fn check(&self) -> Result<()>;
 
-    /// What keeps decisions.
+    /// Connects to the log of decisions.
     async fn log(&self) -> Result<Self::Log>;
 
-    /// Looks for the first time.
+    /// Starts the observation with a first reading.
     async fn observer(&self) -> Result<Self::Observer>;
 
-    /// The rolls that were begun, by a controller or by hand.
+    /// Returns the jobs of all rolls, started by a controller or by hand.
     async fn rolls(&self) -> Result<Vec<Record>>;
 
-    /// How long the nodes of a roll took.
+    /// Returns the durations of each node's change in a roll.
     fn took(roll: &Record) -> Vec<Took>;
 
-    /// Goes on with a roll.
+    /// Resumes a roll.
     async fn resume(
         &self,
         roll: &JobId,
@@ -70,10 +70,10 @@ pub(crate) trait Cluster {
         cancel: CancellationToken,
     ) -> Result<()>;
 
-    /// What it has at present; the error says in what it differs from each configuration.
+    /// Determines the present configuration; the error lists the differences from each candidate.
     async fn present(&self) -> Result<Present>;
 
-    /// Brings it from one configuration to another, while it serves.
+    /// Changes the cluster from one configuration to another, while it serves; `numbers` are both indices.
     async fn change(
         &self,
         numbers: (usize, usize),
@@ -84,17 +84,17 @@ pub(crate) trait Cluster {
     ) -> Result<Rolled>;
 }
 
-/// Says in how many nodes a cluster differs from each configuration.
+/// Differences of a cluster from each configuration, for an error message.
 #[derive(Debug, Default)]
 pub(crate) struct Differences(Vec<String>);
 
 impl Differences {
-    /// Adds a configuration that it does not have.
+    /// Adds a configuration that the cluster does not have, with the number of nodes that differ.
     pub(crate) fn add(&mut self, name: &str, nodes: usize, more: &str) {
         self.0.push(format!("{name} differs on {nodes} nodes{more}"));
     }
 
-    /// The error if it has none of them.
+    /// Returns the error that the cluster has none of the configurations.
     pub(crate) fn none(self) -> Error {
         Error::precondition(
             format!("the cluster has none of the configurations: {}", self.0.join("; ")),

@@ -1,4 +1,4 @@
-//! What a controller says, as it happens; the same is kept in the cluster.
+//! Events that a controller reports as they happen, and persists in the cluster.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,33 +12,34 @@ use crate::tuner::Decision;
 /// A change from one configuration to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The configuration before.
+    /// Name of the configuration before the change.
     pub from: String,
-    /// The configuration behind.
+    /// Name of the configuration after the change.
     pub to: String,
-    /// The gain within the look-ahead, the change itself included, as a share.
+    /// Expected gain within the look-ahead, net of the cost of the change, as a share of the operations served without
+    /// it.
     pub predicted: f64,
 }
 
-/// What came of a change.
+/// Judgement of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// The change.
+    /// The judged change.
     pub change: Change,
-    /// The gain that the measurements predict for what clients ask for now, the change itself not included; null if
-    /// nothing could be compared.
+    /// Gain that the measurements predict for the present mix, without the cost of the change, as a share; null if
+    /// there are too few samples to compare.
     pub predicted: Option<f64>,
-    /// The gain that was seen.
+    /// Measured gain in throughput, as a share; null if there are too few samples to compare.
     pub realised: Option<f64>,
-    /// Twice its standard error.
+    /// Twice the standard error of [`Self::realised`].
     pub noise: Option<f64>,
-    /// The median time of an answer, as a multiple of that before.
+    /// Median latency after the change divided by that before; null if unknown.
     pub median_times: Option<f64>,
-    /// The time that one of a hundred exceeds, likewise.
+    /// 99th percentile of the latency after the change divided by that before; null if unknown.
     pub slowest_times: Option<f64>,
-    /// The share of the memory in use.
+    /// Share of memory in use after the change, 0 to 1; null if unknown.
     pub memory: Option<f64>,
-    /// Why it is undone; null: it stays.
+    /// Reason for a reversion; null if the change stays.
     pub worse: Option<String>,
 }
 
@@ -62,95 +63,95 @@ impl Judged {
     }
 }
 
-/// What came of all.
+/// Totals of a controller's run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Intervals that were seen whole.
+    /// Number of completely observed intervals.
     pub intervals: u64,
-    /// Plans.
+    /// Number of decisions.
     pub decisions: u64,
-    /// Changes that were begun; those that undo one are not counted.
+    /// Number of started changes, without reversions.
     pub changes: u64,
-    /// Changes that were undone.
+    /// Number of reverted changes.
     pub undone: u64,
-    /// Rolls that failed.
+    /// Number of failed rolls.
     pub failed: u64,
-    /// What came of each change.
+    /// Judgements of the changes.
     pub judged: Vec<Judged>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The controller begins.
+    /// The controller starts.
     Begins {
-        /// The configuration that the cluster has.
+        /// Name of the present configuration.
         configuration: String,
-        /// Intervals that the trace has already.
+        /// Number of intervals in the trace so far.
         intervals: usize,
-        /// Nodes that a roll may stop together.
+        /// Number of nodes that a roll may stop together.
         nodes_at_once: usize,
     },
-    /// An interval was seen.
+    /// An interval was observed.
     Observed {
-        /// Its start, in seconds since 1970.
+        /// Start of the interval, in seconds since 1970.
         start_s: u64,
-        /// Reads, updates, inserts and scans.
+        /// Number of reads, updates, inserts and scans.
         operations: [u64; KINDS],
-        /// Operations a second.
+        /// Rate, in operations per second.
         rate_s: f64,
-        /// Nodes that the last look missed, and why.
+        /// Errors of nodes that could not be read last time, by the node's name.
         missed: BTreeMap<String, String>,
     },
-    /// A decision.
+    /// A decision was made.
     Decided {
         /// The decision.
         #[serde(flatten)]
         decision: Box<Decision>,
-        /// Why it is not followed; null: it is.
+        /// Reason why the decision is not executed; null if it is.
         not_done: Option<String>,
     },
-    /// A change begins.
+    /// A change starts.
     Changing {
         /// The change.
         change: Change,
-        /// True if it undoes another one.
+        /// True if the change reverts another one.
         is_undoing: bool,
     },
-    /// A change ended.
+    /// A change has completed.
     Changed {
         /// The change.
         change: Change,
-        /// True if it undid another one.
+        /// True if the change reverted another one.
         is_undoing: bool,
-        /// How long it took, in seconds.
+        /// Duration of the change, in seconds.
         elapsed_s: f64,
-        /// The roll's job.
+        /// ID of the roll's job.
         job: String,
     },
-    /// A change failed.
+    /// A change has failed.
     Failed {
         /// The change.
         change: Change,
-        /// The reason.
+        /// Cause of the failure.
         why: String,
     },
-    /// What came of a change.
+    /// A change was judged.
     Judged(Judged),
-    /// Something that an operator should know.
+    /// A warning for the operator.
     Warning {
-        /// A short name.
+        /// Short identifier of the warning.
         kind: &'static str,
-        /// What happened.
+        /// Description of the event.
         what: String,
-        /// What to do.
+        /// Remedy.
         help: String,
     },
 }
 
 impl Event {
-    /// What two decisions have in common that say the same: numbers differ from one interval to the next.
+    /// Returns a text that is equal for equivalent decisions: it leaves out the numbers, which differ in each interval.
     pub(super) fn sameness(&self) -> String {
         let Self::Decided { decision, not_done } = self else { return self.to_string() };
         let planned = decision.planned.first().map_or("", |change| &change.to);

@@ -1,4 +1,4 @@
-//! What keeps a controller from making a change.
+//! Conditions under which a controller must not make a change.
 
 use super::cluster::Cluster;
 use super::{Controller, now_s};
@@ -9,7 +9,7 @@ use crate::cluster::error::chain;
 use crate::decisions::{DecisionLog as _, LEASE};
 
 impl<C: Cluster> Controller<'_, C> {
-    /// Why nothing at all may be changed now, not even taken back.
+    /// Returns why no change at all is allowed now, not even a reversion; None if changes are allowed.
     pub(super) async fn held(&self) -> Option<String> {
         if self.request.is_advising {
             return Some("it only advises".into());
@@ -24,7 +24,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Why no change may be begun now.
+    /// Returns why no new change may start now; None if one may.
     pub(super) async fn obstacle(&mut self) -> Option<String> {
         if let Some(why) = self.held().await {
             return Some(why);
@@ -35,7 +35,7 @@ impl<C: Cluster> Controller<'_, C> {
         (made >= most).then(|| format!("{made} changes within a day are enough (--changes-max)"))
     }
 
-    /// Opens ways that were barred for a time, and bars those that still are.
+    /// Allows changes whose bar has expired, and updates the reasons of those that are still barred.
     pub(super) fn open_ways(&mut self) -> Result<()> {
         let now_s = now_s();
         let open = ways::<C::Database>(self.cluster.configurations(), &self.request.approved)?;

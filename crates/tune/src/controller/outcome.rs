@@ -1,4 +1,4 @@
-//! What follows a roll: its judgement, and that a change that was worse is undone.
+//! The end of a roll: the judgement of a change, and its reversion if it was worse.
 
 use imago_plan::tune::judge::{Bounds, Window};
 use imago_plan::tune::records::Records;
@@ -16,7 +16,7 @@ use crate::cluster::{Error, Result};
 use crate::decisions::Kind;
 
 impl<C: Cluster> Controller<'_, C> {
-    /// A roll has ended.
+    /// Handles the end of a roll.
     pub(super) async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
         let Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, .. }) =
             std::mem::replace(&mut self.phase, Phase::Watching)
@@ -53,7 +53,7 @@ impl<C: Cluster> Controller<'_, C> {
         Ok(())
     }
 
-    /// What judges a change that ended so many seconds ago.
+    /// Starts the judgement of a change that ended `ago_s` seconds ago.
     fn trial(&self, change: Change, before: Vec<Window>, is_quiet: bool, ago_s: f64) -> Trial {
         let looks_in =
             |seconds: f64| (seconds / look_every(self.request.interval).as_secs_f64()) as usize;
@@ -67,7 +67,7 @@ impl<C: Cluster> Controller<'_, C> {
         Trial::new(change, before, self.request.judged_by, quiet_max, rewrites)
     }
 
-    /// Judges what a controller before this one has changed, if the cluster still has that.
+    /// Resumes the judgement of a previous controller's change, if the cluster still has that configuration.
     pub(super) fn go_on_judging(&mut self, unjudged: Unjudged) {
         let names = &self.request.measurements.names;
         let is_present = names[self.tuner.configuration()] == unjudged.change.to;
@@ -86,17 +86,17 @@ impl<C: Cluster> Controller<'_, C> {
         self.phase = Phase::Judging(self.trial(change, before, is_quiet, ago_s).late());
     }
 
-    /// A roll has failed, or could not be begun: what the cluster has is told from it again.
+    /// Handles a roll that failed or was refused: the present configuration has to be determined again.
     async fn failed(&mut self, change: Change, is_undoing: bool, error: &Error) {
         self.phase = Phase::Unknown(None);
-        // The next controller finishes it.
+        // The next controller resumes the roll.
         if matches!(error, Error::Stopped(_)) {
             return;
         }
         let numbers = (self.number(&change.from), self.number(&change.to));
         let is_refused = matches!(error, Error::Precondition { .. });
         if is_refused {
-            // A replica that is behind, a node that is down, another roll: that passes.
+            // The obstacle is temporary: a replica that lags, a node that is down, another roll.
             self.barred.insert(numbers, now_s() + PASSING_S);
             if !is_undoing {
                 self.changes.pop();
@@ -117,7 +117,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Asks the cluster what it has, behind a roll that failed.
+    /// Determines the present configuration after a failed roll.
     pub(super) async fn find_out(&mut self) {
         let Phase::Unknown(back) = &self.phase else { return };
         let back = back.clone();
@@ -135,7 +135,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Says something unless it was said last.
+    /// Warns, unless this was the last warning.
     fn warn_once(&mut self, kind: &'static str, what: String, help: &str) {
         if what != self.said {
             self.warn(kind, what.clone(), help);
@@ -143,7 +143,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Says once that records are unlike those that configurations were measured with, if they are.
+    /// Warns once if the records differ from those that the configurations were measured with.
     pub(super) fn doubt_measurements(&mut self, record_bytes: Option<f64>) {
         let seen = Records { bytes: record_bytes, reuse_distance: None };
         let doubts = RecordsReport::of(seen, self.request.measurements.records).doubts;
@@ -157,7 +157,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Says that a change was not judged, if that is so.
+    /// Warns if a change has not been judged when the controller ends.
     pub(super) fn say_unjudged(&self) {
         if let Phase::Judging(trial) = &self.phase {
             let what = format!("what the change to {} brought is not judged", trial.change.to);
@@ -165,7 +165,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Judges the last change, if enough was seen since.
+    /// Judges the last change, if there are enough samples since.
     pub(super) async fn judge(&mut self) -> Result<()> {
         let Phase::Judging(trial) = &mut self.phase else { return Ok(()) };
         let (from, to) = {
@@ -194,7 +194,7 @@ impl<C: Cluster> Controller<'_, C> {
         Ok(())
     }
 
-    /// Undoes a change that was worse, unless something speaks against it: then it is tried again.
+    /// Reverts a change that was worse; if an obstacle exists, the reversion is retried later.
     pub(super) async fn undo(&mut self, back: Change) -> Result<()> {
         if let Some(why) = self.held().await {
             let what = format!("{} is worse, and stays for the time being: {why}", back.from);

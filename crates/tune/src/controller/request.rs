@@ -1,4 +1,4 @@
-//! What a controller is asked for.
+//! Options of a controller.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,45 +11,46 @@ use imago_plan::tune::roll::{CostClass, Costs};
 use crate::basis::DAY_S;
 use crate::measurements::Measurements;
 
-/// What is to be tuned, and within which limits.
+/// Options and limits of a controller.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What the configurations serve.
+    /// Throughputs of the configurations.
     pub measurements: Measurements,
-    /// The file that gets each interval that was seen.
+    /// File to which each observed interval is appended.
     pub trace: PathBuf,
-    /// The length of an interval.
+    /// Length of an interval.
     pub interval: Duration,
-    /// The length of what clients' requests repeat by, no shorter than an interval.
+    /// Period after which the workload repeats, no shorter than an interval.
     pub season: Duration,
-    /// The classes of changes that may be made.
+    /// Cost classes of changes that are allowed.
     pub approved: BTreeSet<CostClass>,
-    /// True: it decides, and changes nothing.
+    /// True: the controller decides, but changes nothing.
     pub is_advising: bool,
-    /// Changes within 24 hours, at most; those that undo one are not counted.
+    /// Maximum number of changes within 24 hours, without reversions.
     pub changes_max: usize,
-    /// The least gain that a plan is followed for, as a share.
+    /// Minimum relative gain at which a plan is followed.
     pub gain_min: f64,
-    /// The least share of what the configuration serves that clients have to ask for, now or until the plan's next change.
+    /// Minimum load at which a change is worthwhile: the rate now, or expected until the plan's next change, as a share
+    /// of the present configuration's throughput.
     pub busy_min: f64,
-    /// What an interval weighs.
+    /// Weight of an interval in a plan: by capacity or by demand.
     pub weight: Weight,
-    /// The forecast to use; without it the one that serves most.
+    /// Forecast to use; None selects the one that serves most.
     pub forecast: Option<String>,
-    /// The look-ahead to use, in intervals; without it the one that serves most.
+    /// Look-ahead to use, in intervals; None selects the one that serves most.
     pub look_ahead: Option<usize>,
-    /// Looks that a change is judged by.
+    /// Number of samples after a change by which it is judged.
     pub judged_by: usize,
-    /// Bounds beyond which it is undone.
+    /// Bounds of loss, latency and memory beyond which a change is reverted.
     pub bounds: Bounds,
-    /// What changes take, until a roll has shown it.
+    /// Assumed costs of changes, until past rolls have shown them.
     pub costs: Costs,
-    /// When it ends; without it, when it is interrupted.
+    /// Duration of the run; None: until it is cancelled.
     pub duration: Option<Duration>,
 }
 
 impl Request {
-    /// What is tuned with usual limits, until it is interrupted.
+    /// Returns default options, without an end.
     #[must_use]
     pub fn new(
         measurements: Measurements,

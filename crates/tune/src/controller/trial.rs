@@ -1,4 +1,4 @@
-//! A change that is being judged: the looks before it and behind it.
+//! The judgement of a change: the samples before and after it.
 
 use imago_plan::tune::judge::{Bounds, Judgement, WINDOWS_MIN, Window, judge, waits};
 use imago_plan::tune::planner::Rates;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Change;
 
-/// Looks behind a change that are passed over at most while throughput rises: a JVM compiles, caches fill.
+/// Maximum number of samples skipped after a change while throughput rises: a JVM compiles, caches fill.
 const WARM_MAX: usize = 12;
-/// Looks behind a change that are waited for at most, as a multiple of those that it is judged by.
+/// Maximum number of samples after a change, as a multiple of those required to judge it.
 const LOOKS_MAX: usize = 10;
-/// Answers that take so many times as long as before are looked at, however little clients ask for.
+/// Ratio of latencies (after to before) from which a sample counts, even if the load is low.
 const WAITS_MAX: f64 = 2.0;
-/// Loads that differ by less, as a share, are like each other.
+/// Maximum relative difference of two loads that count as similar.
 const LIKE: f64 = 0.3;
 
-/// A look before a change, as it is kept: a controller that begins behind a change judges by it what a dead one has changed.
+/// A persisted sample from before a change, by which a new controller judges a change that a dead one has made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct KeptLook {
-    /// Shares of reads, updates, inserts and scans.
+    /// Shares of reads, updates, inserts and scans, 0 to 1.
     shares: [f64; KINDS],
     rate_s: f64,
     median: [Option<f64>; KINDS],
@@ -36,7 +36,7 @@ impl From<Window> for KeptLook {
 }
 
 impl KeptLook {
-    /// None of a look that was kept wrongly.
+    /// Converts to a window; None if the persisted shares are invalid.
     pub(super) fn window(self) -> Option<Window> {
         let Self { shares, rate_s, median, slowest, memory } = self;
         let is_share = |share: &f64| share.is_finite() && *share >= 0.0;
@@ -45,26 +45,26 @@ impl KeptLook {
     }
 }
 
-/// See the module's documentation.
+/// A change that is being judged; see the module's documentation.
 pub(super) struct Trial {
     pub(super) change: Change,
     before: Vec<Window>,
-    /// What was served while throughput still rose.
+    /// Rates while throughput still rose, in operations per second.
     rising: Vec<f64>,
     is_warm: bool,
     after: Vec<Window>,
-    /// Looks that it is judged by.
+    /// Number of samples required to judge the change.
     judged_by: usize,
-    /// Looks since the change, also those of which nothing is told, but for quiet ones.
+    /// Number of samples since the change, except those under low load.
     looks: usize,
-    /// Of a change that was made while clients asked for little: the looks at which they still do are passed over, so many
-    /// at most. None for another one.
+    /// Maximum number of samples skipped because the load is still low, for a change made under low load. None for
+    /// other changes.
     quiet_max: Option<usize>,
-    /// Those that were passed over.
+    /// Number of samples skipped because the load was low.
     quiet: usize,
-    /// Looks at which the change still goes on, as data are rewritten.
+    /// Number of samples to skip while data are still rewritten.
     rewrites: usize,
-    /// True if there was a time between the looks before it and those behind it.
+    /// True if time passed between the samples before and after the change.
     is_late: bool,
 }
 
@@ -91,13 +91,13 @@ impl Trial {
         }
     }
 
-    /// One that is judged later than it would have been: clients may ask for more or less by now.
+    /// Marks a judgement that started late: the load may have changed in between.
     pub(super) fn late(self) -> Self {
         Self { is_late: true, ..self }
     }
 
-    /// Adds a look behind the change: nothing where clients asked for nothing, or a node was missed. One at which clients
-    /// ask for little (`is_quiet`) tells nothing of a change that was made in a quiet time, unless they wait for it.
+    /// Adds a sample after the change; None if the cluster was idle or a node could not be read. A sample under low
+    /// load (`is_quiet`) is skipped if the change was made under low load, unless latencies have risen sharply.
     pub(super) fn add(&mut self, window: Option<Window>, is_quiet: bool) {
         if self.rewrites > 0 {
             self.rewrites -= 1;
@@ -118,8 +118,8 @@ impl Trial {
         self.after.push(window);
     }
 
-    /// Judges the change: none while too little was seen since; a judgement of none if too little was seen before, or
-    /// nothing for so long that it is no longer waited for.
+    /// Judges the change. Returns None while there are too few samples after it, and `Some(None)` if there are too few
+    /// before it, or if the maximum number of samples has been reached.
     pub(super) fn judged(
         &self,
         rates: &Rates<'_>,
@@ -135,8 +135,8 @@ impl Trial {
         Some(judge(like.as_deref().unwrap_or(&self.before), &self.after, rates, numbers, bounds))
     }
 
-    /// Of a change that was made in a quiet time, or is judged late, the looks before it at which as much was asked for as
-    /// behind it: hours lie between both. None for another one.
+    /// Returns the samples before the change whose load is similar to that after it, for a change made under low load
+    /// or judged late: hours lie in between. None for other changes.
     fn like(&self) -> Option<Vec<Window>> {
         if self.quiet_max.is_none() && !self.is_late {
             return None;

@@ -1,4 +1,4 @@
-//! What the static tuner answers, and how it is told.
+//! The result of the static tuner, and its presentation.
 
 use std::collections::BTreeMap;
 
@@ -10,164 +10,165 @@ use crate::classes;
 use crate::configurations::Configuration;
 use crate::dimensions::Dimension;
 
-/// The answer.
+/// Result of the static tuner.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
-    /// Configurations that settings are ranked by.
+    /// Number of configurations that the ranking uses.
     pub configurations: usize,
-    /// Configurations that were measured, but have a setting that follows the machine, so that they have no place among the
-    /// others. Where that setting is not searched over they are learned from all the same.
+    /// Names of measured configurations that the ranking leaves out: one of their settings follows the machine and has
+    /// no number. If that setting is not part of the search, the surrogate learns from them nevertheless.
     pub left_out: Vec<String>,
-    /// The mixes.
+    /// The measured mixes, in the syntax of `imago tune sample --mix`.
     pub mixes: Vec<String>,
-    /// The settings.
+    /// Ranking of the settings.
     pub ranking: Ranking,
-    /// How far predictions are to be believed; none if no setting counts.
+    /// Validation of the predictions; None if no setting is significant.
     pub surrogate: Option<Belief>,
-    /// The best predicted configuration for each mix.
+    /// Predicted optimum for each measured mix.
     pub optima: Vec<Optimum>,
-    /// What was looked up.
+    /// Results of the lookups.
     pub asked: Vec<LookUp>,
 }
 
-/// The settings by what they explain.
+/// The settings, ranked by the variance that they explain.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ranking {
-    /// The settings, those that count first, and of these those with the largest shares.
+    /// Settings in descending order: significant ones first, by their shares.
     pub knobs: Vec<Ranked>,
-    /// Those that are searched over come first: so many.
+    /// Number of settings in the search: the first ones of the list.
     pub kept: usize,
-    /// The shares between which the list is cut: of the last setting that is kept, and of what comes next. None if no
-    /// setting counts, or fewer are kept than count.
+    /// Drop of the share at which the list is cut. None if no setting is significant, or if fewer settings are used
+    /// than are significant.
     pub cut: Option<Fall>,
-    /// The share of all variance that mixes explain.
+    /// Share of the total variance that the mixes explain, 0 to 1.
     pub mixes_share: f64,
-    /// The standard deviation of all that is measured behind one roll, as a share of what is served.
+    /// Standard deviation between rolls, common to all measurements after one roll, as a share of the throughput.
     pub between_rolls: f64,
-    /// The standard deviation of single measurements behind it.
+    /// Standard deviation of single measurements after one roll, as a share of the throughput.
     pub within_rolls: f64,
-    /// Degrees of freedom that effects in the mean are told from.
+    /// Degrees of freedom of the error that mean effects are tested against.
     pub freedom: usize,
-    /// True if nothing was measured twice, so that the error is what settings do not explain.
+    /// True if there are no replicates, so that the error is the variance that the settings do not explain.
     pub is_without_replicates: bool,
-    /// The probability by chance of what configurations differ by beyond the sum of their settings.
+    /// P-value of the lack of fit: differences between configurations beyond the sum of their settings' effects. None
+    /// if it cannot be tested.
     pub lack_of_fit_p: Option<f64>,
 }
 
-/// A fall of the share of variance.
+/// Drop of the share of variance at which the ranking is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fall {
-    /// The share of the last setting that is kept.
+    /// Share of the last setting before the cut, 0 to 1.
     pub from: f64,
-    /// The share of the next one that counts, or what chance alone explains.
+    /// Share of the next significant setting, or the share that chance explains, 0 to 1.
     pub to: f64,
-    /// True if the next one is chance.
+    /// True if the list is cut above the share that chance explains.
     pub is_to_chance: bool,
 }
 
-/// A setting.
+/// A ranked setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ranked {
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What a change of it costs.
+    /// Cost class of a change.
     pub class: &'static str,
-    /// What it explains of the variance that mixes and rounds leave.
+    /// Share (0 to 1) that the setting explains of the variance left by mixes and rounds.
     pub share: f64,
-    /// What a setting without any effect would explain of it.
+    /// Share (0 to 1) of the same variance that a setting without effect would explain.
     pub share_by_chance: f64,
-    /// F in the mean of all mixes, with its degrees of freedom and its probability by chance.
+    /// F statistic of the effect on the mean over all mixes.
     pub f: f64,
-    /// See [`Self::f`].
+    /// Degrees of freedom of [`Self::f`].
     pub freedom: usize,
-    /// See [`Self::f`].
+    /// P-value of [`Self::f`].
     pub p: f64,
-    /// The same for its change from mix to mix; none with one mix.
+    /// F statistic of the effect's change from mix to mix; None with a single mix.
     pub f_by_mix: Option<f64>,
-    /// See [`Self::f_by_mix`].
+    /// P-value of [`Self::f_by_mix`].
     pub p_by_mix: Option<f64>,
-    /// The probability that it is chance, by both, and by how many settings there are.
+    /// Probability that either effect is as large by chance, corrected for the number of settings (Holm).
     pub p_in_all: f64,
 }
 
-/// How far predictions are to be believed.
+/// Validation of the surrogate's predictions. All errors are relative, as a share of the measured throughput.
 #[derive(Clone, Debug, Serialize)]
 pub struct Belief {
-    /// The way to learn that is used.
+    /// Name of the selected surrogate.
     pub chosen: &'static str,
-    /// All ways that were tried.
+    /// All candidate surrogates.
     pub tried: Vec<Tried>,
-    /// The mean error at mixes that neither learning nor the choice had seen; none with fewer than three mixes.
+    /// Mean error for mixes that were held out from training and from the selection; None with fewer than three mixes.
     pub error_at_mixes: Option<f64>,
-    /// The same at configurations.
+    /// Mean error for configurations that were held out from training and from the selection.
     pub error_at_configurations: f64,
-    /// The mean error if each configuration were taken to serve what the others do.
+    /// Mean error of predictions by the mean of the other configurations, without regard to settings.
     pub error_without_settings: f64,
-    /// Twice the root of the mean square of errors at configurations: the error of a predicted gain.
+    /// Twice the root mean square error for held-out configurations: the error of a predicted gain.
     pub error: f64,
 }
 
-/// A way to learn, with its mean errors at mixes and at configurations that it had not seen.
+/// A candidate surrogate, with its mean relative errors for held-out mixes and configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// Its name.
+    /// Name of the surrogate.
     pub surrogate: &'static str,
-    /// None with fewer than three mixes.
+    /// Mean error for held-out mixes; None with fewer than three mixes.
     pub error_at_mixes: Option<f64>,
-    /// None with fewer than two configurations.
+    /// Mean error for held-out configurations; None with fewer than two configurations.
     pub error_at_configurations: Option<f64>,
 }
 
-/// The best predicted configuration for a mix.
+/// Predicted optimum for a mix.
 #[derive(Clone, Debug, Serialize)]
 pub struct Optimum {
-    /// The mix.
+    /// Mix, in the syntax of `imago tune sample --mix`.
     pub mix: String,
-    /// The configuration's name: that of one which was measured, if it is one.
+    /// Name of the configuration; an equal measured one retains its name.
     pub name: String,
-    /// The settings that were searched over, with their values.
+    /// Values of the settings in the search, by name.
     pub settings: BTreeMap<String, String>,
-    /// Operations a second, as predicted.
+    /// Predicted throughput, in operations per second.
     pub predicted_s: f64,
-    /// The error of that, as a share.
+    /// Error of [`Self::predicted_s`], as a share.
     pub error: f64,
-    /// True if all combinations were tried.
+    /// True if the search tried all combinations.
     pub is_exhaustive: bool,
-    /// What the default serves; none if it is not known.
+    /// Throughput of the default configuration, in operations per second; None if unknown.
     pub default_s: Option<f64>,
-    /// The predicted gain over it, as a share.
+    /// Predicted gain over the default configuration, as a share; None if that one's throughput is unknown.
     pub gain_over_default: Option<f64>,
-    /// The best of the configurations that were measured.
+    /// Name of the best measured configuration.
     pub best_sampled: String,
-    /// What that serves.
+    /// Throughput of [`Self::best_sampled`], in operations per second.
     pub best_sampled_s: f64,
-    /// The predicted gain over it, as a share.
+    /// Predicted gain over [`Self::best_sampled`], as a share.
     pub gain_over_sampled: f64,
-    /// True if what it is compared with was measured for this mix, and not predicted itself.
+    /// True if the throughputs of the default and of [`Self::best_sampled`] were measured for this mix, not predicted.
     pub is_beside_measured: bool,
-    /// One sentence.
+    /// Explanation in one sentence.
     pub verdict: String,
-    /// The configuration.
+    /// The configuration, to be measured.
     #[serde(skip)]
     pub configuration: Configuration,
 }
 
-/// An optimum that was looked up.
+/// Result of a lookup.
 #[derive(Clone, Debug, Serialize)]
 pub struct LookUp {
-    /// The mix that was asked for.
+    /// Requested mix.
     pub mix: String,
-    /// The nearest one that has an optimum.
+    /// Nearest mix with an optimum.
     pub nearest: String,
-    /// How far it is: the root of the mean square of the differences between shares.
+    /// Distance between both mixes: the root mean square of the differences between shares.
     pub distance: f64,
-    /// True if it is near enough, so that its optimum is the answer; otherwise the mix itself was searched for.
+    /// True if the nearest mix is close enough to use its optimum; otherwise the requested mix was searched.
     pub is_near: bool,
-    /// The answer.
+    /// Optimum for the requested mix.
     pub optimum: Optimum,
 }
 
-/// A share, in percent.
+/// Formats a share as a percentage.
 #[must_use]
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
@@ -203,7 +204,7 @@ pub(super) fn ranking(
         kept,
         cut: cut.map(|Cut { from, to, is_to_chance }| Fall { from, to, is_to_chance }),
         mixes_share: anova.mixes_share,
-        // What a roll adds is in each of its mixes.
+        // The variance between rolls is common to all mixes of a roll.
         between_rolls: ((mean_square - single) / mixes.max(1) as f64).max(0.0).sqrt(),
         within_rolls: single.sqrt(),
         freedom,
@@ -230,7 +231,7 @@ pub(super) fn belief(of: &Validation, error: f64) -> Belief {
 }
 
 impl Answer {
-    /// The default and the optima, each once, with a remark about each: what `imago tune sample` is to measure next.
+    /// Returns the default and the distinct optima, with a remark about each: the next input of `imago tune sample`.
     #[must_use]
     pub fn to_measure(
         &self,

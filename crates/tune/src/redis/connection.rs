@@ -1,4 +1,4 @@
-//! Connections: one to each node, over which many requests may be under way at once.
+//! Connections: one to each node, which multiplexes concurrent requests.
 
 use std::time::Duration;
 
@@ -9,13 +9,14 @@ use redis::{RedisConnectionInfo, RedisError, RedisResult};
 use super::Uri;
 use crate::cluster::{Error, Result};
 
-/// Time for which a node is tried.
+/// Minimum timeout of a connection attempt.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
-/// A connection to a node, `host:port`. Each request waits so long for its answer.
+/// Connects to a node, `host:port`; `answer_wait` is the timeout of each request.
 ///
 /// # Errors
-/// The node does not take connections, or does not let us in.
+/// Fails if the connection or the authentication is refused.
+#[crate::boxed]
 pub async fn open(
     node: &str,
     user: Option<&(String, String)>,
@@ -30,15 +31,15 @@ pub async fn open(
     }
     let info = format!("redis://{node}/").into_connection_info()?.set_redis_settings(login);
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_WAIT))
+        .set_connection_timeout(Some(CONNECT_WAIT.max(answer_wait)))
         .set_response_timeout(Some(answer_wait));
     redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// A node that is asked for what it knows.
+/// A connection to one node.
 #[derive(Clone)]
 pub struct Node {
-    /// `host:port`.
+    /// Address of the node, `host:port`.
     pub address: String,
     connection: MultiplexedConnection,
 }
@@ -47,7 +48,8 @@ impl Node {
     /// Connects to one node of the cluster.
     ///
     /// # Errors
-    /// The node does not take connections, or does not let us in.
+    /// Fails if the connection or the authentication is refused.
+    #[crate::boxed]
     pub async fn connect(address: &str, uri: &Uri, answer_wait: Duration) -> Result<Self> {
         let connected = open(address, uri.user.as_ref(), answer_wait).await;
         let connection = connected.map_err(|source| Error::Connect {
@@ -58,10 +60,11 @@ impl Node {
         Ok(Self { address: address.to_owned(), connection })
     }
 
-    /// Connects to the first node of the connection string that lets us in.
+    /// Connects to the first node of the connection string that accepts.
     ///
     /// # Errors
-    /// None does.
+    /// Fails if no node accepts.
+    #[crate::boxed]
     pub async fn connect_to_any(uri: &Uri, answer_wait: Duration) -> Result<Self> {
         let mut last = None;
         for address in &uri.nodes {
@@ -73,27 +76,27 @@ impl Node {
         Err(last.unwrap_or_else(|| Error::Usage("the connection string names no node".into())))
     }
 
-    /// The answer to a command.
+    /// Executes a command and returns its reply.
     ///
     /// # Errors
-    /// The server's, or the connection's; the message names node and command.
+    /// Fails with the error of the server or of the connection; the message names node and command.
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T> {
         self.try_ask(words).await.map_err(|error| self.failed(words, error))
     }
 
-    /// The same, with the driver's error.
+    /// Executes a command and returns its reply, or the driver's error.
     ///
     /// # Errors
-    /// The server's, or the connection's.
+    /// Fails with the error of the server or of the connection.
     pub async fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut self.connection.clone()).await
     }
 
-    /// The answers to commands that are sent together.
+    /// Executes a pipeline and returns the replies.
     ///
     /// # Errors
-    /// One of them failed, or the connection did; the message says what they were for.
+    /// Fails if a command or the connection fails; the message includes `doing`, the purpose of the pipeline.
     pub async fn ask_all<T: FromRedisValue>(&self, doing: &str, commands: &Pipeline) -> Result<T> {
         let answers = commands.query_async(&mut self.connection()).await;
         answers.map_err(|error| Error::Statement {
@@ -102,14 +105,14 @@ impl Node {
         })
     }
 
-    /// The connection, for requests of any form.
+    /// Returns the connection, for requests of any form.
     #[must_use]
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
     fn failed(&self, words: &[&str], error: RedisError) -> Error {
-        // What a command is asked to write may be a secret.
+        // Later arguments may be secret.
         let command = words[..words.len().min(2)].join(" ");
         Error::Statement {
             doing: format!("{command} at {}", self.address),
@@ -118,7 +121,7 @@ impl Node {
     }
 }
 
-/// The value of a line `key:value`, as in the answers to INFO and CLUSTER INFO.
+/// Returns the value of a line `key:value`, as in the replies to INFO and CLUSTER INFO; None if there is no such line.
 #[must_use]
 pub fn line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)

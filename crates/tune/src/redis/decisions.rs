@@ -1,9 +1,9 @@
-//! What was decided for a Redis Cluster: in a folder beside its cluster file, as its jobs are. The controller's lease is in
-//! the cluster itself, so that a second one is refused on any machine; that changes are held back is in both, as a server may
-//! evict any key.
+//! The log of decisions for a Redis Cluster, in a folder next to its cluster file, like its jobs. The controller's
+//! lease is in the cluster itself, so that a second controller is refused on any machine. A suspension of changes is
+//! stored in both places, as a server may evict any key.
 //!
-//! A file has the entries of a day, one a line, and is on disk when an entry is kept. A line that the death of its process cut
-//! off is passed over. Files are removed when their days are too long ago to be read.
+//! A file has the entries of a day, one per line, and is synced to disk after each entry. A line that is incomplete
+//! because its process died is skipped. Files that are too old to be read are removed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -17,12 +17,12 @@ use super::lock::{self, CONTROLLER};
 use crate::cluster::{Error, Result};
 use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, day};
 
-/// The file that is there while changes are held back.
+/// Name of the file that exists while changes are suspended.
 const HOLD: &str = "hold";
-/// What a day's file ends with.
+/// Extension of the files of entries.
 const ENDS: &str = "jsonl";
 
-/// See the module's documentation.
+/// The log of decisions for one cluster; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct RedisDecisions {
     folder: PathBuf,
@@ -30,10 +30,10 @@ pub struct RedisDecisions {
 }
 
 impl RedisDecisions {
-    /// The decisions for the cluster of this file.
+    /// Opens the log for the cluster of this file.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// Fails if the folder cannot be created.
     pub fn open(cluster_file: &Path, uri: Uri) -> Result<Self> {
         let folder = cluster_file.with_extension("decisions");
         std::fs::create_dir_all(&folder).map_err(|cause| failed("make", &folder, &cause))?;
@@ -44,13 +44,13 @@ impl RedisDecisions {
         self.folder.join(day).with_extension(ENDS)
     }
 
-    /// Removes the files of days that are too long ago.
+    /// Removes the files of days before the maximum age.
     fn remove_old(&self, at_s: u64) -> std::io::Result<()> {
         let first = day(at_s.saturating_sub(u64::from(DAYS_MAX) * 86_400));
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let is_days = path.extension().is_some_and(|ends| ends == ENDS);
-            // Days sort as their texts do.
+            // The names of the files sort by date.
             if is_days && path.file_stem().is_some_and(|stem| *stem < *first) {
                 std::fs::remove_file(path)?;
             }
@@ -58,7 +58,7 @@ impl RedisDecisions {
         Ok(())
     }
 
-    /// Keeps on this machine that changes are held back, or are not.
+    /// Persists on this machine that changes are suspended, or are not.
     fn hold_here(&self, is_held: bool, process: &str) -> Result<()> {
         let path = self.folder.join(HOLD);
         let done = if is_held {
@@ -71,14 +71,14 @@ impl RedisDecisions {
             std::fs::remove_file(&path)
         };
         match done {
-            // It is as it was to be.
+            // The file is in the requested state already.
             Err(cause) if is_held && cause.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(cause) if !is_held && cause.kind() == ErrorKind::NotFound => Ok(()),
             done => done.map_err(|cause| failed("change", &path, &cause)),
         }
     }
 
-    /// The process that held changes back on this machine.
+    /// Returns the process that suspended changes on this machine; None if they are not suspended here.
     fn held_here(&self) -> Result<Option<String>> {
         let path = self.folder.join(HOLD);
         match std::fs::read_to_string(&path) {

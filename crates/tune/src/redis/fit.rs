@@ -1,18 +1,22 @@
-//! What a server's data would take, and its operations would cost, with other thresholds; and which of both holds more keys.
+//! Predicts the memory of a server's data and the CPU time of its operations with other thresholds, and advises on
+//! them.
 //!
-//! Redis keeps a small hash, sorted set or set of numbers compact, and one beyond a threshold as a table: the one takes less
-//! memory, the other less time. What that amounts to depends on the data, so a sample of the server's own keys is written to a
-//! scratch server with the present thresholds and with the ones in question, and measured there. The server itself is only
-//! read. (SOPHIA, §5, tuned Redis's virtual memory, which is gone: this trade is left.)
+//! Redis stores a small hash, sorted set or set of integers in a compact encoding, and one above a threshold as a
+//! table: the former takes less memory, the latter less time. The effect depends on the data, so a sample of the
+//! server's own keys is written to a scratch server with the present thresholds and with the candidate ones, and
+//! measured there. The server itself is only read. (SOPHIA, §5, tuned Redis's virtual memory, which no longer exists:
+//! this trade-off remains.)
 //!
-//! What is right is decided by [`imago_plan::tune::capacity`].
+//! The decision is made by [`imago_plan::tune::capacity`].
 
 mod sample;
 mod scratch;
 
 use std::collections::BTreeMap;
 
-use imago_plan::tune::capacity::{Assessment, Costs, Decision, Job, Limits, Verdict, choose};
+use imago_plan::tune::capacity::{
+    Assessment, Costs, Decision, Job, Limits, Verdict, choose, explains,
+};
 use imago_plan::tune::workload::{KINDS, Mix};
 use serde::Serialize;
 
@@ -23,7 +27,7 @@ use crate::cluster::{Error, Result};
 pub use sample::{Sample, Server};
 pub use scratch::{Measured, Scratch, Times};
 
-/// The settings that are measured: those by which a key is compact or not.
+/// The settings that are compared: the thresholds of compact encodings.
 pub const FITTED: [&str; 5] = [
     "hash-max-listpack-entries",
     "hash-max-listpack-value",
@@ -32,15 +36,15 @@ pub const FITTED: [&str; 5] = [
     "set-max-intset-entries",
 ];
 
-/// The gain below which thresholds are better left as they are.
+/// Minimum relative gain at which a change of thresholds is advised.
 const GAIN_MIN: f64 = 0.05;
-/// Operations in whose time configurations are compared; any number would do.
+/// Number of operations whose total time is compared; the result does not depend on it.
 const OPERATIONS: f64 = 1e6;
 
-/// Values of settings, checked, as the server tells them.
+/// Checks values of settings, and formats them as the server does; None stands for the default.
 ///
 /// # Errors
-/// There is no such setting, it takes no such value, or it does not make keys compact.
+/// Fails if a setting is unknown, if it does not take the value, or if it is not a threshold of a compact encoding.
 pub fn settings(asked: &BTreeMap<String, Option<String>>) -> Result<BTreeMap<String, String>> {
     if asked.is_empty() {
         return Err(Error::Usage("nothing is to be compared: name a setting and a value".into()));
@@ -59,85 +63,89 @@ pub fn settings(asked: &BTreeMap<String, Option<String>>) -> Result<BTreeMap<Str
     asked.iter().map(checked).collect()
 }
 
-/// What is asked.
+/// Input of [`compare`].
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// The thresholds to compare the present ones with, as [`settings`] checks them.
+    /// Candidate thresholds, as returned by [`settings`].
     pub asked: BTreeMap<String, String>,
-    /// Keys that the server should hold; none: those that it has.
+    /// Number of keys to plan for; None: the present number.
     pub keys: Option<f64>,
-    /// Memory to plan for, in bytes; none: the server's `maxmemory`.
+    /// Memory to plan for, in bytes; None: the server's `maxmemory`.
     pub limit_bytes: Option<u64>,
-    /// The share of it that is to stay free.
+    /// Share of the memory that must stay free, 0 to 1.
     pub headroom: f64,
-    /// The mix of operations.
+    /// Mix of operations.
     pub mix: Mix,
 }
 
-/// Thresholds, and what they amount to.
+/// Thresholds and their predicted effects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Configuration {
-    /// Their values.
+    /// Values of the thresholds, by name.
     pub settings: BTreeMap<String, String>,
-    /// What was measured.
+    /// Measurements on the scratch server.
     #[serde(flatten)]
     pub measured: Measured,
-    /// Memory that all keys would take, in bytes, with what is not for keys.
+    /// Predicted memory of the planned number of keys and of the server itself, in bytes.
     pub needed_bytes: f64,
-    /// Keys that fit, with the headroom; none without a limit.
+    /// Number of keys that fit, with headroom; None without a limit, or if the sample does not explain the memory in
+    /// use.
     pub keys_max: Option<f64>,
-    /// True if the keys that are asked for do.
-    pub fits: bool,
-    /// Processor time of an operation of the mix, in microseconds; none if no key of the sample has any.
+    /// True if the planned number of keys fits; None if the sample does not explain the memory in use.
+    pub fits: Option<bool>,
+    /// Mean CPU time of an operation of the mix, in µs; None if the sample has no hash, sorted set or set.
     pub operation_us: Option<f64>,
 }
 
-/// What came of it.
+/// Result of [`compare`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
-    /// The server, `host:port`.
+    /// Address of the server, `host:port`.
     pub server: String,
-    /// Its version, and that of the server for measuring.
+    /// Versions of the server and of the scratch server.
     pub versions: [String; 2],
-    /// Its keys.
+    /// Number of keys on the server.
     pub keys: u64,
-    /// Keys that were read.
+    /// Number of sampled keys that were read.
     pub sampled: usize,
-    /// Keys that were seen and are too large to be read.
+    /// Number of sampled keys that were too large to be read.
     pub too_large: u64,
-    /// Memory that counts towards its limit now, in bytes.
+    /// Memory in use that counts towards the server's limit, in bytes.
     pub used_bytes: u64,
-    /// What of it is not for keys.
+    /// Part of [`Self::used_bytes`] that is not for keys, in bytes.
     pub base_bytes: u64,
-    /// What the sample, taken for all keys, makes of `used_bytes`, as a ratio to that: near one, the sample is a fair one.
+    /// Memory in use as extrapolated from the sample, divided by `used_bytes`: the sample is representative if it is
+    /// near one.
     pub explained: f64,
-    /// What a key takes on the server now, in bytes: as it tells (`MEMORY USAGE`), and as much more as keys really took when
-    /// they were measured with the present thresholds.
+    /// Mean memory of a key on the server, in bytes: `MEMORY USAGE`, corrected by the ratio of measured to reported
+    /// sizes that the scratch server shows with the present thresholds.
     pub key_bytes: f64,
-    /// How the sampled keys are kept there.
+    /// Number of sampled keys by kind and encoding on the server.
     pub encodings: BTreeMap<String, u64>,
-    /// Memory that is planned for, in bytes; none without a limit.
+    /// Memory to plan for, in bytes; None without a limit.
     pub limit_bytes: Option<u64>,
-    /// The share of it that is to stay free.
+    /// Share of the memory that must stay free, 0 to 1.
     pub headroom: f64,
-    /// What happens at the limit (`maxmemory-policy`).
+    /// Eviction policy at the limit (`maxmemory-policy`).
     pub policy: String,
-    /// Keys that are planned for.
+    /// Number of keys to plan for.
     pub keys_wanted: f64,
-    /// With the present thresholds, if all keys were written anew.
+    /// Prediction for the present thresholds, if all keys were rewritten.
     pub present: Configuration,
-    /// With the ones that are asked for.
+    /// Prediction for the candidate thresholds, if all keys were rewritten.
     pub asked: Configuration,
-    /// `present`, `asked`, or neither; none without a limit.
+    /// `present` or `asked`; None if neither fits, without a limit, or if the sample is not within a tenth of the
+    /// memory in use.
     pub choice: Option<&'static str>,
-    /// The same in a sentence or two.
+    /// Explanation in a sentence or two.
     pub advice: String,
 }
 
 /// Compares the server's present thresholds with others, by a sample of its keys on a scratch server.
 ///
 /// # Errors
-/// The server holds no key, or one of both does not do what is asked.
+/// Fails if the sample is empty, or if one of the servers refuses a command.
+#[crate::boxed]
 pub async fn compare(
     node: &Node,
     server: &Server,
@@ -154,9 +162,17 @@ pub async fn compare(
     let present = server.settings.clone();
     let mut asked = present.clone();
     asked.extend(question.asked.clone());
-    scratch.take(sample).await?;
-    let measured = scratch.measure(&[present.clone(), asked.clone()]).await?;
-    let [of_present, of_asked] = <[Measured; 2]>::try_from(measured).expect("as many as asked for");
+    let (mut of_common, mut of_large) = (Vec::new(), Vec::new());
+    for (keys, measured) in [(&sample.keys, &mut of_common), (&sample.large, &mut of_large)] {
+        if !keys.is_empty() {
+            scratch.take_keys(keys).await?;
+            *measured = scratch.measure(&[present.clone(), asked.clone()]).await?;
+        }
+    }
+    let whole = |number: usize| {
+        whole(sample, server.keys as f64, of_common.get(number), of_large.get(number))
+    };
+    let [of_present, of_asked] = [whole(0), whole(1)];
     let base = server.base_bytes as f64;
     let limit_bytes = question.limit_bytes.or(Some(server.limit_bytes)).filter(|limit| *limit > 0);
     let wanted = question.keys.unwrap_or(server.keys as f64);
@@ -168,18 +184,21 @@ pub async fn compare(
         gain_min: GAIN_MIN,
     };
     let decision = choose(&all, 0, &job, &limits);
+    let really = of_present.key_bytes / of_present.told_bytes.max(1.0);
+    let explained = (base + server.keys as f64 * sample.key_bytes() * really)
+        / (server.used_bytes as f64).max(1.0);
+    let is_explained = explains(explained);
     let configuration = |number: usize, settings, measured: Measured| {
         let one: &Assessment = &decision.assessments[number];
         Configuration {
             settings,
             needed_bytes: one.peak_bytes,
-            keys_max: Some(one.entries_max).filter(|most| most.is_finite()),
-            fits: !matches!(one.verdict, Verdict::TooLarge { .. }),
+            keys_max: Some(one.entries_max).filter(|most| most.is_finite() && is_explained),
+            fits: is_explained.then_some(!matches!(one.verdict, Verdict::TooLarge { .. })),
             operation_us: measured.times.map(|_| 1e6 * one.job_s / OPERATIONS),
             measured,
         }
     };
-    let really = of_present.key_bytes / of_present.told_bytes.max(1.0);
     let mut answer = Answer {
         server: node.address.clone(),
         versions: [server.version.clone(), scratch.version.clone()],
@@ -188,8 +207,7 @@ pub async fn compare(
         too_large: sample.too_large.0,
         used_bytes: server.used_bytes,
         base_bytes: server.base_bytes,
-        explained: (base + server.keys as f64 * sample.key_bytes_of_all() * really)
-            / (server.used_bytes as f64).max(1.0),
+        explained,
         key_bytes: sample.key_bytes() * really,
         encodings: sample.encodings(),
         limit_bytes,
@@ -198,14 +216,59 @@ pub async fn compare(
         keys_wanted: wanted,
         present: configuration(0, present, of_present),
         asked: configuration(1, asked, of_asked),
-        choice: limit_bytes.and(decision.choice).map(|number| ["present", "asked"][number]),
+        choice: limit_bytes
+            .and(decision.choice)
+            .filter(|_| is_explained)
+            .map(|number| ["present", "asked"][number]),
         advice: String::new(),
     };
     answer.advice = advice(&answer, &decision, question);
     Ok(answer)
 }
 
-/// A measured configuration as the decision takes it; inserts and scans are none of the operations.
+/// Extrapolates the measurements of a sample's two groups to the server, weighted by the number of its keys that each
+/// group represents.
+fn whole(
+    sample: &Sample,
+    keys: f64,
+    common: Option<&Measured>,
+    large: Option<&Measured>,
+) -> Measured {
+    let groups = sample.groups(keys);
+    let all: Vec<(f64, f64, &Measured)> = groups
+        .into_iter()
+        .zip([common, large])
+        .filter_map(|((keys, larger), measured)| Some((keys, larger, measured?)))
+        .collect();
+    let sum = |of: fn(&Measured) -> f64| -> f64 {
+        all.iter().map(|(keys, larger, measured)| keys * larger * of(measured)).sum()
+    };
+    let (taken, told) = (sum(|one| one.key_bytes), sum(|one| one.told_bytes));
+    // A key that is too large to be read has the same encoding with any threshold.
+    let unread = sample.unread_bytes(keys);
+    let timed: Vec<(f64, Times)> =
+        all.iter().filter_map(|(keys, _, measured)| Some((*keys, measured.times?))).collect();
+    let weight: f64 = timed.iter().map(|(keys, _)| keys).sum();
+    let mean = |of: fn(&Times) -> f64| {
+        timed.iter().map(|(keys, times)| keys * of(times)).sum::<f64>() / weight
+    };
+    let mut encodings = BTreeMap::new();
+    for (name, count) in all.iter().flat_map(|(.., measured)| &measured.encodings) {
+        *encodings.entry(name.clone()).or_default() += count;
+    }
+    Measured {
+        encodings,
+        key_bytes: (taken + unread) / keys.max(1.0),
+        told_bytes: (told + unread) / keys.max(1.0),
+        times: (weight > 0.0).then(|| Times {
+            load_us: mean(|one| one.load_us),
+            read_us: mean(|one| one.read_us),
+            write_us: mean(|one| one.write_us),
+        }),
+    }
+}
+
+/// Converts a measurement to the costs of a configuration; inserts and scans have no cost, as they are not measured.
 #[must_use]
 pub fn costs(base_bytes: f64, measured: &Measured) -> Costs {
     let times = measured.times.unwrap_or(Times { load_us: 0.0, read_us: 0.0, write_us: 0.0 });
@@ -221,12 +284,19 @@ pub fn costs(base_bytes: f64, measured: &Measured) -> Costs {
     }
 }
 
-/// The decision in words.
+/// Describes the decision in words.
 fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
     let names: Vec<String> =
         question.asked.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let (names, wanted) = (names.join(" "), number(answer.keys_wanted));
     let (present, asked) = (&answer.present, &answer.asked);
+    if !explains(answer.explained) {
+        return format!(
+            "No verdict: the sample explains {:.0} % of the memory in use, and within a tenth of it is needed. Sample more keys \
+             (--keys), or find out what else takes memory there (MEMORY STATS).",
+            100.0 * answer.explained
+        );
+    }
     if present.measured.encodings == asked.measured.encodings {
         return format!(
             "Stay: no key of the sample is kept another way with {names}, so that nothing is gained."
@@ -253,7 +323,7 @@ fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
             most(present),
             most(asked)
         ),
-        Some(_) if present.fits => {
+        Some(_) if present.fits == Some(true) => {
             format!("Change to {names}: {wanted} keys fit both ways; {amounts}.")
         }
         Some(_) => format!(
@@ -274,14 +344,14 @@ fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
     }
 }
 
-/// How much less or more one is than another.
+/// Describes the relative difference of two values.
 fn compared(old: f64, new: f64) -> String {
     let percent = 100.0 * (new / old.max(f64::MIN_POSITIVE) - 1.0);
     let word = if percent < 0.0 { "less" } else { "more" };
     format!("{:.0} % {word}", percent.abs())
 }
 
-/// A whole number with its thousands apart.
+/// Formats a number as an integer with thousands separators.
 fn number(of: f64) -> String {
     let digits = format!("{of:.0}");
     let mut text = String::new();
@@ -341,7 +411,7 @@ mod tests {
             },
             needed_bytes: 0.0,
             keys_max: Some(1e5 / key_bytes),
-            fits: true,
+            fits: Some(true),
             operation_us: Some(operation_us),
         }
     }
@@ -367,7 +437,7 @@ mod tests {
             mix,
         };
         let mut present = configuration(100.0, 1.0, encodings[0]);
-        present.fits = keys <= 1_000.0;
+        present.fits = Some(keys <= 1_000.0);
         let answer = Answer {
             server: "10.0.0.1:6379".into(),
             versions: ["7.0.15".into(), "7.0.15".into()],

@@ -1,30 +1,30 @@
-//! How long commands took, as a server counts it since its start (`LATENCY HISTOGRAM`): buckets whose bounds are powers of
-//! two, in microseconds. What was counted between two readings is their difference, so that an old load does not hide a new
-//! one, as it does in the percentiles that INFO tells.
+//! Latencies of commands since the server's start (`LATENCY HISTOGRAM`): buckets whose bounds are powers of two, in µs.
+//! The difference of two readings has the latencies in between, so that an old load does not hide a new one, as it does
+//! in the percentiles of INFO.
 
 use std::collections::BTreeMap;
 
 use redis::Value;
 
-/// Commands by the bucket that their time falls into, each named by its upper bound in microseconds.
+/// Number of commands in each bucket of latency, by the bucket's upper bound in µs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
 impl Histogram {
-    /// Of buckets and what is in each of them.
+    /// Builds a histogram from buckets.
     #[cfg(test)]
     pub(super) fn of(buckets: &[(u64, u64)]) -> Self {
         Self(buckets.iter().copied().collect())
     }
 
-    /// Adds another one.
+    /// Adds the counts of another histogram.
     pub(super) fn add(&mut self, other: &Self) {
         for (bound, count) in &other.0 {
             *self.0.entry(*bound).or_default() += count;
         }
     }
 
-    /// What was counted since an earlier reading; all of it if the server has begun anew in between.
+    /// Returns the counts since an earlier reading; all counts if the server has restarted in between.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let of = |bound: &u64| earlier.0.get(bound).copied().unwrap_or(0);
         let has = |bound: &u64| self.0.get(bound).copied().unwrap_or(0);
@@ -35,8 +35,8 @@ impl Histogram {
         Self(new.filter(|(_, count)| *count > 0).collect())
     }
 
-    /// The time in microseconds that this share of the commands did not exceed; none if there were none. Within a bucket,
-    /// whose bounds are a factor of two apart, times are taken to be spread evenly by their logarithms.
+    /// Returns the latency, in µs, that this share (0 to 1) of the commands did not exceed; None without commands.
+    /// Latencies are assumed to be uniform by logarithm within a bucket, whose bounds differ by a factor of two.
     pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let all: u64 = self.0.values().sum();
         if all == 0 {
@@ -55,7 +55,7 @@ impl Histogram {
     }
 }
 
-/// The histograms of all commands in an answer to `LATENCY HISTOGRAM`, by their names; nothing where it has another form.
+/// Parses a reply to `LATENCY HISTOGRAM` into histograms by command; None if it has another structure.
 pub(super) fn parse(answer: &Value) -> Option<BTreeMap<String, Histogram>> {
     pairs(answer)?
         .into_iter()
@@ -78,7 +78,7 @@ pub(super) fn parse(answer: &Value) -> Option<BTreeMap<String, Histogram>> {
         .collect()
 }
 
-/// The pairs of a map, which an older protocol has as a list.
+/// Returns the pairs of a map, which older protocol versions encode as a list; None for other values.
 fn pairs(value: &Value) -> Option<Vec<(&Value, &Value)>> {
     match value {
         Value::Map(pairs) => Some(pairs.iter().map(|(name, value)| (name, value)).collect()),

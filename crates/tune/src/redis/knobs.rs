@@ -1,25 +1,26 @@
-//! The settings of Redis 7 that tuning may change: type, bounds, default, and how each is applied.
+//! The settings of Redis 7 that tuning may change: type, bounds, default, and how a change is applied.
 //!
-//! Names and defaults are those of `redis.conf` of 7.0. Bounds are narrower than the server's own where a value beyond
-//! would start and not serve; a value outside of them is refused before anything is touched. The paper tuned the virtual
-//! memory that Redis no longer has (SOPHIA, §5.4): the thresholds of listpacks trade memory for processor time in its place.
+//! Names and defaults are those of `redis.conf` of 7.0. Bounds are narrower than the server's own if it would start but
+//! not serve with a value beyond; a value outside of them is refused before any node is changed. The paper tuned the
+//! virtual memory that Redis no longer has (SOPHIA, §5.4): the thresholds of listpacks are its replacement, and trade
+//! memory for CPU time.
 
 use imago_plan::tune::roll::CostClass;
 
 use crate::cluster::values::{Value, Values};
 use crate::cluster::{Error, Result, Setting};
 
-/// What a change costs, and how it is made.
+/// Cost of a change, and how it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// By `CONFIG SET`, at once and without a restart; `CONFIG REWRITE` writes it for the next start.
+    /// Applied by `CONFIG SET`, at once and without a restart; `CONFIG REWRITE` persists it for the next start.
     Live,
-    /// By the file, and a restart of the server.
+    /// Applied by a change of the file and a restart of the server.
     Restart,
 }
 
 impl Class {
-    /// Its name, as it is approved and printed.
+    /// Returns the name of the class, as it is approved and printed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,15 +33,15 @@ impl Class {
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knob {
-    /// Its name in `redis.conf`.
+    /// Name in `redis.conf`.
     pub name: &'static str,
-    /// Its value unless the file has another one.
+    /// Value if the file does not contain the setting.
     pub default: &'static str,
-    /// The values that it takes.
+    /// Valid values.
     pub values: Values,
-    /// How it is applied.
+    /// How a change is applied.
     pub class: Class,
-    /// What it is.
+    /// Description for users.
     pub about: &'static str,
 }
 
@@ -65,7 +66,7 @@ const fn restart(
     Knob { name, default, values, class: Class::Restart, about }
 }
 
-/// All of them.
+/// All settings that tuning may change.
 pub const KNOBS: &[Knob] = &[
     live(
         "hash-max-listpack-entries",
@@ -344,10 +345,10 @@ pub const KNOBS: &[Knob] = &[
     restart("tcp-backlog", "511", Values::Count(16, 65_535), "connections that wait to be taken"),
 ];
 
-/// The setting of this name.
+/// Returns the setting with this name.
 ///
 /// # Errors
-/// There is none: the message lists those that there are.
+/// Fails if there is no such setting; the message lists all.
 pub fn find(name: &str) -> Result<&'static Knob> {
     KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| {
         let known: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
@@ -356,7 +357,7 @@ pub fn find(name: &str) -> Result<&'static Knob> {
 }
 
 impl Knob {
-    /// What tuning has to know of it.
+    /// Returns the database-independent description of this setting.
     #[must_use]
     pub fn setting(&self) -> Setting {
         let class = match self.class {
@@ -367,10 +368,10 @@ impl Knob {
         Setting { name, default: Some(default), values, class }
     }
 
-    /// The value as the server tells it, checked: sizes in bytes.
+    /// Parses and checks a value; sizes are returned in bytes, as the server reports them.
     ///
     /// # Errors
-    /// It is none of the values that the setting takes.
+    /// Fails if the setting does not take this value.
     pub fn value(&self, text: &str) -> Result<Value> {
         self.setting().value(text)
     }

@@ -1,10 +1,11 @@
-//! Leases in the cluster itself: a key that names its holder, and the moment of its end by the server's clock. One is the
-//! lock on the cluster's configuration, which a job has, another one that of the controller that decides.
+//! Leases in the cluster itself: a key with the holder's name and the expiry time by the server's clock. One lease is
+//! the lock on the cluster's configuration, which a job holds; another one belongs to the active controller.
 //!
-//! They keep two machines from changing one cluster. A lease of a dead process ends by itself, and the same job takes its own
-//! over at once. The key does not expire, so that policies that evict what expires leave it alone; one that evicts any key
-//! may lose it, as may a fail-over, since Redis replicates asynchronously. The lock is renewed before each step, and a job
-//! that finds another one's ends. A lease is taken also where memory is short.
+//! They keep two machines from changing one cluster. The lease of a dead process expires by itself, and the same job
+//! can take over its own lease at once. The key itself has no TTL, so that `volatile-*` eviction policies do not evict
+//! it. An `allkeys-*` policy may evict it, and a failover may lose it, since Redis replicates asynchronously. The lock
+//! is renewed before each step, and a job that finds another job's lock ends. A lease can be acquired even if memory is
+//! short.
 
 use std::time::Duration;
 
@@ -17,14 +18,14 @@ use crate::decisions;
 /// A lease.
 pub(super) struct Lease {
     key: &'static str,
-    /// It ends so long after it was renewed last.
+    /// Time after the last renewal at which the lease expires.
     lasts: Duration,
 }
 
-/// The lock on the configuration; a step takes less than it lasts.
+/// Lock on the configuration; a step takes less time than the lock lasts.
 pub(super) const CONFIGURATION: Lease =
     Lease { key: "imago:lock", lasts: Duration::from_secs(600) };
-/// That of the controller.
+/// Lease of the active controller.
 pub(super) const CONTROLLER: Lease = Lease { key: "imago:controller", lasts: decisions::LEASE };
 
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -39,41 +40,41 @@ const GIVE_UP: &str = "#!lua flags=allow-oom\n\
     local holder = string.match(redis.call('get', KEYS[1]) or '', '^(.*) until %d+$') \
     if holder == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
-/// The key that is there while changes are held back: it names who did so.
+/// Key that exists while changes are suspended; its value is the process that suspended them.
 const HOLD: &str = "imago:hold";
 const SET: &str = "#!lua flags=allow-oom\n\
     redis.call('set', KEYS[1], ARGV[1], 'nx') return ''";
 
-/// Has controllers on all machines change nothing.
+/// Suspends changes by controllers on all machines.
 ///
 /// # Errors
-/// The node that keeps it does not answer.
+/// Fails if the node that stores the key does not answer.
 pub(super) async fn hold(uri: &Uri, process: &str) -> Result<()> {
     let words = ["EVAL", SET, "1", HOLD, process];
     keeper(uri, HOLD).await?.ask::<String>(&words).await.map(drop)
 }
 
-/// Has them go on.
+/// Resumes changes by controllers.
 ///
 /// # Errors
-/// The node that keeps it does not answer.
+/// Fails if the node that stores the key does not answer.
 pub(super) async fn go_on(uri: &Uri) -> Result<()> {
     keeper(uri, HOLD).await?.ask::<i64>(&["DEL", HOLD]).await.map(drop)
 }
 
-/// The process that had controllers change nothing, if one did.
+/// Returns the process that suspended changes; None if they are not suspended.
 ///
 /// # Errors
-/// The node that keeps it does not answer.
+/// Fails if the node that stores the key does not answer.
 pub(super) async fn held_by(uri: &Uri) -> Result<Option<String>> {
     keeper(uri, HOLD).await?.ask(&["GET", HOLD]).await
 }
 
 impl Lease {
-    /// Takes it, or renews it. Returns the holder, if that is another one.
+    /// Acquires or renews the lease. Returns the holder if that is another one.
     ///
     /// # Errors
-    /// The node that keeps it does not answer.
+    /// Fails if the node that stores the key does not answer.
     pub(super) async fn take(&self, uri: &Uri, holder: &str) -> Result<Option<String>> {
         let lasts_ms = self.lasts.as_millis().to_string();
         let words = ["EVAL", TAKE, "1", self.key, holder, &lasts_ms];
@@ -81,17 +82,17 @@ impl Lease {
         Ok(Some(held).filter(|held| !held.is_empty()))
     }
 
-    /// Gives it up, if it is this one's.
+    /// Releases the lease if `holder` has it.
     ///
     /// # Errors
-    /// The node that keeps it does not answer.
+    /// Fails if the node that stores the key does not answer.
     pub(super) async fn give_up(&self, uri: &Uri, holder: &str) -> Result<()> {
         let words = ["EVAL", GIVE_UP, "1", self.key, holder];
         keeper(uri, self.key).await?.ask::<i64>(&words).await.map(drop)
     }
 }
 
-/// What a job says that has to wait for another one.
+/// Returns the error for a job that finds the lock held by another one.
 pub(super) fn held(by: &str) -> Error {
     Error::precondition(
         format!("job {by} changes this cluster's configuration"),
@@ -99,11 +100,11 @@ pub(super) fn held(by: &str) -> Error {
     )
 }
 
-/// The master that has the key's slot.
+/// Connects to the master of the key's slot.
 async fn keeper(uri: &Uri, key: &str) -> Result<Node> {
     let node = Node::connect_to_any(uri, ANSWER_WAIT).await?;
     let Ok(told) = node.try_ask::<String>(&["CLUSTER", "NODES"]).await else {
-        // It stands alone.
+        // The server is not part of a Redis Cluster.
         return Ok(node);
     };
     let topology = Topology::parse(&told)

@@ -1,6 +1,7 @@
-//! All nodes as they are now: what each says of itself, of the others, and of how far it is.
+//! Snapshots of all nodes: each node's state, its view of the others, and its replication progress.
 //!
-//! A replica is *in step* if it has all that its master had when the look began: the replicas are asked behind the masters.
+//! A replica is *in step* if it has all data that its master had at the start of the snapshot: replicas are read after
+//! masters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,36 +16,36 @@ use super::topology::{Part, Topology};
 use crate::cluster::error::chain;
 use crate::cluster::{NodeAccess, Result};
 
-/// For a node to answer one question.
-const ANSWER_WAIT: Duration = Duration::from_secs(3);
+/// Timeout of a reply, unless the cluster file sets it.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
-/// The oldest version of Redis whose settings are known.
+/// Minimum major version of Redis.
 const OLDEST: u32 = 7;
 
-/// What a node says.
+/// State of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) is_cluster: bool,
-    /// True if the node says that the cluster serves all slots; of a server that stands alone always.
+    /// True if the node reports that the cluster serves all slots; always true for a single server.
     pub(super) is_well: bool,
     pub(super) is_loading: bool,
     pub(super) used_memory: u64,
-    /// The file that it was started with; empty without any.
+    /// Path of the file that the node was started with; empty if there is none.
     pub(super) configuration: String,
     pub(super) replication: Replication,
     pub(super) topology: Topology,
-    /// The values of the settings that were asked for.
+    /// Running values of the requested settings, by name.
     pub(super) running: BTreeMap<String, String>,
 }
 
-/// What was seen of all nodes, in the order of the cluster file: a node's facts, or why there are none.
+/// Snapshot of all nodes, in the order of the cluster file: the state of a node, or the reason why it is unknown.
 pub(super) struct Look<'a> {
     nodes: &'a [NodeAccess],
     pub(super) seen: Vec<std::result::Result<Facts, String>>,
 }
 
 impl<'a> Look<'a> {
-    /// Asks all nodes, also for these settings.
+    /// Reads the states of all nodes, including their values of these settings.
     pub(super) async fn at(nodes: &'a [NodeAccess], uri: &Uri, settings: &[&str]) -> Self {
         let asked = nodes.iter().map(|node| facts(node, uri, settings));
         let seen = join_all(asked).await;
@@ -67,7 +68,7 @@ impl<'a> Look<'a> {
         Self { nodes, seen }
     }
 
-    /// The number of the node with this identity.
+    /// Returns the index of the node with this ID.
     fn number(&self, id: &str) -> Option<usize> {
         self.seen.iter().position(|facts| {
             let mut members = facts.iter().flat_map(|facts| &facts.topology.members);
@@ -75,7 +76,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// A node's part; nothing if it does not answer, or follows a node that does not.
+    /// Returns a node's role; None if the node does not answer, or follows a node that does not.
     pub(super) fn part(&self, number: usize) -> Option<succession::Part> {
         let facts = self.seen[number].as_ref().ok()?;
         if !facts.is_cluster {
@@ -89,7 +90,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// What speaks against a step now; each may pass by itself.
+    /// Returns the reasons against a step now; each may be temporary.
     pub(super) fn obstacles(&self) -> Vec<String> {
         let mut obstacles = Vec::new();
         for (number, (node, facts)) in self.nodes.iter().zip(&self.seen).enumerate() {
@@ -117,7 +118,8 @@ impl<'a> Look<'a> {
         obstacles
     }
 
-    /// What a node says of another one, and that one does not say of itself: news of a fail-over takes a while.
+    /// Returns a difference between a node's view of another one and that one's own: news of a failover spreads with a
+    /// delay.
     fn disagreement(&self, number: usize) -> Option<String> {
         let facts = self.seen[number].as_ref().ok()?;
         facts.topology.members.iter().find_map(|member| {
@@ -130,7 +132,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    /// Why a replica is not in step.
+    /// Returns the reason why a replica is not in step; None if it is, or if the node is not a replica.
     fn lag(&self, number: usize) -> Option<String> {
         let name = &self.nodes[number].name;
         let Ok(Facts { replication: Replication::Replica { is_linked, offset }, .. }) =
@@ -155,7 +157,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Members of the cluster that the file does not name.
+    /// Returns the members of the cluster that the cluster file does not name.
     pub(super) fn strangers(&self) -> Vec<String> {
         let mut strangers = Vec::new();
         for member in self.seen.iter().flatten().flat_map(|facts| &facts.topology.members) {
@@ -174,7 +176,8 @@ impl<'a> Look<'a> {
 }
 
 async fn facts(node: &NodeAccess, uri: &Uri, settings: &[&str]) -> Result<Facts> {
-    let at = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await?;
+    let wait = node.look_max.unwrap_or(ANSWER_WAIT);
+    let at = Node::connect(&node.address.to_string(), uri, wait).await?;
     let info: String = at.ask(&["INFO"]).await?;
     let version = line(&info, "redis_version").unwrap_or_default();
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
@@ -208,7 +211,8 @@ async fn facts(node: &NodeAccess, uri: &Uri, settings: &[&str]) -> Result<Facts>
 }
 
 async fn replication(node: &NodeAccess, uri: &Uri) -> Result<Replication> {
-    let at = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await?;
+    let wait = node.look_max.unwrap_or(ANSWER_WAIT);
+    let at = Node::connect(&node.address.to_string(), uri, wait).await?;
     let told: String = at.ask(&["INFO", "replication"]).await?;
     Replication::parse(&told).ok_or_else(|| not_understood(node, "INFO names no role"))
 }

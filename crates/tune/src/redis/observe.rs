@@ -1,8 +1,9 @@
-//! What clients ask of a server or cluster, by its nodes' own counters (`INFO commandstats`, `LATENCY HISTOGRAM`).
+//! Samples the operations that clients request of Redis, from its nodes' own counters (`INFO commandstats`,
+//! `LATENCY HISTOGRAM`).
 //!
-//! Each node counts the commands that it ran. A replica runs the writes of its master, too, so that writes are counted at
-//! masters alone. Redis does not tell inserts from updates: all writes count as updates. Commands that read ranges count as
-//! scans, and each of them once; what a scan then reads by name counts as reads.
+//! Each node counts the commands that it executed. A replica executes the writes of its master, too, so that writes are
+//! counted at masters only. Redis does not distinguish inserts from updates: all writes count as updates. Each command
+//! that reads a range counts as one scan; reads by key that follow it count as reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,9 +19,9 @@ pub use crate::cluster::observation::Observation;
 use crate::cluster::observation::{READS, SCANS, UPDATES, since};
 use crate::cluster::{Error, NodeAccess, Result};
 
-/// For a node to answer one question.
+/// Timeout of a reply.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// The commands that read ranges.
+/// Names of the commands that read ranges.
 const RANGES: [&str; 24] = [
     "scan",
     "hscan",
@@ -54,20 +55,20 @@ struct Told {
     is_master: bool,
     counts: [u64; KINDS],
     times: [Histogram; KINDS],
-    /// The share of `maxmemory` in use; nothing without a limit.
+    /// Share of `maxmemory` in use, 0 to 1; None without a limit.
     memory: Option<f64>,
 }
 
-/// A node, and what it told last.
+/// A node and its last reading.
 struct Observed {
     access: NodeAccess,
-    /// The commands that read, and those that write.
+    /// Names of the commands that read, and of those that write.
     commands: Option<(BTreeSet<String>, BTreeSet<String>)>,
     last: Option<Told>,
     was_missed: bool,
 }
 
-/// Looks at the counters of all nodes.
+/// Reads the counters of all nodes.
 pub struct Observer {
     uri: Uri,
     nodes: Vec<Observed>,
@@ -75,10 +76,11 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Looks for the first time.
+    /// Takes the first reading.
     ///
     /// # Errors
-    /// No node answers.
+    /// Fails if no node answers.
+    #[crate::boxed]
     pub async fn begin(file: &ClusterFile) -> Result<Self> {
         let node = |access: &NodeAccess| Observed {
             access: access.clone(),
@@ -99,7 +101,8 @@ impl Observer {
         Ok(observer)
     }
 
-    /// What was counted since the last look.
+    /// Reads all nodes and returns the operations since the previous call.
+    #[crate::boxed]
     pub async fn look(&mut self) -> Observation {
         let uri = &self.uri;
         let all = join_all(self.nodes.iter_mut().map(|node| told(node, uri))).await;
@@ -111,7 +114,7 @@ impl Observer {
             median: [None; KINDS],
             slowest: [None; KINDS],
             memory: None,
-            // Its memory tells how keys are kept, too.
+            // The memory in use also depends on the encodings of keys.
             record_bytes: None,
             nodes: BTreeMap::new(),
             missed: BTreeMap::new(),
@@ -145,8 +148,8 @@ impl Observer {
 }
 
 impl Told {
-    /// What was counted since an earlier reading. Writes count at the node that is a master now: what it ran as a replica
-    /// shortly before, its old master counted, which counts no writes any more.
+    /// Returns the counts since an earlier reading. Writes count at the present master: those that it executed shortly
+    /// before as a replica were counted by its old master, whose writes no longer count.
     fn since(&self, last: &Self) -> ([u64; KINDS], [Histogram; KINDS]) {
         let mut counts = since(last.counts, self.counts);
         let mut times = std::array::from_fn(|kind| self.times[kind].since(&last.times[kind]));
@@ -180,7 +183,7 @@ async fn told(node: &mut Observed, uri: &Uri) -> Result<Told> {
     Ok(understood(&stats, &times, reads, writes))
 }
 
-/// What a node's answer tells.
+/// Parses the replies of a node.
 fn understood(
     stats: &str,
     times: &BTreeMap<String, Histogram>,
@@ -226,7 +229,7 @@ fn kind(name: &str, reads: &BTreeSet<String>, writes: &BTreeSet<String>) -> Opti
     }
 }
 
-/// The number of a field of `a=1,b=2`.
+/// Returns the number in a field of `a=1,b=2`; None if there is no such field.
 fn field(fields: &str, name: &str) -> Option<f64> {
     let mut pairs = fields.trim().split(',').filter_map(|pair| pair.split_once('='));
     pairs.find_map(|(key, value)| (key == name).then(|| value.parse().ok())?)

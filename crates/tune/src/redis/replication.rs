@@ -1,39 +1,39 @@
-//! What a server says of its replication (`INFO replication`).
+//! The state of a server's replication (`INFO replication`).
 
 use super::connection::line;
 
-/// A server's part in replication, and how far it is.
+/// Role of a server in replication, and its progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// It takes writes.
+    /// The server accepts writes.
     Master {
-        /// Bytes of the stream of its writes.
+        /// Length of its replication stream, in bytes.
         offset: u64,
-        /// Its replicas.
+        /// Replicas of the server.
         replicas: Vec<Replica>,
     },
-    /// It follows another one.
+    /// The server follows another one.
     Replica {
-        /// True if it receives what that has.
+        /// True if the link to its master is up.
         is_linked: bool,
-        /// Bytes of the stream that it has.
+        /// Position in the replication stream, in bytes.
         offset: u64,
     },
 }
 
-/// A replica, as its master sees it.
+/// A replica, as its master reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// `host:port`.
+    /// Address, `host:port`.
     pub address: String,
-    /// True if it is sent writes as they come.
+    /// True if the replica receives writes as they happen.
     pub is_online: bool,
-    /// Bytes of the stream that it has acknowledged.
+    /// Acknowledged position in the replication stream, in bytes.
     pub offset: u64,
 }
 
 impl Replication {
-    /// Reads an answer to `INFO replication`; nothing if it is none.
+    /// Parses a reply to `INFO replication`; None if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let number = |key: &str| line(text, key)?.parse::<u64>().ok();
@@ -55,7 +55,7 @@ impl Replication {
         }
     }
 
-    /// The replicas that are sent writes as they come; none of a replica.
+    /// Returns the number of replicas that receive writes as they happen; zero for a replica.
     #[must_use]
     pub fn online(&self) -> usize {
         match self {
@@ -65,7 +65,7 @@ impl Replication {
     }
 }
 
-/// `slave0:ip=10.0.0.4,port=6379,state=online,offset=42,lag=0`
+/// Parses a line such as `slave0:ip=10.0.0.4,port=6379,state=online,offset=42,lag=0`; None if it is invalid.
 fn replica(line: &str) -> Option<Replica> {
     let (_, fields) = line.trim().split_once(':')?;
     let field = |name: &str| {

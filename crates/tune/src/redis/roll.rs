@@ -1,20 +1,23 @@
-//! A roll: a new configuration for all nodes of a Redis Cluster, or for a server, while clients are served.
+//! A roll: applies a new configuration to all nodes of a Redis Cluster, or to a server, while clients are served.
 //!
-//! Settings that are live are set at one node after the other, read back, and written into the node's file by the node
-//! itself. The others need a restart: replicas are restarted first, each with its new file; then a replica that has what
-//! its master has takes the master's place (`CLUSTER FAILOVER`: the master holds its clients until the replica has all), and
-//! the old master is restarted as a replica. Before each step all nodes are looked at again ([`imago_plan::tune::succession`]
-//! decides the next one).
+//! Live settings are set on one node after the other, read back, and written to the node's file by the node itself.
+//! Other settings need a restart: replicas are restarted first, each with its new file. Then a replica that is in step
+//! takes over from its master (`CLUSTER FAILOVER`: the master blocks its clients until the replica has all data), and
+//! the old master is restarted as a replica. Before each step all nodes are inspected ([`imago_plan::tune::succession`]
+//! selects the next one).
 //!
 //! Invariants:
-//! - A master that serves is not stopped, unless that is asked for by name; a place is handed over only to a replica that is
-//!   in step and has the new configuration.
-//! - One node at a time is stopped, and the journal names it before it is.
-//! - The new file is whole on the node's disk before the node stops, and the old one is kept beside it.
-//! - A node that does not come back with the new file gets the old one back, and the roll ends.
-//! - One job at a time changes a cluster's configuration (the lock), one process works at it (the claim in the journal, a
-//!   folder beside the cluster file), and every step may be taken again.
+//! - A master with slots is not stopped, unless the option `unserved` allows it; a failover promotes only a replica
+//!   that is in step and has the new configuration.
+//! - One node at a time is stopped, and the journal names it before.
+//! - The configuration of a node's next start is derived from all its files and its command line before anything is
+//!   changed, and again after the change; if it is not the requested one, the roll refuses.
+//! - The new file is complete on the node's disk before the node stops, and the old one is saved next to it.
+//! - A node that does not start with the new file gets the old one back, and the roll ends.
+//! - One job at a time changes a cluster's configuration (the lock), one process works on it (the claim in the journal,
+//!   a folder next to the cluster file), and every step is idempotent.
 
+mod persist;
 mod restart;
 mod work;
 
@@ -33,19 +36,19 @@ use crate::configurations::{self, Configuration};
 
 pub use work::{actions, cancel, jobs, resume, took};
 
-/// The kind of these jobs.
+/// Kind of these jobs in the journal.
 pub const KIND: &str = "redis_roll";
 
-/// What is asked for. A job's record has it.
+/// Specification of a roll, stored in the job's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The settings, each with its new value; nothing: its default.
+    /// New value by setting; None restores the default.
     pub changes: BTreeMap<String, Option<String>>,
-    /// Failures that each shard has to withstand while one of its nodes is away.
+    /// Number of additional failures that each shard must survive while one of its nodes restarts.
     pub tolerate: usize,
-    /// True: a master without a replica is restarted, though its keys are not served meanwhile.
+    /// True: a master without a replica is restarted, and its keys are not served meanwhile.
     pub unserved: bool,
-    /// True if a controller rolls: the next one finishes what a dead one has begun.
+    /// True if a controller started the roll: the next controller then resumes it if this one dies.
     #[serde(default)]
     pub is_of_controller: bool,
 }
@@ -54,23 +57,24 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
     knob: &'static Knob,
-    /// As the server tells it.
+    /// New value, in the server's own format.
     value: String,
     is_default: bool,
 }
 
 impl Spec {
-    /// The roll that gives a cluster one of the configurations.
+    /// Builds the roll that applies one of the configurations to a cluster.
     #[must_use]
     pub fn of(all: &[Configuration], number: usize, tolerate: usize) -> Self {
         let changes = configurations::settings(all, number);
         Self { changes, tolerate, unserved: false, is_of_controller: false }
     }
 
-    /// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
+    /// Builds the roll that changes a cluster from one of the configurations to another, with only the settings that
+    /// differ.
     ///
     /// # Errors
-    /// There is no such setting.
+    /// Fails if a setting is unknown.
     pub fn between(
         all: &[Configuration],
         numbers: (usize, usize),
@@ -80,10 +84,10 @@ impl Spec {
         Ok(Self { changes, tolerate, unserved: false, is_of_controller: false })
     }
 
-    /// The changes, checked.
+    /// Parses and checks the changes.
     ///
     /// # Errors
-    /// There is no such setting, or it takes no such value.
+    /// Fails if nothing is to change, if a setting is unknown, or if it does not take the value.
     fn parsed(&self) -> Result<Vec<Change>> {
         if self.changes.is_empty() {
             return Err(Error::Usage("nothing is to be changed".into()));
@@ -101,59 +105,59 @@ impl Spec {
     }
 }
 
-/// What a roll would do.
+/// Dry run of a roll.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Preview {
     /// True if nodes are restarted.
     pub restarts: bool,
-    /// The steps in which they are, in order, as far as nodes keep their parts.
+    /// Descriptions of the steps in order, provided that the roles of nodes do not change otherwise.
     pub steps: Vec<String>,
-    /// The nodes.
+    /// All nodes, with the changes of each.
     pub nodes: Vec<NodePreview>,
-    /// What speaks against beginning now.
+    /// Reasons why the roll cannot start now.
     pub obstacles: Vec<String>,
 }
 
-/// A node, and what a roll would change there.
+/// A node and the changes of a roll there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodePreview {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its address for clients.
+    /// Address for clients.
     pub address: String,
-    /// Its part: `master`, `replica of NAME`, or `idle`.
+    /// Role of the node: `master`, `replica of NAME`, or `idle`.
     pub part: String,
-    /// The settings that it has otherwise.
+    /// Settings whose running value differs from the new one.
     pub changes: Vec<ValueChange>,
 }
 
-/// A place that was handed over.
+/// A completed failover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FailOver {
-    /// The old master.
+    /// Name of the old master.
     pub from: String,
-    /// The new one.
+    /// Name of the new master.
     pub to: String,
-    /// From the command until the new one served, in milliseconds; it is looked at every few.
+    /// Time from the command until the new master served, in ms, as observed by polling.
     pub took_ms: f64,
 }
 
-/// What came of a roll.
+/// Result of a roll.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The job.
+    /// ID of the job.
     pub job: JobId,
-    /// The nodes that have the new configuration.
+    /// Names of the nodes with the new configuration.
     pub nodes: Vec<String>,
-    /// How long each of them took that was changed.
+    /// Durations by name of the node, for nodes that were changed.
     pub took: BTreeMap<String, Took>,
-    /// The places that were handed over, in order.
+    /// Failovers, in order.
     pub fail_overs: Vec<FailOver>,
-    /// From the first step to the last, in seconds.
+    /// Time from the first step to the end of the last one, in seconds.
     pub elapsed_s: f64,
 }
 
-/// A cluster whose configuration can be changed.
+/// A cluster and the checked changes of a roll.
 pub struct Roller {
     file: ClusterFile,
     spec: Spec,
@@ -161,10 +165,10 @@ pub struct Roller {
 }
 
 impl Roller {
-    /// Checks what is asked for.
+    /// Checks the specification.
     ///
     /// # Errors
-    /// The request makes no sense.
+    /// Fails if the specification is invalid.
     pub fn new(file: ClusterFile, spec: Spec) -> Result<Self> {
         let changes = spec.parsed()?;
         Ok(Self { file, spec, changes })
@@ -183,7 +187,7 @@ impl Roller {
         Look::at(&self.file.nodes, &self.file.uri, &settings).await
     }
 
-    /// The settings of this class that the node has otherwise.
+    /// Returns the settings of this class whose running value on the node differs from the new one.
     fn differences(&self, look: &Look<'_>, number: usize, class: Class) -> Vec<ValueChange> {
         let Ok(facts) = &look.seen[number] else { return Vec::new() };
         let different = |change: &Change| {
@@ -201,7 +205,7 @@ impl Roller {
         self.of_class(class).filter_map(different).collect()
     }
 
-    /// The nodes as the decision of the next step takes them; nothing if not all are known.
+    /// Returns the nodes as input for the selection of the next step; None if a role is unknown.
     fn nodes(&self, look: &Look<'_>) -> Option<Vec<succession::Node>> {
         let is_settled = look.obstacles().is_empty();
         let node = |number| {
@@ -218,10 +222,10 @@ impl Roller {
         &self.file.nodes[number].name
     }
 
-    /// The nodes that have any of the settings otherwise.
+    /// Returns the number of nodes with a different value of any of the settings.
     ///
     /// # Errors
-    /// A node does not answer, or does not know a setting.
+    /// Fails if a node does not answer, or does not know a setting.
     pub(super) async fn differing(&self) -> Result<usize> {
         let look = self.look().await;
         if let Some(why) = unreachable(&self.file, &look).into_iter().next() {
@@ -235,7 +239,7 @@ impl Roller {
         Ok((0..self.file.nodes.len()).filter(differs).count())
     }
 
-    /// Every node that answers knows the settings.
+    /// Checks that every node that answers knows the settings.
     fn check_known(&self, look: &Look<'_>) -> Result<()> {
         for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
             let Ok(facts) = facts else { continue };
@@ -249,7 +253,7 @@ impl Roller {
         Ok(())
     }
 
-    /// What cannot be done at all, however long one waits.
+    /// Checks for obstacles that do not disappear with time.
     fn check(&self, look: &Look<'_>) -> Result<()> {
         self.check_known(look)?;
         for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
@@ -318,13 +322,15 @@ impl Roller {
         }
     }
 
-    /// What the roll would do. Changes nothing.
+    /// Returns the changes that the roll would make. Changes nothing.
     ///
     /// # Errors
-    /// It may not be done at all: the message says what is in the way.
+    /// Fails if the roll is impossible; the message has the reason.
+    #[crate::boxed]
     pub async fn preview(&self) -> Result<Preview> {
         let look = self.look().await;
         self.check(&look)?;
+        self.would_last(&look).await?;
         let part = |number| match look.part(number) {
             Some(succession::Part::Master) => "master".to_owned(),
             Some(succession::Part::Idle) => "idle".to_owned(),
@@ -344,13 +350,13 @@ impl Roller {
         let steps = self.nodes(&look).map_or_else(Vec::new, |nodes| self.steps(nodes));
         let mut obstacles = look.obstacles();
         if !self.restarts() {
-            // Nothing is stopped: that every node answers is enough.
+            // No node is stopped: it is sufficient that every node answers.
             obstacles = unreachable(&self.file, &look);
         }
         Ok(Preview { restarts: self.restarts(), steps, nodes, obstacles })
     }
 
-    /// The steps of restarts, as far as every node does what it is asked.
+    /// Simulates the restarts, and returns descriptions of the steps.
     fn steps(&self, mut nodes: Vec<succession::Node>) -> Vec<String> {
         for node in &mut nodes {
             node.is_in_step = true;
@@ -383,7 +389,7 @@ impl Roller {
         }
     }
 
-    /// The file's text with the settings that need a restart.
+    /// Returns the file's text with the settings that need a restart.
     fn new_text(&self, old: &str) -> String {
         let mut new = old.to_owned();
         for change in self.of_class(Class::Restart) {
@@ -397,7 +403,7 @@ impl Roller {
     }
 }
 
-/// The nodes that do not answer, each with the reason.
+/// Returns the nodes that do not answer, each with the reason.
 fn unreachable(file: &ClusterFile, look: &Look<'_>) -> Vec<String> {
     let of_node =
         |(node, facts): (&crate::cluster::NodeAccess, &std::result::Result<_, String>)| {

@@ -1,13 +1,14 @@
-//! `redis.conf` as text: one setting is changed, and everything else stays as it was written.
+//! Edits of `redis.conf`: one setting is changed, and everything else stays as it was written.
 //!
-//! A setting is a line of its name and its value; of several the last one holds. Comments are lines of their own.
+//! A setting is a line of its name and its value; if there are several lines, the last one applies. Comments have lines
+//! of their own.
 
-/// The value that the text gives a setting, if it does.
+/// Returns the value of a setting; None if the text does not have it.
 pub(super) fn read<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| value(line, name))
 }
 
-/// The text with another value of a setting, or without any: where it was written last, else at the end.
+/// Returns the text with this value of a setting, in place of its last line or at the end; None removes the setting.
 pub(super) fn write(text: &str, name: &str, new: Option<&str>) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.iter().rposition(|line| value(line, name).is_some());
@@ -25,6 +26,37 @@ pub(super) fn write(text: &str, name: &str, new: Option<&str>) -> String {
     }
     if let (None, Some(new)) = (last, new) {
         line_of(&format!("{name} {new}"));
+    }
+    written
+}
+
+/// Returns the text as `CONFIG REWRITE` would write it with this value: in place of the setting's first line, which may
+/// have the name with `slave`. If there is no such line, it is added at the end, unless the value is the default.
+pub(super) fn rewrite(text: &str, name: &str, new: &str, is_default: bool) -> String {
+    let lines: Vec<String> = match (name, new) {
+        ("save", "") => vec!["save \"\"".into()],
+        ("save", pairs) => {
+            let words: Vec<&str> = pairs.split_whitespace().collect();
+            words.chunks(2).map(|pair| format!("save {}", pair.join(" "))).collect()
+        }
+        _ => vec![format!("{name} {new}")],
+    };
+    let (mut written, mut is_there) = (String::with_capacity(text.len() + 64), false);
+    let mut add = |line: &str| {
+        written.push_str(line);
+        written.push('\n');
+    };
+    for line in text.lines() {
+        let trimmed = line.trim();
+        let word = trimmed.split_ascii_whitespace().next().unwrap_or_default();
+        if !word.to_ascii_lowercase().replace("slave", "replica").eq(name) {
+            add(line);
+        } else if !std::mem::replace(&mut is_there, true) {
+            lines.iter().for_each(|line| add(line));
+        }
+    }
+    if !is_there && !is_default {
+        lines.iter().for_each(|line| add(line));
     }
     written
 }
@@ -53,5 +85,18 @@ mod tests {
         );
         assert_eq!(write("port 1", "tcp-backlog", Some("64")), "port 1\ntcp-backlog 64\n");
         assert_eq!(read("port", "port"), None);
+    }
+
+    #[test]
+    fn the_server_writes_the_first_line_anew_and_a_default_only_where_it_stood() {
+        let text =
+            "save 3600 1\nsave 300 100\nMin-Slaves-To-Write 1\ninclude /etc/redis/more.conf\n";
+        assert_eq!(rewrite(text, "hz", "10", true), text);
+        assert_eq!(rewrite(text, "hz", "20", false), format!("{text}hz 20\n"));
+        let saves = rewrite(text, "save", "60 10000 5 1", false);
+        assert!(saves.starts_with("save 60 10000\nsave 5 1\nMin-Slaves"), "{saves}");
+        assert!(rewrite(text, "save", "", false).starts_with("save \"\"\nMin-Slaves"));
+        let replicas = rewrite(text, "min-replicas-to-write", "0", true);
+        assert!(replicas.contains("100\nmin-replicas-to-write 0\ninclude"), "{replicas}");
     }
 }

@@ -1,79 +1,79 @@
-//! Which node of a Redis Cluster has which slots, as one node sees it (`CLUSTER NODES`).
+//! The nodes of a Redis Cluster and their slots, as one node sees them (`CLUSTER NODES`).
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// The slots that keys are hashed to.
+/// Number of slots that keys are hashed to.
 pub const SLOTS: usize = 16_384;
 
-/// A node's part.
+/// Role of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It has these slots; perhaps none.
+    /// A master with these ranges of slots, possibly none.
     Master(Vec<RangeInclusive<u16>>),
-    /// It follows the node with this identity.
+    /// A replica of the node with this ID.
     Replica(String),
 }
 
 /// A node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its identity, 40 hexadecimal digits.
+    /// ID of the node, 40 hexadecimal digits.
     pub id: String,
-    /// `host:port`, for clients; empty if it is not known.
+    /// Address for clients, `host:port`; empty if unknown.
     pub address: String,
-    /// True for the node that was asked.
+    /// True for the node that returned the topology.
     pub is_asked: bool,
-    /// True if it is thought, or agreed, to have failed.
+    /// True if the node is suspected or agreed to have failed.
     pub has_failed: bool,
-    /// True if the node that was asked is connected to it.
+    /// True if the node that returned the topology is connected to this one.
     pub is_connected: bool,
-    /// Its part.
+    /// Role of the node.
     pub part: Part,
 }
 
 /// All nodes that one node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// In the order of the answer.
+    /// Nodes in the order of the reply.
     pub members: Vec<Member>,
 }
 
-/// An answer that is none of `CLUSTER NODES`.
+/// An invalid reply to `CLUSTER NODES`, with the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot understand this line of CLUSTER NODES: {0}")]
 pub struct NotUnderstood(String);
 
 impl Topology {
-    /// Reads an answer to `CLUSTER NODES`.
+    /// Parses a reply to `CLUSTER NODES`.
     ///
     /// # Errors
-    /// It is none; the message quotes the line.
+    /// Fails if a line is invalid; the message quotes it.
     pub fn parse(text: &str) -> Result<Self, NotUnderstood> {
         let lines = text.lines().filter(|line| !line.trim().is_empty());
         let member = |line: &str| member(line).ok_or_else(|| NotUnderstood(line.to_owned()));
         Ok(Self { members: lines.map(member).collect::<Result<_, _>>()? })
     }
 
-    /// The masters that have slots.
+    /// Returns the masters with slots.
     pub fn masters(&self) -> impl Iterator<Item = &Member> {
         self.members
             .iter()
             .filter(|one| matches!(&one.part, Part::Master(slots) if !slots.is_empty()))
     }
 
-    /// The replicas of the node with this identity.
+    /// Returns the replicas of the node with this ID.
     pub fn replicas_of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Member> {
         self.members.iter().filter(move |one| matches!(&one.part, Part::Replica(of) if of == id))
     }
 
-    /// The node at this address.
+    /// Returns the node with this address; None if there is no such node.
     #[must_use]
     pub fn at(&self, address: &str) -> Option<&Member> {
         self.members.iter().find(|one| one.address == address)
     }
 
-    /// Slots that no node has.
+    /// Returns the number of slots that no node has.
     #[must_use]
     pub fn uncovered(&self) -> usize {
         let mut is_covered = vec![false; SLOTS];
@@ -91,7 +91,7 @@ impl Topology {
     }
 }
 
-/// `ID HOST:PORT@PORT[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOTS…`
+/// Parses a line `ID HOST:PORT@PORT[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOTS…`; None if it is invalid.
 fn member(line: &str) -> Option<Member> {
     let mut words = line.split_ascii_whitespace();
     let id = words.next()?.to_owned();
@@ -102,7 +102,7 @@ fn member(line: &str) -> Option<Member> {
     let mut rest = words.skip(3);
     let is_connected = rest.next()? == "connected";
     let part = if master == "-" {
-        // Slots that move are listed twice; they are the node's own until they have moved.
+        // Migrating slots have a second entry; they belong to the node until their migration ends.
         let own = rest.filter(|slots| !slots.starts_with('['));
         Part::Master(own.map(range).collect::<Option<_>>()?)
     } else {
@@ -125,7 +125,7 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
     (first <= last && usize::from(last) < SLOTS).then_some(first..=last)
 }
 
-/// The slot of a key: the CRC-16 (XMODEM) of the key, or of the part of it within its first braces, modulo [`SLOTS`].
+/// Returns the slot of a key: the CRC-16 (XMODEM) of the key, or of its part within the first braces, modulo [`SLOTS`].
 #[must_use]
 pub fn slot(key: &[u8]) -> u16 {
     let mut crc = 0_u16;
@@ -147,7 +147,7 @@ fn hashed(key: &[u8]) -> &[u8] {
     }
 }
 
-/// For messages.
+/// Formats the role for messages, without slots.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

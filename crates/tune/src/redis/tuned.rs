@@ -1,4 +1,4 @@
-//! A Redis Cluster, or a server, that a controller tunes.
+//! A Redis Cluster, or a server, under the control of a tuner.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,27 +23,28 @@ use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
 
-/// For a node to answer one question.
+/// Timeout of a reply.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// What is tuned.
+/// A cluster to tune, and the options of its rolls.
 #[derive(Clone, Debug)]
 pub struct TunedCluster {
-    /// How the nodes are reached.
+    /// Access to the nodes.
     pub file: ClusterFile,
-    /// The path of that file: jobs and decisions are kept beside it.
+    /// Path of the cluster file; jobs and decisions are stored next to it.
     pub path: PathBuf,
-    /// The configurations to choose among, in the order of the measurements.
+    /// Candidate configurations, in the order of the measurements.
     pub configurations: Vec<Configuration>,
-    /// Failures that each shard has to withstand while one of its nodes is away.
+    /// Number of additional failures that each shard must survive while one of its nodes restarts.
     pub tolerate: usize,
 }
 
-/// Tunes a cluster until it is interrupted.
+/// Tunes a cluster until it is cancelled.
 ///
 /// # Errors
-/// The cluster cannot be looked at, another controller decides for it, or the trace cannot be written. A roll that fails
-/// is no such error: it is said, kept, and not tried again for a day.
+/// Fails if the cluster cannot be observed, if another controller has the lease, or if the trace cannot be written. A
+/// failed roll is no such error: it is reported, persisted, and not retried for a day.
+#[crate::boxed(?Send)]
 pub async fn run(
     cluster: &TunedCluster,
     request: &Request,
@@ -55,17 +56,18 @@ pub async fn run(
     controller::run(cluster, request, process, events, cancel, say).await
 }
 
-/// What changes take in this cluster by the rolls that are kept beside its file; one node at a time is away.
+/// Estimates the costs of changes in this cluster from its past rolls; one node at a time restarts.
 ///
 /// # Errors
-/// The jobs cannot be read.
+/// Fails if the jobs cannot be read.
+#[crate::boxed]
 pub async fn costs(file: &ClusterFile, path: &std::path::Path) -> Result<Costs> {
     let took: Vec<Took> = rolls(path).await?.iter().flat_map(roll::took).collect();
     Ok(learned(guessed(file.nodes.len()), &took))
 }
 
-/// A guess for so many nodes, until a roll has shown more: six nodes on one machine were in step half a second behind
-/// their stop, with little data.
+/// Returns assumed costs for this number of nodes, until past rolls have shown them: six nodes on one machine, with
+/// little data, were in step half a second after their stop.
 #[must_use]
 pub fn guessed(nodes: usize) -> Costs {
     Costs { restart_s: 5.0, live_s: 0.1, ..Costs::guessed(nodes) }
@@ -87,7 +89,7 @@ impl Cluster for TunedCluster {
     type Database = Redis;
     type Log = RedisDecisions;
     type Observer = Observer;
-    /// Buckets are a factor of two apart, and times within one are guessed.
+    /// Buckets of latencies differ by a factor of two, and latencies within one are interpolated.
     const LATENCY_WITHIN: f64 = 2.1;
 
     fn configurations(&self) -> &[Configuration] {
@@ -109,7 +111,7 @@ impl Cluster for TunedCluster {
         for access in &self.file.nodes {
             let at = access.address.to_string();
             let Ok(node) = Node::connect(&at, &self.file.uri, ANSWER_WAIT).await else { continue };
-            // A user who may not ask is judged by what the node tells.
+            // If the user may not read the setting, the node's statistics decide.
             let words = ["CONFIG", "GET", "latency-tracking"];
             let Ok(told) = node.try_ask::<BTreeMap<String, String>>(&words).await else { continue };
             if told.get("latency-tracking").is_some_and(|value| value == "no") {

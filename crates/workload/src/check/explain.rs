@@ -1,11 +1,10 @@
-//! One key: can its operations have led to its content, and if not, which fault explains it?
+//! Decides for one key whether its operations can have led to its content, and otherwise names the fault.
 //!
-//! With the ways in which the last life may have begun at hand (`turns`), the updates need no
-//! search. If the content is from update `u`, all other updates of that life came before it, so
-//! none that was acknowledged may have been sent after `u` was answered; and the counter `n` lies
-//! between the number of acknowledged updates that cannot belong to an earlier life, and the
-//! number of all that can belong to this one. Each value in between is possible, since every
-//! other update can be assigned independently.
+//! Once the possible begins of the last life are known (`turns`), the updates need no search. If the content
+//! is from update `u`, all other updates of that life came before it, so none that was acknowledged may have
+//! been sent after `u` was answered. The counter `n` is then at least the number of acknowledged updates that
+//! cannot belong to an earlier life, and at most the number of all that can belong to this one. Each value in
+//! between is possible, since every other update can be assigned independently.
 
 use std::ops::RangeInclusive;
 
@@ -14,12 +13,12 @@ use super::verdict::Wrong;
 use crate::history::{Fate, Op};
 use crate::mix::Kind;
 
-/// The updates of one key, sorted for counting.
+/// The times of the updates of one key, in ns since the start of the run, sorted for counting.
 struct Updates {
-    /// Of acknowledged ones.
+    /// Times at which acknowledged updates were sent; and, below, at which they were answered.
     starts: Vec<u64>,
     ends: Vec<u64>,
-    /// Of those without a definite answer.
+    /// Times at which updates without a definite answer were sent.
     unknown_starts: Vec<u64>,
 }
 
@@ -38,13 +37,13 @@ impl Updates {
         }
     }
 
-    /// Acknowledged ones that must have happened in the life that began so.
+    /// Returns the number of acknowledged updates that must have happened in the life with this begin.
     fn bound_to(&self, birth: &Birth) -> u64 {
         let earlier = self.starts.partition_point(|start| Some(*start) <= birth.covered);
         (self.starts.len() - earlier) as u64
     }
 
-    /// Acknowledged ones that can have happened in the life that began so.
+    /// Returns the number of acknowledged updates that can have happened in the life with this begin.
     fn open_to(&self, birth: &Birth) -> u64 {
         (self.ends.len() - self.ends.partition_point(|end| *end < birth.at)) as u64
     }
@@ -54,17 +53,18 @@ impl Updates {
     }
 }
 
-/// The author of the found content.
+/// The write that left the content that was found.
 enum Author {
-    /// The insert, or the document's being there from the start.
+    /// The insert, or the preload.
     Insert,
-    /// An acknowledged update.
+    /// An acknowledged update, with the times at which it was sent and answered.
     Acked { start: u64, end: u64 },
     /// An update without a definite answer.
     Unknown,
 }
 
-/// The counters that are possible when the last life began so and ended with this author.
+/// Returns the possible values of the counter if the last life began with `birth` and ended with this author;
+/// `None` if that is impossible.
 fn counters(
     birth: &Birth,
     seq: u64,
@@ -88,9 +88,9 @@ fn counters(
     }
 }
 
-/// Accepts the content of a key (`seq` and `n` of its document), or names the fault.
+/// Accepts the content of a key (`seq` and `n` of its document), or returns the fault.
 ///
-/// `initial` is the `seq` of the document that was there before the first operation.
+/// `initial` is the `seq` of the document that existed before the first operation.
 pub(super) fn explain(
     initial: Option<u64>,
     ops: &[Op],

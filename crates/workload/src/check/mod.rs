@@ -1,11 +1,10 @@
-//! The check: is the content of a database one that its acknowledgements allow?
+//! The check: do the acknowledgements of a database allow its content?
 //!
-//! Keys are independent of each other, so each is decided alone (`explain`): the content is
-//! accepted exactly when there is an order of the key's operations that contradicts neither the
-//! acknowledgements nor the clock, and that ends in this content. Operations that overlapped may
-//! have happened in either order; one that failed without a definite answer may have happened at
-//! any time after it was sent, even long after it was given up, or never. Content that no order
-//! explains is named by the fault that must have caused it.
+//! Keys are independent of each other, so each is decided alone (`explain`). The content is accepted exactly
+//! if there is an order of the key's operations that contradicts neither the acknowledgements nor the clock,
+//! and that ends in this content. Operations that overlapped may have happened in either order. An operation
+//! that failed without a definite answer may have happened at any time after it was sent, even long after it
+//! timed out, or never. Content that no order explains is reported with the fault that must have caused it.
 
 mod explain;
 mod registers;
@@ -24,17 +23,17 @@ use verdict::Tracker;
 /// One document of the final content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Its key's number.
+    /// The number of the document's key.
     pub key: u64,
-    /// The number of the write that it says it is from.
+    /// The number of the write that left the document, from its field `seq`.
     pub seq: u64,
-    /// Updates that were applied to it, by its own account.
+    /// The number of updates that were applied to the document, from its field `n`.
     pub n: u64,
-    /// True if its other fields are those that belong to `key` and `seq`.
+    /// True if the other fields are those that follow from `key` and `seq`.
     pub intact: bool,
 }
 
-/// The content of one key, packed: there may be hundreds of millions.
+/// The content of one key, in compact form: there may be hundreds of millions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Content {
     seq: u64,
@@ -43,11 +42,11 @@ struct Content {
     intact: bool,
 }
 
-/// Compares a history with the content that is shown to it, document by document, in any order.
+/// Compares a history with the final content, whose documents are passed one by one, in any order.
 #[derive(Debug)]
 pub struct Checker {
     header: Header,
-    /// By key, then start.
+    /// The operations, sorted by key, then by start.
     ops: Vec<Op>,
     recorded: u64,
     content: Vec<Content>,
@@ -56,7 +55,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Prepares the check of a history. Takes 16 bytes for each key that was ever used.
+    /// Prepares the check of a history. Takes 16 bytes of memory for each key that was ever used.
     #[must_use]
     pub fn new(history: History) -> Self {
         let History { header, mut ops, recorded } = history;
@@ -74,13 +73,13 @@ impl Checker {
         }
     }
 
-    /// The circumstances of the history.
+    /// Returns the header of the history.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Shows one document.
+    /// Passes one document of the final content.
     pub fn saw(&mut self, found: Found) {
         let Some(content) = self.content.get_mut(found.key as usize) else {
             let id = self.header.id_form.name(found.key);
@@ -91,19 +90,19 @@ impl Checker {
         content.documents = content.documents.saturating_add(1);
         if content.documents == 1 {
             content.seq = found.seq;
-            // A counter beyond this is above every history's, and is reported all the same.
+            // A greater counter exceeds that of any history, and is reported all the same.
             content.n = u32::try_from(found.n).unwrap_or(u32::MAX);
             content.intact = found.intact;
         }
     }
 
-    /// Shows a document that cannot be from this load: its `_id` is no key's, or it lacks fields.
+    /// Passes a document that cannot be from this load: its `_id` is not that of a key, or it lacks fields.
     pub fn saw_stranger(&mut self, id: &str, why: &str) {
         self.documents += 1;
         self.tracker.stranger(id, why);
     }
 
-    /// Decides every key.
+    /// Decides every key, and returns the verdict.
     #[must_use]
     pub fn finish(mut self) -> Verdict {
         let mut rest = self.ops.as_slice();
@@ -151,8 +150,8 @@ impl Checker {
     }
 }
 
-/// Judges what reads of a key saw; the first fault counts. Where reads need not be current, an old document that was
-/// seen is counted, and is no fault.
+/// Checks the reads of a key, and returns the first fault. If reads need not be current, a read of replaced
+/// content is counted, but is not a fault.
 fn judge_reads(
     register: &Register,
     ops: &[Op],
@@ -179,7 +178,7 @@ fn judge_reads(
     judged
 }
 
-/// Splits off the operations of `key`. Keys that no insert ever used come last and are left: their
+/// Splits off the operations of `key`. Keys that no insert ever used come last and are ignored: their
 /// operations can only have found nothing.
 fn take_key<'a>(rest: &mut &'a [Op], key: u64) -> &'a [Op] {
     let end = rest.iter().position(|op| op.key != key).unwrap_or(rest.len());
@@ -197,7 +196,8 @@ fn untouched(initial: Option<u64>, content: Content) -> bool {
     }
 }
 
-/// Judges the final content; `allows` says whether a document of this write, with so many updates, may be there.
+/// Judges the final content. `allows` checks a document with this `seq` and this number of updates, or its
+/// absence.
 fn judge(
     content: Content,
     allows: impl Fn(Option<(u64, u64)>) -> Result<(), (Wrong, String)>,

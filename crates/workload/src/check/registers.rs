@@ -1,12 +1,13 @@
-//! The check of registers: keys under which each write replaces all there is.
+//! The check of registers: keys under which each write replaces all content.
 //!
-//! A write's timestamp is taken between its start and its end, also when it was given up, and of two writes the one
-//! with the later timestamp stays. So a write is *replaced* for certain as soon as an acknowledged one has ended that
-//! started after it had ended. An observation, which is a read or the final content, is allowed if it shows a write that
-//! started before the observation ended, and that was not replaced for certain before the observation began.
+//! A write's timestamp is taken between its start and its end, even if it timed out, and of two writes the
+//! one with the later timestamp wins. So a write is certainly *replaced* once an acknowledged write has ended
+//! that started after the first had ended. An observation, which is a read or the final content, is allowed
+//! if it shows a write that started before the observation ended and that was not certainly replaced before
+//! the observation began.
 //!
-//! Without timestamps a write that was given up may be applied at any time after its start: it is never replaced for
-//! certain.
+//! Without timestamps, a write that timed out may be applied at any time after its start: it is never
+//! certainly replaced.
 
 use std::collections::HashMap;
 
@@ -14,34 +15,36 @@ use super::verdict::Wrong;
 use crate::history::{Fate, Model, Op};
 use crate::mix::Kind;
 
-/// A write, or the state before the first one.
+/// A write, or the state before the first write.
 #[derive(Debug, Clone, Copy)]
 struct Write {
     start_ns: u64,
-    /// The moment from which it is replaced for certain; the maximum: never.
+    /// Time from which on the write is certainly replaced, in ns since the start of the run; the maximum
+    /// value: never.
     replaced_ns: u64,
     deletes: bool,
 }
 
-/// The writes of one key, for any number of questions about what may be seen.
+/// The writes of one key, prepared for checks of observations.
 #[derive(Debug)]
 pub(super) struct Register {
-    /// By start.
+    /// The writes, sorted by start.
     writes: Vec<Write>,
-    /// The place in `writes` of the write with this number.
+    /// The index in `writes` of the write with each number.
     by_seq: HashMap<u64, usize>,
-    /// The latest moment up to which nothing may be seen, of the deletes up to each place in `writes`.
+    /// For each index in `writes`, the latest time until which an absent document is allowed by the deletes
+    /// up to that index, in ns since the start of the run.
     absent_until_ns: Vec<u64>,
 }
 
-/// What an observation showed that it must not.
+/// The kind of fault of an observation, and its reason.
 pub(super) type Fault = (Wrong, String);
 
 impl Register {
-    /// Prepares the writes of a key's operations. `initial` is the number of the document that was there before; `model`
-    /// says how long a write that was given up may be applied.
+    /// Prepares the writes of a key's operations. `initial` is the number of the document that existed
+    /// before; `model` decides for how long a write that timed out may still be applied.
     pub(super) fn new(model: Model, initial: Option<u64>, ops: &[Op]) -> Self {
-        // What was there before has a seq of its own, and ended before anything started.
+        // The initial document has its own `seq`, and was written before all operations.
         let mut timed = vec![(0, 0, initial, initial.is_none())];
         let mut acknowledged = Vec::new();
         for op in ops {
@@ -50,7 +53,8 @@ impl Register {
                 continue;
             }
             let deletes = op.kind == Kind::Delete;
-            // In ns after 1, so that nothing starts at the moment at which what was there before ended.
+            // Times are at least 1 ns, so that no operation starts at the time at which the initial write
+            // ended.
             let is_late = model == Model::Arrivals && op.fate == Fate::Unknown;
             let end_ns = if is_late { u64::MAX } else { op.end_ns.max(1) };
             timed.push((op.start_ns.max(1), end_ns, Some(op.seq), deletes));
@@ -60,7 +64,7 @@ impl Register {
         }
         timed.sort_unstable_by_key(|(start_ns, ..)| *start_ns);
         acknowledged.sort_unstable();
-        // The first end among the acknowledged writes from each place on.
+        // The earliest end of the acknowledged writes from each index on.
         let mut first_end: Vec<u64> = acknowledged.iter().map(|(_, end_ns)| *end_ns).collect();
         for place in (1..first_end.len()).rev() {
             first_end[place - 1] = first_end[place - 1].min(first_end[place]);
@@ -82,7 +86,7 @@ impl Register {
         register
     }
 
-    /// Is it allowed to see this between `from_ns` and `to_ns`: the write with this number, or nothing?
+    /// Checks an observation between `from_ns` and `to_ns` that saw the write with number `seen`, or nothing.
     pub(super) fn see(&self, seen: Option<u64>, from_ns: u64, to_ns: u64) -> Result<(), Fault> {
         let Some(seq) = seen else { return self.see_nothing(from_ns, to_ns) };
         let Some(write) = self.by_seq.get(&seq).map(|place| self.writes[*place]) else {
@@ -94,7 +98,7 @@ impl Register {
         if write.replaced_ns >= from_ns {
             return Ok(());
         }
-        // A delete that replaced it, and that nothing replaced: the document came back.
+        // If the last write before is a delete that was not replaced, the document has reappeared.
         let last = self.writes.iter().rev().find(|other| other.start_ns <= from_ns);
         let wrong = if last.is_some_and(|last| last.deletes && last.replaced_ns >= from_ns) {
             Wrong::Resurrected

@@ -1,59 +1,59 @@
 //! Turns: the inserts and deletes of one key, and the lives that they may give its document.
 //!
-//! A document's *life* begins with an insert (or before the load) and ends with a delete. Only the
-//! last life shows in the final content, so the search needs every way in which a last life may
-//! begin: at which moment, and up to which moment the updates can have happened in earlier lives
-//! instead ([`Birth`]).
+//! A document's *life* begins with an insert (or before the load) and ends with a delete. Only the last life
+//! determines the final content. So the search needs every possible begin of a last life: its time, and the
+//! time up to which updates can have happened in earlier lives instead ([`Birth`]).
 //!
-//! The search is that of linearisability checkers ("just in time": Wing and Gong 1993, Lowe 2017):
-//! an operation is placed in the order no earlier than the answer to some operation forces one to
-//! be placed, which loses no outcome. Between answers only a small set of situations has to be
-//! remembered, and of two that differ only in being able to do less, one is dropped. Updates are
-//! no part of the search: an update needs a moment within its time at which the document lives,
-//! and `covered`, the last such moment, says for all of them at once whether they had one.
+//! The search is that of linearisability checkers ("just in time": Wing and Gong 1993, Lowe 2017): an
+//! operation is placed in the order no earlier than the answer to some operation forces one to be placed,
+//! which loses no outcome. Between answers only a small set of configurations must be remembered, and a
+//! configuration that another one dominates is dropped. Updates are not part of the search: an update needs a
+//! time between its start and its end at which the document exists, and `covered`, the last such time,
+//! decides that for all of them at once.
 
 use crate::history::{Fate, Op};
 use crate::mix::Kind;
 
-/// Acknowledged turns of one key that may be in flight together.
+/// Maximum number of acknowledged turns of one key that may be in flight together.
 const SLOTS_MAX: usize = 64;
-/// Situations that are looked at for one key before the search is given up.
+/// Maximum number of configurations that are visited for one key before the search is given up.
 const VISITS_MAX: u64 = 4_000_000;
 
-/// A way in which the last life may begin.
+/// A possible begin of the last life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Birth {
-    /// The moment. Everything answered before it happened in earlier lives. 0: before all.
+    /// Time of the begin, in ns since the start of the run; all operations that were answered before it
+    /// happened in earlier lives. 0: before all operations.
     pub at: u64,
-    /// Updates that were sent up to this moment can have happened in an earlier life.
+    /// Updates that were sent up to this time can have happened in an earlier life; `None`: no updates can.
     pub covered: Option<u64>,
-    /// The `seq` of the insert; `None` when it is any one of those without a definite answer.
+    /// The `seq` of the insert; `None` if it is any of the inserts without a definite answer.
     pub seq: Option<u64>,
 }
 
-/// All ways in which a key's turns can have ended.
+/// All possible results of a key's turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lives {
-    /// With a document.
+    /// The possible begins of the last life, if the document exists at the end.
     pub births: Vec<Birth>,
-    /// Without one.
+    /// True if the document can be absent at the end.
     pub absent: bool,
 }
 
-/// The search needed more than its bounds.
+/// The error of a search that exceeded its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooHard;
 
-/// A situation: the turns placed so far, and their result.
+/// A configuration of the search: the turns placed so far, and their result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Config {
     alive: bool,
     /// The acknowledged turns in flight that were placed already, one bit for each slot.
     placed: u64,
-    /// Inserts and deletes without a definite answer that were placed.
+    /// Numbers of inserts and of deletes without a definite answer that were placed.
     inserts_used: u32,
     deletes_used: u32,
-    /// The last moment at which the document lived.
+    /// The last time at which the document existed.
     covered: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl Config {
     }
 }
 
-/// Adds a situation unless another one can do all that it can.
+/// Adds a configuration unless another one dominates it. Returns true if it was added.
 fn add(configs: &mut Vec<Config>, new: Config) -> bool {
     if configs.iter().any(|known| known.dominates(&new)) {
         return false;
@@ -79,13 +79,13 @@ fn add(configs: &mut Vec<Config>, new: Config) -> bool {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    // In this order at one moment: turns that only touch in time overlapped.
+    // The order of events at the same time: turns whose times only touch count as overlapping.
     Start(usize),
     TurnAnswered(usize),
     UpdateAnswered { start: u64 },
 }
 
-/// A step of the search: which turn was placed.
+/// A step of the search: the turn that was placed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Slot(usize),
@@ -95,22 +95,23 @@ enum Step {
 
 struct Search<'a> {
     ops: &'a [Op],
-    /// Which operation occupies a slot: an acknowledged turn between its start and its answer.
+    /// The index of the operation in each slot: an acknowledged turn between its start and its answer.
     slots: [Option<usize>; SLOTS_MAX],
     inserts_open: u32,
     deletes_open: u32,
-    /// An insert without a definite answer whose content was found: it can only be the last.
+    /// The `seq` of an insert without a definite answer whose content was found: it can only be the last
+    /// turn.
     reserved: Option<u64>,
     reserved_open: bool,
-    /// Time at which the last acknowledged turn was sent: no last life begins without it.
+    /// Time at which the last acknowledged turn was sent: no last life begins before it.
     last_start: u64,
     configs: Vec<Config>,
     lives: Lives,
     visits: u64,
 }
 
-/// Every way in which the turns can have ended. `ops` are one key's operations; `reserved` is the
-/// `seq` of the insert whose own content was found, if it had no definite answer.
+/// Returns all possible results of the turns. `ops` are the operations of one key; `reserved` is the `seq` of
+/// the insert whose own content was found, if that insert had no definite answer.
 pub(super) fn lives(
     initial: Option<u64>,
     ops: &[Op],
@@ -177,8 +178,8 @@ impl Search<'_> {
 
     fn events(&self) -> Vec<(u64, Event)> {
         let mut events = Vec::new();
-        // A key that was never inserted or deleted lives as it did: nothing has to be searched,
-        // unless updates were acknowledged although no document ever was there.
+        // A key without turns keeps its document, so no search is needed, unless updates were acknowledged
+        // although there was never a document.
         let alive = self.configs.iter().any(|config| config.alive);
         if alive && !self.ops.iter().any(is_turn) {
             return events;
@@ -250,7 +251,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Situations reachable at this moment by steps of which only the last is `wanted`.
+    /// Returns the configurations that can be reached at this time by steps of which only the last is
+    /// `wanted`.
     fn reach(
         &mut self,
         from: Vec<Config>,
@@ -270,7 +272,7 @@ impl Search<'_> {
         Ok(reached)
     }
 
-    /// Notes every last life that can begin at this moment.
+    /// Records every last life that can begin at this time.
     fn note_births(&mut self, at: u64) -> Result<(), TooHard> {
         let idle = self.slots.iter().all(Option::is_none);
         let pooled = self.inserts_open > 0 || self.reserved_open;
@@ -304,7 +306,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Births come in the order of their moments: a later one is of use only if it lets more
+    /// Adds a begin. Begins come in the order of their times: a later one is useful only if it lets more
     /// updates have happened before it.
     fn add_birth(&mut self, birth: Birth) {
         let same = self.lives.births.iter().rev().find(|known| known.seq == birth.seq);
@@ -313,8 +315,8 @@ impl Search<'_> {
         }
     }
 
-    /// Visits every situation that can be reached at this moment, and returns those that were not
-    /// stopped at. `visit` sees each step and decides whether to stop behind it.
+    /// Visits every configuration that can be reached at this time, and returns those at which the search did
+    /// not stop. `visit` receives each step, and returns true to stop after it.
     fn expand(
         &mut self,
         from: Vec<Config>,
@@ -335,7 +337,7 @@ impl Search<'_> {
                 if self.visits > VISITS_MAX {
                     return Err(TooHard);
                 }
-                // The reserved insert begins the last life: nothing comes after it.
+                // The reserved insert begins the last life: no turn comes after it.
                 let last = step == Step::Reserved;
                 if !visit(&config, step, &after) && !last && add(&mut known, after) {
                     open.push(after);

@@ -1,67 +1,67 @@
-//! The result of a check: exact counts, and examples by name.
+//! The result of a check: exact counts of anomalies, and examples.
 
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Fate, IdForm, Op};
 use crate::mix::Kind;
 
-/// Examples that are named for each kind of anomaly.
+/// Maximum number of examples of each kind of anomaly.
 const NAMED_MAX: usize = 50;
-/// Operations that are shown with an example: the last ones of its key.
+/// Maximum number of operations that are shown with an example: the last ones of its key.
 const OPS_SHOWN_MAX: usize = 12;
 
-/// The fault of a key.
+/// The kind of fault of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wrong {
-    /// The effect of an acknowledged insert or update must be there and is not.
+    /// The effect of an acknowledged insert or update must be present and is missing.
     Lost,
-    /// A document is there although its delete was acknowledged and no later write explains it.
+    /// A document exists although its delete was acknowledged and no later write explains it.
     Resurrected,
-    /// The key has several documents, or its counter more updates than were sent.
+    /// The key has several documents, or its counter is greater than the number of updates that were sent.
     Duplicated,
-    /// The content is that of a write which an acknowledged later one overwrote.
+    /// The content is that of a write that a later acknowledged write has overwritten.
     Stale,
-    /// The content is that of no write that may have been applied.
+    /// The content is not that of any write that may have been applied.
     Unknown,
     /// An update or delete was answered "not found" while the document must have existed.
     Missed,
     /// The acknowledgements contradict each other, for any content.
     Contradictory,
-    /// The key's operations overlap too much to be decided within the bounds of the check.
+    /// The key's operations overlap too much to be decided within the limits of the check.
     Undecided,
 }
 
-/// Keys with each kind of anomaly (for `missed`: operations).
+/// Number of keys with each kind of anomaly (for `missed`: number of operations).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Keys, see [`Wrong::Lost`].
+    /// Number of keys: see [`Wrong::Lost`].
     pub lost: u64,
-    /// Keys, see [`Wrong::Resurrected`].
+    /// Number of keys: see [`Wrong::Resurrected`].
     pub resurrected: u64,
-    /// Keys, see [`Wrong::Duplicated`].
+    /// Number of keys: see [`Wrong::Duplicated`].
     pub duplicated: u64,
-    /// Keys, see [`Wrong::Stale`].
+    /// Number of keys: see [`Wrong::Stale`].
     pub stale: u64,
-    /// Keys or documents, see [`Wrong::Unknown`].
+    /// Number of keys or documents: see [`Wrong::Unknown`].
     pub unknown: u64,
-    /// Writes, see [`Wrong::Missed`].
+    /// Number of writes: see [`Wrong::Missed`].
     pub missed: u64,
-    /// Keys, see [`Wrong::Contradictory`].
+    /// Number of keys: see [`Wrong::Contradictory`].
     pub contradictory: u64,
-    /// Keys, see [`Wrong::Undecided`].
+    /// Number of keys: see [`Wrong::Undecided`].
     pub undecided: u64,
-    /// Reads that found nothing while the document must have existed. Not counted as an anomaly:
-    /// a server that lost its role may answer a plain read with the past.
+    /// Number of reads that found nothing although the document must have existed. Not an anomaly: a server
+    /// that lost its role may answer a plain read from an old state.
     pub missed_reads: u64,
-    /// Reads that saw what an acknowledged later write had replaced. Where reads must be current, each key with such
-    /// a read is an anomaly beside.
+    /// Number of reads that saw content which a later acknowledged write had replaced. If reads must be
+    /// current, each key with such a read is also an anomaly.
     #[serde(default)]
     pub stale_reads: u64,
 }
 
 impl Counts {
-    /// Everything that the acknowledgements do not allow, and the undecided keys.
+    /// Returns the number of anomalies, undecided keys included.
     #[must_use]
     pub fn anomalies(&self) -> u64 {
         self.lost
@@ -88,14 +88,14 @@ impl Counts {
     }
 }
 
-/// One example of an anomaly.
+/// An example of an anomaly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anomaly {
-    /// The fault.
+    /// The kind of fault.
     pub wrong: Wrong,
     /// The document's `_id`.
     pub id: String,
-    /// Why it cannot be right.
+    /// The reason why the content is impossible.
     pub why: String,
     /// The last operations on the key.
     pub ops: Vec<Op>,
@@ -104,21 +104,21 @@ pub struct Anomaly {
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Documents that were found.
+    /// Number of documents that were found.
     pub documents: u64,
-    /// Operations in the history, reads included.
+    /// Number of operations in the history, reads included.
     pub operations: u64,
-    /// Keys that were checked.
+    /// Number of keys that were checked.
     pub keys: u64,
-    /// Keys that were written to during the load.
+    /// Number of keys that were written to during the load.
     pub keys_written: u64,
-    /// Writes that were acknowledged.
+    /// Number of writes that were acknowledged.
     pub writes_acknowledged: u64,
-    /// Writes that failed and may have been applied.
+    /// Number of writes that failed and may have been applied.
     pub writes_unknown: u64,
-    /// Writes that failed and were certainly not applied.
+    /// Number of writes that failed and were certainly not applied.
     pub writes_refused: u64,
-    /// The anomalies, exactly.
+    /// The exact numbers of anomalies.
     #[serde(flatten)]
     pub counts: Counts,
     /// Examples, at most 50 of each kind.
@@ -126,14 +126,14 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// True if the content is one that the acknowledgements allow.
+    /// Returns true if the acknowledgements allow the content.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.counts.anomalies() == 0
     }
 }
 
-/// Counts anomalies and keeps examples.
+/// Counts anomalies, and stores examples.
 #[derive(Debug)]
 pub(super) struct Tracker {
     pub(super) counts: Counts,
@@ -163,8 +163,8 @@ impl Tracker {
         }
     }
 
-    /// Notes the operations that were answered "not found" although the document existed from
-    /// before they were sent until after they were answered.
+    /// Counts the operations that were answered "not found" although the document existed from before they
+    /// were sent until after they were answered.
     pub(super) fn missed(&mut self, key: u64, ops: &[Op], preloaded: bool) {
         let acked_insert = |op: &&Op| op.kind == Kind::Insert && op.fate == Fate::Acked;
         let inserted_by = ops.iter().filter(acked_insert).map(|op| op.end_ns).min();

@@ -1,9 +1,9 @@
-//! The clock thread: decides which operation is due when, and starts it then.
+//! The clock thread: decides when each operation is due, and starts it at that time.
 //!
-//! It is a thread of its own because the runtime's timers are coarse (a millisecond): a load of
-//! sub-millisecond operations would measure mostly the timer. All random choices are made here, by
-//! one seeded generator, so that kinds and times follow from the options alone; the key of an
-//! operation also depends on the inserts that have been answered by then.
+//! A separate thread is needed because the runtime's timers have a resolution of a millisecond: a load of
+//! sub-millisecond operations would mostly measure the timer. All random choices are made here, by one seeded
+//! generator, so that kinds and times follow from the options alone. The key of an operation also depends on
+//! the inserts that were answered before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,12 +21,12 @@ use crate::mix::Kind;
 use crate::population::Population;
 use crate::target::Target;
 
-/// Longest sleep of the thread before it looks whether it should stop.
+/// Longest sleep of the thread before it checks whether to stop.
 const NAP: Duration = Duration::from_millis(20);
-/// Draws of another key while the document of the one drawn is known to be deleted.
+/// Maximum number of further draws of a key whose document is known to be deleted.
 const REDRAWS: u32 = 8;
 
-/// Starts the thread; the receiver resolves when it has started its last operation.
+/// Starts the thread. The receiver resolves when the thread has started its last operation.
 pub(super) fn spawn<T: Target>(
     shared: Arc<Shared<T>>,
     recorder: Arc<Recorder>,
@@ -37,7 +37,7 @@ pub(super) fn spawn<T: Target>(
         .name("load-clock".into())
         .spawn(move || {
             run(&shared, &recorder, &runtime);
-            // The history is released before the end is announced, since the receiver closes it.
+            // The recorder is released before the end is announced, because the receiver closes it.
             drop(recorder);
             // The receiver may be gone.
             let _ = ended.send(());
@@ -72,7 +72,7 @@ fn run<T: Target>(shared: &Arc<Shared<T>>, recorder: &Arc<Recorder>, runtime: &H
     }
 }
 
-/// Starts an operation whenever another one has ended.
+/// Starts an operation whenever another one has ended, so that as many as permitted are in flight.
 fn run_closed<T: Target>(
     shared: &Arc<Shared<T>>,
     recorder: &Arc<Recorder>,
@@ -90,7 +90,7 @@ fn run_closed<T: Target>(
     }
 }
 
-/// Sleeps until the moment; false when the load was stopped before.
+/// Sleeps until the time `due_ns`. Returns false if the load was stopped before.
 fn wait_until<T>(shared: &Shared<T>, due_ns: u64) -> bool {
     loop {
         if shared.stopped.load(Ordering::Relaxed) {
@@ -104,7 +104,7 @@ fn wait_until<T>(shared: &Shared<T>, due_ns: u64) -> bool {
     }
 }
 
-/// The moments at which operations are due.
+/// Generates the times at which operations are due.
 struct Schedule {
     arrival: Arrival,
     gap_ns: f64,
@@ -122,14 +122,14 @@ impl Schedule {
     fn next_ns(&mut self) -> u64 {
         self.at_ns += match self.arrival {
             Arrival::Uniform | Arrival::Closed => self.gap_ns,
-            // `1 - u` lies in (0, 1], so that the logarithm is finite.
+            // `1 - u` is in (0, 1], so the logarithm is finite.
             Arrival::Poisson => -(1.0 - self.rng.random::<f64>()).ln() * self.gap_ns,
         };
         self.at_ns as u64
     }
 }
 
-/// The kinds of operations.
+/// Draws the kinds and keys of operations, and numbers the writes.
 struct Choice<'a, T> {
     shared: &'a Shared<T>,
     chooser: Chooser,
@@ -151,7 +151,7 @@ impl<'a, T> Choice<'a, T> {
 
     fn next(&mut self, population: &mut Population, intended_ns: u64) -> Due {
         let wanted = self.shared.options.mix_at(intended_ns).pick(self.rng.random());
-        // While there is no document yet, the operation has to be an insert.
+        // While no document exists, the operation must be an insert.
         let (kind, key) = match (wanted, self.existing(population)) {
             (Kind::Insert, _) | (_, None) => (Kind::Insert, self.vacant(population)),
             (kind, Some(key)) => (kind, key),

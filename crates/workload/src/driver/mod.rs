@@ -1,12 +1,12 @@
 //! The open-loop driver: sends operations when they are due, independent of the database's replies.
 //!
-//! A clock thread decides when each operation is due (evenly or as a Poisson process) and starts
-//! it then, without waiting for earlier ones, so that a database that stalls meets the queue that
-//! real clients would form. The number in flight is bounded: an operation that is due while the
-//! bound is reached is *dropped*, and reported as such, never silently left out.
+//! A clock thread decides when each operation is due (evenly or as a Poisson process) and starts it at that
+//! time, without waiting for earlier ones. So a database that stalls meets the queue that real clients would
+//! form. The number of operations in flight is limited. An operation that is due while the limit is reached
+//! is *dropped* and reported.
 //!
-//! The target can be replaced while the load runs ([`Control::switch`]), as clients are at a
-//! cut-over: operations that start later go to the new one, those in flight end where they began.
+//! The target can be replaced while the load runs ([`Control::switch`]), as at a cut-over: operations that
+//! start later go to the new target, and those in flight end at the old one.
 
 mod clock;
 mod perform;
@@ -34,43 +34,44 @@ use report::Failures;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// Independently of each other, at the given rate on average, as requests of many clients.
+    /// Independent of each other, at the given average rate, like the requests of many clients.
     #[default]
     Poisson,
-    /// At equal distances.
+    /// At equal intervals.
     Uniform,
-    /// As soon as another one has ended, so that as many are in flight as may be: for the most that a database serves.
+    /// As soon as another operation has ended, so that the maximum number is in flight: this measures the
+    /// peak throughput.
     Closed,
 }
 
-/// The load to drive.
+/// The options of a load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Shares of the kinds of operation.
     pub mix: Mix,
-    /// Other shares from these times on, in their order.
+    /// Other shares, each from its time since the start on, in the order of these times.
     pub turns: Vec<(Duration, Mix)>,
-    /// Which keys they go to.
+    /// The distribution of operations over the keys.
     pub keys: Distribution,
-    /// Operations per second.
+    /// Rate at which operations are due, in operations per second.
     pub rate_per_s: f64,
-    /// The distribution of the times at which they are due.
+    /// The distribution of the times at which operations are due.
     pub arrival: Arrival,
-    /// Duration of the run; `None` until stopped.
+    /// Duration of the run; `None` runs until stopped.
     pub duration: Option<Duration>,
-    /// The most operations in flight.
+    /// Maximum number of operations in flight.
     pub in_flight_max: u32,
-    /// After this an operation counts as failed, perhaps applied.
+    /// Time limit of an operation; after it the operation counts as failed, and perhaps applied.
     pub op_timeout: Duration,
-    /// The keys `0..preloaded` exist when the load starts.
+    /// Number of preloaded documents: the keys `0..preloaded` exist when the load starts.
     pub preloaded: u64,
-    /// The documents.
+    /// The generator of the documents.
     pub reviews: Reviews,
-    /// The share of inserts that go to keys whose document was deleted before; 0 to 1.
+    /// Share of inserts that use keys whose document was deleted before, 0 to 1.
     pub reinsert: f64,
-    /// The most documents that a scan reads.
+    /// Maximum number of documents that a scan reads.
     pub scan_documents: u32,
-    /// The seed of all choices.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -94,7 +95,7 @@ impl Default for Options {
     }
 }
 
-/// Why a load could not run, or could not run to its end.
+/// The reason why a load could not run, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// An option cannot be used.
@@ -106,19 +107,19 @@ pub enum DriverError {
     /// The clock thread could not be started, or failed.
     #[error("the load's clock failed: {0}")]
     Clock(String),
-    /// Operations did not end in time after the last one was sent.
+    /// Operations did not end within this time after the load had ended.
     #[error("operations were still in flight {0:?} after the load's end")]
     NotDrained(Duration),
-    /// Operations ended without an answer, which only a bug in the target can cause.
+    /// This many operations ended without an answer, which only a panic in the target can cause.
     #[error("{0} operations ended without an answer: the target panicked")]
     Vanished(u64),
 }
 
 impl Options {
-    /// Checks that the options make sense together.
+    /// Checks that each option is valid, and that the options are consistent.
     ///
     /// # Errors
-    /// Says which one does not.
+    /// Returns an error that names the invalid option.
     pub fn validate(&self) -> Result<(), DriverError> {
         let refuse = |reason: String| Err(DriverError::Option(reason));
         if !self.rate_per_s.is_finite() || !(0.001..=1e6).contains(&self.rate_per_s) {
@@ -145,14 +146,14 @@ impl Options {
         self.reviews.validate().map_err(|error| DriverError::Option(error.to_string()))
     }
 
-    /// The shares of an operation that is due at a time of the load.
+    /// Returns the shares that apply to an operation that is due at this time of the load.
     fn mix_at(&self, at_ns: u64) -> &Mix {
         let at = Duration::from_nanos(at_ns);
         self.turns.iter().rev().find(|(from, _)| *from <= at).map_or(&self.mix, |(_, mix)| mix)
     }
 }
 
-/// One operation that is due.
+/// An operation that is due.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     kind: Kind,
@@ -161,7 +162,7 @@ struct Due {
     intended_ns: u64,
 }
 
-/// The present target of operations.
+/// The target of operations that start now, and its number.
 struct Current<T> {
     target: Arc<T>,
     number: u16,
@@ -186,7 +187,7 @@ struct Shared<T> {
     recorder_error: Mutex<Option<RecorderError>>,
 }
 
-/// The measurements, behind one lock that is held for well under a microsecond per operation.
+/// The measurements. One lock protects them, which is held for well under a microsecond per operation.
 struct Measured {
     timeline: Timeline,
     start_delay_us: hdrhistogram::Histogram<u64>,
@@ -197,7 +198,7 @@ struct Measured {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds these locks can leave them half-changed by a panic.
+    // A panic cannot leave the data of these locks inconsistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -207,7 +208,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Steers a running load. Clones steer the same load.
+/// Controls a running load. Clones control the same load.
 pub struct Control<T> {
     shared: Arc<Shared<T>>,
 }
@@ -228,7 +229,7 @@ pub struct Running<T> {
 /// Starts a load on the current Tokio runtime.
 ///
 /// # Errors
-/// An option cannot be used, or the clock thread cannot be started.
+/// Returns an error if an option is invalid, or if the clock thread cannot be started.
 pub fn start<T: Target>(
     options: Options,
     target: Arc<T>,
@@ -254,7 +255,7 @@ pub fn start<T: Target>(
 }
 
 impl<T: Target> Control<T> {
-    /// Sends all operations that start from now on to another target; returns the moment, in
+    /// Sends all operations that start from now on to another target. Returns the time of the switch, in
     /// milliseconds since the start of the run.
     pub fn switch(&self, target: Arc<T>) -> u64 {
         let label = target.label();
@@ -266,12 +267,12 @@ impl<T: Target> Control<T> {
         at_ms
     }
 
-    /// Sends no further operation. Those in flight still end.
+    /// Stops the load: no further operation is sent. Those in flight still end.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// The measurements so far.
+    /// Returns the measurements so far.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(&self.shared)
@@ -279,22 +280,23 @@ impl<T: Target> Control<T> {
 }
 
 impl<T: Target> Running<T> {
-    /// The handle that steers this load.
+    /// Returns the handle that controls this load.
     #[must_use]
     pub fn control(&self) -> Control<T> {
         self.control.clone()
     }
 
-    /// Waits until the load has ended and every operation was answered or given up; returns what
-    /// was measured, and the history when it was recorded in memory.
+    /// Waits until the load has ended and every operation was answered or timed out. Returns the
+    /// measurements, and the history if it was recorded in memory.
     ///
     /// # Errors
-    /// The history could not be recorded; operations did not end; the clock or a target panicked.
+    /// Returns an error if the history could not be recorded, if operations did not end, or if the clock or a
+    /// target panicked.
     pub async fn finish(self) -> Result<(Report, Option<History>), DriverError> {
         let shared = self.control.shared;
         let clock = self.clock_ended.await;
         let last_ns = shared.now_ns();
-        // An operation in flight may take its time-out and then wait for the history's disk.
+        // An operation in flight may take until its time limit, and then wait for the history's disk.
         let patience = shared.options.op_timeout + Duration::from_secs(90);
         let all = Arc::clone(&shared.in_flight).acquire_many_owned(shared.options.in_flight_max);
         let drained = tokio::time::timeout(patience, all).await;

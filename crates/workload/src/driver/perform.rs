@@ -1,4 +1,4 @@
-//! One operation: sent, timed, counted, recorded.
+//! Performs one operation: sends, times, counts and records it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ pub(super) async fn run<T: Target>(
         shared.stopped.store(true, Ordering::Relaxed);
     }
     shared.ended.fetch_add(1, Ordering::SeqCst);
-    // In this order: a task that waits for the permit then owns the recorder alone.
+    // In this order: a task that waits for all permits then owns the recorder alone.
     drop(recorder);
     drop(permit);
 }

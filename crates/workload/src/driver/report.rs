@@ -1,4 +1,4 @@
-//! The report of a load, while it runs and at its end.
+//! The report of a load, during the run and at its end.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -12,26 +12,26 @@ use crate::keys::Distribution;
 use crate::mix::{Kind, Mix};
 use crate::timeline::{KindReport, Latency, SLOTS_MAX, Silence, Slot, Tally, Timeline};
 
-/// Different failures that are told apart.
+/// Maximum number of different failures that are counted separately.
 const FAILURES_MAX: usize = 32;
 
-/// The time from which operations went to a target.
+/// The time from which on operations went to a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchMark {
-    /// Milliseconds since the start of the run.
+    /// Time of the switch, in milliseconds since the start of the run.
     pub at_ms: u64,
-    /// The target's label.
+    /// The label of the target.
     pub target: String,
 }
 
-/// Failures of a kind of operation in one way.
+/// The number of failures of one kind of operation with the same outcome and error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCount {
     /// The kind of operation that failed.
     pub kind: Kind,
-    /// The outcome as far as it is known: certainly not applied, or perhaps.
+    /// The outcome: certainly not applied, or perhaps applied.
     pub fate: Fate,
-    /// The error.
+    /// The error message.
     pub message: String,
     /// Number of such failures.
     pub count: u64,
@@ -83,31 +83,31 @@ impl Measured {
     }
 }
 
-/// A running load at one moment.
+/// The state and the measurements of a running load at one time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Since the start.
+    /// Time since the start of the run, in milliseconds.
     pub elapsed_ms: u64,
-    /// Operations sent.
+    /// Number of operations that were sent.
     pub started: u64,
-    /// Operations that wait for their answer.
+    /// Number of operations that wait for their answer.
     pub in_flight: u64,
-    /// Operations that were due and not sent, since too many were in flight.
+    /// Number of operations that were due and not sent, because too many were in flight.
     pub dropped: u64,
-    /// Operations that failed because too few replicas could be asked, or answered in time.
+    /// Number of operations that failed because too few replicas were available or answered in time.
     #[serde(default)]
     pub unavailable: u64,
-    /// Reads that ended.
+    /// Outcomes of the reads that ended.
     pub reads: Tally,
-    /// Writes that ended.
+    /// Outcomes of the writes that ended.
     pub writes: Tally,
-    /// The longest silence of reads so far.
+    /// The longest time without an answered read so far.
     pub reads_longest_silence: Silence,
-    /// The longest silence of writes so far.
+    /// The longest time without an answered write so far.
     pub writes_longest_silence: Silence,
     /// The label of the present target.
     pub target: String,
-    /// The last finished intervals, a second of them at most.
+    /// The last finished intervals, at most ten (one second).
     pub recent: Vec<Slot>,
 }
 
@@ -137,60 +137,61 @@ impl Snapshot {
     }
 }
 
-/// Reads or writes of a whole run.
+/// The measurements of all reads, or of all writes, of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SideReport {
-    /// Their outcomes.
+    /// Number of operations by outcome.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Their latencies, those of failures included.
+    /// Latencies of the operations, including those that failed.
     pub latency: Latency,
-    /// The longest time in which the database answered none of them.
+    /// The longest time without an answer of the database other than a failure.
     pub longest_silence: Silence,
 }
 
-/// The measurements of a load.
+/// The measurements of a whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// From the start until the last operation was due.
+    /// Time from the start until no more operations were started, in milliseconds.
     pub elapsed_ms: u64,
-    /// The rate that was asked for.
+    /// The requested rate, in operations per second.
     pub rate_per_s: f64,
     /// The distribution of the times at which operations were due.
     pub arrival: Arrival,
-    /// The mix.
+    /// The requested mix of operations.
     pub mix: Mix,
-    /// Other mixes, with the times from which on they were asked for, in seconds.
+    /// Other mixes, with the time since the start from which on each was requested, in seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<(f64, Mix)>,
-    /// The key distribution.
+    /// The distribution of operations over the keys.
     pub keys: Distribution,
-    /// Operations sent.
+    /// Number of operations that were sent.
     pub started: u64,
-    /// Operations that were due and not sent, since `in_flight_max` were in flight.
+    /// Number of operations that were due and not sent, because `in_flight_max` were in flight.
     pub dropped: u64,
-    /// The bound on operations in flight.
+    /// Maximum number of operations in flight.
     pub in_flight_max: u32,
-    /// The most that were in flight when one ended; equal to the bound when it was reached.
+    /// Largest number of operations in flight when one of them ended; equal to `in_flight_max` if that was
+    /// reached.
     pub in_flight_peak: u64,
-    /// Reads.
+    /// The measurements of reads and scans.
     pub reads: SideReport,
-    /// Inserts, updates and deletes.
+    /// The measurements of inserts, updates and deletes.
     pub writes: SideReport,
-    /// Each kind.
+    /// The measurements of each kind of operation that occurred.
     pub kinds: Vec<KindReport>,
-    /// From when operations were due until they were sent: the load's own lateness.
+    /// Delay from when operations were due until they were sent: the lateness of the load itself.
     pub start_delay: Latency,
-    /// The targets, in order.
+    /// The targets, in the order of the switches.
     pub targets: Vec<SwitchMark>,
-    /// Operations that failed because too few replicas could be asked, or answered in time.
+    /// Number of operations that failed because too few replicas were available or answered in time.
     #[serde(default)]
     pub unavailable: u64,
     /// The failures, the most frequent first.
     pub failures: Vec<FailureCount>,
-    /// True if the run outlasted the time line, which then lacks its end.
+    /// True if the run was longer than the time line can represent, so that the end is missing.
     pub timeline_cut: bool,
-    /// The time line.
+    /// The finished intervals of the run.
     pub timeline: Vec<Slot>,
 }
 

@@ -1,13 +1,12 @@
 //! The history: the requests to a database and its answers, one entry per operation.
 //!
-//! Every write has a number (`seq`) that is used once and that goes into the document; updates also
-//! increment the document's counter (`n`), so that an update applied twice shows. Times are
-//! nanoseconds on one monotonic clock since the start of the run, so that "ended before the other
-//! started" is exact.
+//! Every write has a unique number (`seq`), which is stored in the document. Updates also increment the
+//! document's counter (`n`), so that an update that was applied twice is detected. Times are nanoseconds on
+//! one monotonic clock since the start of the run, so that "ended before the other started" is exact.
 //!
-//! An entry is 48 bytes, in memory and in a file. A file starts with one line of JSON (the
-//! [`Header`]) and ends with a closing entry; one without it lost its tail with the process that
-//! wrote it, and no verdict can be built on it.
+//! An entry takes 48 bytes, in memory and in a file. A file starts with one line of JSON (the [`Header`]) and
+//! ends with a closing entry. A file without the closing entry lost its tail with the process that wrote it,
+//! and allows no verdict.
 
 mod record;
 
@@ -23,56 +22,57 @@ use crate::mix::Kind;
 use crate::review::Reviews;
 use crate::scatter::{mix64, unmix64};
 
-/// The outcome of an operation, as far as the check needs to know.
+/// The outcome of an operation, as far as a check needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// Acknowledged.
+    /// The operation was acknowledged.
     Acked,
-    /// Answered: there is no such document.
+    /// The database answered that there is no such document.
     NotFound,
-    /// Failed, and certainly not applied.
+    /// The operation failed, and was certainly not applied.
     Refused,
-    /// Failed, and perhaps applied, now or later.
+    /// The operation failed, and may have been applied, or may be applied later.
     Unknown,
 }
 
-/// One operation.
+/// One operation with its outcome and its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
-    /// Its kind.
+    /// The kind of the operation.
     pub kind: Kind,
-    /// Its outcome.
+    /// The outcome of the operation.
     pub fate: Fate,
-    /// Which target it went to: 0 at first, one more after each switch.
+    /// The number of the target: 0 at first, one more after each switch.
     pub target: u16,
-    /// The key's number.
+    /// The number of the key.
     pub key: u64,
-    /// The number of this write; of a read, that of the write that it saw, if it told, else 0.
+    /// The number of this write; of a read, the number of the write that it saw, or 0 if the target does not
+    /// report it.
     pub seq: u64,
-    /// Time at which it was due, in ns since the start of the run.
+    /// Time at which the operation was due, in ns since the start of the run.
     pub intended_ns: u64,
-    /// Time at which it was sent.
+    /// Time at which the operation was sent, in ns since the start of the run.
     pub start_ns: u64,
-    /// Time at which it was answered or given up.
+    /// Time at which the operation was answered or timed out, in ns since the start of the run.
     pub end_ns: u64,
 }
 
-/// The form of documents' names by key.
+/// The format of a document's name, which is derived from its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdForm {
-    /// `review-000000000042`, ordered by age.
+    /// Text such as `review-000000000042`, in the order of insertion.
     #[default]
     Text,
-    /// The 64-bit integer 42, ordered by age.
+    /// A 64-bit integer such as 42, in the order of insertion.
     Integer,
-    /// Sixteen hexadecimal digits, scattered: new documents fall between old ones.
+    /// Sixteen hexadecimal digits in a scattered order: new documents fall between old ones.
     Scattered,
 }
 
 impl IdForm {
-    /// The name of a key.
+    /// Returns the document name of a key.
     #[must_use]
     pub fn name(self, key: u64) -> String {
         match self {
@@ -82,7 +82,7 @@ impl IdForm {
         }
     }
 
-    /// The key of a name, or `None` when no key has it.
+    /// Returns the key of a document name, or `None` if no key has that name.
     #[must_use]
     pub fn key(self, name: &str) -> Option<u64> {
         let key = match self {
@@ -90,92 +90,96 @@ impl IdForm {
             Self::Integer => name.parse().ok()?,
             Self::Scattered => unmix64(u64::from_str_radix(name, 16).ok()?),
         };
-        // Only the one spelling counts: `review-1` is another document than `review-000000000001`.
+        // Only one spelling is valid: `review-1` is another document than `review-000000000001`.
         (self.name(key) == name).then_some(key)
     }
 }
 
-/// The facts needed to check a history. The first line of a recording, as JSON.
+/// The facts that are needed to check a history; the first line of a recording, as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The format's version, [`Header::VERSION`].
+    /// The version of the format: [`Header::VERSION`].
     pub imago_history: u32,
-    /// The keys `0..preloaded` held their document, each with `seq` = key and `n` = 0, before the
-    /// first operation.
+    /// Before the first operation, each of the keys `0..preloaded` had its document, with `seq` = key and `n`
+    /// = 0.
     pub preloaded: u64,
     /// The documents' content.
     pub reviews: Reviews,
-    /// The documents' names.
+    /// The format of the documents' names.
     pub id_form: IdForm,
-    /// What the documents' writes leave; the first version knew only that of documents.
+    /// The semantics of writes; histories of the first version have documents only.
     #[serde(default)]
     pub model: Model,
-    /// True if a read must see every write that was acknowledged before it was sent. Only registers and arrivals tell.
+    /// True if a read must see every write that was acknowledged before the read was sent. Only reads that
+    /// report the write that they saw can be checked.
     #[serde(default)]
     pub reads_are_current: bool,
-    /// The collection, for people to read.
+    /// The name of the collection, for people to read.
     pub namespace: String,
-    /// The clock's zero in milliseconds since 1970, for finding log lines of the same time.
+    /// Start of the run, in milliseconds since 1970, to find log lines of the same time.
     pub started_unix_ms: u64,
 }
 
 impl Header {
-    /// The version that this build writes; it also reads the first one.
+    /// The version that this build writes; it also reads the first version.
     pub const VERSION: u32 = 2;
     const FIRST_VERSION: u32 = 1;
 }
 
-/// What writes leave, and so what a check compares with.
+/// The semantics of writes, which decide the content that a check expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Model {
-    /// An update changes the document that is there, counts itself in it, and never makes one.
+    /// An update changes an existing document, increments the document's counter, and never creates one.
     #[default]
     Documents,
-    /// Each write replaces all there is under the key, and of two at once the later one stays: insert and
-    /// update are one operation, as in Cassandra. Reads tell which write they saw.
+    /// Each write replaces all content under the key; insert and update are the same operation, as in
+    /// Cassandra. Of two overlapping writes the one with the later timestamp wins. Reads report the write
+    /// that they saw.
     Registers,
-    /// The same where no timestamp orders writes, but their arrival, as in Redis: one that was given up may be applied
-    /// at any time later, in place of later ones.
+    /// Each write replaces all content under the key, and the writes take effect in order of arrival, as in
+    /// Redis. A write that timed out may be applied at any later time, and then replaces later writes. Reads
+    /// report the write that they saw.
     Arrivals,
 }
 
-/// A closed history: all writes, the reads that found nothing, and those that tell what they saw.
+/// A closed history: all writes, the reads that found nothing, and, unless the model is
+/// [`Model::Documents`], the reads that found a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    /// The circumstances.
+    /// The facts about the run.
     pub header: Header,
-    /// The entries that a check looks at, in the order in which they ended.
+    /// The entries that a check needs, in the order in which the operations ended.
     pub ops: Vec<Op>,
-    /// Operations that were recorded, reads included.
+    /// Number of all recorded operations, reads included.
     pub recorded: u64,
 }
 
-/// Why a history cannot be read.
+/// The reason why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The file could not be read.
     #[error("cannot read the history {path}")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's message.
         source: std::io::Error,
     },
-    /// The first line is not a header of a version that this build knows.
+    /// The first line is not a header of a version that this build supports.
     #[error("{path} is not a history that this version can read: {reason}")]
     Header {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The fault.
+        /// The error of the header.
         reason: String,
     },
-    /// An entry does not match its checksum or means nothing.
+    /// An entry does not match its checksum, or has invalid values.
     #[error("entry {index} of the history {path} is damaged")]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Which entry, from 0.
+        /// The index of the entry, from 0.
         index: u64,
     },
     /// The closing entry is missing.
@@ -184,25 +188,25 @@ pub enum HistoryError {
          end properly, so operations are missing and nothing can be concluded from it"
     )]
     NotClosed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Whole entries in the file.
+        /// Number of complete entries in the file.
         entries: u64,
     },
 }
 
-/// Bytes of one entry in a file.
+/// Size of an entry in a file, in bytes.
 const ENTRY_BYTES: usize = 48;
-/// The first byte of the closing entry, where others have their kind.
+/// The first byte of the closing entry; other entries have their kind there.
 const CLOSING: u8 = 0xff;
-/// The longest header that is believed.
+/// Maximum length of a header, in bytes.
 const HEADER_BYTES_MAX: u64 = 64 * 1024;
 
 impl Op {
-    /// True if a check looks at this entry.
+    /// Returns true if a check needs this entry.
     #[must_use]
     pub fn matters(&self, model: Model) -> bool {
-        let reads = self.kind == Kind::Read && model == Model::Registers;
+        let reads = self.kind == Kind::Read && model != Model::Documents;
         self.kind.writes() || self.fate == Fate::NotFound || reads
     }
 
@@ -225,7 +229,7 @@ impl Op {
     }
 
     fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
-        // In the order of [`Kind::ALL`].
+        // The encoded kind is its index in [`Kind::ALL`].
         let kind = *Kind::ALL.get(bytes[0] as usize)?;
         let fates = [Fate::Acked, Fate::NotFound, Fate::Refused, Fate::Unknown];
         Some(Self {
@@ -259,7 +263,7 @@ fn number(bytes: &[u8; ENTRY_BYTES], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// FNV-1a over everything but the sum itself: enough to tell a torn or overwritten entry.
+/// Returns the FNV-1a checksum of all bytes but the checksum's own: it detects a torn or overwritten entry.
 fn checksum(bytes: &[u8; ENTRY_BYTES]) -> u32 {
     bytes[..4]
         .iter()
@@ -268,10 +272,11 @@ fn checksum(bytes: &[u8; ENTRY_BYTES]) -> u32 {
 }
 
 impl History {
-    /// Reads a recording, keeping the entries that a check needs.
+    /// Reads a recording, and returns the entries that a check needs.
     ///
     /// # Errors
-    /// The file cannot be read, is of another kind or version, is damaged, or was not closed.
+    /// Returns an error if the file cannot be read, has another format or version, is damaged, or was not
+    /// closed.
     pub fn read(path: &Path) -> Result<Self, HistoryError> {
         let mut ops = Vec::new();
         let (header, recorded) = Self::scan(path, |header, op| {
@@ -282,8 +287,8 @@ impl History {
         Ok(Self { header, ops, recorded })
     }
 
-    /// Calls `visit` with the header and every entry of a recording, in the order in which they ended; returns
-    /// the header and the number of entries.
+    /// Calls `visit` with the header and each entry of a recording, in the order in which the operations
+    /// ended. Returns the header and the number of entries.
     ///
     /// # Errors
     /// As [`History::read`].
@@ -416,6 +421,18 @@ mod tests {
             start_ns: 2,
             end_ns: 3,
         }
+    }
+
+    #[test]
+    fn reads_that_report_the_write_they_saw_are_needed_by_a_check() {
+        let (kind, fate) = (Kind::Read, Fate::Acked);
+        let op =
+            Op { kind, fate, target: 0, key: 7, seq: 7, intended_ns: 1, start_ns: 2, end_ns: 3 };
+        let needed = |model| op.matters(model);
+        assert_eq!(
+            [Model::Documents, Model::Registers, Model::Arrivals].map(needed),
+            [false, true, true]
+        );
     }
 
     #[test]

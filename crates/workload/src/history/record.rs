@@ -1,8 +1,7 @@
-//! The recorder: takes entries from many tasks and keeps them in memory or in a file.
+//! The recorder: accepts entries from many tasks, and stores them in memory or in a file.
 //!
-//! A file is written by a thread of its own, behind a bounded queue, so that a slow disk delays
-//! the load (visibly, through the bound on operations in flight) rather than the measured
-//! latencies or the memory.
+//! A separate thread writes the file, from a bounded queue. So a slow disk delays the load (visibly, through
+//! the limit of operations in flight) instead of inflating the measured latencies or the memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -14,37 +13,37 @@ use std::time::Duration;
 
 use super::{CLOSING, Header, History, Op, entry};
 
-/// Entries that may wait for the disk.
+/// Maximum number of entries that wait to be written.
 const QUEUE_MAX: usize = 65_536;
-/// Longest time for which an entry may stay out of the file.
+/// Maximum time until an entry is written to the file.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
-/// Attempts to enter a full queue, and the pause between two: a minute in all.
+/// Attempts to add an entry to a full queue, and the delay between two attempts: a minute in total.
 const FULL_RETRIES: u32 = 6000;
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why an entry could not be recorded. The run ends, since its history would have holes.
+/// The reason why an entry could not be recorded. The run ends, since its history would be incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
     /// The file could not be created or written.
     #[error("cannot write the history {path}")]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's message.
         source: std::io::Error,
     },
-    /// The disk did not keep up.
+    /// The disk did not accept an entry within the time limit.
     #[error("the history's disk did not take an entry for 60 s ({QUEUE_MAX} entries wait)")]
     Stuck,
     /// The writing thread ended before the recording did.
     #[error("the history's writer ended early; see the error of closing the history")]
     WriterGone,
-    /// More entries than memory was set aside for.
+    /// The history in memory has reached its maximum number of entries.
     #[error("the history in memory holds its maximum of {0} entries; record to a file instead")]
     MemoryFull(usize),
 }
 
-/// Takes entries. Close it, or the recording counts as incomplete.
+/// Records entries. Must be closed, otherwise the recording counts as incomplete.
 #[derive(Debug)]
 pub struct Recorder {
     sink: Sink,
@@ -58,24 +57,24 @@ enum Sink {
 }
 
 impl Recorder {
-    /// Records nothing, for runs that only measure.
+    /// Returns a recorder that discards entries, for runs that only measure.
     #[must_use]
     pub fn nothing() -> Self {
         Self { sink: Sink::Nothing }
     }
 
-    /// Records in memory the operations that a check needs, at most `entries_max` entries of 48
-    /// bytes.
+    /// Returns a recorder that stores in memory the operations that a check needs, at most `entries_max`
+    /// entries of 48 bytes.
     #[must_use]
     pub fn memory(header: Header, entries_max: usize) -> Self {
         let history = Mutex::new(History { header, ops: Vec::new(), recorded: 0 });
         Self { sink: Sink::Memory { history, entries_max } }
     }
 
-    /// Records everything into a new file (an existing one is replaced).
+    /// Returns a recorder that writes all entries to a file, which is replaced if it exists.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// Returns an error if the file cannot be created.
     pub fn file(path: &Path, header: &Header) -> Result<Self, RecorderError> {
         let write = |source| RecorderError::Write { path: path.to_owned(), source };
         let mut first = serde_json::to_vec(header).map_err(|error| write(error.into()))?;
@@ -93,7 +92,7 @@ impl Recorder {
     /// Records one entry.
     ///
     /// # Errors
-    /// The memory set aside is full, or the file does not take it.
+    /// Returns an error if the memory limit is reached, or if the file does not accept the entry.
     pub async fn record(&self, op: Op) -> Result<(), RecorderError> {
         match &self.sink {
             Sink::Nothing => Ok(()),
@@ -113,11 +112,11 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording; returns the history when it was kept in memory. A file is on disk
-    /// (fsync) when this returns.
+    /// Ends the recording, and returns the history if it was stored in memory. A file is on disk (fsync) when
+    /// this returns.
     ///
     /// # Errors
-    /// The file could not be written to its end.
+    /// Returns an error if the file could not be written completely.
     pub async fn close(self) -> Result<Option<History>, RecorderError> {
         match self.sink {
             Sink::Nothing => Ok(None),

@@ -1,29 +1,28 @@
-//! The check: are a store's answers and its final content a history of strong-session snapshot
-//! isolation?
+//! The check: do a store's answers and its final content form a history of strong-session snapshot isolation?
 //!
-//! The lists at the end give the order of all appends to each. First each transaction is held against
-//! them alone: are its appends there, all or none, and is each list that it read one that was. Then the
-//! order in which transactions must have happened is put together, and looked through for cycles
-//! ([`super::graph`]). Every step is linear in what was read and written, but for the hashing.
+//! The final lists show the order of all appends to each. First each transaction is compared with them alone:
+//! whether all or none of its appends are there, and whether each list that it read existed. Then a graph of
+//! the order in which transactions must have happened is built and searched for cycles ([`super::graph`]).
+//! Every step takes linear time in the number of elements that were read and written, apart from hashing.
 
 use std::collections::{HashMap, HashSet};
 
 use super::graph::{Graph, Hop, Link};
 use super::{Element, History, Kind, List, Outcome, Step, Transaction, Verdict};
 
-/// The author of an element.
+/// The transaction that appended an element.
 #[derive(Debug, Clone, Copy)]
 struct Writer {
     transaction: usize,
     list: List,
-    /// True if the same transaction appended more to the list.
+    /// True if the same transaction later appended more to the list.
     is_intermediate: bool,
 }
 
 struct Check<'h> {
     history: &'h History,
     writers: HashMap<Element, Writer>,
-    /// The place of each element in the lists at the end, where it first occurs.
+    /// The first position of each element in the final lists.
     places: HashMap<Element, (List, usize)>,
     verdict: Verdict,
     /// Elements that were already reported as lost.
@@ -31,10 +30,10 @@ struct Check<'h> {
     graph: Graph,
 }
 
-/// Checks a history.
+/// Checks a history, and returns the verdict.
 ///
 /// # Panics
-/// If an element is sent twice: such a history cannot be checked.
+/// Panics if an element was sent twice: such a history cannot be checked.
 #[must_use]
 pub fn check(history: &History) -> Verdict {
     let mut check = Check {
@@ -98,7 +97,7 @@ impl Check<'_> {
         self.history.transactions[writer.transaction].outcome
     }
 
-    /// The lists at the end.
+    /// Checks the final lists, and records the position of each element.
     fn lists(&mut self) {
         for (list, content) in (0..).map(List).zip(&self.history.last) {
             for (place, &element) in content.iter().enumerate() {
@@ -125,8 +124,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that a transaction's appends are in order, and that all or none of them happened.
-    /// True if the transaction happened.
+    /// Checks that a transaction's appends are in order, and that all or none of them happened. Returns true
+    /// if the transaction happened.
     fn appends(&mut self, at: usize, transaction: &Transaction) -> bool {
         let verdict = &mut self.verdict;
         verdict.transactions += 1;
@@ -166,7 +165,7 @@ impl Check<'_> {
         is_done || found > 0
     }
 
-    /// The reads of a transaction: of each list the elements of others, and behind them its own.
+    /// Checks the reads of a transaction: of each list the elements of others, and after them its own.
     fn reads(&mut self, at: usize, transaction: &Transaction) {
         let mut answers = transaction.reads.iter();
         let mut own: HashMap<List, Vec<Element>> = HashMap::new();
@@ -204,7 +203,7 @@ impl Check<'_> {
         }
     }
 
-    /// The elements of others that a transaction read in a list.
+    /// Checks the elements of others that a transaction read in a list.
     fn read(&mut self, at: usize, list: List, seen: &[Element]) {
         let name = list.name();
         let writers = seen.iter().filter_map(|element| self.writers.get(element));
@@ -239,7 +238,7 @@ impl Check<'_> {
         }
     }
 
-    /// Names the fault of a list that never was.
+    /// Reports the anomaly of a read whose elements are not a prefix of the final list.
     fn misread(&mut self, at: usize, list: List, seen: &[Element], last: &[Element]) {
         let name = list.name();
         let mut met = HashSet::new();
@@ -252,7 +251,7 @@ impl Check<'_> {
             _ if seen[..place].contains(&element) => (Kind::Duplicated, "twice"),
             None => (Kind::Resurrected, "which no client sent"),
             Some(writer) if writer.list != list => (Kind::Resurrected, "which is of another list"),
-            // Already reported.
+            // This anomaly was already reported.
             Some(writer) if self.outcome(*writer) == Outcome::NotDone => return,
             Some(_) if self.places.contains_key(&element) => (Kind::Order, "at another place"),
             Some(_) if !self.lost.insert(element) => return,
@@ -275,7 +274,7 @@ impl Check<'_> {
         }
     }
 
-    /// A session's transaction comes behind those that were acknowledged to the session before.
+    /// Adds edges from the acknowledged transactions of a session to its later transactions.
     fn sessions(&mut self, has_happened: &[bool]) {
         let mut done: HashMap<u32, usize> = HashMap::new();
         for (at, transaction) in self.history.transactions.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The transactions to send. Each session draws its own from a seed; all of them share the count of
-//! elements, so that each is used once, and the lengths of the lists.
+//! Generates the transactions to send. Each session draws its own from a seed. All sessions share the counter
+//! of elements, so that each element is used once, and the lengths of the lists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,39 +9,38 @@ use rand::{RngExt, SeedableRng};
 
 use super::{Element, LISTS, List, Step};
 
-/// Length of a list at which the next takes its place: reading it costs as much.
+/// Length at which a list is replaced by the next one, in elements; it bounds the cost of reading a list.
 const LENGTH: u32 = 96;
-/// The most lists, and steps, of a transaction.
+/// Maximum number of lists, and of steps, of a transaction.
 const LISTS_MAX: usize = 4;
 const STEPS_MAX: usize = 6;
-/// Percent of the transactions that only read.
+/// Share of the transactions that only read, in percent.
 const READ_ONLY_PERCENT: u32 = 30;
-/// The most transactions that are sent before one of them is answered.
+/// Maximum number of transactions that are sent before one of them is answered.
 const AT_ONCE_MAX: u32 = 4;
-/// Number of lists among which half of the draws are: transactions that meet show more than those
-/// that do not.
+/// Number of lists among which half of the draws are made: transactions on the same lists reveal more than
+/// others.
 const BUSY: u32 = 4;
 
 /// The state that the sessions of a load share.
 #[derive(Debug)]
 pub struct Pool {
-    /// The next element.
+    /// The element that the next append gets.
     next: AtomicU32,
-    /// Number of appends to each place in use.
+    /// Number of appends to each of the lists in use and to the lists that they replaced.
     appended: Vec<AtomicU32>,
 }
 
-/// A step to send.
+/// A transaction to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// In their order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// True if it is one command that reads many keys, rather than several commands in one
-    /// transaction.
+    /// True if the transaction is one command that reads many keys, instead of several commands.
     pub is_one_command: bool,
 }
 
-/// Draws the transactions of a session.
+/// Generates the transactions of a session.
 #[derive(Debug)]
 pub struct Generator {
     random: StdRng,
@@ -56,7 +55,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Number of lists that were ever used: all their numbers are below.
+    /// Returns the number of lists that were used so far: the numbers of all of them are below it.
     #[must_use]
     pub fn lists(&self) -> u32 {
         let rounds = self.appended.iter().map(|count| count.load(Ordering::Relaxed) / LENGTH);
@@ -75,7 +74,7 @@ impl Pool {
 }
 
 impl Generator {
-    /// The draws of a session.
+    /// Returns the generator of a session.
     #[must_use]
     pub fn new(seed: u64, session: u32, pool: Arc<Pool>) -> Self {
         let random =
@@ -83,14 +82,14 @@ impl Generator {
         Self { random, pool }
     }
 
-    /// The next one, or the next few that are sent at once.
+    /// Draws the next transaction, or the next few that are to be sent at once.
     pub fn draw_some(&mut self) -> Vec<Request> {
         let is_one = self.random.random_bool(0.7);
         let count = if is_one { 1 } else { self.random.random_range(2..=AT_ONCE_MAX) };
         (0..count).map(|_| self.draw()).collect()
     }
 
-    /// The next one.
+    /// Draws the next transaction.
     pub fn draw(&mut self) -> Request {
         let random = &mut self.random;
         let count = random.random_range(1..=LISTS_MAX);

@@ -1,34 +1,33 @@
-//! The order between transactions, and its cycles.
+//! The graph of dependencies between transactions, and its cycles.
 //!
-//! Each transaction is two points: its snapshot and its commit, the first before the second. Under
-//! strong-session snapshot isolation (Daudjee and Salem, 2006; Adya, 1999, §4.3), if B overwrites
-//! or reads a write of A, or follows A in its session, A commits before B's snapshot; if B
-//! overwrites what A read, A's snapshot is before B commits. All this can be put on one line of
-//! time exactly if the points have no cycle. The usual rule says the same: each cycle of
-//! transactions has two edges of the last sort next to each other. These two are no path here,
-//! since nothing leads from a commit to its own snapshot. So a linear search finds the forbidden
-//! cycles, and never sees the allowed ones.
+//! Each transaction is two points: its snapshot, and its commit after that. Under strong-session snapshot
+//! isolation (Daudjee and Salem, 2006; Adya, 1999, §4.3), if B overwrites or reads a write of A, or follows A
+//! in its session, A commits before B's snapshot; if B overwrites a state that A read, A's snapshot is before
+//! B's commit. These points can be ordered in time exactly if they have no cycle. That is equivalent to the
+//! usual rule: each cycle of transactions has two adjacent edges of the last kind. Two such edges form no
+//! path here, since no edge leads from a commit to its own snapshot. So a linear search finds exactly the
+//! forbidden cycles.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{Kind, List};
 
-/// From how many transactions of a knot a smallest cycle is looked for.
+/// Maximum number of transactions of a component from which a shortest cycle is searched.
 const STARTS_MAX: usize = 64;
 
-/// Why one point is before another. In the order in which they are looked at: a cycle of the first few is
-/// worse than one that needs the others.
+/// The reason why one point is before another, in the order in which reasons are added to the search: a cycle
+/// of the earlier kinds is worse than one that needs the later ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Link {
-    /// A snapshot before its commit.
+    /// A transaction's snapshot is before its commit.
     Within,
-    /// An overwritten element before its successor.
+    /// The append of an element is before the append of the next element of the list.
     Ww,
-    /// An element before its reader.
+    /// The append of an element is before a read of it.
     Wr,
-    /// A read before the write that overwrites it.
+    /// A read is before the append that it did not see.
     Rw,
-    /// Two of a session.
+    /// A transaction is before a later one of its session.
     Session,
 }
 
@@ -39,13 +38,13 @@ struct Edge {
     list: Option<List>,
 }
 
-/// See the module's documentation. A transaction's snapshot is point 2n, its commit 2n + 1.
+/// The dependencies between transactions. The snapshot of transaction n is point 2n, its commit point 2n + 1.
 #[derive(Debug)]
 pub(super) struct Graph {
     edges: Vec<Vec<Edge>>,
 }
 
-/// A step of a cycle: from a transaction, to that of the next step.
+/// A step of a cycle, from a transaction to that of the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hop {
     pub from: usize,
@@ -62,17 +61,18 @@ impl Graph {
         Self { edges }
     }
 
-    /// One comes before another, for a reason that is no read which missed something.
+    /// Adds an edge from the commit of `one` to the snapshot of `other`.
     pub fn before(&mut self, one: usize, other: usize, link: Link, list: Option<List>) {
         self.edges[2 * one + 1].push(Edge { to: 2 * other, link, list });
     }
 
-    /// One did not see an element that another appended.
+    /// Adds an edge because `one` did not see an element that `other` appended.
     pub fn missed(&mut self, one: usize, other: usize, list: List) {
         self.edges[2 * one].push(Edge { to: 2 * other + 1, link: Link::Rw, list: Some(list) });
     }
 
-    /// A small cycle of each knot, and how bad it is. A knot that has a worse cycle is named by that.
+    /// Returns a short cycle of each strongly connected component, with the kind of its anomaly. A component
+    /// with cycles of several kinds is reported by the worst one.
     pub fn cycles(&self) -> Vec<(Kind, Vec<Hop>)> {
         let mut found = Vec::new();
         let mut known = HashSet::new();
@@ -89,7 +89,7 @@ impl Graph {
         found
     }
 
-    /// The strongly connected components of more than one point (Tarjan, 1972, without recursion).
+    /// Returns the strongly connected components of more than one point (Tarjan, 1972, without recursion).
     fn knots(&self, until: Link) -> Vec<Vec<usize>> {
         const UNSEEN: usize = usize::MAX;
         let points = self.edges.len();
@@ -119,7 +119,7 @@ impl Graph {
                     }
                 }
                 if let Some((n, to)) = deeper {
-                    // The edge is looked at once more when the points behind it are known.
+                    // The edge is visited again after the points beyond it.
                     path.extend([(point, n), (to, 0)]);
                 } else if low[point] == order[point] {
                     let at = open.iter().rposition(|&other| other == point).unwrap_or(0);
@@ -136,7 +136,7 @@ impl Graph {
 
     fn smallest_cycle(&self, knot: &[usize], until: Link) -> Vec<Hop> {
         let inside: HashSet<usize> = knot.iter().copied().collect();
-        // Every cycle passes snapshots: from a commit there is no other way.
+        // Every cycle contains a snapshot, since all edges from a commit lead to snapshots.
         let starts = knot.iter().filter(|point| **point % 2 == 0).take(STARTS_MAX);
         let cycles = starts.filter_map(|&start| self.cycle_from(start, &inside, until));
         let mut hops = cycles.min_by_key(Vec::len).unwrap_or_default();
@@ -145,7 +145,7 @@ impl Graph {
         hops
     }
 
-    /// A shortest cycle through a point, breadth first.
+    /// Returns a shortest cycle through a point, by breadth-first search; `None` if there is none.
     fn cycle_from(&self, start: usize, inside: &HashSet<usize>, until: Link) -> Option<Vec<Hop>> {
         let mut came: HashMap<usize, (usize, Edge)> = HashMap::new();
         let mut queue = VecDeque::from([start]);

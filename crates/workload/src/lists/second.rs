@@ -1,10 +1,9 @@
-//! A second opinion on a history, by another's checker: `adya`, which is Elle's checks written anew.
+//! A second opinion on a history, by an independent checker: `adya`, a new implementation of Elle's checks.
 //!
-//! It knows nothing of a look at the end that comes after everything else; to it that is a
-//! transaction like any other. It does not see lost elements or elements without an author; on
-//! anomalies of isolation it has to agree. A transaction that happened, though its session did not
-//! learn so, is presented to it as an acknowledged one that only appended: else it would not put it
-//! into its session.
+//! That checker does not know that the final read comes after everything else; it treats it as a transaction
+//! like any other. It does not detect lost elements or elements without an author, but must agree on
+//! anomalies of isolation. A transaction that happened although its session did not learn so is presented to
+//! it as an acknowledged one that only appended: otherwise the checker would not include it in the session.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,21 +14,21 @@ use adya::{Opts, Valid, Workload};
 use super::{Element, History, List, Outcome, Step, Transaction};
 
 const MODEL: &str = "strong-session-snapshot-isolation";
-/// Longest search for a cycle of each knot.
+/// Time limit of the search for a cycle in each strongly connected component.
 const KNOT_WAIT: Duration = Duration::from_secs(5);
 
-/// Its text.
+/// The result of the second checker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opinion {
-    /// Nothing is wrong.
+    /// There are no anomalies.
     Sound,
-    /// The names that it gives to the anomalies.
+    /// There are anomalies, with these names.
     Unsound(Vec<String>),
-    /// None: no transaction depends on another, or it took too long.
+    /// There is no result: no transaction depends on another, or the search took too long.
     None(Vec<String>),
 }
 
-/// Asks for it.
+/// Checks a history with the second checker.
 #[must_use]
 pub fn second_opinion(history: &History) -> Opinion {
     let mut told = Telling::default();
@@ -65,7 +64,7 @@ pub fn second_opinion(history: &History) -> Opinion {
     }
 }
 
-/// A history as it wants it.
+/// A history in the format of the second checker.
 #[derive(Default)]
 struct Telling {
     ops: Vec<Op>,

@@ -1,4 +1,4 @@
-//! The result of a check: exact counts by kind, and examples with the transactions that show it.
+//! The result of a check: exact counts by kind of anomaly, and examples with their transactions.
 
 use std::collections::BTreeMap;
 
@@ -6,87 +6,89 @@ use serde::Serialize;
 
 use super::History;
 
-/// Examples that are kept of each kind.
+/// Maximum number of examples of each kind.
 const NAMED_MAX: u64 = 20;
 
-/// Faults under strong-session snapshot isolation. Names that begin with G are Adya's.
+/// The kind of an anomaly under strong-session snapshot isolation. Names that begin with G are Adya's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Kind {
-    /// An acknowledged append, or one that a client read, is not in its list at the end.
+    /// An acknowledged append, or one that a client read, is missing from its list at the end.
     #[serde(rename = "lost")]
     Lost,
-    /// A list has an element that no client sent, or whose transaction certainly did not happen.
+    /// A list has an element that no client appended, or whose transaction certainly did not happen.
     #[serde(rename = "resurrected")]
     Resurrected,
-    /// A list has an element twice.
+    /// A list has the same element twice.
     #[serde(rename = "duplicated")]
     Duplicated,
-    /// Some of a transaction's appends happened, others did not.
+    /// Some of a transaction's appends happened, and others did not.
     #[serde(rename = "atomicity")]
     Atomicity,
-    /// Two looks at a list differ in the order of its elements.
+    /// Two reads of a list differ in the order of its elements.
     #[serde(rename = "incompatible order")]
     Order,
-    /// A transaction saw another list than its own steps before allow.
+    /// A transaction read a list that contradicts its own earlier steps.
     #[serde(rename = "internal")]
     Internal,
-    /// Aborted read: of a transaction that did not happen.
+    /// Aborted read: a read of an append whose transaction did not happen.
     G1a,
-    /// Intermediate read: of a transaction that appended more to the list.
+    /// Intermediate read: a read of an append whose transaction appended more to the list.
     G1b,
-    /// A cycle of writes behind writes.
+    /// A cycle of write-write dependencies.
     G0,
-    /// A cycle of writes behind writes, and reads of writes.
+    /// A cycle of write-write and write-read dependencies.
     G1c,
-    /// Two transactions that append to a list, of which one did not see the other.
+    /// Lost update: two transactions append to a list, and one of them did not see the other's append.
     #[serde(rename = "lost update")]
     LostUpdate,
-    /// Read skew: a transaction that saw a part of the earlier changes, with one missing.
+    /// Read skew: a transaction that saw some earlier changes but missed one.
     #[serde(rename = "G-single")]
     GSingle,
-    /// Long fork: transactions that saw others in different orders. A cycle in which reads that missed
-    /// a write are never next to each other.
+    /// Long fork: transactions that saw others in different orders. A cycle in which no two read-write
+    /// dependencies are adjacent.
     #[serde(rename = "G-nonadjacent")]
     GNonadjacent,
-    /// A session saw less than before, or not its own writes.
+    /// A session saw less than before, or missed its own writes.
     #[serde(rename = "session")]
     Session,
 }
 
-/// An example.
+/// An example of an anomaly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Anomaly {
-    /// Of what.
+    /// The kind of anomaly.
     pub kind: Kind,
-    /// The evidence, with transactions as T and their place in the history.
+    /// The evidence; a transaction is written as T and its index in the history.
     pub why: String,
-    /// Their places in the history; of a cycle, in its order.
+    /// The indexes of the transactions in the history; those of a cycle, in its order.
     pub transactions: Vec<usize>,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Transactions that were sent.
+    /// Number of transactions that were sent.
     pub transactions: u64,
-    /// Of these, acknowledged.
+    /// Number of transactions that were acknowledged.
     pub done: u64,
-    /// Of these, certainly not done.
+    /// Number of transactions that certainly did not happen.
     pub not_done: u64,
-    /// Of these, without a definite answer.
+    /// Number of transactions without a definite answer.
     pub unknown: u64,
-    /// Of these, those of which something is in the lists, so that they happened.
+    /// Number of transactions without a definite answer whose appends are in the lists, so that they
+    /// happened.
     pub unknown_but_done: u64,
-    /// Appends that were acknowledged.
+    /// Number of appends that were acknowledged.
     pub appends: u64,
-    /// Number of anomalies of each kind; of cycles, one for each knot of transactions.
+    /// Number of anomalies of each kind; cycles are counted once per strongly connected component of
+    /// transactions.
     pub counts: BTreeMap<Kind, u64>,
-    /// Examples.
+    /// Examples, at most 20 of each kind.
     pub named: Vec<Anomaly>,
 }
 
 impl Kind {
-    /// As the literature calls it.
+    /// Returns the name of the kind in the literature.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,8 +109,8 @@ impl Kind {
         }
     }
 
-    /// True if it concerns the view of transactions on each other. The others concern the content
-    /// of the lists, or one transaction by itself, and a second opinion need not know of them.
+    /// Returns true if the kind concerns isolation between transactions. Other kinds concern the content of
+    /// the lists, and a second checker need not detect them.
     #[must_use]
     pub fn is_of_isolation(self) -> bool {
         use Kind::{Atomicity, Duplicated, Lost, Order, Resurrected};
@@ -117,19 +119,19 @@ impl Kind {
 }
 
 impl Verdict {
-    /// True if nothing is wrong.
+    /// Returns true if there are no anomalies.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Number of anomalies of a kind.
+    /// Returns the number of anomalies of a kind.
     #[must_use]
     pub fn count(&self, kind: Kind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 
-    /// Number of all anomalies, besides appends that are lost.
+    /// Returns the number of all anomalies, except lost appends.
     #[must_use]
     pub fn anomalies(&self) -> u64 {
         self.counts.iter().filter(|(kind, _)| **kind != Kind::Lost).map(|(_, count)| count).sum()
@@ -145,7 +147,7 @@ impl Verdict {
 }
 
 impl Anomaly {
-    /// The example with all its transactions, for the search of the fault.
+    /// Formats the example with all its transactions, for debugging.
     #[must_use]
     pub fn told(&self, history: &History) -> String {
         let mut text = format!("{}: {}", self.kind.name(), self.why);

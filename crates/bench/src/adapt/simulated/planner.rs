@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use imago_plan::design::brakes::{Brakes, Judged, Latency, Limits};
-use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
-use imago_plan::design::decide::{Parameters, emulated};
+use imago_plan::design::brakes::{Judged, Limits};
+use imago_plan::design::controller::Controller;
+use imago_plan::design::cost::{Inputs, Measured, Operation};
+use imago_plan::design::decide::Parameters;
 use imago_plan::design::layout::{Layout, Operator, Site};
-use imago_plan::design::price::{CPU_WEIGHT, Situation};
-use imago_plan::design::reservoir::Reservoir;
-use imago_plan::design::strategy::{MorphoSys, Strategy as _};
+use imago_plan::design::regimes::{Seen, Settings};
+use imago_plan::design::strategy::MorphoSys;
 use imago_plan::design::workload::{Numbered, Sample, Statistics};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -17,15 +17,10 @@ use super::{ROUND_US, US_S, share};
 use crate::adapt::workload::{Kind, ROWS};
 
 /// As of the store's planner.
-const SAMPLES: usize = 1_000;
-const WINDOW_MS: u64 = 5_000;
-const GENERATED: usize = 100;
 const SAMPLES_S: f64 = 400.0;
 const BEHIND_RATE: f64 = 0.02;
 /// The model learns from so many rounds at once.
 const LEARNED_ROUNDS: u64 = 4;
-/// Rounds whose latencies a change is judged by.
-const JUDGED_ROUNDS: usize = 12;
 
 /// A transaction that a site has taken.
 #[derive(Clone, Copy, Debug)]
@@ -90,9 +85,7 @@ impl Sums {
 
 pub(super) struct Planner {
     dice: StdRng,
-    reservoir: Reservoir<Sample<u64>>,
-    cost: CostModel,
-    brakes: Brakes<u64>,
+    controller: Controller<u64>,
     strategy: MorphoSys<u64>,
     every: u64,
     skipped: u64,
@@ -101,12 +94,10 @@ pub(super) struct Planner {
     sums: BTreeMap<(Site, bool), Sums>,
     /// The sites' work when it was learned from last.
     work: Vec<(f64, [u64; 3])>,
-    population: f64,
     behind: BTreeMap<Site, f64>,
     written: Written,
-    /// The latencies of the present round, and the mean of each of the last ones.
-    round: (f64, f64),
-    latencies_us: Vec<f64>,
+    /// The sum of the latencies of the present round.
+    round_us: f64,
     pub changes: u64,
 }
 
@@ -114,20 +105,16 @@ impl Planner {
     pub fn new(seed: u64, sites: u16) -> Self {
         Self {
             dice: StdRng::seed_from_u64(seed),
-            reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
-            cost: CostModel::default(),
-            brakes: Brakes::new(Limits::default()),
+            controller: Controller::new(Settings::default(), Limits::default()),
             strategy: MorphoSys::default(),
             every: 8,
             skipped: 0,
             rounds: 0,
             sums: BTreeMap::new(),
             work: vec![(0.0, [0; 3]); usize::from(sites)],
-            population: 0.0,
             behind: BTreeMap::new(),
             written: Written::default(),
-            round: (0.0, 0.0),
-            latencies_us: Vec::new(),
+            round_us: 0.0,
             changes: 0,
         }
     }
@@ -159,10 +146,15 @@ impl Planner {
         *behind += BEHIND_RATE * (ran.behind as f64 - *behind);
         sums.rows.0 += f64::from(sample.rows_read);
         sums.rows.1 += f64::from(sample.rows_written);
-        self.round.0 += ran.service_us + ran.waited_us + ran.run_us + ran.commit_us;
-        self.round.1 += 1.0;
-        let chance = self.dice.random::<f64>();
-        self.reservoir.offer(ran.at_us / 1_000, self.every, chance, || sample);
+        let latency_us = ran.service_us + ran.waited_us + ran.run_us + ran.commit_us;
+        self.round_us += latency_us;
+        self.controller.regimes.offer(Seen {
+            at_ms: ran.at_us / 1_000,
+            every: self.every as u32,
+            latency_us,
+            chance: self.dice.random(),
+            sample,
+        });
     }
 
     /// One decision, by the design and the sites' work so far; the plans that are to be carried out.
@@ -173,74 +165,54 @@ impl Planner {
         work: &[(f64, [u64; 3])],
     ) -> Vec<Vec<Operator<u64>>> {
         let now_ms = now_us / 1_000;
-        self.reservoir.pass(now_ms);
-        let (sum_us, count) = std::mem::take(&mut self.round);
-        let under_way = sum_us * self.every as f64 / ROUND_US as f64;
-        self.population += 0.3 * (under_way - self.population);
-        if count > 0.0 {
-            self.latencies_us.push(sum_us / count);
-        }
-        if self.latencies_us.len() > JUDGED_ROUNDS {
-            self.latencies_us.remove(0);
-        }
+        self.controller.regimes.pass(now_ms);
+        let sum_us = std::mem::take(&mut self.round_us);
+        self.controller.regimes.under_way(sum_us * self.every as f64 / ROUND_US as f64);
         self.rounds += 1;
         if self.rounds.is_multiple_of(LEARNED_ROUNDS) {
             self.learn(work);
         }
-        let rate_s = self.reservoir.rate_s();
-        self.every = (rate_s / SAMPLES_S).ceil().max(1.0) as u64;
-        let samples: Vec<Sample<u64>> =
-            self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
+        self.every = (self.controller.regimes.rate_s() / SAMPLES_S).ceil().max(1.0) as u64;
+        let samples: Vec<Sample<u64>> = self.controller.regimes.samples().cloned().collect();
         self.written = Written::of(layout, &samples);
-        let samples = emulated(layout, &samples, GENERATED, &mut self.dice);
-        let (behind, cost) = (self.behind.clone(), self.cost.clone());
-        let situation = Situation {
-            samples: &samples,
-            rate_s,
-            population: self.population,
-            cost: &cost,
-            behind: &behind,
-            cpu_weight: CPU_WEIGHT,
-        };
-        if cost.distrust().is_some() || samples.is_empty() {
-            return Vec::new();
-        }
-        let latency = self.latency();
+        let outlook = self.controller.outlook(layout, &mut self.dice);
+        let (behind, cost) = (self.behind.clone(), self.controller.cost.clone());
+        let situation = outlook.situation(&cost, &behind);
+        let parameters = self.controller.widened(Parameters::default(), None);
+        let (strategy, dice) = (&mut self.strategy, &mut self.dice);
+        let decided = self.controller.decide(
+            strategy,
+            layout,
+            &situation,
+            &parameters,
+            (&|_: &_, _: &_| None, now_ms),
+            dice,
+        );
+        let Some(decided) = decided else { return Vec::new() };
         let mut plans: Vec<Vec<Operator<u64>>> = Vec::new();
-        for judged in self.brakes.judge(now_ms, latency) {
+        for judged in self.controller.judge(now_ms) {
             if let Judged::Undo(watched) = judged {
-                self.brakes.spend(watched.inverse.len(), now_ms);
+                self.controller.brakes.spend(watched.inverse.len(), now_ms);
+                self.controller.brakes.taken_back(layout, &watched.inverse, now_ms);
                 plans.push(watched.inverse);
             }
         }
         if !plans.is_empty() {
             return plans;
         }
-        let brakes = &self.brakes;
-        let held =
-            |layout: &Layout<u64>, operator: &Operator<u64>| brakes.holds(layout, operator, now_ms);
-        let parameters = Parameters::default();
-        let decided = self.strategy.decide(layout, &situation, &parameters, &held, &mut self.dice);
         let chosen: Vec<_> = decided.chosen().collect();
         let paying: Vec<&[Operator<u64>]> = chosen.iter().map(|one| &one.operators[..]).collect();
-        let sustained = self.brakes.sustained(layout, &paying);
+        let sustained = self.controller.sustained(&outlook, layout, &paying);
         for (plan, is_sustained) in chosen.into_iter().zip(sustained) {
-            if is_sustained && self.brakes.may_spend(plan.operators.len(), now_ms) {
-                let told = (latency, plan.latency_us.1);
-                self.brakes.done(layout, plan.operators.clone(), now_ms, told);
-                self.changes += plan.operators.len() as u64;
+            let many = plan.operators.len();
+            if is_sustained && self.controller.brakes.may_spend(many, now_ms) {
+                let operators = plan.operators.clone();
+                self.controller.done(&outlook, layout, operators, now_ms, plan.latency_us);
+                self.changes += many as u64;
                 plans.push(plan.operators.clone());
             }
         }
         plans
-    }
-
-    /// The mean latency of the last rounds.
-    fn latency(&self) -> Latency {
-        let count = self.latencies_us.len().max(1) as f64;
-        let mean_us = self.latencies_us.iter().sum::<f64>() / count;
-        let far = self.latencies_us.iter().map(|us| (us - mean_us).powi(2)).sum::<f64>();
-        Latency { mean_us, error_us: far.sqrt() / count }
     }
 
     /// Learns from the means of what was sampled, and from the sites' work since the last time.
@@ -251,7 +223,7 @@ impl Planner {
         for (site, (now, before)) in work.iter().zip(&before).enumerate() {
             let share = share(now.0 - before.0, passed_us);
             let rate = |n: usize| (now.1[n] - before.1[n]) as f64 * US_S / passed_us;
-            self.cost.cpu.observe([rate(0), rate(1), rate(2)], share);
+            self.controller.cost.cpu.observe([rate(0), rate(1), rate(2)], share);
             let of = |writes: bool| sums.get(&(site as Site, writes)).copied().unwrap_or_default();
             let kinds = [(of(false), false), (of(true), true)];
             let count: f64 = kinds.iter().map(|(sums, _)| sums.count).sum();
@@ -266,7 +238,7 @@ impl Planner {
             let there = all_us * self.every as f64 / passed_us;
             let each_us = share * passed_us / (count * self.every as f64);
             let ahead_us = there * each_us * count / waits;
-            self.cost.service.observe([ahead_us], service_us / waits);
+            self.controller.cost.service.observe([ahead_us], service_us / waits);
             for (sums, writes) in kinds.into_iter().filter(|(sums, _)| sums.count > 0.0) {
                 let rows = (sums.rows.0 / sums.count, sums.rows.1 / sums.count);
                 let mean = |of: f64| Some(of / sums.count);
@@ -280,7 +252,7 @@ impl Planner {
                     wait_updates: mean(sums.waited_us),
                     lock: mean(sums.waited_us),
                 };
-                self.cost.observe(is(writes), &inputs, &measured);
+                self.controller.cost.observe(is(writes), &inputs, &measured);
             }
         }
     }

@@ -56,6 +56,7 @@ fn written(row: Row) -> ReadRow {
 ///
 /// # Errors
 /// The server's message.
+#[crate::boxed]
 pub async fn show_content(target: &CassandraTarget, checker: &mut Checker) -> Result<u64> {
     let doing = format!("reading {}", target.table);
     let mut statement = Statement::new(format!("SELECT {COLUMNS} FROM {}", target.table));

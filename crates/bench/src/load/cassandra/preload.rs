@@ -68,6 +68,7 @@ async fn write(
 ///
 /// # Errors
 /// It holds another number; otherwise what the server said.
+#[crate::boxed]
 pub async fn require_rows(target: &CassandraTarget, rows: u64) -> Result<()> {
     let table = &target.table;
     // One more is enough to know that there are too many.

@@ -17,6 +17,7 @@ const BATCH_DOCUMENTS: u32 = 4000;
 ///
 /// # Errors
 /// The server's message.
+#[crate::boxed]
 pub async fn show_content(target: &MongoTarget, checker: &mut Checker) -> Result<u64> {
     let doing = |cause| Error::server(format!("reading {}", target.label), cause);
     let find = target

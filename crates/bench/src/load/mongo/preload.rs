@@ -64,6 +64,7 @@ async fn insert(target: &MongoTarget, first: u64, end: u64) -> Result<()> {
 ///
 /// # Errors
 /// Precondition when it holds another number; otherwise what the server said.
+#[crate::boxed]
 pub async fn require_documents(target: &MongoTarget, documents: u64) -> Result<()> {
     let doing = |cause| Error::server(format!("counting the documents of {}", target.label), cause);
     // One more is enough to know that there are too many.

@@ -17,6 +17,7 @@ const NAMES_AT_ONCE: u32 = 500;
 ///
 /// # Errors
 /// The server's message.
+#[crate::boxed(?Send)]
 pub async fn show_content(target: &RedisTarget, checker: &mut Checker) -> Result<u64> {
     let mut shown = 0;
     each_name(target, u64::MAX, async |node, names| {

@@ -52,6 +52,7 @@ pub async fn preload(
 ///
 /// # Errors
 /// There is another number; otherwise what the server said.
+#[crate::boxed]
 pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
     let label = &target.label;
     // One more is enough to know that there are too many.

@@ -141,7 +141,9 @@ pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisErr
 fn outcome(error: &RedisError) -> Outcome {
     let detail = error.detail().unwrap_or_default();
     match error.code() {
-        Some("TRYAGAIN") if detail.starts_with("nothing happened") => Outcome::NotDone,
+        Some("TRYAGAIN" | "CLUSTERDOWN") if detail.starts_with("nothing happened") => {
+            Outcome::NotDone
+        }
         Some("EXECABORT") => Outcome::NotDone,
         _ => Outcome::Unknown,
     }

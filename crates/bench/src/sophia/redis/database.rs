@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use imago_job::reporter::Events;
-use imago_testbed::{NodeInfo, RedisCluster, RedisClusterSpec, Single, SingleSpec};
+use imago_testbed::{
+    NodeInfo, RedisCluster, RedisClusterSpec, Single, SingleSpec, redis_configuration_of,
+};
 use imago_tune::cluster::NodeAccess;
 use imago_tune::redis::connection::Node;
 use imago_tune::redis::roll::{Roller, Spec};
@@ -35,11 +37,12 @@ pub(super) struct Database {
 impl Database {
     /// Starts it. It keeps nothing on disk: a child process that writes a file would take a processor now and then.
     pub(super) async fn start(name: &str, size: &Size) -> Result<Self> {
-        let (alone, cluster, nodes, uri) = if size.masters == 1 {
+        let (alone, cluster, nodes, uri, folder) = if size.masters == 1 {
             let spec = SingleSpec { memory_mb: size.memory_mb, ..SingleSpec::redis(name) };
             let server = Single::start(spec).await?;
-            let (nodes, uri) = (vec![server.node()], server.uri());
-            (Some(server), None, nodes, uri)
+            let (nodes, uri, folder) =
+                (vec![server.node()], server.uri(), server.folder().to_owned());
+            (Some(server), None, nodes, uri, folder)
         } else {
             let spec = RedisClusterSpec {
                 replicas: size.replicas,
@@ -47,8 +50,9 @@ impl Database {
                 ..RedisClusterSpec::new(name, size.masters)
             };
             let cluster = RedisCluster::start(spec).await?;
-            let (nodes, uri) = (cluster.nodes(), cluster.uri());
-            (None, Some(cluster), nodes, uri)
+            let (nodes, uri, folder) =
+                (cluster.nodes(), cluster.uri(), cluster.folder().to_owned());
+            (None, Some(cluster), nodes, uri, folder)
         };
         let uri: Uri = uri.parse()?;
         for node in &uri.nodes {
@@ -62,7 +66,8 @@ impl Database {
         }
         let names = Names::new(masters.len(), |slot| master[usize::from(slot)]);
         let names = names.ok_or_else(|| Error::Wrong("a master has no slot".into()))?;
-        let file = ClusterFile { uri, nodes: nodes.iter().map(access).collect() };
+        let file =
+            ClusterFile { uri, nodes: nodes.iter().map(|node| access(node, &folder)).collect() };
         Ok(Self { masters, file, names, _alone: alone, _cluster: cluster })
     }
 
@@ -141,17 +146,18 @@ async fn masters(uri: &Uri, is_alone: bool) -> Result<(Vec<String>, Vec<Option<u
 }
 
 /// No node is restarted here.
-fn access(node: &NodeInfo) -> NodeAccess {
+fn access(node: &NodeInfo, folder: &Path) -> NodeAccess {
     NodeAccess {
         name: node.name.clone(),
         address: SocketAddr::from((node.host, node.port)),
         shell: "sh".into(),
-        configuration: String::new(),
+        configuration: redis_configuration_of(folder, &node.name).display().to_string(),
         nodetool: None,
         jvm_options: None,
         stop: "false".into(),
         start: "false".into(),
         drain_max: Duration::ZERO,
+        look_max: None,
     }
 }
 

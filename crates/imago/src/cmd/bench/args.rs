@@ -1,9 +1,9 @@
-//! The options of `imago bench run`: each benchmark takes those that concern it.
+//! The options of `imago bench run`: each benchmark accepts those that apply to it.
 
 use std::path::PathBuf;
 
 use imago_bench::morphus::{availability, placing, scaling};
-use imago_bench::{Size, adapt, flows, reshard, store};
+use imago_bench::{Size, flows, reshard, store};
 
 use super::flows_real;
 use super::tuning::{BUSES, JOBS};
@@ -46,7 +46,7 @@ pub enum Benchmark {
     Store(Stores),
     /// A store that chooses its own design, beside fixed designs, and beside itself left alone.
     #[command(after_help = QUICK)]
-    Adapt(Adapting),
+    Adapt(super::adapting::Adapting),
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
     TuneSchedule(super::tuning::Schedules),
@@ -97,7 +97,7 @@ pub struct Documents {
     /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
-    /// Only show that the benchmark works: 20,000 documents, one run.
+    /// Only show that the benchmark works: 20,000 documents, two runs.
     #[arg(long, conflicts_with_all = ["documents", "runs"])]
     pub quick: bool,
 }
@@ -105,7 +105,7 @@ pub struct Documents {
 impl Documents {
     pub fn size(&self) -> Size {
         let documents = if self.quick { 20_000 } else { self.documents };
-        let runs = if self.quick { 1 } else { self.runs };
+        let runs = if self.quick { 2 } else { self.runs };
         Size { documents, size_bytes: self.size_bytes, runs }
     }
 }
@@ -122,7 +122,7 @@ pub struct Stores {
     /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
-    /// Only show that the benchmark works: 20,000 rows, one run.
+    /// Only show that the benchmark works: 20,000 rows, two runs.
     #[arg(long, conflicts_with_all = ["rows", "transactions", "runs"])]
     pub quick: bool,
 }
@@ -136,99 +136,11 @@ impl Stores {
                 transactions: 10_000,
                 requests: 20_000,
                 operators_s: 1,
-                runs: 1,
+                runs: 2,
             },
             false => {
                 store::Size { rows, transactions, requests: 2 * transactions, operators_s: 5, runs }
             }
-        }
-    }
-}
-
-/// The size of a benchmark of adaptation.
-#[derive(Debug, clap::Args)]
-pub struct Adapting {
-    /// Users, with three rows of 100 bytes each.
-    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000))]
-    pub users: u64,
-    /// The share of a core that each of the four sites has.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.15)]
-    pub site_cpu: f64,
-    /// Clients, each with one transaction under way.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub clients: u64,
-    /// Moves of the most popular users, one a minute.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub shifts: u64,
-    /// The parts to measure.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "PART",
-        value_delimiter = ',',
-        default_value = "starts,shifts,beside"
-    )]
-    parts: Vec<AdaptPart>,
-    /// Only show that the benchmark works: 4,000 users, loads of a few seconds.
-    #[arg(long, conflicts_with_all = ["users", "shifts"])]
-    pub quick: bool,
-}
-
-/// A part of the benchmark of adaptation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum AdaptPart {
-    /// From a random start, beside static designs.
-    Starts,
-    /// The popular users move.
-    Shifts,
-    /// Loads at which nothing is to be gained, with adaptation and without.
-    Beside,
-    /// More sites in simulation, and how far that is from the real engine at one, two and four sites: within a third.
-    Sites,
-}
-
-impl Adapting {
-    pub fn size(&self) -> adapt::Size {
-        let Self { users, site_cpu, clients, shifts, quick, .. } = *self;
-        let has = |part| self.parts.contains(&part);
-        let parts = adapt::Parts {
-            starts: has(AdaptPart::Starts),
-            shifts: has(AdaptPart::Shifts),
-            beside: has(AdaptPart::Beside),
-            sites: has(AdaptPart::Sites),
-        };
-        let size = adapt::Size {
-            users,
-            sites: 4,
-            site_cpu,
-            clients,
-            partitions: 32,
-            compared_s: 12,
-            beside_s: 20,
-            mixes: 2,
-            sites_max: 16,
-            rounds: 2,
-            learns_s: 70,
-            learned_s: 30,
-            shift_s: 60,
-            shifts,
-            parts,
-        };
-        match quick {
-            true => adapt::Size {
-                users: 4_000,
-                compared_s: 3,
-                beside_s: 3,
-                mixes: 1,
-                sites_max: 8,
-                rounds: 1,
-                learns_s: 5,
-                learned_s: 2,
-                shift_s: 4,
-                shifts: 1,
-                ..size
-            },
-            false => size,
         }
     }
 }
@@ -257,7 +169,7 @@ pub struct Resharding {
     /// Leave out the server's own as it is shipped, which takes five minutes at least.
     #[arg(long)]
     pub no_shipped: bool,
-    /// Only show that the benchmark works: 5,000 documents, a fifth of the clients' rates, one run,
+    /// Only show that the benchmark works: 5,000 documents, a fifth of the clients' rates, two runs,
     /// two cut-overs, not as shipped.
     #[arg(long, conflicts_with_all = ["documents", "runs", "cutovers"])]
     pub quick: bool,
@@ -281,10 +193,10 @@ impl Resharding {
         }
         reshard::Size {
             documents: 5_000,
-            runs: 1,
+            runs: 2,
             cutovers: 2,
             idle_s: 2,
-            // A debug build on a busy machine could not keep up with more.
+            // A debug build on a busy machine cannot sustain a higher rate.
             rate_percent: 20,
             as_shipped: false,
             ..asked
@@ -308,7 +220,7 @@ pub struct Chunks {
     /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
-    /// Only show that the benchmark works: 2,000 chunks, 20 servers, a comparison with 200, one run.
+    /// Only show that the benchmark works: 2,000 chunks, 20 servers, a comparison with 200, two runs.
     #[arg(long, conflicts_with_all = ["chunks", "servers", "hungarian_chunks", "runs"])]
     pub quick: bool,
 }
@@ -380,7 +292,7 @@ pub struct Placings {
     runs: u32,
     #[command(flatten)]
     pub drawn: Drawn,
-    /// Only show that the benchmark works: 2,000 documents, one run.
+    /// Only show that the benchmark works: 2,000 documents, two runs.
     #[arg(long, conflicts_with_all = ["documents", "runs"])]
     quick: bool,
 }
@@ -388,7 +300,7 @@ pub struct Placings {
 impl Placings {
     pub fn size(&self) -> placing::Size {
         let Servers { size_bytes, shards, members } = self.servers;
-        let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
+        let (documents, runs) = if self.quick { (2_000, 2) } else { (self.documents, self.runs) };
         let chunk_mb = self.chunked.chunk_size_mb;
         placing::Size { documents, size_bytes, shards, members, chunk_mb, runs }
     }
@@ -447,7 +359,7 @@ pub struct Scales {
     runs: u32,
     #[command(flatten)]
     pub drawn: Drawn,
-    /// Only show that the benchmark works: two small values of each part, one run.
+    /// Only show that the benchmark works: two small values of each part, two runs.
     #[arg(long, conflicts_with_all = ["sizes", "rates", "shards", "members", "documents", "runs"])]
     quick: bool,
 }
@@ -479,7 +391,7 @@ impl Scales {
             values.dedup();
             (part, values)
         };
-        let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
+        let (documents, runs) = if self.quick { (2_000, 2) } else { (self.documents, self.runs) };
         let base = scaling::Setup { members: 1, shards: 3, documents, rate_per_s: 0 };
         let parts = self.parts.iter().map(part).collect();
         let (size_bytes, chunk_mb) = (self.size_bytes, self.chunked.chunk_size_mb);

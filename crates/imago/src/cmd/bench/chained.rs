@@ -9,7 +9,7 @@ use super::command;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What `--help` says of [`Chained`].
+/// The text after the options in the help of [`Chained`].
 pub const CHAINED: &str = "\
 Servers are started, filled with messages of a hundred characters, and held to a share of the processors each, which needs \
 control groups. Each run begins with restarted servers and an empty cache. Predictions come from one probe of the first shape, \
@@ -83,7 +83,7 @@ impl Chained {
         size
     }
 
-    /// Measures, and compares.
+    /// Runs the measurements, and compares them with the predictions.
     pub async fn measure(&self, context: &Context) -> Result<Report, Failure> {
         let folder = tempfile::tempdir().map_err(|cause| {
             Failure::new(Exit::Failed, "folder", "cannot make a temporary folder").because(&cause)

@@ -9,13 +9,13 @@ use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 
-/// The measured program is this one, in processes of their own.
+/// Returns the commands that run the measured programs: this executable, as separate processes.
 pub fn commands() -> Result<Commands, Failure> {
     let program = program()?;
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
 }
 
-/// Path of this program.
+/// Returns the path of this executable.
 pub fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|cause| {
         Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
@@ -26,6 +26,7 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
     let mut command = Command::new(program);
     match subject {
         Subject::Copy => command.args(["copy", "--ns", &ends.ns, "--until", "caught-up"]),
+        Subject::Cancel { job } => command.args(["job", "cancel", job]),
         Subject::CatchUp { job } => command.args(["job", "resume", job, "--until", "caught-up"]),
         Subject::Follow { job } => command.args(["job", "resume", job, "--until", "handed-over"]),
         Subject::Verify => command.args(["verify", "--ns", &ends.ns]),
@@ -75,6 +76,7 @@ mod tests {
         let job = imago_job::id::JobId::from_parts(1, 1).to_string();
         for subject in [
             Subject::Copy,
+            Subject::Cancel { job: job.clone() },
             Subject::CatchUp { job: job.clone() },
             Subject::Follow { job },
             Subject::Verify,

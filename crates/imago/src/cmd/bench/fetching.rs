@@ -20,7 +20,7 @@ pub struct Fetching {
     /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
-    /// Only show that the benchmark works: 2,000 messages, 500 keys, one run.
+    /// Only show that the benchmark works: 2,000 messages, 500 keys, two runs.
     #[arg(long, conflicts_with_all = ["documents", "keys", "runs"])]
     pub quick: bool,
 }
@@ -29,7 +29,7 @@ impl Fetching {
     pub fn size(&self) -> chain_fetch::Size {
         let Self { documents, keys, batch, workers, runs, quick } = *self;
         match quick {
-            true => chain_fetch::Size { documents: 2_000, keys: 500, batch, workers, runs: 1 },
+            true => chain_fetch::Size { documents: 2_000, keys: 500, batch, workers, runs: 2 },
             false => chain_fetch::Size { documents, keys, batch, workers, runs },
         }
     }

@@ -1,4 +1,5 @@
-//! `imago bench run flows-real`: what may be typed, and the hosts, which are this very program.
+//! `imago bench run flows-real`: its options, and its hosts, which are processes of this
+//! executable.
 
 use std::io::BufReader;
 
@@ -18,21 +19,21 @@ pub struct Args {
     /// The largest windows of a connection.
     #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [16, 64], value_parser = clap::value_parser!(u32).range(1..=i64::from(real::WINDOW_KIB_MAX)))]
     window_kib: Vec<u32>,
-    /// Only show that the benchmark works: 3 MB a server, one run.
+    /// Only show that the benchmark works: 3 MB a server, two runs.
     #[arg(long, conflicts_with_all = ["runs", "data_mb"])]
     quick: bool,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 pub async fn measure(args: &Args) -> Result<real::Report, Failure> {
     let &Args { runs, data_mb: data_mb_per_server, ref window_kib, quick } = args;
-    let quick_size = real::Size { runs: 1, data_mb_per_server: 3 };
+    let quick_size = real::Size { runs: 2, data_mb_per_server: 3 };
     let size = if quick { quick_size } else { real::Size { runs, data_mb_per_server } };
     let host = [super::command::program()?.into_os_string(), "bench".into(), "host".into()];
     Ok(real::run(size, window_kib, &host).await?)
 }
 
-/// Is a host, until its orders end.
+/// Serves as one host of the benchmark, until stdin ends.
 pub async fn host() -> Result<(), Failure> {
     let serve = || real::host::serve(BufReader::new(std::io::stdin()), std::io::stdout());
     let failed = |cause: &(dyn std::error::Error + 'static)| {

@@ -20,17 +20,17 @@ pub struct References {
     /// Traces, each with a draw of its own; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     runs: u32,
-    /// Only show that the benchmark works: 200,000 references to 50,000 keys, once.
+    /// Only show that the benchmark works: 200,000 references to 50,000 keys, twice.
     #[arg(long, conflicts_with_all = ["references", "keys", "skew", "samples", "runs"])]
     quick: bool,
 }
 
 impl References {
-    /// The size of the benchmark.
+    /// Returns the size of the benchmark.
     pub fn size(&self) -> Size {
         let &Self { references, keys, skew, samples, runs, quick } = self;
         if quick {
-            return Size { references: 200_000, keys: 50_000, skew: 0.9, samples: 8_192, runs: 1 };
+            return Size { references: 200_000, keys: 50_000, skew: 0.9, samples: 8_192, runs: 2 };
         }
         Size { references, keys, skew, samples: samples as usize, runs }
     }

@@ -1,14 +1,15 @@
-//! A report as text: figures one a line, then tables.
+//! A benchmark report as text: one figure per line, then tables.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// The report's figures, one a line, then its tables; what else is nested in it is for programs.
+/// Formats the figures of a report, one per line, then its tables. Other nested values are only in
+/// the JSON output.
 pub fn text(report: &Value) -> String {
     let mut text = String::new();
     for (name, value) in report.as_object().into_iter().flatten() {
-        // Two figures side by side are shown by their ratio.
+        // A pair of figures is shown by its ratio.
         if let Some(shown) = scalar(value).or_else(|| scalar(&value["ratio"])) {
             let _ = writeln!(text, "{name:22} {shown}");
         }
@@ -35,7 +36,7 @@ pub fn text(report: &Value) -> String {
     text
 }
 
-/// The lists of a report that are shown, with what is shown of each of their items.
+/// Lists of a report that are shown as tables, with the columns of each.
 const TABLES: &[(&str, &[&str])] = &[
     (
         "learned",
@@ -303,7 +304,8 @@ const TABLES: &[(&str, &[&str])] = &[
     ("judged", &["round", "to", "predicted", "realised", "noise"]),
 ];
 
-/// Words to the left, everything else to the right; without the columns that no row has.
+/// Formats rows as a table, words left-aligned and other values right-aligned. Columns that no row
+/// has are left out.
 fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     let is_there = |column: &&&str| rows.iter().any(|row| !inside(row, column).is_null());
     let columns: Vec<&str> = columns.iter().filter(is_there).copied().collect();
@@ -314,12 +316,12 @@ fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     crate::table::table(&columns, lines, &right)
 }
 
-/// The value in a row under a name, or under nested names with dots between them.
+/// Returns the value of a row's column; a name with dots is a path through nested objects.
 fn inside<'a>(row: &'a Value, column: &str) -> &'a Value {
     column.split('.').fold(row, |value, name| &value[name])
 }
 
-/// A value that is no list of others, in few characters.
+/// Formats a number, boolean or string briefly; None for any other value.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) if number.is_f64() => number.as_f64().map(short),
@@ -329,14 +331,15 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// The same, or a list of such values, of which some may be missing.
+/// Formats a value as [`scalar`] does, or a list of such values with "-" for the others; None for
+/// any other value.
 fn shown(value: &Value) -> Option<String> {
     let Value::Array(all) = value else { return scalar(value) };
     let all = all.iter().map(|one| scalar(one).unwrap_or_else(|| "-".to_owned()));
     Some(all.collect::<Vec<_>>().join(" "))
 }
 
-/// Three decimals, or as many as three digits need.
+/// Formats a number with three decimals, or as many as give three significant digits.
 fn short(number: f64) -> String {
     let zeros = if number == 0.0 { 0.0 } else { -number.abs().log10().floor() - 1.0 };
     let decimals = 3 + zeros.clamp(0.0, 9.0) as usize;

@@ -1,4 +1,4 @@
-//! The arguments of the benchmarks that decide when a configuration changes.
+//! The arguments of the benchmarks of configuration tuning.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,9 @@ use imago_tune::configurations::{self, differences};
 
 use super::args::Drawn;
 use crate::cmd::cassandra_nodes::with_nodes;
-use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 
 /// Size of a benchmark of schedules.
 #[derive(Debug, clap::Args)]
@@ -28,7 +27,7 @@ pub struct Schedules {
     /// Workloads, each with a draw of its own; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: u32,
-    /// Only show that the benchmark works: 24 intervals, 3 configurations, one run.
+    /// Only show that the benchmark works: 24 intervals, 3 configurations, two runs.
     #[arg(long, conflicts_with_all = ["intervals", "configurations", "runs"])]
     pub quick: bool,
 }
@@ -53,7 +52,7 @@ pub struct Traces {
     pub quick: bool,
 }
 
-/// What `--help` says of [`Scenarios`].
+/// The text after the options in the help of [`Scenarios`].
 pub const SCENARIOS: &str = "\
 Each figure but that of more data is computed several times: by what was measured here (or by --measurements), and by what \
 the paper prints of its own configurations and restarts. `bases` says what each of these has.
@@ -86,7 +85,7 @@ pub struct Scenarios {
 }
 
 impl Scenarios {
-    /// Replays, and draws.
+    /// Replays the scenarios, and draws the figures.
     pub async fn measure(&self) -> Result<scenarios::Report, Failure> {
         let &Self { days, jobs, draws, seed, quick, .. } = self;
         let (days, choosing_days, jobs, draws) =
@@ -102,17 +101,19 @@ impl Scenarios {
     }
 }
 
-/// What `--help` says of [`Buses`].
+/// The text after the options in the help of [`Buses`].
 pub const BUSES: &str = "\
 Without --configurations two are compared that differ in what changes while nodes serve: how early data is merged. What \
 needs a restart is refused, as phases of a minute leave no time for it.
 
 Example: imago bench run sophia-buses --pictures figures --json";
 
-/// Two configurations of which one serves writes better and the other one scans.
+/// Two configurations: one serves writes better, the other one scans.
 const LIVE: &str = include_str!("../../../../tune/data/cassandra-5-live.toml");
+/// Heap of each node in the benchmark of live changes, in MB.
 const HEAP_MB: u32 = 256;
-/// The same where a node has many files to merge.
+/// Heap of each node in the benchmark of rolling changes, in MB: these nodes have many files to
+/// merge.
 const ROLLED_HEAP_MB: u32 = 512;
 
 /// Size of the benchmark of buses.
@@ -164,7 +165,7 @@ impl Buses {
         size
     }
 
-    /// Starts the nodes, and measures.
+    /// Starts the nodes, and runs the measurements.
     pub async fn measure(&self, context: &Context) -> Result<buses::Report, Failure> {
         let configurations = match &self.configurations {
             Some(path) => configurations::read::<Cassandra>(path),
@@ -202,7 +203,7 @@ impl Buses {
     }
 }
 
-/// Nodes with a rack of their own each.
+/// Returns the specification of `nodes` Cassandra nodes, each in a rack of its own.
 fn nodes(name: &str, nodes: u8, cpu_percent: u16, heap_mb: u32) -> CassandraSpec {
     eprintln!("starting {nodes} Cassandra nodes, one after the other");
     CassandraSpec {
@@ -239,7 +240,7 @@ pub struct Rolls {
 }
 
 impl Rolls {
-    /// Starts the nodes, and measures.
+    /// Starts the nodes, and runs the measurements.
     pub async fn measure(&self, context: &Context) -> Result<rolling::Report, Failure> {
         let &Self { rate, beside, rows, nodes: of, cpu_percent, quick, .. } = self;
         let (beside_s, rows) = if quick { (5, 1_000) } else { (beside, rows) };
@@ -257,7 +258,7 @@ impl Rolls {
     }
 }
 
-/// What `--help` says of [`Jobs`].
+/// The text after the options in the help of [`Jobs`].
 pub const JOBS: &str = "\
 A job loads records into hashes of a thousand, and reads and updates them. Sizes are shares of what fits with the default of \
 hash-max-listpack-entries (0.28, 0.56, 0.95, 1.11), between that and what fits when all hashes are compact, and beyond. Ways: the \
@@ -295,7 +296,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// Starts the servers, and measures.
+    /// Starts the servers, and runs the measurements.
     pub async fn measure(&self, context: &Context) -> Result<redis::Report, Failure> {
         let &Self { rounds, memory_mb, operations, masters, replicas, seed, quick, .. } = self;
         let size =

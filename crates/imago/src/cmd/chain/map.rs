@@ -11,7 +11,7 @@ use super::{failure, tell_hadoop};
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// Bytes that are read or written at once.
+/// Size of the buffers for reading and writing, in bytes.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
 /// The arguments.

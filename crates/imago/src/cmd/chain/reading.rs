@@ -1,4 +1,5 @@
-//! The options by which a job reads: the cluster, the cache, the batches; and how it draws the next keys.
+//! The options of a job for reading: the cluster, the cache, the batches; and how it draws the next
+//! keys.
 
 use std::path::PathBuf;
 

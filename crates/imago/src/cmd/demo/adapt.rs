@@ -1,5 +1,6 @@
-//! `imago demo adapt`: a store of four small sites under a skewed load whose hotspot moves, first with the random
-//! design that it starts with, then once more from there with adaptation. All that its clients were told is checked.
+//! `imago demo adapt`: a store of four small sites under a skewed load whose hotspot moves, first
+//! with a fixed random initial design, then again from that design with adaptation. Every
+//! acknowledged transaction is checked.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -66,29 +67,30 @@ fn cpu_share(text: &str) -> Result<f64, String> {
     if cpu >= 0.01 { Ok(cpu) } else { Err("a site needs 0.01 of a core at least".to_owned()) }
 }
 
-/// The outcome.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
     sites: u16,
-    /// Transactions a second, and the seconds of each load of which they are the mean.
+    /// Mean throughput, in transactions/s, over the spans of each load given below.
     throughput_off: f64,
     throughput_on: f64,
     throughput_ratio: f64,
     throughput_off_seconds: Vec<Span>,
     throughput_on_seconds: Vec<Span>,
-    /// The second with adaptation in which the hotspot moved.
+    /// Second of the load with adaptation in which the hotspot moved.
     shift_s: u32,
-    /// None if throughput was not back at the end.
+    /// Time from the move until throughput recovered, in seconds; None if it had not recovered at
+    /// the end.
     recover_s: Option<usize>,
-    /// Changes of the design by adaptation, and of these the ones that it took back.
+    /// Number of design changes made by adaptation, and of those that it reverted.
     changes: u64,
     undone: u64,
     partitions: usize,
-    /// Of both loads, as all that follows.
+    /// Acknowledged transactions of both loads; all further fields are also of both.
     acknowledged: u64,
-    /// The share of acknowledged transactions whose procedure ran at one site.
+    /// Share of acknowledged transactions whose procedure ran at one site, from 0 to 1.
     single_site_share: f64,
-    /// Transactions for which the design was changed before any site could run them.
+    /// Number of transactions that needed a design change before any site could run them.
     brought_together: u64,
     anomalies: u64,
     lost: u64,
@@ -96,7 +98,7 @@ struct Summary {
 }
 
 const SITES: u16 = 4;
-/// Partitions of the random start.
+/// Number of partitions of the random initial design.
 const PARTITIONS: u64 = 32;
 
 impl Args {
@@ -115,6 +117,7 @@ impl Args {
                 scans: self.scans,
                 popularity: Popularity::Zipf(0.99),
                 shift_every_s: Some(f64::from(seconds) / 2.0),
+                places: None,
             },
             design: random(users, PARTITIONS, SITES, self.seed),
             adapts,
@@ -123,10 +126,10 @@ impl Args {
     }
 }
 
-/// Shows it.
+/// Runs the demo.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
-    // Cleared where this is interrupted.
+    // Cleared when the demo is interrupted.
     let screen = Screen::new(context);
     screen.say(
         &clock,
@@ -152,7 +155,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Exit::Differences, "differences", "the store is not what was acknowledged"))
 }
 
-/// Runs a load beside the threads of the runtime. It ends early when a stop was requested.
+/// Runs a load on a thread besides those of the runtime. It ends early if a stop is requested.
 async fn load(
     setting: LoadSpec,
     mut view: View,

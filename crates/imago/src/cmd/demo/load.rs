@@ -1,4 +1,5 @@
-//! The clients of a demo: their load, its history, and the check of every acknowledged operation.
+//! The clients of a demo: their load, its recorded history, and the check of every acknowledged
+//! operation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::exit::{Exit, Failure};
 
 pub(super) const NAMESPACE: &str = "shop.reviews";
 
-/// Starts the demo's mix of operations, with its history in a file.
+/// Starts the demo's mix of operations, and records their history in a file.
 pub(super) fn begin_load(
     documents: u64,
     rate: u32,
@@ -54,12 +55,12 @@ pub(super) fn begin_load(
     driver::start(options, Arc::new(source), recorder).map_err(|error| failed(&error))
 }
 
-/// Time of the load so far.
+/// Returns the elapsed time of the load, in ns.
 pub(super) fn load_ns(load: &Running<MongoTarget>) -> u64 {
     load.control().snapshot().elapsed_ms * 1_000_000
 }
 
-/// 99th percentiles before and during a change, in ms.
+/// 99th percentiles of client latencies before and during a change, in ms.
 pub(super) struct Latencies {
     pub(super) read_before: f64,
     pub(super) read_during: f64,
@@ -67,7 +68,8 @@ pub(super) struct Latencies {
     pub(super) write_during: f64,
 }
 
-/// The final content against the history, and the latencies before and during the copy.
+/// Checks the final content against the history, and returns the verdict and the latencies before
+/// and during the copy.
 pub(super) async fn check(
     history: &Path,
     target: &MongoTarget,
@@ -93,7 +95,8 @@ pub(super) async fn check(
     Ok((checker.finish(), latencies))
 }
 
-/// Measured from the intended start, so that waiting behind slow operations counts.
+/// Returns the 99th percentile in ms. Latencies count from the intended start, so that waiting for
+/// slow earlier operations is included.
 pub(super) fn p99_ms(mut latencies_ns: Vec<u64>) -> f64 {
     latencies_ns.sort_unstable();
     let at = (latencies_ns.len() * 99).div_ceil(100).saturating_sub(1);
@@ -105,7 +108,8 @@ pub(super) fn testbed(error: &imago_testbed::Error) -> Failure {
         .help("`make setup` installs what the testbed needs")
 }
 
-/// The check of every acknowledged operation, and what clients noticed, as a part of a demo's summary.
+/// The result of the check of all acknowledged operations and the effect on clients, as part of a
+/// demo's summary.
 #[derive(Debug, Serialize)]
 pub(super) struct Checked {
     pub documents: u64,
@@ -147,7 +151,7 @@ impl Checked {
     }
 }
 
-/// Ends the load and returns its report, once every operation was answered or given up.
+/// Stops the load, and returns its report once every operation was answered or given up.
 pub(super) async fn finish(load: Running<MongoTarget>) -> Result<Report, Failure> {
     load.control().stop();
     let finished = load.finish().await;
@@ -156,7 +160,7 @@ pub(super) async fn finish(load: Running<MongoTarget>) -> Result<Report, Failure
     Ok(report)
 }
 
-/// The limits of a bulk of so many MB a second; 0 leaves its pace to the clients.
+/// Returns the limits for a bulk of `mb_s` MB/s; 0 paces it by the latencies of clients.
 pub(super) fn limits(mb_s: u32) -> Limits {
     match mb_s {
         0 => Limits { is_paced: true, ..Limits::default() },
@@ -164,7 +168,7 @@ pub(super) fn limits(mb_s: u32) -> Limits {
     }
 }
 
-/// Time since the demo began, and the lines that it prints with that time.
+/// The start of the demo, and output lines with the time since then.
 pub(super) struct Clock(Instant);
 
 impl Clock {

@@ -1,5 +1,5 @@
-//! `imago demo`: a live collection moves between two real clusters on this machine, verified, with
-//! its clients switched over and every acknowledged operation checked.
+//! `imago demo`: a live collection moves between two real clusters on this machine and is verified;
+//! its clients are switched over, and every acknowledged operation is checked.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -56,14 +56,14 @@ pub(super) struct Migration {
     picture: Option<PathBuf>,
 }
 
-/// A file name that tells viewers what it is.
+/// Parses the name of an SVG file, which must end in .svg.
 fn svg(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     let is_svg = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
     if is_svg { Ok(file) } else { Err("the picture is an SVG: end the name in .svg".to_owned()) }
 }
 
-/// The outcome.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
     #[serde(flatten)]
@@ -74,7 +74,7 @@ struct Summary {
     verify_s: f64,
     write_block_ms: u64,
     drain_ms: u64,
-    /// The 99th percentile while documents were copied to that before.
+    /// Ratio of the 99th percentile of latencies during the copy to that before.
     p99_ratio_reads: f64,
     p99_ratio_writes: f64,
     total_s: f64,
@@ -82,7 +82,7 @@ struct Summary {
     picture: Option<PathBuf>,
 }
 
-/// Shows it.
+/// Runs the demo.
 pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     let (old, new) = start_clusters(args, &clock).await?;
@@ -172,8 +172,8 @@ async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Clu
         args.members, args.shards
     ));
     let old = ClusterSpec::replica_set("demo-old", args.members).with_auth();
-    // Clusters have machines of their own: the new one takes no processor time and no disk from the
-    // clients of the old one.
+    // In practice clusters have machines of their own: here the new one takes no processor time and
+    // no disk bandwidth from the clients of the old one.
     let new = ClusterSpec {
         yields_cpu: true,
         folder: pool::folder(),
@@ -181,16 +181,16 @@ async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Clu
     };
     clock.say(match &new.folder {
         Some(_) => {
-            "the new one gets what processor time the old one leaves, and its files are in memory"
+            "the old one comes first at the processors; the files of the new one are in memory"
         }
-        None => "the new one gets what processor time the old one leaves; both share the disk",
+        None => "the old one comes first at the processors; both share the disk",
     });
     let old = Cluster::start(old).await.map_err(|error| testbed(&error))?;
     let new = Cluster::start(new).await.map_err(|error| testbed(&error))?;
     Ok((old, new))
 }
 
-/// Fills the old cluster, with all of it on the disk.
+/// Fills the old cluster, and flushes its files to disk.
 async fn fill(
     old: &Cluster,
     ns: &Namespace,
@@ -199,7 +199,7 @@ async fn fill(
 ) -> Result<MongoTarget, Failure> {
     let source = MongoTarget::connect(&old.uri(), ns, schema).await?;
     preload(&source, documents, |_| ()).await?;
-    // The system would write it to the disk half a minute later, which would slow clients down.
+    // The operating system would write them half a minute later, and slow clients down.
     let folder = old.folder().to_owned();
     let written = tokio::task::spawn_blocking(move || {
         rustix::fs::syncfs(std::fs::File::open(folder)?).map_err(std::io::Error::from)
@@ -230,13 +230,13 @@ async fn create_job(
 async fn compare(clusters: &Clusters, plan: &Plan) -> Result<Report, Failure> {
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination);
     let pairs = pairs.await?;
-    let (pair, _) = &pairs[0];
+    let pair = &pairs[0].pair;
     let spec = Spec { structure: false, ..Spec::default() };
     let (control, mut watch) = (Steer::default(), Unwatched);
     Ok(verify(&pair.source, &pair.destination, &spec, &control, &mut watch).await?)
 }
 
-/// Cuts the job over; `switch` moves the clients.
+/// Cuts the job over; `switch` moves the clients to the new cluster.
 async fn cut_over(
     clusters: &Clusters,
     id: &JobId,
@@ -263,7 +263,7 @@ async fn cut_over(
     Ok(cutover::cutover(clusters, run, &me, &options, hook).await?)
 }
 
-/// Leads the job until another takes it over.
+/// Runs the job until another process takes it over.
 async fn follow(clusters: &Clusters, id: &JobId, context: &Context) -> Result<(), Failure> {
     let options = options(&WorkArgs::default());
     let led = copy::lead(clusters, id, &options, context.events(), &context.cancel);
@@ -293,7 +293,7 @@ fn early() -> Failure {
     Failure::new(Exit::Failed, "demo", "the copy ended before it was cut over")
 }
 
-/// Draws what clients saw, with words at moments of the load.
+/// Draws the latencies of clients, with labels at the given moments of the load.
 fn draw(file: &Path, history: &Path, moments: &[(u64, &'static str)]) -> Result<PathBuf, Failure> {
     let mut operations = Vec::new();
     let seconds = |ns: u64| ns as f64 / 1e9;

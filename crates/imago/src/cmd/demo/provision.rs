@@ -1,5 +1,5 @@
-//! `imago demo provision`: a chained job is recorded, its servers are probed, a shape is advised, and three shapes are
-//! measured beside what was predicted.
+//! `imago demo provision`: a chained job is recorded, its servers are probed, a shape is
+//! recommended, and three shapes are measured and compared with their predictions.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -54,27 +54,27 @@ const LENGTH: u32 = 8;
 const WORKERS: u32 = 4;
 const BATCH: u32 = 512;
 const PROBE_S: u32 = 30;
-/// Runs of each shape.
+/// Number of runs of each shape.
 const RUNS: u32 = 2;
 
-/// The outcome.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
-    /// The advice in one sentence.
+    /// The recommendation, in one sentence.
     advice: String,
     deadline_s: f64,
-    /// The errors of predicted times, without their signs: the median over the three shapes.
+    /// Median of the absolute relative errors of predicted times, over the three shapes.
     time_error_median: f64,
     time_error_max: f64,
-    /// Keys that were recorded, in all phases.
+    /// Number of keys recorded in all phases.
     keys: u64,
-    /// Why members were not held to their shares of the processors, if they were not.
+    /// The reason why CPU limits were not applied to members; None if they were.
     unshared: Option<String>,
     measured: Vec<Compared>,
     total_s: f64,
 }
 
-/// Shows it. The servers are gone when it returns.
+/// Runs the demo. The servers are removed when it returns.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.keys > args.documents {
         let told = format!("{} keys cannot be drawn from {} documents", args.keys, args.documents);
@@ -130,7 +130,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&summary, in_words)
 }
 
-/// The shape that meets the deadline, by the trace and the probe that lie beside the runs.
+/// Returns the shape that meets the deadline, computed from the trace and the probe in the files
+/// next to `out`.
 fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
     let failed = |cause: &(dyn std::error::Error + 'static)| {
         Failure::new(Exit::Failed, "plan", "cannot plan by what was recorded").because(cause)

@@ -1,5 +1,5 @@
-//! `imago demo reshard`: the shard key of a busy collection changes under its clients, verified, and
-//! every acknowledged operation checked.
+//! `imago demo reshard`: the shard key of a busy collection changes under its clients, is verified,
+//! and every acknowledged operation is checked.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use imago_job::record::Limits;
 use imago_mongo::copy;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Engine, Plan, Request};
-use imago_mongo::reshard::{self, Block, Outcome};
+use imago_mongo::reshard::{self, Block, BlockStep, Outcome};
 use imago_mongo::server::collection::Handle;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::server::shard::spread;
@@ -38,8 +38,8 @@ pub struct Args {
     /// Shards of the cluster.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
     shards: u32,
-    /// Members of each shard.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=5))]
+    /// Members of each shard. Three shards of three members want more than two cores.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
     members: u32,
     /// Time for which the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 8)]
@@ -50,13 +50,13 @@ pub struct Args {
     mb_s: u32,
 }
 
-/// The outcome.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
     #[serde(flatten)]
     checked: Checked,
-    /// Documents in which the shadow differed from the collection before it took its name. A job
-    /// that finds one does not go on, so a demo that ends well found none.
+    /// Number of documents in which the shadow differed from the collection before the rename. A
+    /// job that finds one stops, so it is 0 in a demo that succeeds.
     different: u64,
     compared: u64,
     chunks: usize,
@@ -66,17 +66,23 @@ struct Summary {
     write_block_ms: Option<u64>,
     drain_ms: Option<u64>,
     rename_ms: Option<u64>,
+    /// Steps of the write block, in order.
+    block_steps: Vec<BlockStep>,
+    /// Predicted duration of the write block, and the duration of a bare rename before it, in ms.
+    predicted_block_ms: Option<u64>,
+    bare_rename_ms: Option<u64>,
     reads_succeeded_percent: f64,
     writes_succeeded_percent: f64,
     total_s: f64,
 }
 
-/// The collection, its shadow and the oplog fit in, so that no operation waits for pages to be written.
+/// Cache size of each server, in MB: the collection, its shadow and the oplog fit, so that no
+/// operation waits for pages to be written.
 const CACHE_MB: u32 = 2_048;
 const OLD_KEY: &str = "productID";
 const NEW_KEY: &str = r#"{"userID": 1}"#;
 
-/// Shows it.
+/// Runs the demo.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     clock.say(&format!(
@@ -133,6 +139,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         write_block_ms: done.write_block_ms,
         drain_ms: done.drain_ms,
         rename_ms: done.rename_ms,
+        block_steps: done.block_steps,
+        predicted_block_ms: done.predicted_block_ms,
+        bare_rename_ms: done.bare_rename_ms,
         reads_succeeded_percent: percent(&report.reads.tally),
         writes_succeeded_percent: percent(&report.writes.tally),
         total_s: clock.elapsed_s(),
@@ -154,7 +163,7 @@ async fn start_cluster(args: &Args) -> Result<Cluster, Failure> {
     started.map_err(|error| testbed(&error))
 }
 
-/// Shards the empty collection by the old key, an equal share on each shard.
+/// Shards the empty collection by the old key, with an equal share on each shard.
 async fn shard(
     cluster: &Endpoint,
     ns: &Namespace,
@@ -176,8 +185,8 @@ async fn change(
     context: &Context,
 ) -> Result<Outcome, Failure> {
     let options = reshard::Options {
-        // All servers and clients share this machine's processors: more would not be quicker, and
-        // clients would wait behind them.
+        // Servers and clients share this machine's processors: more workers would not be faster,
+        // and would delay clients.
         workers: 1,
         process: process(),
         verify: Some(Mode::Full),
@@ -191,7 +200,8 @@ async fn change(
     Ok(reshard::run(cluster, run, &options).await?)
 }
 
-/// The share that the database answered, with a document or that there is none.
+/// Returns the percentage of operations that the database answered, with a document or with none
+/// found.
 fn percent(tally: &Tally) -> f64 {
     let answered = tally.ok + tally.not_found;
     (100_000.0 * answered as f64 / tally.total().max(1) as f64).round() / 1_000.0
@@ -207,6 +217,12 @@ fn in_words(summary: &Summary) -> String {
     line("new shape after", format!("{:.1} s", summary.reshard_s));
     line("compared before it took the name", summary.compared.to_string());
     line("writes refused for", format!("{} ms", summary.write_block_ms.unwrap_or(0)));
+    let steps: Vec<String> =
+        summary.block_steps.iter().map(|at| format!("{} {}", at.step, at.ms)).collect();
+    line("its steps, in ms", steps.join(", "));
+    if let (Some(block), Some(bare)) = (summary.predicted_block_ms, summary.bare_rename_ms) {
+        line("predicted, with a bare rename of", format!("{block} ms, {bare} ms"));
+    }
     line("longest time without a write", format!("{:.0} ms", summary.checked.write_gap_ms_max));
     line("longest time without a read", format!("{:.0} ms", summary.checked.read_gap_ms_max));
     line(

@@ -1,5 +1,5 @@
 //! `imago demo store`: a store of four sites changes its design and loses a site while clients run
-//! transactions on it, and all that they were told is checked.
+//! transactions on it, and every acknowledged transaction is checked.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ pub struct Args {
     seed: u64,
 }
 
-/// The outcome.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
     sites: u16,
@@ -51,7 +51,7 @@ struct Summary {
     appends: u64,
     partitions: usize,
     operators: BTreeMap<&'static str, Times>,
-    /// Time until the site that died took part again.
+    /// Time from the crash of a site until it took part again, in ms.
     site_down_ms: f64,
     p99_ms_before: f64,
     p99_ms_during: f64,
@@ -67,11 +67,11 @@ const SITES: u16 = 4;
 /// Delay of a client after each transaction, and interval of the probe.
 const PAUSE: Duration = Duration::from_millis(1);
 const PROBE_EVERY: Duration = Duration::from_millis(4);
-/// Longest time of all changes of the design together, and of a site's return.
+/// Time allowed for all design changes together, and for the return of a site.
 const CHANGES_WAIT: Duration = Duration::from_secs(15);
 const BACK_WAIT: Duration = Duration::from_secs(30);
 
-/// Shows it.
+/// Runs the demo.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let began = Instant::now();
     let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
@@ -148,7 +148,8 @@ async fn start(folder: std::path::PathBuf) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(started.map_err(|error| failed(&error))?))
 }
 
-/// Lets the site die that masters most, and waits until it takes part again.
+/// Crashes the site that masters the most partitions, and waits until it takes part again. Returns
+/// the time in ms.
 async fn crash(store: &Store, say: &impl Fn(&str)) -> Result<f64, Failure> {
     let map = store.map();
     let masters = |site: Site| map.design.partitions().filter(|it| it.master == site).count();
@@ -186,7 +187,8 @@ async fn judge(
     judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
-/// The second checker's verdict, and the names that either of them gives to faults.
+/// Returns the verdict of the second checker, and the names of the anomalies that either checker
+/// found.
 fn opinions(verdict: &Verdict, opinion: Opinion) -> (&'static str, Vec<String>) {
     let mut names: Vec<String> = verdict.counts.keys().map(|kind| kind.name().into()).collect();
     let (word, more) = match opinion {

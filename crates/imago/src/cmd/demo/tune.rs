@@ -1,6 +1,6 @@
-//! `imago demo tune`: three real Cassandra nodes whose clients turn from writing to scanning. The tuner notices, rolls the
-//! cluster to the configuration that serves scans better, and measures what that brought. All that clients were told is
-//! checked.
+//! `imago demo tune`: the clients of three real Cassandra nodes change from writes to scans. The
+//! tuner detects this, rolls the cluster to the configuration that serves scans better, and
+//! measures the gain. Every acknowledged operation is checked.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,10 +28,9 @@ use serde::Serialize;
 
 use super::load::Clock;
 use crate::cmd::cassandra_nodes::with_nodes;
-use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -62,31 +61,31 @@ pub struct Args {
     clients: u16,
 }
 
-/// What is known of the two configurations.
+/// Measurements of the two configurations.
 const CONFIGURATIONS: &str = include_str!("../../../../tune/data/cassandra-5.toml");
 const NODES: u8 = 3;
 const HEAP_MB: u32 = 256;
 const TABLE: (&str, &str) = ("shop", "reviews");
-/// Intervals of the tuner, and how many of them a plan looks ahead.
+/// Interval of the tuner, and the number of intervals that a plan looks ahead.
 const INTERVAL: Duration = Duration::from_secs(5);
 const LOOK_AHEAD: usize = 72;
 const WRITES: &str = "read=5,update=95";
 const SCANS: &str = "read=8,update=2,scan=90";
 
-/// The outcome.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
     nodes: u8,
     before: String,
     after: String,
-    /// Gains as shares; null: no change was judged within the time.
+    /// Relative gains in throughput; null if no change was judged in time.
     predicted: Option<f64>,
     realised: Option<f64>,
     /// Twice the standard error of `realised`.
     noise: Option<f64>,
     changes: u64,
     undone: u64,
-    /// From the first node's stop to the last one's return.
+    /// Time from the stop of the first node to the return of the last one, in seconds.
     roll_s: Option<f64>,
     operations: u64,
     acknowledged: u64,
@@ -98,7 +97,7 @@ struct Summary {
     total_s: f64,
 }
 
-/// Shows it. The nodes are gone when it returns, also when it is interrupted.
+/// Runs the demo. The nodes are removed when it returns, even when it is interrupted.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     let folder = tempfile::tempdir().map_err(|cause| {
@@ -156,7 +155,8 @@ async fn show(
     Ok(summed(&request, &summary, roll_s, &report, &checker.finish(), clock))
 }
 
-/// The configuration with which the demo begins; the settings are those with which nodes start.
+/// Applies the compaction of the first configuration to the table; its other settings are those
+/// with which nodes start.
 async fn begin_with(
     cluster: &TunedCluster,
     context: &Context,
@@ -177,7 +177,7 @@ async fn begin_with(
     Box::pin(roller.begin(&process(), &events, context.cancel.clone())).await.map(drop)
 }
 
-/// The cluster with the configurations that are shipped.
+/// Returns the cluster with the configurations included in the program.
 fn tuned_cluster(file: ClusterFile, measurements: &Measurements) -> Result<TunedCluster, Failure> {
     let all =
         configurations::parse::<Cassandra>(CONFIGURATIONS).expect("what is shipped can be read");
@@ -194,14 +194,14 @@ fn request(args: &Args, trace: PathBuf) -> Request {
         changes_max: 1,
         busy_min: 0.0,
         look_ahead: Some(LOOK_AHEAD),
-        // Processors are shared by nodes and clients: the slowest answers say nothing here.
+        // Nodes and clients share processors, so the slowest replies are no evidence here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
         duration: Some(Duration::from_secs(args.seconds_max.into())),
         ..Request::new(measurements, trace, INTERVAL, costs)
     }
 }
 
-/// Starts clients that write, and then scan, with their history in a file.
+/// Starts clients that write first and scan later, and records their history in a file.
 fn load(
     args: &Args,
     target: CassandraTarget,
@@ -237,7 +237,8 @@ fn load(
     driver::start(options, Arc::new(target), recorder).map_err(|error| failed(&error))
 }
 
-/// Tunes until a change was judged, or the time is over; and how long the change took.
+/// Runs the tuner until a change was judged or the time is over. Returns its summary and the
+/// duration of the change in seconds, if there was one.
 async fn tune(
     cluster: &TunedCluster,
     request: &Request,
@@ -248,7 +249,7 @@ async fn tune(
     let roll_s = Mutex::new(None);
     let say = |event: &Event| {
         match event {
-            // Five seconds each: what matters is said by decisions.
+            // An interval takes five seconds; the important events are decisions.
             Event::Observed { .. } => return,
             Event::Changed { elapsed_s, .. } => {
                 *roll_s.lock().unwrap_or_else(PoisonError::into_inner) = Some(*elapsed_s);

@@ -1,4 +1,4 @@
-//! A job as an operator sees it: the record, and what follows from it at a moment.
+//! A job as shown to an operator: its record, and the state derived from it at a given time.
 
 use imago_job::id::JobId;
 use imago_job::record::{Limits, Record, Requested};
@@ -8,45 +8,46 @@ use serde::Serialize;
 
 use crate::render::{bytes, duration, grouped, line};
 
-/// A record at a moment.
+/// A job's record, with the state derived from it at a given time.
 #[derive(Debug, Serialize)]
 pub struct View {
-    /// The record; the checkpoint is the operation's own and is not shown.
+    /// The record, serialized without its checkpoint, which is internal to the operation.
     #[serde(serialize_with = "flat", flatten)]
     pub record: Record,
-    /// Time since the job was made, in milliseconds.
+    /// Time since the job was created, in milliseconds.
     age_ms: u64,
-    /// Time since its owner gave a sign of life, in milliseconds; none without an owner.
+    /// Time since the last heartbeat of the owner, in milliseconds; None without an owner.
     silent_ms: Option<u64>,
-    /// True if a process works at it.
+    /// True if a live process runs the job.
     is_worked_at: bool,
-    /// Its present activity.
+    /// Current activity, in words.
     doing: String,
-    /// The cause that it waits for.
+    /// The condition that the job waits for; None if it waits for none.
     blocked_by: Option<String>,
     /// State of the job's own write block at the source.
     write_block: WriteBlock,
-    /// True if a cut-over's hook has begun and its end is not recorded: clients may be at either
+    /// True if a cut-over hook has started and its end is not recorded: clients may be at either
     /// cluster.
     hook_begun: bool,
-    /// True if a change of shape requested its rename and the outcome is not recorded.
+    /// True if a reshard requested its rename and the outcome is not recorded.
     rename_requested: bool,
-    /// Collections that joined since the plan was made, and that are gone.
+    /// Collections that joined the job since it was planned, and those that the source no longer has.
     #[serde(flatten)]
     catalog: CatalogChanges,
-    /// The operator's next step.
+    /// Recommended next step of the operator.
     next: String,
 }
 
-/// A job's own block of writes at its source.
+/// State of a job's own write block at its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum WriteBlock {
-    /// It has set none, or lifted it.
+    /// The job has set no block, or has lifted it.
     None,
-    /// It is setting one, or died before it lifted it: the next process that works at the job lifts it.
+    /// The job is setting a block, or its process died before lifting it: the next process that
+    /// runs the job lifts it.
     MayStand,
-    /// Its cut-over left it, for the operator to lift.
+    /// The cut-over left the block in place, for the operator to lift.
     Stands,
 }
 
@@ -64,7 +65,7 @@ impl WriteBlock {
     }
 }
 
-/// The state as a word, with what it carries beside it; without the checkpoint.
+/// Serializes a record without its checkpoint, with the fields of the state on the top level.
 fn flat<S: serde::Serializer>(record: &Record, to: S) -> Result<S::Ok, S::Error> {
     let mut json = serde_json::to_value(record).map_err(serde::ser::Error::custom)?;
     if let Some(fields) = json.as_object_mut() {
@@ -77,13 +78,13 @@ fn flat<S: serde::Serializer>(record: &Record, to: S) -> Result<S::Ok, S::Error>
 }
 
 impl View {
-    /// The record as it looks at `now_ms` by the servers' clock; an owner that was silent for
-    /// `stale_after_ms` does not work at it any more.
+    /// Creates the view of a record at `now_ms` by the servers' clock, in ms since the Unix epoch.
+    /// An owner without a heartbeat for `stale_after_ms` ms counts as dead.
     pub fn new(record: Record, now_ms: u64, stale_after_ms: u64) -> Self {
         let silent = |since_ms: u64| now_ms.saturating_sub(since_ms);
         let silent_ms = record.owner.as_ref().map(|owner| silent(owner.heartbeat_at_ms));
         let is_worked_at = silent_ms.is_some_and(|silent_ms| silent_ms < stale_after_ms);
-        // A record of another kind of job has no such state, and blocks nothing.
+        // The record of another kind of job has no such state, and no block.
         let kept = state_of(&record).unwrap_or_default();
         let (cut_over, commit) = (kept.cut_over(), kept.commit());
         let write_block = match cut_over.map(|cut_over| cut_over.block) {
@@ -93,7 +94,7 @@ impl View {
             Some(SourceBlock::None) | None => WriteBlock::None,
         };
         let hook_begun = cut_over.is_some_and(|cut_over| cut_over.hook_begun);
-        // A job that is done keeps the request, and its outcome is known.
+        // A job that is done still has the request in its record, but its outcome is known.
         let rename_requested =
             commit.is_some_and(|commit| commit.rename_requested) && !record.state.is_final();
         Self {
@@ -131,27 +132,28 @@ impl View {
         }
     }
 
-    /// The process that works at it, if one does.
+    /// Returns the name of the process that runs the job; None if there is none.
     pub fn living_owner(&self) -> Option<&str> {
         self.record.owner.as_ref().filter(|_| self.is_worked_at).map(|owner| &*owner.process)
     }
 
-    /// Time of its owner's last sign of life, in ms, by the servers' clock.
+    /// Returns the time of the owner's last heartbeat by the servers' clock, in ms since the Unix
+    /// epoch; None without an owner.
     pub fn beat(&self) -> Option<u64> {
         self.record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
     }
 
-    /// Its state.
+    /// Returns the state of the job.
     pub fn state(&self) -> &State {
         &self.record.state
     }
 
-    /// Everything that is known, one fact a line.
+    /// Formats everything that is known, one fact per line.
     pub fn in_words(&self) -> String {
         let Record { id, kind, state, progress, control, limits: limited, .. } = &self.record;
         let mut facts = vec![
             ("job", format!("{id} ({kind}), made {} ago", duration(self.age_ms))),
-            ("state", state.to_string()),
+            ("state", self.state_in_words()),
             ("activity", self.doing.clone()),
         ];
         if *control != Requested::Run && !state.is_final() {
@@ -161,7 +163,7 @@ impl View {
         if let Some(progress) = progress {
             facts.push(("progress", line(progress)));
             facts.push(("lag", or_unknown(progress.lag_ms)));
-            // An estimate belongs to the process that works at the job, and ends with it.
+            // An estimate is valid only while the process that made it runs the job.
             let eta_ms = progress.eta_ms.filter(|_| self.is_worked_at && !state.is_final());
             facts.push(("ETA", or_unknown(eta_ms)));
             let obstacles = progress.cutover_obstacles.join("; ");
@@ -195,16 +197,33 @@ impl View {
         }
     }
 
-    fn row(&self) -> [String; 8] {
+    /// Formats the state. A record says "running" until a process changes it, even if its owner is
+    /// dead.
+    fn state_in_words(&self) -> String {
+        let Record { id, state, .. } = &self.record;
+        match (state, self.silent_ms) {
+            (State::Running { .. }, Some(ms)) if !self.is_worked_at => format!(
+                "{state}, but no process has worked at it for {}: `imago job resume {id}`",
+                duration(ms)
+            ),
+            (State::Running { .. }, None) => {
+                format!("{state}, but no process works at it: `imago job resume {id}`")
+            }
+            _ => state.to_string(),
+        }
+    }
+
+    fn row(&self) -> [String; 7] {
         let Record { id, kind, state, progress, .. } = &self.record;
         let progress = progress.as_ref();
-        // A job that ended otherwise ended in that phase; one that is done has nothing left to do.
+        // A job that failed or was cancelled shows its last phase; one that is done has no phase.
         let last = progress.filter(|_| *state != State::Done).map(|progress| &*progress.phase);
         let phase = state.phase().or(last);
-        let documents = progress.map(|progress| match progress.documents_total {
-            Some(total) => format!("{}/{}", grouped(progress.documents_done), grouped(total)),
-            None => grouped(progress.documents_done),
+        let done = progress.and_then(|progress| {
+            let (done, total) = (progress.documents_done, progress.documents_total?);
+            Some(format!("{} %", (done * 100).checked_div(total).unwrap_or(100)))
         });
+        let is_left = matches!(state, State::Running { .. }) && !self.is_worked_at;
         let lag = progress.and_then(|progress| progress.lag_ms).map(duration);
         let cell = |text: Option<String>| {
             text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
@@ -212,23 +231,22 @@ impl View {
         [
             id.to_string(),
             kind.clone(),
-            state.word().to_owned(),
+            if is_left { "interrupted".to_owned() } else { state.word().to_owned() },
             cell(phase.map(str::to_owned)),
-            cell(documents),
+            cell(done),
             cell(lag),
-            cell(self.living_owner().map(str::to_owned)),
             duration(self.age_ms),
         ]
     }
 }
 
-/// One line a job, below a line of headings.
+/// Formats jobs as a table with headings, one line per job, within 80 columns.
 pub fn table(views: &[View]) -> String {
-    let headings = ["ID", "KIND", "STATE", "PHASE", "DOCUMENTS", "LAG", "OWNER", "AGE"];
+    let headings = ["ID", "KIND", "STATE", "PHASE", "DONE", "LAG", "AGE"];
     crate::table::table(&headings, views.iter().map(View::row), &[])
 }
 
-/// The limits on its speed, in words.
+/// Formats the speed limits in words.
 pub fn limits(limits: &Limits) -> String {
     let parts = [
         limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),
@@ -356,6 +374,11 @@ mod tests {
     fn a_silent_owner_does_not_work_any_more() {
         let view = at(running(), 61_000 + STALE_AFTER_MS);
         assert_eq!(view.living_owner(), None);
+        let state = fact(&view, "state");
+        let id = view.record.id.as_str();
+        assert!(state.starts_with("running (replay), but no process has worked at it for 30 s"));
+        assert!(state.contains(&format!("imago job resume {id}")), "{state}");
+        assert_eq!(view.row()[2], "interrupted");
         assert_eq!(fact(&view, "owner"), "none: host/7 has been silent for 30 s");
         assert_eq!(fact(&view, "ETA"), "unknown");
         assert_eq!(fact(&view, "blocked"), "no process works at it");
@@ -385,9 +408,25 @@ mod tests {
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 3, "{text}");
-        let shown = ["copy", "running", "replay", "200,000/200,000", "1.5", "s", "host/7"];
+        let shown = ["copy", "running", "replay", "100", "%", "1.5", "s"];
         assert_eq!(lines[1][1..8], shown, "{text}");
-        assert_eq!(lines[2][..7], [&*id, "copy", "planned", "-", "-", "-", "-"], "{text}");
+        assert_eq!(lines[2][..6], [&*id, "copy", "planned", "-", "-", "-"], "{text}");
+    }
+
+    #[test]
+    fn the_longest_line_of_the_table_has_80_columns() {
+        let mut record = running();
+        record.kind = "reshard".to_owned();
+        record.state = State::Running { phase: "catch-up".to_owned() };
+        record.owner.as_mut().unwrap().process = "ip-10-0-12-117.ec2.internal/184467".to_owned();
+        let progress = record.progress.as_mut().unwrap();
+        progress.documents_total = Some(1_234_567_890_123);
+        progress.documents_done = 1_234_567_890_123;
+        progress.lag_ms = Some(59 * 60_000 + 59_000);
+        let text = table(&[at(record, 999 * 3_600_000 + 59 * 60_000)]);
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{text}");
+        assert!(text.contains("interrupted") && text.contains("999 h"), "{text}");
     }
 
     #[test]

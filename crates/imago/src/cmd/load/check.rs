@@ -1,5 +1,5 @@
-//! `imago load check`: is a collection's content one that a recorded history allows?
-//! `imago load history`: the recording for people and programs.
+//! `imago load check`: checks whether the content of a collection is consistent with a recorded
+//! history. `imago load history`: prints the recording.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,11 +13,12 @@ use imago_tune::redis::Uri as RedisUri;
 use imago_workload::check::{Anomaly, Checker, Verdict, Wrong};
 use imago_workload::history::{History, HistoryError, Model};
 
-use super::{cluster_failure, failure};
+use super::failure;
 use crate::context::Context;
+use crate::exit::cluster_failure;
 use crate::exit::{Exit, Failure};
 
-/// Examples of each kind that are printed for people; `--json` has more of them.
+/// Number of printed examples of each kind of fault; `--json` has more of them.
 const SHOWN_MAX: usize = 5;
 
 /// The recording and the collection to check.
@@ -137,7 +138,7 @@ async fn show_records(
     redis::show_content(&connected.await?, checker).await
 }
 
-/// The verdict for people.
+/// Formats the verdict for people.
 fn summary(verdict: &Verdict) -> String {
     let counts = verdict.counts;
     let mut text = format!(
@@ -185,12 +186,12 @@ fn summary(verdict: &Verdict) -> String {
     text
 }
 
-/// Prints a recording as lines of JSON: the header, then one operation a line.
+/// Prints a recording as lines of JSON: the header, then one operation per line.
 pub(super) fn history(args: &HistoryArgs, context: &Context) -> Result<(), Failure> {
     let unwritable = |cause: serde_json::Error| {
         Failure::new(Exit::Failed, "output", "cannot write an entry as JSON").because(&cause)
     };
-    // The header comes first in the output, and only a first pass over the history finds it.
+    // The header comes first in the output, but is known only after a first pass over the history.
     let (header, _) =
         History::scan(&args.history, |_, _| {}).map_err(|error| unreadable(&error))?;
     let wanted = match &args.id {

@@ -1,8 +1,8 @@
-//! The control socket of a running load: a Unix socket that only its owner may use.
+//! The control socket of a running load: a Unix socket that only its owner can use.
 //!
-//! A client sends one request as a line of JSON and gets one line of JSON back, an answer or
+//! A client sends one request as a line of JSON and receives one line of JSON, a reply or
 //! `{"error": …}`. A switch is answered once the new cluster has been reached and operations go
-//! there, so that a cut-over hook that returns has done its work; when the new cluster cannot be
+//! there, so that a cut-over hook that returns has completed its work. If the new cluster cannot be
 //! reached, the load stays where it is and the hook fails.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,21 +25,26 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// The longest line in either direction.
+/// Largest length of a line in either direction, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// Deadline of a request, connecting to a new cluster included.
+/// Time allowed for a request, including the connection to a new cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Requests that are answered at once; further ones wait.
+/// Time allowed for a load to end: operations in progress have their own deadline, and the history
+/// is closed after them.
+const ENDS_WITHIN: Duration = Duration::from_secs(180);
+const ENDED_POLL: Duration = Duration::from_millis(20);
+
+/// Number of requests that are handled at once; further ones wait.
 const CLIENTS_MAX: usize = 16;
 
 /// A request to a running load.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
-    /// Send operations there from now on.
+    /// Send all further operations to this cluster.
     Switch { uri: String, ns: Option<Namespace> },
-    /// Send no more operations.
+    /// Send no further operations.
     Stop,
     /// Report the measurements so far.
     Status,
@@ -49,7 +54,7 @@ fn failed(what: String, cause: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::new(Exit::Failed, "control", what).because(cause)
 }
 
-/// A socket without a server yet. It is removed when this is dropped.
+/// A bound socket that does not serve yet. The socket file is removed when this is dropped.
 pub(super) struct Listener {
     listener: UnixListener,
     path: Removed,
@@ -59,13 +64,13 @@ struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Another one may have removed it already; nothing depends on it.
+        // Another process may have removed the file already, which is harmless.
         drop(std::fs::remove_file(&self.0));
     }
 }
 
 impl Listener {
-    /// Listens at the path. A socket that a dead process left there is replaced.
+    /// Listens at the path. Replaces a socket that a dead process left there.
     pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
         let what = || format!("cannot listen on the control socket {}", path.display());
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -75,13 +80,13 @@ impl Listener {
         remove_stale(path).map_err(|cause| failed(what(), &cause))?;
         let listener = UnixListener::bind(path).map_err(|cause| failed(what(), &cause))?;
         let path = Removed(path.to_owned());
-        // A request carries credentials, and steers what this user's load does.
+        // Only the owner has access: a request carries credentials, and controls this user's load.
         std::fs::set_permissions(&path.0, std::fs::Permissions::from_mode(0o600))
             .map_err(|cause| failed(what(), &cause))?;
         Ok(Self { listener, path })
     }
 
-    /// Answers requests until the handle is dropped.
+    /// Answers requests until the returned handle is dropped.
     pub(super) fn serve<T: Target>(
         self,
         control: Control<T>,
@@ -107,16 +112,16 @@ impl Listener {
     }
 }
 
-/// Connects to another cluster, and to another collection there if it is named.
+/// Connects to another cluster, and to another collection there if one is given.
 pub(super) type Connect<T> = Box<dyn Fn(String, Option<Namespace>) -> Connecting<T> + Send + Sync>;
-/// The new target, or why there is none.
+/// A future that returns the new target, or the reason why it cannot be reached.
 pub(super) type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 
-/// The load behind the socket.
+/// The load that the socket controls.
 struct Steered<T> {
     control: Control<T>,
     connect: Connect<T>,
-    /// Held by a switch: two at once would have no order.
+    /// Held during a switch, so that switches are serialized.
     switching: Mutex<()>,
 }
 
@@ -128,7 +133,7 @@ async fn attend<T: Target>(stream: UnixStream, steered: Arc<Steered<T>>) {
     }
 }
 
-/// Removes a socket without a listener, and nothing else.
+/// Removes a socket file without a listener; any other file is an error.
 fn remove_stale(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::FileTypeExt as _;
     match std::fs::symlink_metadata(path) {
@@ -176,8 +181,35 @@ async fn handle<T: Target>(request: Request, steered: &Steered<T>) -> Value {
     }
 }
 
-/// Sends a request to a running load and prints the answer.
+/// Sends a request to a running load, and prints the reply.
 pub(super) async fn ask(path: &Path, request: &Request, context: &Context) -> Result<(), Failure> {
+    let answer = answered(path, request).await?;
+    context.output.result(&answer, |answer| format!("{answer:#}"))
+}
+
+/// Stops a running load, and returns when its history is closed, so that `imago load check` can
+/// read it.
+pub(super) async fn stop(path: &Path, context: &Context) -> Result<(), Failure> {
+    answered(path, &Request::Stop).await?;
+    // The socket is removed last; one that a dead process left behind has no listener.
+    let ended = async {
+        for poll in 1_u64.. {
+            tokio::time::sleep(ENDED_POLL).await;
+            let is_dead = poll % 50 == 0 && UnixStream::connect(path).await.is_err();
+            if is_dead || !path.exists() {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(ENDS_WITHIN, ended).await.is_err() {
+        let what = format!("the load was stopped, and has not ended within {ENDS_WITHIN:?}");
+        let help = "its last operations still wait for the cluster";
+        return Err(Failure::new(Exit::Failed, "control", what).help(help));
+    }
+    context.output.result(&json!({ "stopped": true }), |_| "The load has ended.\n".to_owned())
+}
+
+async fn answered(path: &Path, request: &Request) -> Result<Value, Failure> {
     let what = || format!("the load at the control socket {} did not answer", path.display());
     let exchanged = tokio::time::timeout(PATIENCE, exchange(path, request));
     let answer = match exchanged.await {
@@ -189,10 +221,12 @@ pub(super) async fn ask(path: &Path, request: &Request, context: &Context) -> Re
             return Err(Failure::new(Exit::Failed, "control", late));
         }
     };
-    if let Some(error) = answer.get("error").and_then(Value::as_str) {
-        return Err(Failure::new(Exit::Failed, "control", format!("the load refused: {error}")));
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => {
+            Err(Failure::new(Exit::Failed, "control", format!("the load refused: {error}")))
+        }
+        None => Ok(answer),
     }
-    context.output.result(&answer, |answer| format!("{answer:#}"))
 }
 
 async fn exchange(path: &Path, request: &Request) -> std::io::Result<Value> {

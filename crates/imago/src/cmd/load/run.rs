@@ -1,4 +1,4 @@
-//! `imago load`: fills the collection, runs the load, prints what it measured.
+//! `imago load`: fills the collection, runs the load, prints the measurements.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use imago_workload::review::Reviews;
 use imago_workload::target::Target;
 use imago_workload::timeline::{Latency, Silence};
 
-use super::{RunArgs, cluster_failure, control, failure, view};
+use super::{RunArgs, control, failure, view};
 use crate::context::Context;
+use crate::exit::cluster_failure;
 use crate::exit::{Exit, Failure};
 
 /// Runs a load to its end.
@@ -59,7 +60,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
     drive(&args, target, connect, options, recorder, context).await
 }
 
-/// Runs a load on a table of Cassandra's.
+/// Runs a load on a Cassandra table.
 async fn on_cassandra(
     args: &RunArgs,
     uri: &CassandraUri,
@@ -83,7 +84,7 @@ async fn on_cassandra(
     if fills_only(args) {
         return Ok(());
     }
-    // What is written and read by a quorum meets in a replica at least.
+    // Quorum reads and quorum writes overlap in at least one replica.
     let reads_are_current = matches!(
         args.consistency,
         Consistency::Quorum | Consistency::LocalQuorum | Consistency::EachQuorum | Consistency::All
@@ -95,7 +96,7 @@ async fn on_cassandra(
     drive(args, target, connect, options, recorder, context).await
 }
 
-/// Runs a load on records of Redis.
+/// Runs a load on Redis records.
 async fn on_redis(
     args: &RunArgs,
     uri: &RedisUri,
@@ -128,7 +129,7 @@ async fn on_redis(
     drive(args, target, connect, options, recorder, context).await
 }
 
-/// Runs the operations, and prints what was measured.
+/// Runs the operations, and prints the measurements.
 async fn drive<T: Target>(
     args: &RunArgs,
     target: T,
@@ -137,7 +138,7 @@ async fn drive<T: Target>(
     recorder: Recorder,
     context: &Context,
 ) -> Result<(), Failure> {
-    // The socket is there before the first operation, so that a script may wait for it.
+    // The socket exists before the first operation, so that a script can wait for it.
     let listener = args.control.as_deref().map(control::Listener::bind).transpose()?;
     let running = driver::start(options, Arc::new(target), recorder).map_err(|e| ended(&e))?;
     let serving = listener.map(|listener| listener.serve(running.control(), connect));
@@ -181,14 +182,14 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
         scan_documents: args.scan_documents,
         seed: args.seed,
     };
-    // Filling only needs no operations that make sense.
+    // Filling alone needs no valid operations.
     if !fills_only(args) {
         options.validate().map_err(|error| ended(&error))?;
     }
     Ok(options)
 }
 
-/// The failure of the command for the driver's error.
+/// Converts the driver's error into the failure of the command.
 fn ended(error: &DriverError) -> Failure {
     let exit = match error {
         DriverError::Option(_) => Exit::Usage,
@@ -197,7 +198,7 @@ fn ended(error: &DriverError) -> Failure {
     Failure::from_error(exit, "load", error)
 }
 
-/// Fills the collection, or looks whether it is full, unless the user stops it.
+/// Fills the collection, or checks that it is full, unless the user interrupts it.
 async fn fill(
     args: &RunArgs,
     filling: impl AsyncFnOnce(&(dyn Fn(u64) + Sync)) -> Result<(), Failure>,
@@ -239,7 +240,7 @@ fn recorder(
         .map_err(|error: RecorderError| Failure::from_error(Exit::Failed, "history", &error))
 }
 
-/// Shows the load while it runs, and stops it when the user asks for it.
+/// Displays the load while it runs, and stops it if the user requests that.
 async fn steer<T: Target>(running: Running<T>, context: &Context) -> Result<Report, Failure> {
     let control = running.control();
     let view = view::View::new(context);
@@ -264,7 +265,7 @@ fn ms(us: u64) -> String {
     format!("{:.1}", us as f64 / 1000.0)
 }
 
-/// The report for people.
+/// Formats the report for people.
 fn summary(report: &Report) -> String {
     let mut text = String::new();
     let seconds = report.elapsed_ms as f64 / 1000.0;

@@ -1,5 +1,5 @@
-//! A load while it runs, on stderr: one line that is rewritten on a terminal, lines of JSON when
-//! they were asked for, nothing otherwise.
+//! The display of a running load, on stderr: one line rewritten in place on a terminal, lines of
+//! JSON if requested, nothing otherwise.
 
 use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
@@ -8,26 +8,26 @@ use imago_workload::driver::Snapshot;
 use imago_workload::timeline::{Part, Slot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::ProgressMode;
 use crate::context::Context;
+use crate::options::ProgressMode;
 
-/// Interval at which the load is shown.
+/// Interval between two updates of the display.
 pub(super) const PERIOD: Duration = Duration::from_millis(500);
 
-/// The view of a running load.
+/// The display of a running load.
 pub(super) enum View {
     Line(ProgressBar),
     Json,
     Nothing,
 }
 
-/// True if lines are drawn: on a terminal, unless another display was requested.
+/// Returns true if lines are drawn: on a terminal, unless another display was requested.
 fn drawn(context: &Context) -> bool {
     let wanted = matches!(context.progress, ProgressMode::Auto | ProgressMode::Bar);
     wanted && std::io::stderr().is_terminal()
 }
 
-/// A line among those of the terminal, or one that is never seen.
+/// Returns a line of the terminal, or a hidden one.
 fn drawn_line(context: &Context, len: Option<u64>, template: &str) -> ProgressBar {
     let bar = if drawn(context) {
         context.bars.add(ProgressBar::with_draw_target(len, ProgressDrawTarget::stderr()))
@@ -38,7 +38,7 @@ fn drawn_line(context: &Context, len: Option<u64>, template: &str) -> ProgressBa
     bar.with_style(style)
 }
 
-/// A bar for filling the collection.
+/// Returns a progress bar for filling the collection.
 pub(super) fn filling(context: &Context, documents: u64) -> ProgressBar {
     let template = "filling {bar:30} {human_pos} of {human_len} documents, {eta} left";
     drawn_line(context, Some(documents), template)
@@ -62,7 +62,7 @@ impl View {
                 bar.tick();
             }
             Self::Json => {
-                // A stderr that went away must not end the load.
+                // A stderr that is gone must not end the load.
                 if let Ok(json) = serde_json::to_string(snapshot) {
                     drop(writeln!(std::io::stderr().lock(), "{json}"));
                 }
@@ -78,7 +78,7 @@ impl View {
     }
 }
 
-/// The last second in one line.
+/// Formats the last second as a line.
 fn line(snapshot: &Snapshot) -> String {
     let side = |name: &str, pick: fn(&Slot) -> &Part| {
         let parts = || snapshot.recent.iter().map(pick);

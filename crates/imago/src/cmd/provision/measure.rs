@@ -1,4 +1,4 @@
-//! `imago provision measure`: chosen shapes on real servers, what they took beside what was predicted.
+//! `imago provision measure`: runs a job on chosen shapes of real servers, and compares its times with the prediction.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -105,10 +105,11 @@ pub struct Args {
     seed: u64,
 }
 
-/// Shares of one number of shards; a type of its own, since clap takes a list for repeated values.
+/// Shares in percent for one number of shards; a separate type, since clap takes a list for repeated values.
 type Percent = Vec<f64>;
 
 impl Args {
+    /// Returns the cells to measure: each combination of the flags' values, once.
     fn cells(&self) -> Result<Vec<Cell>, Failure> {
         let mut shards: Vec<Vec<u32>> = self.shards.iter().map(|shards| even(*shards)).collect();
         for percent in &self.share {
@@ -140,6 +141,7 @@ impl Args {
         Ok(all)
     }
 
+    /// Returns the settings that all runs share.
     fn common(&self) -> Common {
         Common {
             documents: self.documents,
@@ -155,7 +157,7 @@ impl Args {
     }
 }
 
-/// Measures, and prints what it came to.
+/// Runs the command: measures the cells and prints the result.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.keys > args.documents {
         let told = format!("{} keys cannot be drawn from {} documents", args.keys, args.documents);
@@ -185,6 +187,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&outcome?, text)
 }
 
+/// Returns the result as text.
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(why) = &outcome.unshared {
@@ -204,7 +207,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// A table of cells, measured beside predicted.
+/// Returns a table of cells, with the measured values and the predicted ones.
 pub fn rows(cells: &[Compared]) -> String {
     let row = |cell: &Compared| {
         let job_s = cell.measured.job_s;

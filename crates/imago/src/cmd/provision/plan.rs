@@ -13,10 +13,10 @@ use imago_provision::probe::Probe;
 use imago_provision::trace::{self, Trace};
 
 use super::values::{self, At, Which};
-use crate::cmd::load::duration;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
+use crate::values::duration;
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -100,9 +100,10 @@ pub struct Args {
     picture: Option<PathBuf>,
 }
 
-/// Shares of one number of shards; a type of its own, since clap takes a list for repeated values.
+/// Shares in percent for one number of shards; a separate type, since clap takes a list for repeated values.
 type Percent = Vec<f64>;
 
+/// Parses a deadline, which must be longer than zero.
 fn deadline(text: &str) -> Result<Duration, String> {
     let deadline = duration(text)?;
     if deadline.is_zero() {
@@ -113,6 +114,7 @@ fn deadline(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
+    /// Returns the settings of the plan. Shares and processors that are not given are those of the probe.
     fn settings(&self, probe: &Probe) -> Result<Settings, Failure> {
         let mut shares = Shares::even();
         if self.probe.is_some() && probe.shards.len() > 1 {
@@ -163,7 +165,7 @@ impl Args {
     }
 }
 
-/// Prints the plan.
+/// Runs the command: computes and prints the plan.
 pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let probe = probe(args.probe.as_deref())?;
     let settings = args.settings(&probe)?;
@@ -187,7 +189,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&advice, text)
 }
 
-/// The probe of a file; without one, the one that the program has.
+/// Reads the probe of a file; without a file, returns the built-in probe.
 fn probe(file: Option<&Path>) -> Result<Probe, Failure> {
     let Some(file) = file else { return Ok(Probe::built_in()) };
     Probe::read(file).map_err(|error| {
@@ -196,6 +198,7 @@ fn probe(file: Option<&Path>) -> Result<Probe, Failure> {
     })
 }
 
+/// Converts an error of reading a trace into a failure, with a remedy for a torn file.
 fn torn_help(error: &trace::Error) -> Failure {
     let failure = Failure::from_error(Exit::Usage, "trace", error);
     match error {
@@ -206,17 +209,19 @@ fn torn_help(error: &trace::Error) -> Failure {
     }
 }
 
+/// Converts an error of the plan into a failure.
 fn refused(error: &Error) -> Failure {
     Failure::from_error(Exit::Usage, "plan", error)
 }
 
-/// The command that makes shards even: chunks of equal numbers on each.
+/// Returns the command that makes shards even: equal numbers of chunks on each shard.
 fn reshard(uneven: &UnevenReport, namespace: &str) -> String {
     let ns = if namespace.is_empty() { "DATABASE.COLLECTION" } else { namespace };
     format!("imago reshard run --uri \"$ROUTER\" --ns {ns} --chunks {}", 4 * uneven.shape.shards)
 }
 
-/// The time over the size of the cache, for each number of shards: of the shapes that are otherwise as the advised one.
+/// Draws the job's time over the size of the cache, one curve per number of shards. The curves have the replicas, reads
+/// and place of the cache of the advised shape.
 fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
     let own = &advice.advised.shape;
     let mut by_shards: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
@@ -239,6 +244,7 @@ fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, "picture", &error))
 }
 
+/// Returns the advice as text.
 fn text(advice: &Advice) -> String {
     let mut text = format!("{}\n", advice.advice);
     if let Some([low_s, high_s]) = advice.advised.interval_s {
@@ -282,7 +288,7 @@ fn text(advice: &Advice) -> String {
     text
 }
 
-/// Seconds: whole ones from a hundred on, else three significant digits or so.
+/// Formats a time in seconds with about three significant digits; from 100 s on, in whole seconds.
 fn time(s: f64) -> String {
     let digits = match s {
         s if s >= 100.0 => 0,
@@ -293,6 +299,7 @@ fn time(s: f64) -> String {
     format!("{s:.digits$} s")
 }
 
+/// Returns the table of the Pareto front, with a mark on the advised shape.
 fn front(advice: &Advice) -> String {
     let priced = advice.ordered_by == "price";
     let row = |report: &Report| {

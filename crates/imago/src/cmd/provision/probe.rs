@@ -1,4 +1,4 @@
-//! `imago provision probe`: what a request costs each station.
+//! `imago provision probe`: measures the cost of a request at each station.
 
 use std::path::PathBuf;
 
@@ -82,6 +82,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&probe, text)
 }
 
+/// Returns the probe as text.
 fn text(probe: &Probe) -> String {
     let costs = &probe.costs;
     let rows = [
@@ -126,6 +127,7 @@ fn text(probe: &Probe) -> String {
     text
 }
 
+/// Returns a row of the table of costs, in microseconds.
 fn row(station: &str, cost: Measured) -> [String; 4] {
     [
         station.to_owned(),
@@ -135,6 +137,7 @@ fn row(station: &str, cost: Measured) -> [String; 4] {
     ]
 }
 
+/// Parses a station and its number of processors: `shard=0.3`.
 fn cores(text: &str) -> Result<(String, f64), String> {
     let wrong = || format!("`{text}` is none; write client=2, cache=1, router=1 or shard=0.3");
     let (station, count) = text.split_once('=').ok_or_else(wrong)?;
@@ -144,6 +147,7 @@ fn cores(text: &str) -> Result<(String, f64), String> {
     if is_known && is_some { Ok((station.to_owned(), count)) } else { Err(wrong()) }
 }
 
+/// Converts an error into an exit code, a code for programs, and a message.
 fn failure(error: &Error) -> Failure {
     let (exit, code) = match error {
         Error::Read(chain::Error::Usage(_)) => (Exit::Usage, "usage"),

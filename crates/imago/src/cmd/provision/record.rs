@@ -1,4 +1,4 @@
-//! `imago provision record`: a job's reads as a trace.
+//! `imago provision record`: records the reads of a job as a trace.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use imago_provision::chain::Namespace;
 use imago_provision::record::{self, Error, Report, Request};
 
-use crate::cmd::load::duration;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::values::duration;
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -74,6 +74,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     Err(Failure::new(exit, "job_failed", told))
 }
 
+/// Returns the report as text.
 fn text(report: &Report) -> String {
     let totals = &report.totals;
     let mut text = format!(
@@ -106,6 +107,7 @@ fn text(report: &Report) -> String {
     text
 }
 
+/// Converts an error into an exit code, a code for programs, and a message.
 fn failure(error: &Error) -> Failure {
     let (exit, code) = match error {
         Error::Uri(_) => (Exit::Usage, "usage"),

@@ -1,4 +1,4 @@
-//! Values of flags: sizes, prices, processors, shares.
+//! Parsers of the values of flags: sizes, prices, processors, shares.
 
 use imago_plan::provision::{Machine, Prices, Shares};
 
@@ -20,7 +20,7 @@ pub(super) enum Which {
     Nearest,
 }
 
-/// Bytes: a number, with KiB, MiB, GiB, or without a unit.
+/// Parses a size and returns bytes: a number with KiB, MiB, GiB, or without a unit.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
@@ -39,7 +39,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// The parts of `name=number,…`, each name once.
+/// Parses `name=number,…`; each name must be in `names`, and appear once.
 fn parts<'t>(text: &'t str, names: &[&str]) -> Result<Vec<(&'t str, f64)>, String> {
     let mut found: Vec<(&str, f64)> = Vec::new();
     for part in text.split(',') {
@@ -57,7 +57,7 @@ fn parts<'t>(text: &'t str, names: &[&str]) -> Result<Vec<(&'t str, f64)>, Strin
     Ok(found)
 }
 
-/// Prices: `core=0.04,gb=0.005`.
+/// Parses the prices per hour of a processor and of 10⁹ bytes of memory: `core=0.04,gb=0.005`.
 pub(super) fn prices(text: &str) -> Result<Prices, String> {
     let found = parts(text, &["core", "gb"])?;
     let of = |name| {
@@ -74,17 +74,21 @@ pub(super) fn prices(text: &str) -> Result<Prices, String> {
     Ok(Prices { core: of("core")?, gb: of("gb")? })
 }
 
-/// Processors of some stations, above 0.
+/// Processors of stations, each above 0; `None` for a station that is not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cores {
+    /// Processors of all workers together.
     client: Option<f64>,
+    /// Processors of the cache.
     cache: Option<f64>,
+    /// Processors of the router.
     router: Option<f64>,
+    /// Processors of each member of a shard.
     shard: Option<f64>,
 }
 
 impl Cores {
-    /// The machine, with these instead of its own.
+    /// Returns the machine with the given numbers of processors in place of its own.
     pub(super) fn over(self, machine: Machine) -> Machine {
         Machine {
             client_cores: self.client.unwrap_or(machine.client_cores),
@@ -95,7 +99,7 @@ impl Cores {
     }
 }
 
-/// Processors: `client=2,shard=0.3`.
+/// Parses numbers of processors: `client=2,shard=0.3`.
 pub(super) fn cores(text: &str) -> Result<Cores, String> {
     let found = parts(text, &["client", "cache", "router", "shard"])?;
     if let Some((name, bad)) = found.iter().find(|(_, cores)| !(cores.is_finite() && *cores > 0.0))
@@ -106,18 +110,18 @@ pub(super) fn cores(text: &str) -> Result<Cores, String> {
     Ok(Cores { client: of("client"), cache: of("cache"), router: of("router"), shard: of("shard") })
 }
 
-/// A number from 0 to 1.
+/// Parses a number from 0 to 1.
 pub(super) fn fraction(text: &str) -> Result<f64, String> {
     let fraction = text.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
     fraction.ok_or_else(|| "it must be from 0 to 1".into())
 }
 
-/// Shares in percent: `44,56`.
+/// Parses shares in percent: `44,56`.
 pub(super) fn shares(text: &str) -> Result<Vec<f64>, String> {
     let number =
         |share: &str| share.trim().parse().map_err(|_| format!("`{share}` is not a number"));
     let percent: Vec<f64> = text.split(',').map(number).collect::<Result<_, _>>()?;
-    // The same test as of all of them together, so that the flag at fault is named.
+    // The shares of all flags together are checked in the same way later; the check here names the flag at fault.
     Shares::even().with_percent(&percent).map_err(|error| error.to_string())?;
     Ok(percent)
 }

@@ -1,4 +1,4 @@
-//! `imago reshard plan`: what a change would do, before anything is done.
+//! `imago reshard plan`: predicts the effects of a reshard without making any change.
 
 mod view;
 
@@ -44,7 +44,7 @@ pub enum By {
 }
 
 impl By {
-    /// The library's name for it.
+    /// Converts to the library's type.
     pub fn parsed(self) -> Engine {
         match self {
             Self::Shadow => Engine::Shadow,
@@ -52,7 +52,7 @@ impl By {
         }
     }
 
-    /// Says in a plan what should be known of the engine first.
+    /// Adds to a plan the warnings that apply to the engine.
     pub fn warn_in(self, plan: &mut Plan) -> Result<(), Failure> {
         match self.parsed() {
             Engine::Shadow => Ok(()),
@@ -118,7 +118,7 @@ enum Flows {
 }
 
 impl Shape {
-    /// The request to the library.
+    /// Converts the arguments into the request to the library.
     pub fn request(self, ns: Namespace) -> Request {
         Request {
             ns,
@@ -144,7 +144,7 @@ impl Shape {
     }
 }
 
-/// Plans, prints the plan, fails with exit code 4 if something is in the way.
+/// Makes a plan and prints it. Fails with exit code 4 if the plan has obstacles.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cluster = Endpoint::connect(&args.uri, "cluster").await?;
     let (limits, request) = (args.speed.parsed()?, args.shape.request(args.ns));
@@ -154,7 +154,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     unobstructed(&plan)
 }
 
-/// Fails if something is in the way of a plan.
+/// Fails if a plan has obstacles.
 pub fn unobstructed(plan: &Plan) -> Result<(), Failure> {
     let obstacles: Vec<&Finding> = plan.obstacles().collect();
     let help = match &obstacles[..] {

@@ -1,4 +1,4 @@
-//! `imago reshard revert`: the way back from a change of shape, which is another one.
+//! `imago reshard revert`: reverses a reshard by another one.
 
 use imago_job::id::JobId;
 use imago_job::record::Limits;
@@ -32,7 +32,7 @@ pub struct Args {
     speed: Speed,
 }
 
-/// Plans the way back, makes a job of it, and works at it.
+/// Plans the reverse reshard, creates a job for it and runs it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let cluster = connect(&args.uri).await?;
@@ -45,7 +45,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     begin(&cluster, &plan, Engine::Shadow, limits, &args.work, context).await
 }
 
-/// A job of before the UUID was recorded.
+/// Returns the warning for a job created before jobs recorded the UUID of their collection.
 fn known_by_key(id: &JobId) -> Finding {
     Finding {
         weight: Weight::Warning,

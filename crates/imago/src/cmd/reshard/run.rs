@@ -1,4 +1,4 @@
-//! `imago reshard run` and `resume`: doing what a plan says.
+//! `imago reshard run` and `resume`: execute a plan.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,17 +120,18 @@ enum BlockBy {
 }
 
 impl WorkArgs {
-    /// The work at a job that `imago job resume` goes on with.
+    /// Returns the options with which `imago job resume` continues a job.
     pub fn usual() -> Self {
         Self { workers: 4, verify: Verify::Full, block: None, max_block_ms: 5_000 }
     }
 
-    /// The options for the library, of a new job.
+    /// Converts the arguments into the library's options for a new job.
     pub fn parsed(&self) -> reshard::Options {
         self.parsed_after(Block::default())
     }
 
-    /// The same of a job that was begun with this block.
+    /// Converts the arguments into the library's options for a job that was started with the given
+    /// block.
     fn parsed_after(&self, begun: Block) -> reshard::Options {
         reshard::Options {
             workers: usize::from(self.workers),
@@ -170,7 +171,7 @@ fn read(path: &Path) -> Result<Plan, Failure> {
     })
 }
 
-/// Creates a job, and works at it.
+/// Creates a job and runs it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let read = args.plan.as_deref().map(read).transpose()?;
@@ -185,7 +186,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     begin(&cluster, &plan, engine, limits, &args.work, context).await
 }
 
-/// Makes a job of a plan, unless something is in its way, and works at it.
+/// Creates a job from a plan, unless the plan has obstacles, and runs it.
 pub async fn begin(
     cluster: &Endpoint,
     plan: &Plan,
@@ -199,13 +200,13 @@ pub async fn begin(
     work_at(cluster, &id, &work.parsed(), context, &plan.findings).await
 }
 
-/// Goes on with a job.
+/// Resumes a job.
 pub async fn resume(args: Resume, context: &Context) -> Result<(), Failure> {
     let cluster = connect(&args.uri).await?;
     work(&cluster, &args.id, &args.work, context).await
 }
 
-/// Works at a job that was begun, until it ends, here.
+/// Runs an existing job in this process until it ends.
 pub async fn work(
     cluster: &Endpoint,
     id: &JobId,
@@ -218,7 +219,7 @@ pub async fn work(
     work_at(cluster, id, &options, context, &[]).await
 }
 
-/// The same, saying first what the plan found.
+/// Runs a job as [`work`] does, after reporting the findings of its plan.
 async fn work_at(
     cluster: &Endpoint,
     id: &JobId,
@@ -248,6 +249,14 @@ fn describe(done: &Outcome) -> String {
             "  writes were blocked for {block} ms, of which the drain took {drain} ms and the \
              rename {rename} ms\n"
         );
+        let steps: Vec<String> =
+            done.block_steps.iter().map(|at| format!("{} {}", at.step, at.ms)).collect();
+        text += &format!("  its steps, in ms: {}\n", steps.join(", "));
+        if let (Some(predicted), Some(bare)) = (done.predicted_block_ms, done.bare_rename_ms) {
+            text += &format!(
+                "  {predicted} ms were predicted; a bare rename took {bare} ms before it\n"
+            );
+        }
     }
     text += &format!(
         "  {} documents compared before, {} of the last changes under the block\n",

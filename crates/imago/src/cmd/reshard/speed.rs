@@ -1,4 +1,4 @@
-//! Planning a change of shape no faster than clients bear.
+//! Plans a reshard within the speed limits, so that clients are not slowed down too much.
 
 use imago_job::control::Control;
 use imago_job::record::Limits;
@@ -10,7 +10,7 @@ use imago_mongo::server::endpoint::Endpoint;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Makes a plan, no faster than the limits let documents be looked at.
+/// Makes a plan, reading documents no faster than the limits permit.
 pub async fn plan(
     cluster: &Endpoint,
     request: &Request,
@@ -22,7 +22,8 @@ pub async fn plan(
     let watched = pace::Watched::of(cluster.clone(), request.ns.clone());
     let pace = pace::watch(vec![watched], control.clone(), None);
     if limits.is_paced {
-        // Batches are as large as the pace allows: while it is being learnt they would be tiny.
+        // Waits for a known pace: the pace limits the size of batches, which would be tiny while it
+        // is being learnt.
         control.or_stop(pace.known()).await.map_err(imago_mongo::error::Error::from)?;
     }
     Ok(reshard::plan(cluster, request, &control).await?)

@@ -1,4 +1,5 @@
-//! `--adapt` of `imago store serve` and `router`, and `imago store explain`: what the store decides about its own design.
+//! `--adapt` of `imago store serve` and `router`, and `imago store explain`: the adaptation of a
+//! store's design.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -37,19 +38,20 @@ pub struct AdaptArgs {
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Adapt::Off)]
     adapt: Adapt,
     /// Time for which a change is credited with the time that it saves transactions, in s. [default: 10]
-    #[arg(long, value_name = "S", value_parser = above_zero)]
+    #[arg(long, value_name = "S", value_parser = above_zero, allow_negative_numbers = true)]
     adapt_horizon: Option<f64>,
     /// The most partitions that adaptation makes. [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions_max: Option<u32>,
     /// The most replicas that adaptation gives a partition, besides its master.
     #[arg(long, value_name = "N")]
-    replicas_max: Option<u16>,
-    /// The most bytes that adaptation lets a site hold, in MB of keys and values.
+    pub replicas_max: Option<u16>,
+    /// The most bytes that adaptation lets a site hold, in MB of keys and values. It limits adaptation and drains only:
+    /// what clients write is limited by --maxmemory of `imago store serve` and `site`.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
     memory_max: Option<u64>,
     /// The most changes that adaptation makes a second, on average. [default: 10]
-    #[arg(long, value_name = "N", value_parser = above_zero)]
+    #[arg(long, value_name = "N", value_parser = above_zero, allow_negative_numbers = true)]
     changes_s_max: Option<f64>,
 }
 
@@ -61,12 +63,12 @@ pub struct SiteCpu {
     pub site_cpu: Option<f64>,
 }
 
-/// The place of the sites of a store that adapts.
+/// Where the sites of a store run.
 #[derive(Clone, Copy)]
 pub enum SitesAt {
-    /// In the store's process, each with a share of a core if it is held to one.
+    /// In the process of the store, each limited to this share of a core if given.
     Here(Option<f64>),
-    /// In processes of their own, which report to the router.
+    /// In separate processes, which report to the router.
     Apart,
 }
 
@@ -85,7 +87,8 @@ fn share(typed: &str) -> Result<f64, String> {
 }
 
 impl AdaptArgs {
-    /// Begins to sample, and to adapt if that is wanted, from what the store's folder has of before.
+    /// Starts sampling, and adaptation if enabled, with the state in the store's folder if there is
+    /// one. Returns None if adaptation is off.
     pub async fn start(
         &self,
         store: &Arc<Store>,
@@ -153,7 +156,7 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
     let asked = match args.key {
         None => admin::ask(&args.store, "adapt", None).await?,
         Some(key) => {
-            // As `imago store design` shows the least key of all.
+            // `imago store design` shows the least key as "(first)".
             let key = if key == "(first)" { String::new() } else { key };
             let about = ChangeRequest { key, site: None };
             admin::ask(&args.store, "explain", Some(&about)).await?
@@ -197,6 +200,9 @@ fn in_words(report: &AdaptReport) -> String {
             site.predicted_cpu * 100.0
         );
     }
+    if report.regimes > 1 {
+        _ = writeln!(text, "{} workloads are remembered, which follow each other", report.regimes);
+    }
     let squared =
         |of: Option<f64>| of.map_or_else(|| "-".into(), |squared| format!("{squared:.2}"));
     _ = writeln!(
@@ -223,7 +229,7 @@ fn in_words(report: &AdaptReport) -> String {
     text
 }
 
-/// Describes the file that keeps the planner's knowledge, and its failures.
+/// Formats where the planner's state is persisted, and failures of doing so.
 fn kept(report: &KeptReport) -> String {
     let mut text = match &report.file {
         Some(file) => format!("kept in {}\n", file.display()),
@@ -235,7 +241,7 @@ fn kept(report: &KeptReport) -> String {
     text
 }
 
-/// A decision, in two lines.
+/// Formats a decision in two lines.
 fn decided(decision: &DecisionReport) -> String {
     let at_s = decision.at_ms as f64 / 1_000.0;
     let operators = match &decision.operators[..] {
@@ -253,10 +259,12 @@ fn decided(decision: &DecisionReport) -> String {
         let error = decision.measured_error_us.map(|error| format!(" (± {error:.0})"));
         format!("; measured {before:.0} -> {after:.0}{} µs", error.unwrap_or_default())
     });
-    let (before, after) = decision.predicted_us;
+    let ((before, after), (worked, works)) = (decision.predicted_us, decision.predicted_work_us);
+    let takes_back =
+        decision.takes_back.as_ref().map_or_else(String::new, |why| format!("    {why}\n"));
     format!(
-        "{at_s:.1} s: {operators}: {verdict}\n    predicted {before:.0} -> {after:.0} µs{measured}; saves {:.0} \
-         ms, costs {:.1} ms\n",
+        "{at_s:.1} s: {operators}: {verdict}\n    predicted latency {before:.0} -> {after:.0} µs{measured}, processor \
+         time {worked:.0} -> {works:.0} µs; saves {:.0} ms, costs {:.1} ms\n{takes_back}",
         decision.benefit_us / 1_000.0,
         decision.cost_us / 1_000.0
     )

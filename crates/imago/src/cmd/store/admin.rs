@@ -1,4 +1,4 @@
-//! `imago store design`, `split` and the others: what a store that serves is asked by HTTP.
+//! `imago store design`, `split` and the others: requests by HTTP to a store that serves.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Deadline of a store's answer; a change's own deadline there is shorter.
+/// Time allowed for a reply of the store; the store's own deadline for a change is shorter.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The store.
@@ -60,7 +60,7 @@ pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
     context.output.result(&report, in_words)
 }
 
-/// A store's answer.
+/// Decodes a reply of the store.
 pub(super) fn understood<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer).map_err(|cause| {
         Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
@@ -85,7 +85,10 @@ fn in_words(report: &DesignReport) -> String {
         let replicas: Vec<String> = partition.replicas.iter().map(u16::to_string).collect();
         [
             if partition.start.is_empty() { "(first)".into() } else { partition.start.clone() },
-            partition.master.to_string(),
+            match partition.is_available {
+                true => partition.master.to_string(),
+                false => format!("{} (down)", partition.master),
+            },
             site(partition.pin),
             if replicas.is_empty() { "-".into() } else { replicas.join(",") },
             number(partition.rows),
@@ -96,16 +99,28 @@ fn in_words(report: &DesignReport) -> String {
     });
     let mut text = crate::table::table(&title, rows, &[]);
     for site in &report.sites {
-        let state = match (site.is_live, site.epoch) {
-            (true, _) => "",
-            (false, 0) => ", not there yet",
-            (false, _) => ", declared dead",
+        let state = site.absence.map_or_else(String::new, |why| format!(", {why}"));
+        let lost = match (site.absence, site.masters) {
+            (None, _) | (_, 0) => String::new(),
+            (Some(_), many) => {
+                format!(
+                    ": the keys of {many} partitions cannot be read or written until it is back"
+                )
+            }
         };
+        let rack = site.rack.as_ref().map(|rack| format!(", rack {rack}")).unwrap_or_default();
         let used = if site.is_used { "" } else { ", not in use" };
         _ = writeln!(
             text,
-            "site {}: epoch {}{state}{used}, masters {}, replicas {}, {} rows",
+            "site {}: epoch {}{rack}{state}{used}, masters {}, replicas {}, {} rows{lost}",
             site.site, site.epoch, site.masters, site.replicas, site.rows
+        );
+    }
+    if report.below_replicas_min > 0 {
+        _ = writeln!(
+            text,
+            "{} partitions have fewer replicas than --replicas-min {}",
+            report.below_replicas_min, report.replicas_min
         );
     }
     if let Some(checkpoints) = &report.checkpoints {
@@ -136,7 +151,7 @@ fn in_words(report: &DesignReport) -> String {
     text
 }
 
-/// Asks a store, or tells it by a request.
+/// Sends a request: GET without a body, POST with one. Returns the reply.
 pub(super) async fn ask(
     at: &Where,
     path: &str,
@@ -146,12 +161,12 @@ pub(super) async fn ask(
     sent(at, path, request).await
 }
 
-/// Tells a store something that needs nothing to be said with it.
+/// Sends a POST request without parameters. Returns the reply.
 pub(super) async fn tell(at: &Where, path: &str) -> Result<Value, Failure> {
     post(at, path, serde_json::json!({})).await
 }
 
-/// Tells a store something.
+/// Sends a POST request with a body. Returns the reply.
 pub(super) async fn post(at: &Where, path: &str, body: Value) -> Result<Value, Failure> {
     sent(at, path, Some(body)).await
 }

@@ -1,15 +1,16 @@
-//! `imago store drain` and `add`: a site gives away what it has and is given nothing, until it is taken into use again.
+//! `imago store drain` and `add`: a drained site gives up its partitions and receives none until it
+//! is added again.
 
 use std::time::Duration;
 
 use imago_store::adapt::{DrainReport, DrainState};
 
 use super::admin::{self, Where};
-use crate::cli::ProgressMode;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::options::ProgressMode;
 
-/// Between two looks at a drain.
+/// Interval between two polls of a drain.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Which site.
@@ -82,7 +83,7 @@ fn stuck(report: &DrainReport) -> Failure {
     )
 }
 
-/// Takes a site into use.
+/// Takes a site into use again.
 pub async fn add(at: SiteAt, context: &Context) -> Result<(), Failure> {
     admin::post(&at.store, "add", serde_json::json!({ "site": at.site })).await?;
     let done = serde_json::json!({ "done": "add", "site": at.site });

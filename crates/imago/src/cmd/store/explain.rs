@@ -1,4 +1,4 @@
-//! `imago store explain KEY`: every site by every rule, as a table and in sentences.
+//! `imago store explain KEY`: the rules of adaptation for each site, as a table and in sentences.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,8 @@ fn change(of: Option<(f64, f64)>, scale: f64, unit: &str) -> String {
     )
 }
 
-/// The explanation: where the partition is, a table of sites and rules, and a sentence for each.
+/// Formats an explanation: the location of the partition, a table of sites and rules, and a
+/// sentence for each.
 pub(super) fn in_words(explained: &Explanation) -> String {
     let named =
         |start: &str| if start.is_empty() { "(first)".to_owned() } else { start.to_owned() };
@@ -41,12 +42,19 @@ pub(super) fn in_words(explained: &Explanation) -> String {
         .sites
         .first()
         .map_or_else(Vec::new, |site| site.rules.iter().map(|rule| rule.rule.as_str()).collect());
-    let title: Vec<&str> =
-        ["site"].into_iter().chain(rules).chain(["CPU", "latency if master"]).collect();
+    let title: Vec<&str> = ["site"]
+        .into_iter()
+        .chain(rules)
+        .chain(["CPU", "latency if master", "processor time"])
+        .collect();
     let row = |site: &SiteExplanation| {
         let number = format!("{}{}", site.site, if site.is_master { " (master)" } else { "" });
         let words = site.rules.iter().map(|rule| word(rule).to_owned());
-        let numbers = [change(site.cpu, 100.0, "%"), change(site.latency_us, 1.0, "µs")];
+        let numbers = [
+            change(site.cpu, 100.0, "%"),
+            change(site.latency_us, 1.0, "µs"),
+            change(site.work_us, 1.0, "µs"),
+        ];
         std::iter::once(number).chain(words).chain(numbers).collect::<Vec<String>>()
     };
     text += &crate::table::table(&title, explained.sites.iter().map(row), &[]);
@@ -94,9 +102,11 @@ mod tests {
             lines[0].starts_with("0:k is in the partition from (first) on: mastered by site 0")
         );
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(words(lines[1]), ["site", "pin", "pays", "CPU", "latency", "if", "master"]);
-        assert_eq!(words(lines[2]), ["0", "(master)", "yes", "-", "-", "-"]);
-        assert_eq!(words(lines[3]), ["1", "no", "-", "25", "->", "50", "%", "-"]);
+        let columns =
+            ["site", "pin", "pays", "CPU", "latency", "if", "master", "processor", "time"];
+        assert_eq!(words(lines[1]), columns);
+        assert_eq!(words(lines[2]), ["0", "(master)", "yes", "-", "-", "-", "-"]);
+        assert_eq!(words(lines[3]), ["1", "no", "-", "25", "->", "50", "%", "-", "-"]);
         assert!(
             shown.contains("site 1:\n    pin: no, the partition is pinned to site 0\n"),
             "{shown}"

@@ -1,5 +1,5 @@
-//! `imago store heat`: which keys are used when, as text or as a picture, both by one fixed logarithmic scale, so that
-//! two of them can be compared.
+//! `imago store heat`: the use of keys over time, as text or as a picture. Both have one fixed
+//! logarithmic scale, so that two of them can be compared.
 
 mod picture;
 mod text;
@@ -62,16 +62,17 @@ impl Of {
     }
 }
 
-/// The ends of the scale, a second: what is less is drawn like the first, what is more like the second.
+/// Ends of the scale, in accesses or ms of CPU time per second; smaller and larger values are drawn
+/// as the ends.
 const SCALE: (f64, f64) = (0.1, 100_000.0);
 
-/// The place of a value on the scale, from 0 to 1; none of 0.
+/// Returns the position of a value on the scale, from 0 to 1; None for 0.
 fn on_scale(per_s: f64) -> Option<f64> {
     let (low, high) = (SCALE.0.log10(), SCALE.1.log10());
     (per_s > 0.0).then(|| ((per_s.log10() - low) / (high - low)).clamp(0.0, 1.0))
 }
 
-/// A time of the day, UTC.
+/// Formats the time of day, in UTC.
 fn clock(unix_ms: u64) -> String {
     let s = unix_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}", s / 3_600, s / 60 % 60, s % 60)
@@ -81,7 +82,7 @@ fn named(start: &str) -> &str {
     if start.is_empty() { "(first)" } else { start }
 }
 
-/// A key in no more than so many characters: without its middle.
+/// Shortens a key to at most `most` characters, by omitting its middle.
 fn shortened(key: &str, most: usize) -> String {
     let count = key.chars().count();
     if count <= most {
@@ -93,7 +94,7 @@ fn shortened(key: &str, most: usize) -> String {
     format!("{begin}…{end}")
 }
 
-/// The reads of key ranges over time as text, in no more than so many rows.
+/// Formats the reads of key ranges over time as text, in at most `rows_max` rows.
 pub fn reads_as_text(report: &HeatReport, rows_max: usize) -> String {
     text::map(report, Of::Reads, rows_max)
 }

@@ -1,4 +1,4 @@
-//! `imago store adapt`: the limits of adaptation, shown and changed while the store serves.
+//! `imago store adapt`: shows the limits of adaptation, and changes them while the store serves.
 
 use std::fmt::Write as _;
 
@@ -38,7 +38,7 @@ pub struct LimitsArgs {
     #[arg(long, value_name = "MODE", value_enum)]
     mode: Option<ModeArg>,
     /// For how long a change is credited with the time that it saves transactions, in s.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     horizon: Option<f64>,
     /// The most partitions that adaptation makes.
     #[arg(long, value_name = "N")]
@@ -46,11 +46,12 @@ pub struct LimitsArgs {
     /// The most replicas that adaptation gives a partition, besides its master; or none: any number.
     #[arg(long, value_name = "N|none", value_parser = at_most::<u16>)]
     replicas_max: Option<AtMost<u16>>,
-    /// The most that adaptation lets a site hold, in MB of keys and values; or none: any amount.
+    /// The most that adaptation and drains let a site hold, in MB of keys and values; or none: any amount. It is no limit of
+    /// what clients write: that is --maxmemory of `imago store serve` and `site`.
     #[arg(long, value_name = "MB|none", value_parser = at_most::<u64>)]
     memory_max: Option<AtMost<u64>>,
     /// The most changes that adaptation makes a second, on average.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     changes_s_max: Option<f64>,
     #[command(flatten)]
     store: Where,

@@ -1,4 +1,4 @@
-//! `imago store router` and `imago store site`: a store in many processes.
+//! `imago store router` and `imago store site`: a store in several processes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,9 @@ use imago_store::resp::Settings;
 use serde::Serialize;
 
 use super::adapt::{AdaptArgs, SiteCpu, SitesAt};
+use super::maxmemory;
 use super::secret as secrets;
-use super::serve;
+use super::serve::{self, Process};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -41,6 +42,11 @@ pub struct RouterArgs {
     /// Silence after which a site is given up for dead, in ms.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1_000..=600_000))]
     site_timeout_ms: u64,
+    /// Replicas that each partition has at other sites at least, besides its master, in other racks if sites name theirs
+    /// (--rack of `imago store site`). They are kept when sites die, are drained and come, with --adapt or without. With 0
+    /// a site that dies takes its keys with it until it is back; 2 is recommended.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    replicas_min: u16,
     /// Number of threads for clients; by default one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
@@ -64,6 +70,13 @@ pub struct SiteArgs {
     /// The router's secret is in this file.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// The rack, or the zone, that the site is in: replicas for --replicas-min of the router are put into different ones.
+    #[arg(long, value_name = "NAME")]
+    rack: Option<String>,
+    /// Refuse to write rows, with Redis's OOM error, while the site's copies take more than this: keys, values, and 140
+    /// bytes for each row; reads and DEL go on. 2gb, 500mb, or a number of bytes; 0: no limit.
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = maxmemory::bytes)]
+    maxmemory: u64,
     /// Time for which an absent router is looked for before this is an error, in s.
     #[arg(long, value_name = "S", default_value_t = 600)]
     patience_s: u64,
@@ -72,7 +85,16 @@ pub struct SiteArgs {
 }
 
 pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> {
-    let RouterArgs { serve: args, adapt, peers, secret_file, site_timeout_ms, threads } = args;
+    let RouterArgs {
+        serve: args,
+        adapt,
+        peers,
+        secret_file,
+        site_timeout_ms,
+        replicas_min,
+        threads,
+    } = args;
+    check_replicas(replicas_min, args.sites, adapt.replicas_max)?;
     if secret_file.is_none() && !peers.ip().is_loopback() {
         let message = format!("any process that reaches {peers} could register as a site");
         return Err(Failure::new(Exit::Usage, "secret_file", message)
@@ -83,15 +105,34 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
     let silence = Duration::from_millis(site_timeout_ms);
     let options = engine::RouterOptions { client_threads, silence };
     let secret = secret(secret_file.as_deref())?;
-    let router = serve::RouterArgs { peers, secret, options };
-    serve::serve(args, Some(router), (adapt, SitesAt::Apart), context).await
+    let router = serve::RouterArgs { peers, secret, options, replicas_min };
+    serve::serve(args, Process::Router(router), (adapt, SitesAt::Apart), context).await
+}
+
+/// Fails if the number of replicas is impossible with these sites or limits.
+fn check_replicas(least: u16, sites: u16, most: Option<u16>) -> Result<(), Failure> {
+    let refused = |message: String, help: &str| {
+        Err(Failure::new(Exit::Usage, "replicas_min", message).help(help))
+    };
+    if least >= sites.max(1) {
+        let message = format!(
+            "with {sites} sites a partition has at most {} replicas, and --replicas-min is {least}",
+            sites.saturating_sub(1)
+        );
+        return refused(message, "give more --sites, or a lower --replicas-min");
+    }
+    if let Some(most) = most.filter(|most| *most < least) {
+        let message = format!("--replicas-max {most} is below --replicas-min {least}");
+        return refused(message, "raise --replicas-max, or lower --replicas-min");
+    }
+    Ok(())
 }
 
 fn secret(file: Option<&Path>) -> Result<String, Failure> {
     file.map_or(Ok(String::new()), |file| secrets::read(file, "secret_file", "secret"))
 }
 
-/// The line printed when a site begins, stops or is fenced.
+/// The line printed when a site starts to serve, or has lost its router.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Became {
@@ -100,11 +141,14 @@ enum Became {
 }
 
 pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
-    let SiteArgs { number, router, secret_file, patience_s, site_cpu: SiteCpu { site_cpu } } = args;
+    let SiteArgs { number, router, secret_file, rack, maxmemory, patience_s, site_cpu } = args;
+    let SiteCpu { site_cpu } = site_cpu;
     let member = SiteProcess {
         site: Site(number),
         routers: router.clone(),
         secret: secret(secret_file.as_deref())?,
+        rack,
+        maxmemory,
         patience: Duration::from_secs(patience_s),
         settings: Settings::new(env!("CARGO_PKG_VERSION"), 0),
         site_cpu,

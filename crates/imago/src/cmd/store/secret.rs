@@ -1,4 +1,4 @@
-//! Secrets come from files: others on the machine can read a command line.
+//! Secrets are read from files: other users of the machine can read a command line.
 
 use std::path::Path;
 
@@ -6,7 +6,8 @@ use imago_store::admin::Token;
 
 use crate::exit::{Exit, Failure};
 
-/// The content of a file, without the line's end. `code` and `what` are for the error.
+/// Reads a secret from a file, without the line break at its end. `code` and `what` are used in the
+/// error.
 pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failure> {
     let read = std::fs::read_to_string(file).map_err(|cause| {
         let message = format!("cannot read the {what} in {}", file.display());
@@ -20,7 +21,7 @@ pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failu
     Ok(secret.to_owned())
 }
 
-/// The admin address's token in a file.
+/// Reads the token of the admin address from a file.
 pub fn token(file: &Path) -> Result<Token, Failure> {
     let text = read(file, "token_file", "token")?;
     Token::new(&text).map_err(|cause| {

@@ -1,4 +1,5 @@
-//! `imago store serve`: all sites of a store in one process, or its router's process only.
+//! `imago store serve`: all sites of a store in one process; and the serving part of its router
+//! process.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use imago_store::resp::Settings;
 use serde::Serialize;
 
 use super::adapt::{AdaptArgs, SiteCpu, SitesAt};
-use super::secret;
+use super::{maxmemory, secret};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::memory;
@@ -41,7 +42,7 @@ Examples: imago store serve --sites 4 --data /var/lib/imago --listen 127.0.0.1:6
 pub struct Args {
     /// Number of sites, each on a thread of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    sites: u16,
+    pub(super) sites: u16,
     /// Number of sites, the last ones, that get nothing until `imago store add`; at the first start, and of sites that
     /// are new.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -96,6 +97,11 @@ pub struct ServeArgs {
     adapt: AdaptArgs,
     #[command(flatten)]
     site_cpu: SiteCpu,
+    /// Refuse to write rows, with Redis's OOM error, while all rows take more than this: keys, values, and 140 bytes for
+    /// each row; reads and DEL go on. As Redis's maxmemory with noeviction: 2gb, 500mb, or a number of bytes; 0: no limit.
+    /// The process takes more, for requests, replies and the log.
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = maxmemory::bytes)]
+    maxmemory: u64,
 }
 
 /// The line printed once clients can connect.
@@ -131,26 +137,44 @@ pub(super) fn sync(typed: &str) -> Result<Sync, String> {
     }
 }
 
-/// A router's address for processes of sites, their secret, and its options.
+/// The options of a router: its address for site processes, their shared secret, and the engine's
+/// options.
 pub(super) struct RouterArgs {
     pub peers: SocketAddr,
     pub secret: String,
     pub options: engine::RouterOptions,
+    pub replicas_min: u16,
+}
+
+/// The role of a process.
+pub(super) enum Process {
+    /// All sites in one process, with the memory limit of their rows in bytes; 0 means no limit.
+    Whole(u64),
+    /// The router of sites in other processes.
+    Router(RouterArgs),
 }
 
 pub async fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
     let at = SitesAt::Here(args.site_cpu.site_cpu);
-    serve(args.serve, None, (args.adapt, at), context).await
+    serve(args.serve, Process::Whole(args.maxmemory), (args.adapt, at), context).await
 }
 
-/// Serves a store until it is interrupted or the store ends: with all its sites, or as their router.
+/// Serves a store, with all its sites or as their router, until it is interrupted or the store
+/// ends.
 pub(super) async fn serve(
     args: Args,
-    router: Option<RouterArgs>,
+    process: Process,
     (adapt, at): (AdaptArgs, SitesAt),
     context: &Context,
 ) -> Result<(), Failure> {
-    let settings = settings(&args)?;
+    let mut settings = settings(&args)?;
+    let router = match process {
+        Process::Whole(maxmemory) => {
+            settings.maxmemory = maxmemory;
+            None
+        }
+        Process::Router(router) => Some(router),
+    };
     let tls = tls(&args)?;
     let token = token(&args)?;
     let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
@@ -158,6 +182,7 @@ pub(super) async fn serve(
         router.map(|router| Ok::<_, Failure>((bind(router.peers)?, router))).transpose()?;
     let log = log_options(&args);
     let help = help_after_an_end(log.as_ref());
+    let replicas_min = router.as_ref().map(|(_, router)| router.replicas_min);
     let (folder, unused) = (args.data.clone(), args.unused);
     let options = Options { sites: args.sites, log };
     let started = tokio::task::spawn_blocking(move || Running::start(&options, router));
@@ -167,6 +192,12 @@ pub(super) async fn serve(
     };
     let store = running.store();
     store.declare_unused(folder.as_deref(), unused).map_err(|error| undeclared(&error))?;
+    store.require_replicas(replicas_min.unwrap_or(0));
+    if replicas_min == Some(0) {
+        tracing::warn!(
+            "without --replicas-min the keys of a site that dies cannot be used until it is back; 2 is recommended"
+        );
+    }
     let adaptation = adapt.start(store, folder.as_deref(), at).await?;
     let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
     let held = move || output.bytes() + input_quota.bytes();
@@ -185,10 +216,14 @@ pub(super) async fn serve(
     };
     context.output.result(&serving, Serving::in_words)?;
     let gives_back = tokio::spawn(memory::give_back_freed(held));
+    let replicated = Arc::clone(store);
+    let keeps = tokio::spawn(async move { replicated.keep_replicas().await });
     let adapts = adaptation.clone().map(|adaptation| tokio::spawn(adaptation.run()));
     let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation.clone(), admin, token));
     let ended = wait_for_end(store, help, context).await;
     gives_back.abort();
+    keeps.abort();
+    _ = keeps.await;
     serves.abort();
     _ = serves.await;
     if let Some(adapts) = adapts {
@@ -198,12 +233,12 @@ pub(super) async fn serve(
     if let Some(adaptation) = adaptation {
         _ = tokio::task::spawn_blocking(move || adaptation.write_kept()).await;
     }
-    // Submitted log entries are written before it ends.
+    // Submitted log entries are written before the process ends.
     _ = tokio::task::spawn_blocking(move || drop(running)).await;
     ended
 }
 
-/// A store with all its sites, or the router of one.
+/// A running store with all its sites, or a running router.
 enum Running {
     Store(Arc<Store>),
     Router(Router),
@@ -235,7 +270,7 @@ impl Running {
     }
 }
 
-/// Waits for an interrupt or the end of the store, which is a failure.
+/// Waits for an interrupt or for the end of the store, which is a failure.
 async fn wait_for_end(store: &Store, help: &str, context: &Context) -> Result<(), Failure> {
     loop {
         tokio::select! {
@@ -267,7 +302,7 @@ fn log_options(args: &Args) -> Option<LogOptions> {
     }
 }
 
-/// Advice for the operator of a store that ended by itself.
+/// Returns advice for the operator of a store that ended by itself.
 fn help_after_an_end(log: Option<&LogOptions>) -> &'static str {
     match log {
         Some(LogOptions::Kafka { .. }) => {
@@ -299,7 +334,8 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// The token of the admin address, which an address that other machines can reach must have.
+/// Returns the token of the admin address, if there is one. An address that other machines can
+/// reach must have one.
 fn token(args: &Args) -> Result<Option<Token>, Failure> {
     let token = args.admin_token_file.as_deref().map(secret::token).transpose()?;
     if token.is_none() && !args.admin.ip().to_canonical().is_loopback() {

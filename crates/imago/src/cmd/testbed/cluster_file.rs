@@ -1,4 +1,4 @@
-//! The file that says how `imago tune` reaches the nodes of a testbed.
+//! The file that describes to `imago tune` how to reach the nodes of a testbed.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,7 +8,8 @@ use imago_testbed::{
     CassandraCluster, ContentSpec, Engine, Error, SingleSpec, redis_configuration_of,
 };
 
-/// Writes it beside the data of a testbed of Cassandra or Redis, and returns where.
+/// Writes the cluster file next to the data of a Cassandra or Redis testbed, and returns its path;
+/// None for other databases.
 pub(in crate::cmd) fn write_cluster_file(standing: &Standing) -> Result<Option<PathBuf>, Error> {
     let Some(folder) = &standing.folder else { return Ok(None) };
     let of_database = match &standing.spec {

@@ -1,4 +1,4 @@
-//! `imago testbed up`: what may be started, with each database's own options, and starting it.
+//! `imago testbed up`: the options for each database, and the start of its servers.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -150,7 +150,7 @@ pub(super) struct Cassandra {
     cpu_share: Option<u16>,
 }
 
-/// A share of one processor, or of several, in percent of one.
+/// Parses a number of processors, such as 0.5, and returns it in percent of one.
 pub(in crate::cmd) fn cpu_percent(typed: &str) -> Result<u16, String> {
     let share: Option<f64> = typed.parse().ok().filter(|share| (0.0..=256.0).contains(share));
     let percent = share.map(|share| (share * 100.0).round() as u16);
@@ -165,7 +165,7 @@ fn parameter(typed: &str) -> Result<(String, String), String> {
 }
 
 impl Database {
-    /// The testbed to start, and whether in the foreground.
+    /// Returns the testbed to start, and whether it runs in the foreground.
     fn spec(self) -> Result<(ContentSpec, bool), Failure> {
         Ok(match self {
             Self::Mongodb(up) => {
@@ -229,7 +229,7 @@ pub(super) async fn start(
     context: &Context,
 ) -> Result<(), Failure> {
     let (spec, foreground) = database.spec()?;
-    // The caller can mend errors of these: they are found before anything is started.
+    // The caller can fix these errors, so they are reported before any server is started.
     spec.check().map_err(failure)?;
     spec.find_programs().map_err(failure)?;
     if foreground {
@@ -269,7 +269,7 @@ fn supervisor_command(spec: &ContentSpec) -> Result<tokio::process::Command, Fai
     Ok(command)
 }
 
-/// Keeps what `start` in another process asked for.
+/// Runs the testbed that `start` requested in another process.
 pub(super) async fn keep(
     spec: &str,
     registry: &Registry,
@@ -282,7 +282,7 @@ pub(super) async fn keep(
     launch::keep_launched(spec, registry, stop).await.map_err(failure)
 }
 
-/// A testbed that has just come up.
+/// A testbed that has just started.
 #[derive(Serialize)]
 struct Summary<'a> {
     name: &'a str,
@@ -294,9 +294,9 @@ struct Summary<'a> {
     auth: bool,
     supervisor_pid: u32,
     nodes: Vec<&'a str>,
-    /// Why nodes have no share of the processors although one was asked for.
+    /// The reason why the requested CPU limits are not applied; None if they are.
     cpu_share_missing: Option<&'a str>,
-    /// For `imago tune roll`.
+    /// The file to pass to `imago tune roll`.
     cluster_file: Option<&'a Path>,
 }
 

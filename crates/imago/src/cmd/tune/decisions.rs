@@ -1,4 +1,5 @@
-//! `imago tune decisions`, `hold` and `go-on`: what was decided for a cluster, and whether anything may be.
+//! `imago tune decisions`, `hold` and `go-on`: the log of the decisions for a cluster, and the switch that suspends
+//! changes.
 
 use std::fmt::Write as _;
 
@@ -8,10 +9,9 @@ use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry, Kind};
 use serde::Serialize;
 
 use super::jobs::{Jobs, Kept};
-use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::Failure;
+use crate::exit::{Failure, cluster_failure};
 
 /// The arguments of `decisions`.
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub(super) struct Args {
     days: u16,
 }
 
-/// Lists what was decided.
+/// Runs `decisions`: lists the log of decisions.
 pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> {
     let read = async {
         match args.kept.jobs().await? {
@@ -51,7 +51,8 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
     })
 }
 
-/// Explains the last decision: each other configuration, why it is or is not changed to, and what came of the last change.
+/// Explains the last decision: for each other configuration the reason why it is or is not changed to, and the outcome
+/// of the last change.
 pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failure> {
     let read = async {
         match kept.jobs().await? {
@@ -91,37 +92,40 @@ pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failur
     })
 }
 
-/// The last decision, and what is known beside it.
+/// The last decision, the last change, and whether changes are suspended, for programs.
 #[derive(Serialize)]
 struct Explained {
-    /// The process that has nothing changed; null: none.
+    /// The process that suspended changes; null: changes are not suspended.
     held_by: Option<String>,
-    /// Null: nothing was decided.
+    /// The last decision; null: nothing was decided.
     decided: Option<Entry>,
-    /// The last change: that it began, ended, or what came of it; null: none was made.
+    /// The last entry about a change: its start, its end, or its outcome; null: no change was made.
     changed: Option<Entry>,
 }
 
+/// Reads the decisions of the last `days` days.
 async fn decided(log: &impl DecisionLog, days: u16) -> Result<Decided, Error> {
     let entries = log.decisions(clock::now_ms() / 1_000, days).await?;
     Ok(Decided { held_by: log.held_by().await?, entries })
 }
 
-/// What is kept.
+/// The log of decisions, for programs.
 #[derive(Serialize)]
 struct Decided {
-    /// The process that has nothing changed; null: none.
+    /// The process that suspended changes; null: changes are not suspended.
     held_by: Option<String>,
+    /// The entries of the log, the oldest first.
     entries: Vec<Entry>,
 }
 
-/// The answer of `hold` and `go-on`.
+/// The reply of `hold` and `go-on`, for programs.
 #[derive(Serialize)]
 struct Held {
+    /// True if changes are suspended.
     is_held: bool,
 }
 
-/// Has controllers change nothing, or go on.
+/// Runs `hold` (`is_held`) or `go-on` without a job: suspends or resumes the changes of controllers.
 pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Result<(), Failure> {
     let held = async {
         match kept.jobs().await? {

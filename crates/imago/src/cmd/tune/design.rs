@@ -1,4 +1,4 @@
-//! `imago tune design`: which configurations to measure.
+//! `imago tune design`: draws the configurations to measure.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use imago_tune::redis::Redis;
 use serde::Serialize;
 
 use super::database::Database;
-use crate::cmd::load::cluster_failure;
+use super::plan::computed;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
 
 /// The arguments.
@@ -54,32 +54,32 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
-/// What was drawn, and where it is.
+/// The drawn design and its file, for programs.
 #[derive(Serialize)]
 struct Drawn<'d> {
+    /// Path of the file with the configurations.
     out: &'d Path,
     #[serde(flatten)]
     design: Design,
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let request = Request {
-        knobs: &args.knobs,
-        compactions: &args.compactions,
-        runs: args.runs.into(),
-        seed: args.seed,
+pub(super) async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let (knobs, compactions) = (args.knobs.clone(), args.compactions.clone());
+    let (database, runs, seed) = (args.database, args.runs.into(), args.seed);
+    let drawn = move || {
+        let request = Request { knobs: &knobs, compactions: &compactions, runs, seed };
+        match database {
+            Database::Cassandra => design::<Cassandra>(&request),
+            Database::Redis => design::<Redis>(&request),
+        }
     };
-    let drawn = match args.database {
-        Database::Cassandra => design::<Cassandra>(&request),
-        Database::Redis => design::<Redis>(&request),
-    };
-    let design = drawn.map_err(|error| cluster_failure(&error))?;
+    let design = computed(context, drawn).await?.map_err(|error| cluster_failure(&error))?;
     create(&args.out, &design.text)?;
     context.output.result(&Drawn { out: &args.out, design }, shown)
 }
 
-/// Writes a file that is not there yet.
+/// Creates a file with `text` and syncs it; a file that exists already is an error.
 pub(super) fn create(path: &Path, text: &str) -> Result<(), Failure> {
     let made = std::fs::File::create_new(path).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
@@ -96,6 +96,7 @@ pub(super) fn create(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
+/// Returns the design as text.
 fn shown(drawn: &Drawn<'_>) -> String {
     let design = &drawn.design;
     let row = |one: &Varied| {

@@ -1,4 +1,5 @@
-//! `imago tune fit`: what other thresholds would save of a Redis server's memory, and cost of its time.
+//! `imago tune fit`: measures the memory that other thresholds would save on a Redis server, and the processor time
+//! that they would cost.
 
 use std::fmt::Write as _;
 
@@ -11,19 +12,18 @@ use imago_tune::redis::{Uri, knobs};
 use imago_workload::mix::Mix as Weights;
 
 use super::roll::{changes, setting};
-use crate::cmd::load::cluster_failure;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
 
-/// For the server to answer one question.
+/// Maximum time for the server's reply to one command.
 const ANSWER_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Redis keeps a hash, a sorted set or a set of numbers compact up to a threshold, and as a table beyond: that takes more memory \
-and less time. Some keys of the server are read (SCAN, TYPE, OBJECT ENCODING, MEMORY USAGE, DUMP; none of more than 4 MB) and \
+and less time. Some keys of the server are read (SCAN, TYPE, OBJECT ENCODING, MEMORY USAGE, DUMP; none of more than 4 MB), among them those that stand out by their sizes, and \
 written to a scratch server on this machine, once with the server's present thresholds and once with those of --set. There \
 their memory and the processor time of reads and writes are measured. Nothing is changed on the server; with a policy of LRU or \
 LFU a key that is read counts as used.
@@ -64,16 +64,19 @@ pub(super) struct Args {
     mix: Weights,
 }
 
+/// Parses a factor from 0.01 to 10000.
 fn growth(text: &str) -> Result<f64, String> {
     let factor = text.parse::<f64>().ok().filter(|factor| (0.01..=10_000.0).contains(factor));
     factor.ok_or_else(|| "it must be a number from 0.01 to 10000".into())
 }
 
+/// Parses a share from 0 to 0.9.
 fn headroom(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=0.9).contains(share));
     share.ok_or_else(|| "it must be a number from 0 to 0.9".into())
 }
 
+/// Parses an amount of memory as Redis writes it (`4gb`), and returns bytes.
 fn memory(text: &str) -> Result<u64, String> {
     let knob = knobs::find("maxmemory").map_err(|error| error.to_string())?;
     let value = knob.value(text).map_err(|error| error.to_string())?;
@@ -94,13 +97,18 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     };
     let failed = |error| cluster_failure(&error);
     let asked = fit::settings(&changes(args.set, Vec::new())?).map_err(failed)?;
-    // Said before the server is asked for anything.
+    // Report a missing redis-server before the first command to the server.
     find_redis().map_err(crate::cmd::testbed::failure)?;
     let measured = async {
         let node = Node::connect(address, &args.uri, ANSWER_WAIT).await.map_err(failed)?;
         let server = Server::look(&node).await.map_err(failed)?;
         let sample = Sample::take(&node, args.keys as usize).await.map_err(failed)?;
-        eprintln!("{} of {} keys were read, and are measured", sample.len(), server.keys);
+        eprintln!(
+            "{} of {} keys were read, and are measured; {} were asked for their sizes",
+            sample.len(),
+            server.keys,
+            sample.looked()
+        );
         let question = Question {
             asked,
             keys: Some(args.entries.map_or(args.growth * server.keys as f64, |keys| keys as f64)),
@@ -124,6 +132,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&answer, text)
 }
 
+/// Returns the answer as text.
 fn text(answer: &Answer) -> String {
     let mut text = format!(
         "{}, Redis {}: {} keys in {}, of which {} were measured",
@@ -178,10 +187,12 @@ fn text(answer: &Answer) -> String {
     text
 }
 
+/// Returns counts by name as text: `3 listpack, 1 hashtable`.
 fn counts(of: &std::collections::BTreeMap<String, u64>) -> String {
     of.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
+/// Formats bytes with a decimal unit.
 fn bytes(of: f64) -> String {
     match of {
         _ if of >= 1e9 => format!("{:.2} GB", of / 1e9),

@@ -1,4 +1,5 @@
-//! `imago tune jobs`, `explain`, `pause`, `go-on` and `cancel`: the changes of a cluster's configuration, from any machine.
+//! `imago tune jobs`, `explain`, `pause`, `go-on` and `cancel`: inspection and control of the configuration changes of
+//! a cluster, from any machine.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,10 +18,9 @@ use imago_tune::redis;
 use imago_tune::redis::decisions::RedisDecisions;
 use serde::Serialize;
 
-use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::Failure;
+use crate::exit::{Failure, cluster_failure};
 use crate::table::table;
 
 /// The cluster that keeps the jobs.
@@ -34,13 +34,16 @@ pub(super) struct Kept {
     cluster: Option<PathBuf>,
 }
 
-/// What keeps the jobs of a cluster, and the decisions.
+/// The stores of a cluster's jobs and decisions.
 pub(super) enum Jobs {
+    /// Both are stored in the cluster.
     Cassandra { journal: CassandraJournal, uri: Uri },
+    /// Both are stored in files next to the cluster file.
     Redis { journal: FileJournal, decisions: RedisDecisions, uri: redis::Uri },
 }
 
 impl Kept {
+    /// Opens the stores of the cluster that the flags name.
     pub(super) async fn jobs(&self) -> Result<Jobs, Error> {
         let file = self.cluster.as_deref();
         if let Some(file) = file
@@ -60,6 +63,7 @@ impl Kept {
 }
 
 impl Jobs {
+    /// Returns the journal of the jobs.
     fn journal(&self) -> &dyn Journal {
         match self {
             Self::Cassandra { journal, .. } => journal,
@@ -67,6 +71,7 @@ impl Jobs {
         }
     }
 
+    /// Returns the actions of a job so far, in order.
     async fn actions(&self, record: &Record) -> Result<Vec<Action>, Error> {
         match self {
             Self::Cassandra { journal, .. } => journal.actions(&record.id).await,
@@ -74,6 +79,7 @@ impl Jobs {
         }
     }
 
+    /// Cancels a job that no process works at; returns false if a process does.
     async fn cancel(&self, id: &JobId) -> Result<bool, Error> {
         match self {
             Self::Cassandra { uri, .. } => roll::cancel(uri, id, &process()).await,
@@ -104,7 +110,7 @@ pub(super) struct One {
     kept: Kept,
 }
 
-/// Lists the jobs.
+/// Runs `jobs`: lists the jobs.
 pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
     let found = async {
         let jobs = kept.jobs().await?;
@@ -140,7 +146,8 @@ pub(super) struct OneOrLast {
     kept: Kept,
 }
 
-/// Prints what a job did, and why; or what was decided last, and why nothing else.
+/// Runs `explain`: prints the actions of a job and their reasons; without a job, the last decision and why its
+/// alternatives were not chosen.
 pub(super) async fn explain(which: OneOrLast, context: &Context) -> Result<(), Failure> {
     let OneOrLast { job, kept } = which;
     match job {
@@ -149,6 +156,7 @@ pub(super) async fn explain(which: OneOrLast, context: &Context) -> Result<(), F
     }
 }
 
+/// Prints the actions of a job and their reasons.
 async fn explain_job(one: &One, context: &Context) -> Result<(), Failure> {
     let read = async {
         let jobs = one.kept.jobs().await?;
@@ -169,30 +177,36 @@ async fn explain_job(one: &One, context: &Context) -> Result<(), Failure> {
     })
 }
 
-/// What a job did.
+/// The actions of a job, for programs.
 #[derive(Serialize)]
 struct Explained {
+    /// Id of the job.
     job: JobId,
+    /// State of the job, as text.
     state: String,
+    /// The actions in order, each with its time and reason.
     actions: Vec<Action>,
 }
 
-/// True if the process has given a sign of life lately, as far as the clocks of this machine and of the nodes agree.
+/// Returns true if the process has written a heartbeat recently. The clocks of this machine and of the nodes must agree
+/// for that.
 fn is_alive(owner: &Owner) -> bool {
     let stale_after_ms = OwnerTiming::default().stale_after.as_millis();
     u128::from(clock::wall()().saturating_sub(owner.heartbeat_at_ms)) < stale_after_ms
 }
 
-/// The answer to a request.
+/// The reply to a request to a job, for programs.
 #[derive(Serialize)]
 struct Asked {
+    /// Id of the job.
     job: JobId,
+    /// The requested action.
     requested: Requested,
-    /// The process that is to do it, if one works at the job.
+    /// The process that will perform the request; `None` if no process works at the job.
     process: Option<String>,
 }
 
-/// Has a roll go on, or controllers.
+/// Runs `go-on`: resumes a paused roll or, without a job, the changes of controllers.
 pub(super) async fn go_on(which: OneOrAll, context: &Context) -> Result<(), Failure> {
     let OneOrAll { job, kept } = which;
     match job {
@@ -201,7 +215,7 @@ pub(super) async fn go_on(which: OneOrAll, context: &Context) -> Result<(), Fail
     }
 }
 
-/// Ends a job before its next step, at once if no process works at it.
+/// Runs `cancel`: ends a job before its next step, or immediately if no process works at it.
 pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
     let cancelled = async { one.kept.jobs().await?.cancel(&one.job).await };
     if !cancelled.await.map_err(|error| cluster_failure(&error))? {
@@ -211,7 +225,7 @@ pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> 
     context.output.result(&asked, |asked| format!("{} is cancelled\n", asked.job))
 }
 
-/// Asks something of a job.
+/// Records a request to a job, and prints the process that will perform it.
 pub(super) async fn ask(one: &One, wanted: Requested, context: &Context) -> Result<(), Failure> {
     let asked = async {
         let jobs = one.kept.jobs().await?;

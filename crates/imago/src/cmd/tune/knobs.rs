@@ -1,4 +1,4 @@
-//! `imago tune knobs`: the settings that a roll can change.
+//! `imago tune knobs`: lists the settings that a roll can change.
 
 use imago_tune::{cassandra, redis};
 use serde::Serialize;
@@ -20,13 +20,19 @@ pub(super) struct Args {
 /// A setting, for programs.
 #[derive(Serialize)]
 struct Listed {
+    /// Name of the setting, as in the database's configuration file.
     name: &'static str,
+    /// Default value; `None` if it depends on the machine.
     default: Option<&'static str>,
+    /// The permitted values, in words.
     values: String,
+    /// Class of a change of the setting.
     class: &'static str,
+    /// Description of the setting.
     about: &'static str,
 }
 
+/// Converts a setting of Cassandra.
 fn of_cassandra(knob: &cassandra::knobs::Knob) -> Listed {
     Listed {
         name: knob.name,
@@ -37,6 +43,7 @@ fn of_cassandra(knob: &cassandra::knobs::Knob) -> Listed {
     }
 }
 
+/// Converts a setting of Redis.
 fn of_redis(knob: &redis::knobs::Knob) -> Listed {
     Listed {
         name: knob.name,

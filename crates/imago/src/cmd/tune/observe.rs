@@ -1,4 +1,4 @@
-//! `imago tune observe`: what clients ask of a cluster, interval by interval.
+//! `imago tune observe`: counts the operations of a cluster's clients, interval by interval.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use imago_tune::cluster::observation::Observation;
 use imago_tune::{cassandra, cluster, redis, trace};
 use serde::Serialize;
 
-use crate::cmd::load::{cluster_failure, duration};
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
+use crate::values::duration;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -43,23 +43,25 @@ pub(super) struct Args {
     trace: Option<PathBuf>,
 }
 
-/// An interval.
+/// The observation of one interval, for programs.
 #[derive(Serialize)]
 struct Seen {
-    /// Its start, in seconds since 1970.
+    /// Start of the interval, in seconds since 1970.
     start_s: u64,
+    /// Mean rate of the interval, in operations per second.
     rate_s: f64,
     #[serde(flatten)]
     observation: Observation,
 }
 
-/// What looks at the counters.
+/// The reader of the nodes' counters.
 enum Observer {
     Cassandra(cassandra::observe::Observer),
     Redis(redis::observe::Observer),
 }
 
 impl Observer {
+    /// Connects to the nodes and reads their counters for the first time.
     async fn begin(args: &Args) -> Result<Self, Failure> {
         let failed = |error| cluster_failure(&error);
         if cluster::file::database(&args.cluster).map_err(failed)? == "redis" {
@@ -76,6 +78,7 @@ impl Observer {
         begun.map(Self::Cassandra).map_err(failed)
     }
 
+    /// Reads the counters, and returns the difference from the previous reading.
     async fn look(&mut self) -> Observation {
         match self {
             Self::Cassandra(observer) => observer.look().await,
@@ -84,7 +87,7 @@ impl Observer {
     }
 }
 
-/// Looks until it is interrupted.
+/// Runs the command: observes `--count` intervals, or until it is interrupted.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let length_s = args.interval.as_secs();
     if length_s == 0 {
@@ -95,7 +98,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             .map_err(|error| Failure::from_error(Exit::Usage, "trace", &error))?;
     }
     let mut observer = Observer::begin(&args).await?;
-    // Intervals begin where they do in every trace of this length; the first one had begun before.
+    // Intervals are aligned to multiples of their length, as in every trace. The first one is incomplete, and left out.
     let mut start_s = 0;
     let mut seen = 0;
     while args.count.is_none_or(|count| seen < count) {
@@ -126,6 +129,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns an interval as one line of text.
 fn text(seen: &Seen) -> String {
     let Seen { start_s, rate_s, observation } = seen;
     let [reads, updates, _, scans] = observation.operations;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,16 +24,18 @@ use serde::Serialize;
 
 use super::database::Database;
 use super::roll::level;
-use crate::cmd::load::{cluster_failure, duration};
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
+use crate::values::duration;
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-TRACE is a CSV of what clients asked for, interval by interval: start,reads,updates,inserts,scans. \
-Starts are seconds since 1970, or as 2014-04-10T00:04:00Z. It may tell what records they asked for: record_bytes, the mean size; \
+TRACE is a CSV of what clients asked for, interval by interval: start,reads,updates,inserts,scans. - is standard input; a file \
+may be packed (gzip). \
+Starts (or time, timestamp) are seconds, milli-, micro- or nanoseconds since 1970, which is told by their size, or as 2014-04-10T00:04:00Z. \
+`imago tune import` makes one of Prometheus' answers and of cassandra-stress's log. It may tell what records they asked for: record_bytes, the mean size; \
 reuse_distance, the other records between two requests of one. If the measurements tell that, too, and differ by more than a \
 factor of two, the advice says so. The measurements are a CSV of what each \
 configuration served of a mix: configuration,operations_s,reads,updates,inserts,scans. Columns of \
@@ -122,7 +125,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     changes_max: Option<u16>,
     /// Gain that a plan needs to be followed, as a share of what is served without it.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = share)]
     gain_min: f64,
 }
 
@@ -158,6 +161,7 @@ pub(super) enum WeighBy {
 }
 
 impl WeighBy {
+    /// Returns the weight of intervals for the planner.
     pub(super) fn weight(self) -> Weight {
         match self {
             Self::Demand => Weight::Demand,
@@ -166,12 +170,14 @@ impl WeighBy {
     }
 }
 
+/// Parses a number from 0 to 1.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "it must be from 0 to 1".into())
 }
 
 impl Args {
+    /// Returns the costs of a change: measured by the cluster's past rolls, or given by flags.
     async fn costs(&self) -> Result<Costs, Failure> {
         let costs = match &self.cluster {
             Some(path) => {
@@ -201,24 +207,28 @@ impl Args {
     }
 }
 
-/// The advice, with what it is by.
+/// The advice and the origin of its measurements, for programs.
 #[derive(Serialize)]
 struct Planned<'p> {
-    /// The file of measurements; of what comes with Imago what was measured.
+    /// The file of measurements; for those that ship with Imago, a description.
     measurements: &'p str,
     #[serde(flatten)]
     advice: Advice,
 }
 
-/// Prints the advice.
+/// Runs the command: computes and prints the advice.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let read = |path: &Path| -> Result<(String, Trace), Failure> {
+    let read = async |path: &Path| -> Result<(String, Trace), Failure> {
         let file = path.display().to_string();
-        let trace = Trace::read(&file, opened(path)?).map_err(failure)?;
-        Ok((file, trace))
+        let (name, from) = (file.clone(), opened(path)?);
+        let trace = computed(context, move || Trace::read(&name, from)).await?;
+        Ok((file, trace.map_err(failure)?))
     };
-    let (file, mut trace) = read(&args.trace)?;
-    let mut queue = args.queue.as_deref().map(read).transpose()?;
+    let (file, mut trace) = read(&args.trace).await?;
+    let mut queue = match &args.queue {
+        Some(path) => Some(read(path).await?),
+        None => None,
+    };
     let database = match &args.cluster {
         None => args.database,
         Some(path) => match cluster::file::database(path) {
@@ -239,7 +249,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         ),
     };
     if measurements.samples.iter().all(|one| one.measured.mix.shares()[2] == 0.0) {
-        // Inserts are what was measured as updates, then.
+        // Without a measured mix that has inserts, inserts count as updates.
         let queued = queue.iter_mut().flat_map(|(_, queue)| &mut queue.intervals);
         for interval in trace.intervals.iter_mut().chain(queued) {
             interval.mix = interval.mix.map(Mix::with_inserts_as_updates);
@@ -262,37 +272,48 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Database::Redis => ways::<Redis>(path, &measurements)?,
         },
     };
-    let basis = Basis {
-        measurements: &measurements,
-        interval_s: trace.interval_s,
-        season_s: season_s(args.season, trace.interval_s)?,
-        current: number(&args.current)?,
-        costs: args.costs().await?,
-        ways: &ways,
-        rule: match args.rule {
-            By::Phases => Rule::Phases,
-            By::Printed => Rule::Printed,
-        },
-        gain_min: args.gain_min,
-        forecast: args.forecast.as_deref(),
-        look_ahead: args.look_ahead.map(usize::from),
-        changes_max: args.changes_max.map(usize::from),
-        weight: args.weigh_by.weight(),
-    };
-    let default = number(&args.default)?;
-    let queue = queue.as_ref().map(|(file, queue)| (queue, &**file));
-    let advice = advise(&Question { trace: &trace, file: &file, default, queue, basis });
-    let planned = Planned { measurements: &measured_by, advice: advice.map_err(failure)? };
+    let (season_s, costs) = (season_s(args.season, trace.interval_s)?, args.costs().await?);
+    let (current, default) = (number(&args.current)?, number(&args.default)?);
+    let (is_shipped, together) = (args.measurements.is_none(), trace.together);
+    let advice = computed(context, move || {
+        let basis = Basis {
+            measurements: &measurements,
+            interval_s: trace.interval_s,
+            season_s,
+            current,
+            costs,
+            ways: &ways,
+            rule: match args.rule {
+                By::Phases => Rule::Phases,
+                By::Printed => Rule::Printed,
+            },
+            gain_min: args.gain_min,
+            forecast: args.forecast.as_deref(),
+            look_ahead: args.look_ahead.map(usize::from),
+            changes_max: args.changes_max.map(usize::from),
+            weight: args.weigh_by.weight(),
+        };
+        let queue = queue.as_ref().map(|(file, queue)| (queue, &**file));
+        advise(&Question { trace: &trace, file: &file, default, queue, basis })
+    });
+    let planned = Planned { measurements: &measured_by, advice: advice.await?.map_err(failure)? };
     context.output.result(&planned, |planned| {
         let mut told = text(&planned.advice);
-        if args.measurements.is_none() {
+        if together > 1 {
+            let (lasts_s, whole) = (planned.advice.interval_s, planned.advice.intervals);
+            _ = writeln!(
+                told,
+                "\nEach {together} intervals of the trace were put together: it is decided by {whole} of {lasts_s} s."
+            );
+        }
+        if is_shipped {
             _ = writeln!(told, "\nBy {measured_by}. Measure your own: imago tune sample.");
         }
         told
     })
 }
 
-/// What it takes to change each configuration to each other one; every class is approved.
+/// Returns the cost class of the change from each configuration to each other one; every class is approved.
 fn ways<D: Settings>(path: &Path, measurements: &Measurements) -> Result<Vec<Vec<Way>>, Failure> {
     let every = [CostClass::Live, CostClass::Alter, CostClass::Restart, CostClass::Rewrite].into();
     let told = configurations::read::<D>(path)
@@ -301,7 +322,7 @@ fn ways<D: Settings>(path: &Path, measurements: &Measurements) -> Result<Vec<Vec
     told.map_err(|error| cluster_failure(&error))
 }
 
-/// The length of a season, in seconds: one that is asked for has a whole number of intervals.
+/// Returns the length of a season in seconds: a day by default. A given season must have a whole number of intervals.
 pub(super) fn season_s(season: Option<Duration>, interval_s: u64) -> Result<u64, Failure> {
     let Some(season) = season else { return Ok(DAY_S.max(interval_s)) };
     let season_s = season.as_secs();
@@ -318,19 +339,45 @@ pub(in crate::cmd) fn measurements(path: &Path) -> Result<Measurements, Failure>
     Measurements::read(&path.display().to_string(), opened(path)?).map_err(failure)
 }
 
-fn opened(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(|cause| {
-        let problem = format!("cannot read {}", path.display());
-        Failure::new(Exit::Usage, "file", problem).because(&cause)
-    })
+/// Opens a file; `-` is standard input.
+pub(super) fn opened(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    match File::open(path) {
+        Ok(file) => Ok(Box::new(file)),
+        Err(cause) => {
+            let problem = format!("cannot read {}", path.display());
+            Err(Failure::new(Exit::Usage, "file", problem).because(&cause))
+        }
+    }
 }
 
-fn failure(error: Error) -> Failure {
+/// Runs a long computation on another thread and returns its result; a signal ends the wait.
+pub(super) async fn computed<T: Send + 'static>(
+    context: &Context,
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let computing = tokio::task::spawn_blocking(compute);
+    tokio::select! {
+        done = computing => done.map_err(|cause| {
+            Failure::new(Exit::Failed, "computation", "the computation ended early").because(&cause)
+        }),
+        () = context.cancel.cancelled() => {
+            let what = "interrupted; nothing was changed, and nothing is persisted";
+            Err(Failure::new(Exit::Interrupted, "interrupted", what))
+        }
+    }
+}
+
+/// Converts an error of a trace or of measurements into a failure.
+pub(super) fn failure(error: Error) -> Failure {
     Failure::from_error(Exit::Usage, "trace", &error)
 }
 
+/// Returns the advice as text.
 fn text(advice: &Advice) -> String {
-    // Without a sign that means nothing.
+    // Adding 0.0 removes the sign of a negative zero.
     let rounded = |share: f64| (share * 1_000.0).round() / 10.0 + 0.0;
     let percent = |share: f64| format!("{:+.1} %", rounded(share));
     let minutes = |intervals: usize| intervals as f64 * advice.interval_s as f64 / 60.0;
@@ -430,7 +477,7 @@ fn text(advice: &Advice) -> String {
     text
 }
 
-/// A moment as people write it, in UTC.
+/// Formats a time in seconds since 1970 as a date and time in UTC.
 pub(super) fn moment(at_s: u64) -> String {
     let at =
         i64::try_from(at_s).ok().and_then(|s| time::OffsetDateTime::from_unix_timestamp(s).ok());

@@ -1,4 +1,4 @@
-//! `imago tune roll`: a new configuration for all nodes of a cluster, while it serves.
+//! `imago tune roll`: applies a new configuration to all nodes of a cluster while it serves.
 
 mod redis;
 
@@ -13,11 +13,11 @@ use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};
 use imago_tune::cassandra::{ClusterFile, connection};
 use imago_tune::cluster;
 
-use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
+use crate::values::duration;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -96,6 +96,7 @@ pub(super) struct Args {
     resume: Option<JobId>,
 }
 
+/// Parses `SETTING=VALUE`; only `save` may have an empty value.
 pub(super) fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && (!value.is_empty() || name == "save") => {
@@ -105,12 +106,14 @@ pub(super) fn setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Parses `keyspace.table=JSON` into the table and its compaction.
 fn compaction(text: &str) -> Result<(String, Compaction), String> {
     let (table, json) = text.split_once('=').ok_or("it must be keyspace.table={\"class\": …}")?;
     let compaction = Compaction::parse(json).map_err(|error| error.to_string())?;
     Ok((table.to_owned(), compaction))
 }
 
+/// Parses a consistency level of Cassandra, in lower case.
 pub(super) fn level(text: &str) -> Result<String, String> {
     let known = connection::CONSISTENCIES;
     match connection::consistency(text) {
@@ -156,7 +159,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&outcome, outcome_text)
 }
 
-/// The settings that are named, each with its new value; nothing: its default.
+/// Merges `--set` and `--unset` into a map of settings and new values; `None`: the setting gets its default. A setting
+/// that is named twice is an error.
 pub(super) fn changes(
     set: Vec<(String, String)>,
     unset: Vec<String>,
@@ -173,6 +177,7 @@ pub(super) fn changes(
     Ok(changes)
 }
 
+/// Returns the preview of a roll as text.
 fn preview_text(preview: &Preview) -> String {
     let mut text = String::new();
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "default".into());
@@ -212,6 +217,7 @@ fn preview_text(preview: &Preview) -> String {
     text
 }
 
+/// Returns the outcome of a roll as text.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut text = format!("{} is done in {:.0} s\n", outcome.job, outcome.elapsed_s);
     if !outcome.nodes.is_empty() {

@@ -1,4 +1,4 @@
-//! `imago tune run`: the loop that observes, decides, rolls and judges.
+//! `imago tune run`: the control loop that observes a cluster, decides on changes, rolls them out, and judges them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use imago_tune::redis::{self, Redis};
 
 use super::plan::{WeighBy, measurements, season_s, share};
 use super::roll::level;
-use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
+use crate::values::duration;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -135,7 +135,7 @@ enum Class {
     Rewrite,
 }
 
-/// The restart of a node of Cassandra, until a roll has shown it.
+/// Assumed duration of a restart of a Cassandra node, until a roll has measured it.
 const RESTART: Duration = Duration::from_secs(60);
 
 /// Runs the command.
@@ -144,7 +144,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let what = "--interval must be 5s at least, in whole seconds";
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
-    // What makes no sense is said before anything is looked at.
+    // Invalid flags are reported before the cluster is contacted.
     let season_s = season_s(args.season, args.interval.as_secs())?;
     if let Some(name) = &args.forecast
         && let Some(why) = unusable(name, season_s, args.interval.as_secs())
@@ -188,7 +188,7 @@ async fn of_cassandra(args: Args, context: &Context) -> Result<Summary, Failure>
     Box::pin(tuned).await.map_err(failed)
 }
 
-/// Tunes a Redis Cluster, or a server.
+/// Tunes a Redis Cluster, or a single server.
 async fn of_redis(args: Args, context: &Context) -> Result<Summary, Failure> {
     for (is_named, flag) in [
         (args.ns.is_some(), "--ns"),
@@ -212,13 +212,14 @@ async fn of_redis(args: Args, context: &Context) -> Result<Summary, Failure> {
     Box::pin(tuned).await.map_err(failed)
 }
 
+/// Prints an event of the loop.
 fn say(event: &Event, context: &Context) {
-    // A reader who has gone is found when the result is written.
+    // A closed output is detected when the result is written.
     let _ = context.output.result(event, |event| format!("{event}\n"));
 }
 
 impl Args {
-    /// The configurations, in the order of the measurements.
+    /// Reads the configurations, and orders them as the measurements are ordered.
     fn configurations<D: Settings>(
         &self,
         request: &Request,
@@ -228,10 +229,10 @@ impl Args {
         ordered.map_err(|error| cluster_failure(&error))
     }
 
-    /// What is asked for, with what changes take until a roll has shown it.
+    /// Returns the settings of the loop. `guessed` has the costs of changes that no roll has measured yet.
     fn request(&self, guessed: Costs) -> Result<Request, Failure> {
         let mut measurements = measurements(&self.measurements)?;
-        // No database tells inserts from updates.
+        // Neither database counts inserts separately from updates.
         measurements.throughputs = measurements.throughputs.map(Mix::with_inserts_as_updates);
         let class = |class: &Class| match class {
             Class::Live => CostClass::Live,
@@ -265,6 +266,7 @@ impl Args {
     }
 }
 
+/// Returns the summary as text.
 fn text(summary: &Summary) -> String {
     let Summary { intervals, decisions, changes, undone, failed, .. } = summary;
     format!(

@@ -1,4 +1,4 @@
-//! `imago tune sample`: what each configuration of a real database serves of each mix.
+//! `imago tune sample`: measures the throughput of each configuration of a real database with each mix.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use imago_tune::configurations;
 use imago_tune::redis::Redis;
 use imago_workload::mix::Mix;
 
-use crate::cmd::load::{cluster_failure, consistency, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
+use crate::values::{consistency, duration};
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -110,7 +110,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     measure::<Cassandra, _>(args, Table { file, name: namespace, consistency }, context).await
 }
 
-/// Measures a database of the kind `D`.
+/// Measures the configurations of a database of the kind `D`.
 async fn measure<D: Settings, S: Sampled>(
     args: Args,
     mut database: S,
@@ -153,6 +153,7 @@ async fn measure<D: Settings, S: Sampled>(
     Ok(())
 }
 
+/// Returns the measurements as text.
 fn text(samples: &[Sample]) -> String {
     if samples.is_empty() {
         return "everything was measured already\n".into();

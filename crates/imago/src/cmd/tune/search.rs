@@ -1,4 +1,5 @@
-//! `imago tune search`: which settings matter, and which configuration is predicted to serve most of each mix.
+//! `imago tune search`: ranks the settings by their effect, and searches the configuration with the highest predicted
+//! throughput for each mix.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,9 +18,9 @@ use imago_workload::mix::Mix as Weights;
 use serde::Serialize;
 
 use super::database::Database;
-use crate::cmd::load::cluster_failure;
+use super::plan::computed;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
 
 /// The arguments.
@@ -74,6 +75,7 @@ enum ByArg {
 }
 
 impl ByArg {
+    /// Returns the measure by which configurations are compared.
     fn by(self) -> By {
         match self {
             Self::Throughput => By::Throughput,
@@ -81,7 +83,7 @@ impl ByArg {
         }
     }
 
-    /// What is predicted, as a remark has it and as a table does.
+    /// Returns the unit of the predicted value: as a remark in a file has it, and as a table's heading.
     fn units(self) -> (&'static str, &'static str) {
         match self {
             Self::Throughput => ("operations/s", "OPERATIONS/S"),
@@ -90,35 +92,42 @@ impl ByArg {
     }
 }
 
-/// The answer, and what it is by.
+/// The answer, with the measure by which configurations were compared, for programs.
 #[derive(Serialize)]
 struct Told {
+    /// The measure by which configurations were compared.
     by: ByArg,
     #[serde(flatten)]
     answer: Answer,
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+pub(super) async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     match args.database {
-        Database::Cassandra => search::<Cassandra>(args, context),
-        Database::Redis => search::<Redis>(args, context),
+        Database::Cassandra => search::<Cassandra>(args, context).await,
+        Database::Redis => search::<Redis>(args, context).await,
     }
 }
 
-fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failure> {
+/// Searches among the configurations of a database of the kind `D`.
+async fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failure> {
     let configurations =
         configurations::read::<D>(&args.configurations).map_err(|error| cluster_failure(&error))?;
     let measurements = measurements(&args.measurements, args.by.by())?;
     let asked: Vec<Mix> = args.mixes.iter().map(mix).collect::<Result<_, _>>()?;
-    let question = Question {
-        configurations: &configurations,
-        measurements: &measurements,
-        knobs_max: args.knobs_max.into(),
-        asked: &asked,
-        seed: args.seed,
+    let (knobs_max, seed) = (args.knobs_max.into(), args.seed);
+    let searched = move || {
+        let question = Question {
+            configurations: &configurations,
+            measurements: &measurements,
+            knobs_max,
+            asked: &asked,
+            seed,
+        };
+        (answer::<D>(question), configurations)
     };
-    let answer = answer::<D>(question).map_err(|error| cluster_failure(&error))?;
+    let (answer, configurations) = computed(context, searched).await?;
+    let answer = answer.map_err(|error| cluster_failure(&error))?;
     if let Some(out) = &args.out {
         if answer.optima.is_empty() {
             let what = "no setting counts beyond chance, so that there is nothing to write";
@@ -135,6 +144,7 @@ fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&Told { by: args.by, answer }, text)
 }
 
+/// Converts a load's mix into a mix of reads, updates, inserts and scans; a mix with deletes is an error.
 pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
     let known = Mix::of([of.read, of.update, of.insert, of.scan]).filter(|_| of.delete == 0.0);
     known.ok_or_else(|| {
@@ -143,7 +153,7 @@ pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
     })
 }
 
-/// The measurements, by what they are compared.
+/// Reads a file of measurements, with the value by which configurations are compared.
 fn measurements(path: &Path, by: By) -> Result<Measurements, Failure> {
     let shown = path.display().to_string();
     let file = File::open(path).map_err(|cause| {
@@ -154,6 +164,7 @@ fn measurements(path: &Path, by: By) -> Result<Measurements, Failure> {
     read.map_err(|error| Failure::from_error(Exit::Usage, "measurements", &error))
 }
 
+/// Returns the answer as text.
 fn text(told: &Told) -> String {
     let Told { by, answer } = told;
     let mut text = ranking(answer);
@@ -173,7 +184,7 @@ fn text(told: &Told) -> String {
     text
 }
 
-/// The settings, those that are kept above a line.
+/// Returns the ranking of the settings as text; those that were kept have a number.
 fn ranking(answer: &Answer) -> String {
     let ranking = &answer.ranking;
     let error = if ranking.is_without_replicates {
@@ -237,14 +248,17 @@ fn ranking(answer: &Answer) -> String {
     text
 }
 
+/// Formats an F statistic.
 fn number(of: f64) -> String {
     if of.is_finite() { format!("{of:.2}") } else { "beyond any".into() }
 }
 
+/// Formats a probability.
 fn probability(of: f64) -> String {
     if of < 0.0001 { "< 0.0001".into() } else { format!("{of:.4}") }
 }
 
+/// Returns the validation of the surrogates as text.
 fn surrogate(belief: &Belief) -> String {
     let error = |of: Option<f64>| of.map_or_else(|| "-".into(), percent);
     let row = |one: &Tried| {
@@ -275,10 +289,12 @@ fn surrogate(belief: &Belief) -> String {
     text
 }
 
+/// Returns the settings of an optimum as `name=value …`.
 fn settings(of: &Optimum) -> String {
     of.settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the table of the optima, with predictions in `unit`.
 fn optima(all: &[Optimum], unit: &str) -> String {
     let gain = |of: f64| format!("{:+.1} %", 100.0 * of);
     let row = |one: &Optimum| {
@@ -299,6 +315,7 @@ fn optima(all: &[Optimum], unit: &str) -> String {
     text
 }
 
+/// Returns the lookup of one mix as text.
 fn look_up(of: &LookUp) -> String {
     let how = if of.is_near {
         format!("the optimum of {}, at a distance of {:.3}", of.nearest, of.distance)

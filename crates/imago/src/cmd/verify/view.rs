@@ -1,10 +1,10 @@
-//! The findings of `imago verify`, in words.
+//! The text output of `imago verify`.
 
 use imago_mongo::verify::{Report, StructureDifference};
 
 use super::Outcome;
 
-/// The reports of all collections, one after the other.
+/// Formats the reports of all collections, one after the other.
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for report in &outcome.collections {
@@ -47,6 +47,13 @@ fn describe(report: &Report, text: &mut String) {
         line(format!(
             "  {} looked different at first, {} of them no longer when looked at again",
             report.suspected, report.resolved
+        ));
+    }
+    if report.expired > 0 {
+        line(format!(
+            "  {} of these have passed their time by a TTL index, and one side's server has deleted them \
+             already",
+            report.expired
         ));
     }
     if report.document_differences() > 0 {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use imago_testbed::Single;
+use imago_testbed::{Single, require};
 
 use super::scene::{
     MESSAGES, NS, ORDERS, ORDERS_NS, Scene, hex, lines, message, order, order_key, output, printed,
@@ -50,33 +50,23 @@ fn pipes() -> Driver {
 fn hadoop() -> Option<Driver> {
     let named = std::env::var_os("IMAGO_HADOOP").map(PathBuf::from);
     let jars = named.unwrap_or_else(|| cached("hadoop-3.4.2"));
-    if jars.is_dir() && runs(&java(), "-version") {
-        return Some(Driver::of("hadoop", script("hadoop.sh"), None));
-    }
-    eprintln!(
-        "skipped: Hadoop Streaming is not in {}, or there is no Java; make setup fetches it",
-        jars.display()
-    );
-    None
+    let is_here = jars.is_dir() && runs(&java(), "-version");
+    let missing = || format!("Hadoop Streaming is not in {}, or there is no Java", jars.display());
+    require(is_here.then_some(()).ok_or_else(missing))?;
+    Some(Driver::of("hadoop", script("hadoop.sh"), None))
 }
 
 /// Spark's, if it is here.
 fn spark() -> Option<Driver> {
     let named = std::env::var_os("IMAGO_PYSPARK").map(PathBuf::from);
     let packages = named.unwrap_or_else(|| cached("pyspark-4.3.0"));
-    let is_here = packages.join("pyspark").is_dir();
-    if is_here && runs(Path::new("python3"), "--version") && runs(&java(), "-version") {
-        let script = Some(script("spark.py"));
-        return Some(Driver {
-            packages: Some(packages),
-            ..Driver::of("spark", "python3".into(), script)
-        });
-    }
-    eprintln!(
-        "skipped: PySpark is not in {}, or there is no Java; make setup fetches it",
-        packages.display()
-    );
-    None
+    let is_here = packages.join("pyspark").is_dir()
+        && runs(Path::new("python3"), "--version")
+        && runs(&java(), "-version");
+    let missing = || format!("PySpark is not in {}, or there is no Java", packages.display());
+    require(is_here.then_some(()).ok_or_else(missing))?;
+    let script = Some(script("spark.py"));
+    Some(Driver { packages: Some(packages), ..Driver::of("spark", "python3".into(), script) })
 }
 
 impl Driver {

@@ -8,7 +8,7 @@ use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, sharded};
-use imago_testbed::{ClusterSpec, Single, SingleSpec, find_redis};
+use imago_testbed::{ClusterSpec, Single, SingleSpec, find_redis, require};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -97,16 +97,13 @@ impl Scene {
         let cluster = Box::pin(pool::lease(spec)).await.unwrap();
         let admin = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let cache = match find_redis() {
-            Ok(_) => {
+        let cache = match require(find_redis()) {
+            Some(_) => {
                 let place = Some(folder.path().to_path_buf());
                 let spec = SingleSpec { folder: place, ..SingleSpec::redis("cached") };
                 Some(Single::start(spec).await.unwrap())
             }
-            Err(missing) => {
-                eprintln!("skipped: {missing}");
-                None
-            }
+            None => None,
         };
         let scene = Self { cluster, admin, cache, folder };
         let messages = (0..MESSAGES).map(message).collect();

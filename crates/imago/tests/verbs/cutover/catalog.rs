@@ -26,7 +26,7 @@ fn id(n: u32) -> Bson {
     }
 }
 
-fn orders(range: std::ops::Range<u32>) -> Vec<Document> {
+pub fn orders(range: std::ops::Range<u32>) -> Vec<Document> {
     let order = |n: u32| {
         doc! {
             "_id": id(n), "customer": format!("customer-{}", n % 100),
@@ -36,18 +36,18 @@ fn orders(range: std::ops::Range<u32>) -> Vec<Document> {
     range.map(order).collect()
 }
 
-async fn insert(cluster: &Cluster, coll: &str, documents: Vec<Document>) {
+pub async fn insert(cluster: &Cluster, coll: &str, documents: Vec<Document>) {
     for part in documents.chunks(1_000) {
         administer(cluster, "shop", doc! {"insert": coll, "documents": part}).await;
     }
 }
 
-async fn count(cluster: &Cluster, coll: &str) -> i32 {
+pub async fn count(cluster: &Cluster, coll: &str) -> i32 {
     administer(cluster, "shop", doc! {"count": coll}).await.get_i32("n").unwrap()
 }
 
 /// The options of a collection or view, if there is one.
-async fn options(cluster: &Cluster, coll: &str) -> Option<Document> {
+pub async fn options(cluster: &Cluster, coll: &str) -> Option<Document> {
     let admin = Endpoint::connect(&cluster.admin_uri(), "source").await.unwrap();
     let list = doc! {"listCollections": 1, "filter": {"name": coll}};
     let listed = admin.run("shop", list).await.unwrap();
@@ -55,7 +55,7 @@ async fn options(cluster: &Cluster, coll: &str) -> Option<Document> {
     found.as_document().unwrap().get_document("options").ok().cloned()
 }
 
-fn status(scene: &Scene, job: &str) -> Value {
+pub fn status(scene: &Scene, job: &str) -> Value {
     scene.run(scene.imago(&["job", "status", job, "--to", &scene.new.admin_uri()])).1
 }
 
@@ -69,7 +69,7 @@ fn names(of: &Value) -> Vec<&str> {
 
 /// Makes the owner of a job, which was killed, count as dead at once, when nothing that it sent is under
 /// way any more.
-async fn bury(at: &Cluster, job: &str) {
+pub async fn bury(at: &Cluster, job: &str) {
     let ask = doc! {
         "aggregate": 1, "cursor": {},
         "pipeline": [{"$currentOp": {}}, {"$match": {"active": true, "ns": {"$regex": "^shop\\."}}}],
@@ -92,7 +92,7 @@ async fn bury(at: &Cluster, job: &str) {
 }
 
 /// A copy that goes on following, once it may be cut over.
-fn follows(scene: &Scene, words: &[&str]) -> (Process, String) {
+pub fn follows(scene: &Scene, words: &[&str]) -> (Process, String) {
     let copy = scene.spawn(scene.between(&[&["copy"], words].concat()), "copy");
     let to = scene.new.admin_uri();
     let mut job = String::new();
@@ -332,4 +332,37 @@ async fn verify_names_what_only_one_side_has_and_goes_on() {
     administer(&scene.old, "shop", doc! {"drop": "invoices"}).await;
     let (exit, verified) = scene.run(scene.between(&["verify", "--ns", "shop.*"]));
     assert_eq!((exit, &verified["clean"]), (0, &true.into()), "{verified}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verify_of_a_pattern_bears_collections_that_come_and_go() {
+    let scene = Scene::start().await;
+    for side in [&scene.old, &scene.new] {
+        insert(side, "accounts", orders(0..40)).await;
+        for empty in ["carts", "vouchers"] {
+            administer(side, "shop", doc! {"create": empty}).await;
+        }
+        insert(side, "wishes", orders(0..40)).await;
+    }
+    // It is compared again with growing pauses, before the others are.
+    let differs = doc! {"q": {"_id": id(8)}, "u": {"$set": {"amount": 0}}};
+    administer(&scene.new, "shop", doc! {"update": "accounts", "updates": [differs]}).await;
+    let (from, to) = (scene.old.admin_uri(), scene.new.admin_uri());
+    let words = ["verify", "--ns", "shop.*", "--retries", "5", "--from", &from, "--to", &to];
+    let mut verify = scene.spawn(scene.telling(&words), "verify");
+    verify.until("it compares the first one", |said| said["to"] == "verify shop.accounts");
+    for side in [&scene.old, &scene.new] {
+        administer(side, "shop", doc! {"drop": "carts"}).await;
+        administer(side, "shop", doc! {"create": "discounts"}).await;
+    }
+    administer(&scene.old, "shop", doc! {"drop": "wishes"}).await;
+    let (exit, ended) = verify.ended();
+    assert_eq!(exit, 3, "{ended}");
+    let found: Value = serde_json::from_str(&verify.printed()).unwrap();
+    assert_eq!(found["differences"], 1, "{found}");
+    let compared = found["collections"].as_array().unwrap();
+    let compared: Vec<&str> = compared.iter().map(|of| of["source"].as_str().unwrap()).collect();
+    assert_eq!(compared, ["shop.accounts", "shop.vouchers"], "{found}");
+    assert_eq!(names(&found["left_out"]), ["shop.carts", "shop.wishes"], "{found}");
+    assert!(found["left_out"].to_string().contains("dropped at the source"), "{found}");
 }

@@ -1,7 +1,9 @@
-//! Primaries go away during a cut-over.
+//! Primaries, or majorities, go away during a cut-over.
+
+use std::time::Duration;
 
 use imago_testbed::pool::replica_set;
-use imago_testbed::wait;
+use imago_testbed::{Cluster, wait};
 
 use crate::cutover::scene::{Scene, application_writes};
 use crate::process::Process;
@@ -57,6 +59,43 @@ async fn the_destinations_primary_may_die_during_the_cut_over() {
     let primary = scene.new.primary(scene.new.name()).await.unwrap();
     scene.new.kill(&primary).unwrap();
     cut_over_in_the_end(&scene, &job, cutover.ended()).await;
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.new);
+}
+
+/// Two of three members stop where they are, the primary among them, and go on a while later.
+async fn lose_the_majority(cluster: &Cluster) {
+    let primary = cluster.primary(cluster.name()).await.unwrap();
+    let nodes = cluster.nodes();
+    let other = nodes.iter().find(|node| node.name != primary).unwrap();
+    let both = [&primary, &other.name];
+    both.iter().for_each(|node| cluster.stop(node).unwrap());
+    wait::lasts(Duration::from_secs(6)).await;
+    both.iter().for_each(|node| cluster.resume(node).unwrap());
+    cluster.settled(cluster.name()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_that_is_lost_while_the_hook_runs_is_waited_for() {
+    let scene = Scene::of(replica_set(3).with_auth(), replica_set(3).with_auth()).await;
+    let load = scene.load();
+    let job = scene.copied();
+    // A hook that fails: the block is lifted as soon as the source has its majority again.
+    let hook = format!("touch '{}'; sleep 1; exit 7", scene.path("failing"));
+    let mut cutover = scene.spawn(scene.cutover(&job, &["--on-cutover", &hook]), "fails");
+    wait::until("the hook runs", async || {
+        scene.folder().join("failing").exists() || !cutover.is_running()
+    })
+    .await;
+    lose_the_majority(&scene.old).await;
+    let (exit, failed) = cutover.ended();
+    assert_eq!(exit, 4, "{failed}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()), "{failed}");
+    // One that moves the clients: their cluster is recorded once it has its majority again.
+    let mut cutover = in_its_hook(&scene, &job);
+    lose_the_majority(&scene.new).await;
+    let (exit, done) = cutover.ended();
+    assert_eq!(exit, 0, "{done}");
     scene.load_goes_on(20);
     scene.nothing_lost(load, &scene.new);
 }

@@ -4,10 +4,12 @@ use bson::doc;
 use imago_testbed::pool::replica_set;
 use imago_testbed::wait;
 
+use crate::cutover::catalog::{count, insert, orders};
 use crate::cutover::scene::{BLOCKED, NS, Scene, administer, application_writes};
+use crate::reshard::scene::direct_uri;
 
 fn refused(scene: &Scene, job: &str, because: &str) {
-    let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 0"]));
+    let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 7"]));
     assert_eq!(exit, 4, "{failed}");
     assert!(failed["error"]["message"].as_str().unwrap().contains(because), "{failed}");
 }
@@ -94,7 +96,7 @@ async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn indexes_must_be_the_same_and_another_jobs_block_is_left_alone() {
+async fn an_index_that_went_is_made_again_and_another_jobs_block_is_left_alone() {
     let scene = Scene::start().await;
     let index = doc! {"createIndexes": "docs", "indexes": [{"key": {"a": 1}, "name": "a"}]};
     administer(&scene.old, "shop", index).await;
@@ -107,9 +109,9 @@ async fn indexes_must_be_the_same_and_another_jobs_block_is_left_alone() {
     assert!(failed["error"]["message"].as_str().unwrap().contains("only a part"), "{failed}");
 
     administer(&scene.new, "shop", doc! {"dropIndexes": "docs", "index": "a"}).await;
-    refused(&scene, job, "its index a");
-    let index = doc! {"createIndexes": "docs", "indexes": [{"key": {"a": 1}, "name": "a"}]};
-    administer(&scene.new, "shop", index).await;
+    refused(&scene, job, "the hook failed");
+    let listed = administer(&scene.new, "shop", doc! {"listIndexes": "docs"}).await;
+    assert!(listed.to_string().contains("\"name\": \"a\""), "the job made it again: {listed}");
 
     administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
     let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 1"]));
@@ -118,4 +120,31 @@ async fn indexes_must_be_the_same_and_another_jobs_block_is_left_alone() {
     administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": false}).await;
     let (exit, done) = scene.run(scene.cutover(job, &[]));
     assert_eq!(exit, 0, "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_secondary_is_followed_and_not_cut_over_from() {
+    let scene = Scene::of(replica_set(3).with_auth(), replica_set(1).with_auth()).await;
+    let all = doc! {"insert": "orders", "documents": orders(0..200), "writeConcern": {"w": 3}};
+    administer(&scene.old, "shop", all).await;
+    let primary = scene.old.primary(scene.old.name()).await.unwrap();
+    let port = scene.old.nodes().iter().find(|node| node.name != primary).unwrap().port;
+    let (from, to) = (direct_uri(&scene.old, port), scene.new.admin_uri());
+    let of_one =
+        |words: &[&str]| scene.run(scene.imago(&[words, &["--from", &from, "--to", &to]].concat()));
+    let (exit, copied) = of_one(&["copy", "--ns", "shop.orders", "--until", "caught-up"]);
+    assert_eq!(exit, 0, "{copied}");
+    let job = copied["job"].as_str().unwrap();
+    let (_, status) = scene.run(scene.imago(&["job", "status", job, "--to", &to]));
+    assert_eq!(status["progress"]["cutover_ready"], false, "{status}");
+    let cutover = ["cutover", job, "--block", "none", "--on-cutover", "true"];
+    let (exit, refused) = of_one(&cutover);
+    assert_eq!(exit, 4, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("not the primary"), "{refused}");
+    assert!(refused["error"]["help"].as_str().unwrap().contains("replicaSet="), "{refused}");
+    // By all members the same job is cut over.
+    insert(&scene.old, "orders", orders(200..300)).await;
+    let (exit, done) = scene.run(scene.between(&cutover));
+    assert_eq!(exit, 0, "{done}");
+    assert_eq!(count(&scene.new, "orders").await, 300);
 }

@@ -43,8 +43,18 @@ impl Scene {
 
     /// The program with these words, in the scene's folder.
     pub fn imago(&self, words: &[&str]) -> Command {
+        self.program(words, "none")
+    }
+
+    /// The same with every event as a line of JSON.
+    pub fn telling(&self, words: &[&str]) -> Command {
+        self.program(words, "json")
+    }
+
+    fn program(&self, words: &[&str], progress: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
-        command.current_dir(self.folder.path()).args(words).args(["--json", "--progress", "none"]);
+        command.current_dir(self.folder.path()).args(words);
+        command.args(["--json", "--progress", progress]);
         command
     }
 
@@ -72,11 +82,16 @@ impl Scene {
 
     /// Fills the collection, and begins a load that goes on until it is stopped.
     pub fn load(&self) -> Process {
+        self.load_of("80", "20s", "read=20,update=45,insert=25,delete=10")
+    }
+
+    /// The same with so many operations a second, each of which waits so long for its answer.
+    pub fn load_of(&self, rate: &str, op_timeout: &str, mix: &str) -> Process {
         let uri = self.old.uri();
         let what = ["load", "--uri", &uri, "--ns", NS, "--documents", DOCUMENTS, "--size-bytes"];
-        let how = ["500", "--until-stopped", "--rate", "80", "--op-timeout", "20s", "--mix"];
-        let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
-        let mut load = self.spawn(self.imago(&[&what[..], &how, &mix].concat()), "load");
+        let how = ["500", "--until-stopped", "--rate", rate, "--op-timeout", op_timeout, "--mix"];
+        let record = [mix, "--record", "h", "--control", "s"];
+        let mut load = self.spawn(self.imago(&[&what[..], &how, &record].concat()), "load");
         wait::until_blocking("the load runs", || {
             assert!(load.is_running(), "the load ended: {}", load.errors());
             self.acknowledged() > Some(50)

@@ -68,6 +68,11 @@ async fn a_frozen_destination_and_a_cut_source_are_waited_for() {
         stage.destination.resume(&destination.name).unwrap();
         relay.cut();
         copy.until("the source is named", |said| is_silent(said, "source")).await;
+        if phase == "follow" {
+            let may_not = |said: &Value| said["cutover_ready"] == false;
+            let said = copy.until("it may not be cut over", may_not).await;
+            assert!(said["cutover_obstacles"].to_string().contains("not answered"), "{said}");
+        }
         relay.restore();
         goes_on_in(&mut copy, phase).await;
     }
@@ -114,5 +119,33 @@ async fn a_primary_that_freezes_for_good_does_not_hang_the_job() {
     subject.resume(&job).ended().await.with(0);
     stage.destination.resume(&primary).unwrap();
     stage.destination.settled(set).await.unwrap();
+    subject.prove(&job).await;
+}
+
+#[tokio::test]
+#[ignore = "members that freeze for long are waited for by make test-long"]
+async fn two_of_three_members_may_freeze_for_45_s() {
+    let stage = Stage::new(3).await;
+    let subject = stage.collection("shop.majority", 3_000, 500).await;
+    let mut copy = subject.copy(&[]);
+    let job = copy.phase("follow").await;
+    for (cluster, role) in [(&stage.source, "source"), (&stage.destination, "destination")] {
+        goes_on(&mut copy).await;
+        let primary = cluster.primary(cluster.name()).await.unwrap();
+        let nodes = cluster.nodes();
+        let other = nodes.iter().find(|node| node.name != primary).unwrap();
+        for node in [&primary, &other.name] {
+            cluster.stop(node).unwrap();
+        }
+        copy.until(&format!("the {role} is named"), |said| is_silent(said, role)).await;
+        wait::lasts(Duration::from_secs(45)).await;
+        for node in [&primary, &other.name] {
+            cluster.resume(node).unwrap();
+        }
+        cluster.settled(cluster.name()).await.unwrap();
+        goes_on(&mut copy).await;
+    }
+    copy.terminate();
+    copy.ended().await.with(5);
     subject.prove(&job).await;
 }

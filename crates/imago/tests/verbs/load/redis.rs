@@ -3,18 +3,14 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use imago_testbed::{Single, SingleSpec, find_redis, wait};
+use imago_testbed::{Single, SingleSpec, find_redis, require, wait};
 use serde_json::Value;
 
 use super::{Load, imago, json};
 use crate::standing::Standing;
 
 fn is_missing() -> bool {
-    let missing = find_redis().err();
-    if let Some(missing) = &missing {
-        eprintln!("skipped: {missing}");
-    }
-    missing.is_some()
+    require(find_redis()).is_none()
 }
 
 /// The answer of a node to some words of the protocol, as it comes over the wire.

@@ -13,7 +13,7 @@ use imago_mongo::reshard::plan::{Chunk, Flowing, Placing, Plan};
 use imago_mongo::server::collection::Size;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, sharded};
-use imago_testbed::{ClusterSpec, Role, wait};
+use imago_testbed::{Cluster, ClusterSpec, Role, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -231,11 +231,16 @@ impl Scene {
 
     /// Fills the collection, and begins a load that goes on until it is stopped.
     pub async fn load(&self) -> Process {
+        self.load_of("40", "read=20,update=45,insert=25,delete=10").await
+    }
+
+    /// The same with so many operations a second, of these kinds.
+    pub async fn load_of(&self, rate: &str, mix: &str) -> Process {
         let uri = self.cluster.uri();
         let what = ["load", "--uri", &uri, "--ns", NS, "--documents", DOCUMENTS, "--size-bytes"];
-        let how = ["500", "--until-stopped", "--rate", "40", "--op-timeout", "60s", "--mix"];
-        let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
-        let mut load = self.imago(&[&what[..], &how, &mix, &["--reinsert", "0.5"]].concat());
+        let how = ["500", "--until-stopped", "--rate", rate, "--op-timeout", "60s", "--mix"];
+        let record = [mix, "--record", "h", "--control", "s", "--reinsert", "0.5"];
+        let mut load = self.imago(&[&what[..], &how, &record].concat());
         wait::until("the load can be steered", async || {
             assert!(load.is_running(), "the load ended: {}", load.errors());
             self.path("s").exists()
@@ -334,13 +339,7 @@ impl Scene {
 
     /// The server at this port, as the administrator.
     pub async fn direct(&self, port: u16) -> Endpoint {
-        let login = self.cluster.credentials().map(|known| {
-            let user = &known.admin;
-            (format!("{}:{}@", user.name, user.password), "&authSource=admin")
-        });
-        let (login, source) = login.unwrap_or_default();
-        let uri = format!("mongodb://{login}127.0.0.1:{port}/?directConnection=true{source}");
-        Box::pin(Endpoint::connect(&uri, "shard")).await.unwrap()
+        direct(&self.cluster, port).await
     }
 
     /// Has every shard wait so long before it writes into a collection.
@@ -433,6 +432,21 @@ impl Scene {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// The server at this port of a cluster, as the administrator.
+pub async fn direct(cluster: &Cluster, port: u16) -> Endpoint {
+    Box::pin(Endpoint::connect(&direct_uri(cluster, port), "shard")).await.unwrap()
+}
+
+/// Its connection string.
+pub fn direct_uri(cluster: &Cluster, port: u16) -> String {
+    let login = cluster.credentials().map(|known| {
+        let user = &known.admin;
+        (format!("{}:{}@", user.name, user.password), "&authSource=admin")
+    });
+    let (login, source) = login.unwrap_or_default();
+    format!("mongodb://{login}127.0.0.1:{port}/?directConnection=true{source}")
 }
 
 async fn at_work(shards: &[Endpoint], filter: &Document) -> bool {

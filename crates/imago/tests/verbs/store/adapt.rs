@@ -40,6 +40,7 @@ fn every_rule_is_answered(explained: &Value) {
     assert_eq!(rule(0, "pays")["holds"], json!(null));
     assert!(rule(1, "pays")["why"].as_str().unwrap().contains("costs"), "{explained}");
     assert!(sites[1]["latency_us"][0].as_f64() > Some(0.0), "{explained}");
+    assert!(sites[1]["work_us"][0].as_f64() > Some(0.0), "{explained}");
     assert!(sites[1]["cpu"][1].as_f64() > sites[1]["cpu"][0].as_f64(), "{explained}");
 }
 
@@ -113,6 +114,8 @@ fn where_it_is_off_and_what_makes_no_sense_is_said() {
         ["--site-cpu", "2"],
         ["--site-cpu", "nan"],
         ["--adapt-horizon", "0"],
+        ["--adapt-horizon", "-1"],
+        ["--changes-s-max", "-1"],
         ["--changes-s-max", "0"],
         ["--partitions-max", "0"],
         ["--memory-max", "0"],
@@ -120,5 +123,8 @@ fn where_it_is_off_and_what_makes_no_sense_is_said() {
     ] {
         let error = fails(&serve("127.0.0.1:0", &words), 2);
         assert!(text(&error).contains(words[0]), "{error}");
+        if words[1] == "-1" {
+            assert!(text(&error).contains("it is a number above 0"), "{error}");
+        }
     }
 }

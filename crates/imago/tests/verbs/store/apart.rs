@@ -1,5 +1,5 @@
 //! A store in many processes: sites and the router are killed and stopped, one after the other and at the
-//! same time, while clients use it and its design changes. `IMAGO_LONG` asks for many faults instead of a
+//! same time, and sites are drained, while clients use it and its design changes. `IMAGO_LONG` asks for many faults instead of a
 //! handful.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use imago_bench::load::store::{Load, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use imago_testbed::wait;
 
@@ -72,6 +72,7 @@ fn outlives(log: &[&str]) {
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(listen, options).unwrap();
     let mut happened: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut drained = None;
     for _ in 0..if is_long() { MANY } else { HANDFUL } {
         let until = Instant::now() + Duration::from_millis(random.random_range(500..1_500));
         while Instant::now() < until {
@@ -85,7 +86,12 @@ fn outlives(log: &[&str]) {
         }
         let at = random.random_range(0..sites.len());
         let number = u16::try_from(at).unwrap();
-        let fault = match random.random_range(0..8) {
+        // What was drained is taken into use again while other faults happen.
+        if let Some(site) = drained.take() {
+            let done = posted(&router_process, "add", &json!({ "site": site }));
+            *happened.entry(done).or_default() += 1;
+        }
+        let fault = match random.random_range(0..11) {
             0..=3 => {
                 sites[at].kill();
                 wait::lasts_blocking(Duration::from_millis(random.random_range(0..700)));
@@ -104,12 +110,16 @@ fn outlives(log: &[&str]) {
                 sites[at].signal(Signal::CONT);
                 "site stopped"
             }
-            _ => {
+            7 => {
                 sites[at].kill();
                 router_process.kill();
                 router_process = router(log, addresses);
                 sites[at] = start(number);
                 "both killed"
+            }
+            _ => {
+                drained = Some(number);
+                posted(&router_process, "drain", &json!({ "site": number }))
             }
         };
         *happened.entry(fault).or_default() += 1;
@@ -118,6 +128,9 @@ fn outlives(log: &[&str]) {
         wait::until_blocking(&what, || load.acknowledged() > before);
     }
     println!("{happened:?}");
+    if let Some(site) = drained {
+        posted(&router_process, "add", &json!({ "site": site }));
+    }
     // Transactions that need what a dead site had to itself wait for it.
     all_live(&router_process);
     if log.contains(&"--adapt") {
@@ -127,6 +140,16 @@ fn outlives(log: &[&str]) {
     }
     let verdict = prove(load, listen);
     assert!(verdict.done > 200, "{verdict:?}");
+}
+
+/// Has the router drain a site or take it into use again, where it can.
+fn posted(router: &Served, verb: &'static str, body: &Value) -> &'static str {
+    match (router.post(verb, body), verb) {
+        (Some((200, _)), "drain") => "site drained",
+        (Some((200, _)), _) => "site in use again",
+        (Some((409 | 503, _)), _) => "drain refused",
+        (other, _) => panic!("{verb} {body}: {other:?}"),
+    }
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn limits_are_changed_together_or_not_at_all() {
         (&["--memory-max", "1"][..], 4, "memory-max 1 MB is less than site 0 holds now, 3.0 MB"),
         (&["--mode", "on", "--memory-max", "2"], 4, "site 0 holds now"),
         (&["--mode", "on", "--horizon", "0"], 2, "a horizon of 0 s makes no sense"),
+        (&["--mode", "on", "--horizon", "-1"], 2, "a horizon of -1 s makes no sense"),
         (&["--mode", "on", "--partitions-max", "0"], 2, "partitions-max 0 makes no sense"),
         (
             &["--replicas-max", "3", "--mode", "on"],

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use imago_bench::load::store::{Load, Options};
-use imago_testbed::{Single, SingleSpec, find_kafka, wait};
+use imago_testbed::{Single, SingleSpec, find_kafka, require, wait};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
@@ -27,10 +27,7 @@ enum Death {
 
 /// A broker; none, with a word, where this machine has no Kafka or no Java.
 pub async fn broker(name: &str) -> Option<Single> {
-    if let Err(missing) = find_kafka() {
-        println!("skipped: {missing}");
-        return None;
-    }
+    require(find_kafka())?;
     Some(Single::start(SingleSpec::kafka(name)).await.unwrap())
 }
 

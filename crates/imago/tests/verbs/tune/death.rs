@@ -23,6 +23,7 @@ settings = { native_transport_max_threads = 48 }
 ";
 
 #[test]
+#[ignore = "three nodes of Java are started by make test-long"]
 fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses_is_put_back() {
     let Some(ring) = ring() else { return };
     let write = |name: &str, text: &str| {

@@ -44,6 +44,7 @@ fn schemas(ring: &Standing) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "three nodes of Java are started by make test-long"]
 fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     let Some(ring) = ring() else { return };
     let filled = ring.run(&[
@@ -106,6 +107,7 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
 }
 
 #[test]
+#[ignore = "three nodes of Java are started by make test-long"]
 fn a_wrong_password_is_said_before_anything_is_touched() {
     let Some(ring) = ring_of(1, &[]) else { return };
     let file = ring.configuration("ring-1", "cassandra.yaml");

@@ -10,6 +10,10 @@ const FILL: &str = "EVAL \"for h = 1, 60 do for f = 1, 600 do redis.call('hset',
                     end end for z = 1, 20 do for m = 1, 200 do redis.call('zadd', 'zset:' .. z, m, 'member' .. m) end end \
                     redis.call('sadd', 'numbers', 1, 2, 3) redis.call('set', 'text', 'x')\" 0";
 
+/// Three thousand small hashes, and six texts that take most of the memory.
+const LARGE: &str = "EVAL \"for h = 1, 3000 do redis.call('hset', 'session:' .. h, 'user', h, 'seen', '2026-11-28') end \
+                     for t = 1, 6 do redis.call('set', 'report:' .. t, string.rep('x', 3000000)) end\" 0";
+
 fn fit<'a>(server: &'a Standing, more: &[&'a str]) -> Vec<&'a str> {
     [&["tune", "fit", &*server.uri], more].concat()
 }
@@ -51,6 +55,43 @@ fn thresholds_are_compared_by_a_sample_and_nothing_is_changed() {
     assert!(
         told["advice"].as_str().unwrap().starts_with("Change to hash-max-listpack-entries=1024")
     );
+
+    // What takes memory and is no key: there is no verdict then.
+    for n in 0..16 {
+        let filler = "x".repeat(50_000);
+        let load = format!(
+            "FUNCTION LOAD \"#!lua name=l{n}\\n--{filler}\\nredis.register_function('f{n}', function() return 1 end)\""
+        );
+        assert!(ask(node, &load).starts_with("$"), "{n}");
+    }
+    let unexplained = server.json(&fit(&server, &compact));
+    assert!(unexplained["explained"].as_f64() < Some(0.9), "{unexplained}");
+    for (of, name) in
+        [("present", "fits"), ("asked", "fits"), ("present", "keys_max"), ("asked", "keys_max")]
+    {
+        assert_eq!(unexplained[of][name], Value::Null, "{unexplained}");
+    }
+    assert_eq!(unexplained["choice"], Value::Null, "{unexplained}");
+    assert!(
+        unexplained["advice"].as_str().unwrap().starts_with("No verdict: the sample explains"),
+        "{unexplained}"
+    );
+    ask(node, "FUNCTION FLUSH SYNC");
+
+    // A few large keys among many: none may be among the first that are read, and they hold most of the memory.
+    assert!(ask(node, "FLUSHALL").starts_with("+OK"));
+    ask(node, LARGE);
+    let told = server.json(&fit(&server, &threshold));
+    let explained = told["explained"].as_f64().unwrap();
+    assert!((0.9..1.1).contains(&explained), "{told}");
+    assert_eq!(told["encodings"]["string raw"], 6, "{told}");
+    assert_eq!(
+        (&told["present"]["fits"], &told["asked"]["fits"]),
+        (&json!(true), &json!(true)),
+        "{told}"
+    );
+    assert!(ask(node, "FLUSHALL").starts_with("+OK"));
+    ask(node, FILL);
 
     // The server has all that it had, as it had it.
     assert_eq!(value(node, "hash-max-listpack-entries"), "512");

@@ -44,8 +44,58 @@ fn two_nodes_are_rolled_under_load_and_one_that_a_range_needs_is_not_stopped() {
     let said = pair.refused(&pair.roll(&restarts), 4);
     assert!(said.contains("keyspace shop, the range that ends at token"), "{said}");
     assert!(said.contains("cannot be stopped"), "{said}");
+    // A file with which a node would not start is found before any node is touched, for a live setting, too.
+    let mut roll = [&pair.roll(&restarts)[..], &["--consistency", "one"]].concat();
+    let live = pair.roll(&["--set", "compaction_throughput=32MiB/s"]);
+    let (settings, place) = (
+        pair.configuration("pair-2", "cassandra.yaml"),
+        pair.configuration("pair-2", "cassandra-rackdc.properties"),
+    );
+    let before = ["pair-1", "pair-2"]
+        .map(|node| std::fs::read(pair.configuration(node, "cassandra.yaml")).unwrap());
+    let lines = before[1].iter().filter(|byte| **byte == b'\n').count();
+    for (broken, part) in
+        [("hints_flush_period:\t10s\n", "whitespace"), ("num_tokens: 4\n", "is there twice")]
+    {
+        std::fs::write(&settings, [&before[1], broken.as_bytes()].concat()).unwrap();
+        for command in [&roll, &live] {
+            let said = pair.refused(command, 4);
+            let place = format!("cassandra.yaml of pair-2, line {}", lines + 1);
+            assert!(said.contains(&place) && said.contains(part), "{said}");
+        }
+    }
+    std::fs::write(&settings, &before[1]).unwrap();
+    let rack = std::fs::read_to_string(&place).unwrap();
+    std::fs::write(&place, "dc=dc1\nrack=rack9\n").unwrap();
+    let said = pair.refused(&roll, 4);
+    assert!(said.contains("says data center dc1 and rack rack9"), "{said}");
+    std::fs::write(&place, rack).unwrap();
+    let after = ["pair-1", "pair-2"]
+        .map(|node| std::fs::read(pair.configuration(node, "cassandra.yaml")).unwrap());
+    assert_eq!((after, pair.pids()), (before, pids.clone()), "no node was touched");
+
+    // A node that does not start with its new file gets its old one back byte for byte, and it is said for how long it was
+    // away: its command starts it only with the old one.
+    let text = std::fs::read_to_string(&pair.cluster).unwrap();
+    let own = pair.configuration("{name}", "cassandra.yaml");
+    let picky = format!("start = \"! grep -q native_transport_max_threads '{}' && ", own.display());
+    let cluster = path("picky.toml");
+    std::fs::write(&cluster, text.replace("start = \"", &picky)).unwrap();
+    roll[3] = &cluster;
+    settle(&pair, &roll);
+    let said = pair.refused(&roll, 1);
+    assert!(
+        said.contains("pair-1 does not start") && said.contains("took no clients for"),
+        "{said}"
+    );
+    let first = pair.configuration("pair-1", "cassandra.yaml");
+    assert!(!std::fs::read_to_string(first).unwrap().contains("native_transport_max_threads"));
+    assert_eq!(pair.pids()[1], pids[1], "pair-2 was not touched");
+    let pids = pair.pids();
+
     // A live setting stops none, and clients' writes go on meanwhile.
-    let live = pair.json(&pair.roll(&["--set", "compaction_throughput=32MiB/s"]));
+    settle(&pair, &live);
+    let live = pair.json(&live);
     assert_eq!(live["nodes"].as_array().unwrap().len(), 2, "{live}");
     assert_eq!(pair.pids(), pids, "nothing was stopped");
 

@@ -3,19 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use imago_testbed::{find_redis, wait};
+use imago_testbed::{find_redis, require, wait};
 use serde_json::Value;
 
 use crate::process::Process;
-use crate::reshard::dice::is_long;
 use crate::standing::Standing;
 
 /// A testbed of Redis; none where it cannot be started; that is said.
 pub(super) fn redis(name: &str, more: &[&str]) -> Option<Standing> {
-    if let Err(missing) = find_redis() {
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    require(find_redis())?;
     let up = [&["redis", "--memory-mb", "64"], more].concat();
     Some(Standing::start(name, &up))
 }
@@ -143,13 +139,8 @@ fn a_cluster_is_rolled_under_load_with_no_write_lost_and_every_failure_counted()
 }
 
 #[test]
+#[ignore = "a job is taken over only after half a minute, which make test-long waits for"]
 fn a_roll_outlives_its_process_and_ends_at_a_node_that_does_not_come_back() {
-    if !is_long() {
-        eprintln!(
-            "skipped: a job is taken over only after half a minute, which make test-long waits for"
-        );
-        return;
-    }
     let Some(slots) = redis("slots", &["--masters", "3"]) else { return };
     let nodes = addresses(&slots);
     let mut roll = slots.start_process(&slots.roll(&["--set", "tcp-backlog=600"]), "roll");
@@ -220,10 +211,10 @@ fn a_server_that_stands_alone_is_changed_live_and_restarted_only_if_that_is_aske
     let said = alone.refused(&alone.roll(&["--set", "io-threads=2"]), 4);
     assert!(said.contains("alone-0 serves keys and has no replica"), "{said}");
     assert_eq!(alone.pids(), pids);
-    // Debian's build refuses it; where it does not, it has it.
+    // Debian's build does not start with it, which is found before anything is changed; where it does, it has it.
     let defrag = alone.run(&alone.roll(&["--set", "activedefrag=yes"]));
     let told = String::from_utf8_lossy(&defrag.stderr).into_owned();
-    assert!(defrag.status.success() || told.contains("refuses the new values"), "{told}");
+    assert!(defrag.status.success() || told.contains("would not start again"), "{told}");
     let rolled = alone.json(&alone.roll(&["--set", "io-threads=2", "--unserved"]));
     assert_eq!(rolled["took"].as_object().unwrap().len(), 1, "{rolled}");
     assert_eq!(

@@ -8,7 +8,7 @@ use imago_testbed::wait;
 use serde_json::Value;
 
 use super::redis::{addresses, ask, redis, value};
-use super::run::{events, of};
+use super::run::{assert_worse, events, of};
 use crate::process::Process;
 
 /// By these, reads are served best by `quick`, and by `middle` second best.
@@ -118,7 +118,7 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     assert_eq!(changing[0]["change"]["to"], "quick", "{changing:?}");
     assert_eq!(changing[1]["change"]["to"], "compact", "{changing:?}");
     let judged = of(&said, "judged");
-    assert_eq!(judged[0]["worse"], "the slowest answers take too long", "{judged:?}");
+    assert_worse(judged[0]);
     assert_eq!(value(&node, "hash-max-listpack-entries"), "512");
     undone.kill();
     pass_the_time();
@@ -162,7 +162,7 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let said = events(judging.printed().as_bytes());
     let now = of(&said, "judged");
     assert_eq!(now[0]["change"]["to"], "middle", "{said:?}");
-    assert_eq!(now[0]["worse"], "the slowest answers take too long", "{said:?}");
+    assert_worse(now[0]);
     assert!(now[0]["realised"].is_number(), "{said:?}");
     assert_eq!(value(&node, "hash-max-listpack-entries"), "512");
     judging.kill();

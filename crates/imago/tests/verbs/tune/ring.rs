@@ -3,11 +3,10 @@
 
 use std::ffi::OsStr;
 
-use imago_testbed::{find_cassandra, wait};
+use imago_testbed::{find_cassandra, require, wait};
 use serde_json::Value;
 
 use crate::process::Process;
-use crate::reshard::dice::is_long;
 use crate::standing::Standing;
 
 pub(super) const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
@@ -19,10 +18,6 @@ pub(super) fn ring() -> Option<Standing> {
 
 /// So many nodes, each in a rack of its own, started with these variables.
 pub(super) fn ring_of(nodes: u8, variables: &[(&str, &OsStr)]) -> Option<Standing> {
-    if !is_long() {
-        eprintln!("skipped: {nodes} nodes of Java are started by make test-long");
-        return None;
-    }
     nodes_of("ring", nodes, variables)
 }
 
@@ -32,10 +27,7 @@ pub(super) fn pair() -> Option<Standing> {
 }
 
 fn nodes_of(name: &str, nodes: u8, variables: &[(&str, &OsStr)]) -> Option<Standing> {
-    if let Err(missing) = find_cassandra() {
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    require(find_cassandra())?;
     let nodes = nodes.to_string();
     let up = ["cassandra", "--nodes", &nodes, "--racks", &nodes, "--heap-mb", "256"];
     Some(Standing::start_with(name, &up, variables))

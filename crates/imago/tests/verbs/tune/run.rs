@@ -35,7 +35,16 @@ pub(super) fn of<'e>(events: &'e [Value], name: &str) -> Vec<&'e Value> {
     events.iter().filter(|event| event["event"] == name).collect()
 }
 
+/// Any answer is too slow for `--slowest-max 0.0001`; on a busy machine less may have been served as well, which is told first.
+#[track_caller]
+pub(super) fn assert_worse(judged: &Value) {
+    let reasons = ["the slowest answers take too long", "clients are served less, and wait longer"];
+    let worse = judged["worse"].as_str();
+    assert!(worse.is_some_and(|worse| reasons.contains(&worse)), "{judged}");
+}
+
 #[test]
+#[ignore = "three nodes of Java are started by make test-long"]
 fn a_change_that_is_worse_is_undone_and_left_alone_and_a_hold_holds() {
     let Some(ring) = ring() else { return };
     let write = |name: &str, text: &str| {
@@ -128,7 +137,7 @@ fn a_change_that_is_worse_is_undone_and_left_alone_and_a_hold_holds() {
     );
     let judged = of(&undone, "judged");
     assert_eq!(judged.len(), 1, "{undone:?}");
-    assert_eq!(judged[0]["worse"], "the slowest answers take too long", "{judged:?}");
+    assert_worse(judged[0]);
     let summary = undone.last().unwrap();
     assert_eq!(
         (&summary["changes"], &summary["undone"], &summary["failed"]),

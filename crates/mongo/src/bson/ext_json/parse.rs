@@ -1,4 +1,4 @@
-//! Reading extended JSON, canonical or relaxed, into raw BSON.
+//! Parser of extended JSON, canonical or relaxed, to raw BSON.
 
 use std::fmt;
 
@@ -10,37 +10,37 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use thiserror::Error;
 
-/// Why a text is no extended JSON.
+/// Reason why a text is not valid extended JSON.
 #[derive(Debug, Error)]
 pub enum ExtJsonError {
-    /// It is not even JSON.
+    /// The text is not valid JSON.
     #[error("not valid JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// A `$…` wrapper has a content that it cannot have.
+    /// A `$…` wrapper has content that it does not allow.
     #[error("{{\"{wrapper}\": …}} cannot hold {found}")]
     Wrapper {
-        /// The wrapper's name, such as `$oid`.
+        /// Name of the wrapper, such as `$oid`.
         wrapper: String,
-        /// The value found instead.
+        /// The content found.
         found: String,
     },
-    /// A field's name cannot be stored.
+    /// The name of a field cannot be stored in BSON.
     #[error("the field name {0:?} contains a NUL character")]
     Name(String),
-    /// A document was expected.
+    /// The value is not a document.
     #[error("expected a document in braces, found {0}")]
     NoDocument(String),
 }
 
-/// Parses one value, also one in the notation of the database's shell as far as JSON5 has it: names
-/// without quotes, as in `{userID: 1}`, and single quotes.
+/// Parses one value. The notation of the database's shell is accepted as far as JSON5 has it: names without quotes,
+/// as in `{userID: 1}`, and single quotes.
 ///
 /// # Errors
 /// Fails if `text` is not extended JSON.
 pub fn parse(text: &str) -> Result<RawBson, ExtJsonError> {
     let json: Json = match serde_json::from_str(text) {
         Ok(json) => json,
-        // If it is neither, the usual notation's error is the more helpful one.
+        // If the text is neither, the error of the JSON parser is the more helpful one.
         Err(error) => json5::from_str(text).map_err(|_| error)?,
     };
     json.into_bson()
@@ -57,7 +57,7 @@ pub fn parse_document(text: &str) -> Result<RawDocumentBuf, ExtJsonError> {
     }
 }
 
-/// JSON that keeps the order and the repetition of names.
+/// A JSON value whose objects preserve the order and the repetition of names.
 #[derive(Debug, Clone)]
 pub(crate) enum Json {
     Null,
@@ -97,7 +97,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_u64<E>(self, v: u64) -> Result<Json, E> {
-        // Beyond a long, plain JSON numbers are doubles, as the specification has it.
+        // The specification turns plain JSON numbers outside the range of a long into doubles.
         #[expect(clippy::cast_precision_loss)]
         Ok(i64::try_from(v).map_or(Json::Double(v as f64), Json::Int))
     }
@@ -158,7 +158,7 @@ impl Json {
         }
     }
 
-    /// The text in `{"name": text}` or under `name` in a larger object.
+    /// Returns the text of the field `name`, or `None` if this is not an object with such a text.
     fn text_at(&self, name: &str) -> Option<&str> {
         self.at(name)?.text()
     }
@@ -185,8 +185,8 @@ fn document(fields: Vec<(String, Json)>) -> Result<RawDocumentBuf, ExtJsonError>
     Ok(document)
 }
 
-/// The value that a `$…` wrapper stands for, or nothing if `fields` is an ordinary document; query
-/// operators are ordinary.
+/// Returns the value that a `$…` wrapper represents, or `None` if `fields` is an ordinary document. Documents with
+/// query operators are ordinary.
 fn wrapped(fields: &[(String, Json)]) -> Result<Option<RawBson>, ExtJsonError> {
     let (name, value) = match fields {
         [(name, value)] => (name.as_str(), value),
@@ -271,7 +271,7 @@ fn regex(value: &Json) -> Option<RawBson> {
     Some(RawBson::RegularExpression(Regex { pattern, options }))
 }
 
-/// The `bson` crate has no constructor for this type, so its stored form is put together.
+/// Builds a DBPointer from its stored form, because the `bson` crate has no constructor for this type.
 fn db_pointer(value: &Json) -> Option<RawBson> {
     let namespace = value.text_at("$ref")?.as_bytes();
     let id = ObjectId::parse_str(value.at("$id")?.text_at("$oid")?).ok()?.bytes();

@@ -1,37 +1,37 @@
-//! Walking the elements of a BSON document without checking more than lengths.
+//! Iteration over the elements of a BSON document with bounds checks only.
 //!
-//! The verifier looks at the `_id` of every document and nothing else, and stored strings need not
-//! be valid UTF-8; so this walker checks bounds only. Bytes that do not parse come out as one
-//! last element of the kind "malformed", so that comparing never fails and stays total.
+//! The verifier inspects the `_id` of every document and nothing else, and stored strings need not be valid UTF-8,
+//! so only bounds are checked. Bytes that do not parse are returned as one last element of the kind "malformed", so
+//! that comparison never fails and the order stays total.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::{Number, Value};
 
-/// Binary subtype 2, which carries its length twice.
+/// Binary subtype 2, which stores its length twice.
 pub(super) const OLD_BINARY: u8 = 2;
 
-/// Offset of the payload of the only element of `{"": value}`: length, type, empty name.
+/// Offset in bytes of the payload in the document `{"": value}`: length, type, empty name.
 pub(super) const WRAPPED_PAYLOAD: usize = 6;
 
 const DOCUMENT: u8 = 0x03;
 
-/// The kind given to bytes that do not parse; no BSON type has it.
+/// Kind of an element whose bytes do not parse; no BSON type has this number.
 const MALFORMED: u8 = 0x80;
 
 /// One element of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Element<'a> {
-    /// The BSON type byte.
+    /// BSON type byte.
     pub kind: u8,
-    /// The field's name, without its terminator; not necessarily valid UTF-8.
+    /// Name of the field without its terminator; not necessarily valid UTF-8.
     pub name: &'a [u8],
-    /// The value as stored.
+    /// Value as stored.
     pub payload: &'a [u8],
 }
 
-/// Iterates over the elements of a document (length and terminator included).
+/// Iterator over the elements of a document (length and terminator included).
 #[derive(Debug, Clone)]
 pub struct Elements<'a> {
     rest: &'a [u8],
@@ -39,7 +39,8 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Starts at the first element of `doc`. Never fails: see the module's text.
+    /// Returns an iterator that starts at the first element of `doc`. It accepts malformed documents: see the
+    /// module's text.
     #[must_use]
     pub fn new(doc: &'a [u8]) -> Self {
         let framed = le_len(doc) == Some(doc.len()) && doc.len() >= 5 && doc[doc.len() - 1] == 0;
@@ -73,15 +74,15 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The `_id` of a stored document, which the server puts first; looked for further on too, because
-/// capped and system collections may hold it elsewhere.
+/// Returns the `_id` of a stored document, or `None` if it has none. Servers store it first, but capped and system
+/// collections may have it at a later position.
 #[must_use]
 pub fn id_element(doc: &[u8]) -> Option<Element<'_>> {
     Elements::new(doc).find(|element| element.name == b"_id" && element.kind != MALFORMED)
 }
 
 impl<'a> Element<'a> {
-    /// Compares values alone, as [`super::cmp_values`] does, without parsing them first.
+    /// Compares the values alone, as [`super::cmp_values`] does, without parsing them first.
     #[must_use]
     pub fn cmp_value(&self, other: &Element<'_>) -> Ordering {
         self.value().cmp(&other.value())
@@ -97,7 +98,7 @@ fn le_len(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(head)).ok()
 }
 
-/// The element at a dotted path, through documents only.
+/// Returns the element at a dotted path, which leads through documents only, or `None` if there is none.
 #[must_use]
 pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
     let (way, last) = path.rsplit_once('.').map_or((None, path), |(way, last)| (Some(way), last));
@@ -109,7 +110,7 @@ pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
     Elements::new(doc).find(is_it)
 }
 
-/// Bytes of the payload of a `kind` at the start of `body`.
+/// Returns the size in bytes of the payload of type `kind` at the start of `body`, or `None` if it is malformed.
 fn payload_size(kind: u8, body: &[u8]) -> Option<usize> {
     Some(match kind {
         0x06 | 0x0a | 0xff | 0x7f => 0,
@@ -169,7 +170,7 @@ fn value_of(kind: u8, payload: &[u8]) -> Option<Value<'_>> {
     })
 }
 
-/// The bytes of a length-prefixed, zero-terminated string.
+/// Returns the bytes of a length-prefixed, zero-terminated string, or `None` if the length is wrong.
 fn text(payload: &[u8]) -> Option<&[u8]> {
     if payload.len() < 5 || le_len(payload)? != payload.len() - 4 {
         return None;

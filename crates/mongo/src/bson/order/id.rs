@@ -1,4 +1,4 @@
-//! An owned `_id`: a small, comparable, hashable value that keeps the stored bytes.
+//! An owned `_id`: a small, comparable, hashable value with the bytes that were stored.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,42 +10,42 @@ use thiserror::Error;
 use super::{Element, Value, element, hash_value, id_element, payload_of};
 use crate::bson::ext_json::ExtJson;
 
-/// Bytes of an `_id`, with seven bytes of frame, that need no heap allocation. Enough for
+/// Largest size in bytes of an `_id`, with seven bytes of frame, that needs no heap allocation. It suffices for
 /// ObjectIds, numbers, dates, UUIDs and strings of up to 18 bytes.
 const INLINE_BYTES: usize = 30;
 
-/// Why a document has no usable `_id`.
+/// Reason why a document has no usable `_id`.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum IdError {
-    /// The document has no field `_id`.
+    /// The document has no `_id` field.
     #[error("a document of {document_bytes} bytes has no _id field")]
     Missing {
-        /// The document's length.
+        /// Length of the document in bytes.
         document_bytes: usize,
     },
-    /// The `_id` holds bytes that are no valid BSON value (mostly strings that are not UTF-8).
+    /// The `_id` contains bytes that are not a valid BSON value (mostly strings that are not UTF-8).
     #[error(
         "the _id of type 0x{kind:02x} with the bytes {hex} cannot be read as BSON: {cause}; \
          rewrite that document under a valid _id"
     )]
     Malformed {
-        /// The BSON type byte.
+        /// BSON type byte of the `_id`.
         kind: u8,
-        /// The first bytes of the value in hexadecimal.
+        /// The first bytes of the value, in hexadecimal.
         hex: String,
-        /// The fault.
+        /// Message of the parser.
         cause: String,
     },
 }
 
 /// An owned `_id` value.
 ///
-/// `Eq`, `Ord` and `Hash` agree with mongod: `1`, `1.0` and `NumberDecimal("1.00")` are one `_id`.
-/// The bytes that were stored are kept, so that [`Id::as_raw`] gives back the very type.
+/// `Eq`, `Ord` and `Hash` agree with mongod: `1`, `1.0` and `NumberDecimal("1.00")` are one `_id`. The stored bytes
+/// are preserved, so that [`Id::as_raw`] returns the original type.
 #[derive(Clone)]
 pub struct Id(Repr);
 
-/// The document `{"": value}`, in place when small.
+/// The document `{"": value}`, inline if it is small.
 #[derive(Clone)]
 enum Repr {
     Inline { len: u8, bytes: [u8; INLINE_BYTES] },
@@ -53,7 +53,7 @@ enum Repr {
 }
 
 impl Id {
-    /// Takes a copy of `value`.
+    /// Returns a copy of `value`.
     #[must_use]
     pub fn from_raw(value: RawBsonRef<'_>) -> Self {
         match value {
@@ -65,10 +65,10 @@ impl Id {
         }
     }
 
-    /// The `_id` of a stored document.
+    /// Returns the `_id` of a stored document.
     ///
     /// # Errors
-    /// Fails if there is no `_id` or it is no valid BSON.
+    /// Fails if the document has no `_id`, or its `_id` is not valid BSON.
     pub fn of_document(document: &RawDocument) -> Result<Self, IdError> {
         let bytes = document.as_bytes();
         let found = id_element(bytes).ok_or(IdError::Missing { document_bytes: bytes.len() })?;
@@ -82,13 +82,13 @@ impl Id {
         }
     }
 
-    /// The value as stored.
+    /// Returns the value as stored.
     #[must_use]
     pub fn as_raw(&self) -> RawBsonRef<'_> {
         self.parse().expect("an Id was parsed when it was made")
     }
 
-    /// Memory of this value, in bytes, itself included.
+    /// Returns the memory of this value in bytes, the heap included.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let heap = match &self.0 {
@@ -98,8 +98,8 @@ impl Id {
         size_of::<Self>() + heap
     }
 
-    /// A hash that is the same in every process and release of Imago, for lanes and buckets: equal
-    /// `_id`s give equal hashes.
+    /// Returns a hash that is the same in every process and release of Imago, for lanes and buckets. Equal `_id`s
+    /// have equal hashes.
     #[must_use]
     pub fn stable_hash(&self) -> u64 {
         let mut state = StableHasher::new();
@@ -144,7 +144,7 @@ impl Id {
         check_deep(self.parse()?)
     }
 
-    /// The value as an element without a name.
+    /// Returns the value as an element with an empty name.
     #[must_use]
     pub fn as_element(&self) -> Element<'_> {
         let bytes = self.bytes();
@@ -160,7 +160,7 @@ impl Id {
     }
 }
 
-/// Parses every nested value, so that later readers of the `_id` cannot fail.
+/// Parses every nested value, so that no later access to the `_id` fails.
 fn check_deep(value: RawBsonRef<'_>) -> bson::error::Result<()> {
     let document = match value {
         RawBsonRef::Document(document) => document,
@@ -168,7 +168,7 @@ fn check_deep(value: RawBsonRef<'_>) -> bson::error::Result<()> {
         RawBsonRef::JavaScriptCodeWithScope(code) => code.scope,
         _ => return Ok(()),
     };
-    // The server limits nesting to 200 levels, so the stack is safe.
+    // The server limits nesting to 200 levels, so the recursion does not exhaust the stack.
     document.iter().try_for_each(|field| check_deep(field?.1))
 }
 
@@ -199,7 +199,7 @@ impl Hash for Id {
 }
 
 impl fmt::Display for Id {
-    /// Canonical extended JSON, on one line.
+    /// Writes canonical extended JSON, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match serde_json::to_string(&ExtJson(self.as_raw())) {
             Ok(text) => f.write_str(&text),
@@ -214,7 +214,7 @@ impl fmt::Debug for Id {
     }
 }
 
-/// FNV-1a with 64 bits, its bits mixed at the end so that the low ones may choose a lane.
+/// 64-bit FNV-1a with a final mix of its bits, so that the low bits can select a lane.
 struct StableHasher(u64);
 
 impl StableHasher {

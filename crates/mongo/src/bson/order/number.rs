@@ -1,13 +1,13 @@
-//! Numbers of BSON's four numeric types, compared by exact value.
+//! Exact comparison of numbers of BSON's four numeric types.
 //!
-//! No value is converted to a type that cannot hold it: 2^53 + 1 as a long is not 2^53 as a
-//! double, and the decimal 0.1 is smaller than the double 0.1. Decimals are IEEE 754-2008 in the
-//! binary integer encoding, as the BSON specification says.
+//! No value is converted to a type that cannot represent it: 2^53 + 1 as a long differs from 2^53 as a double, and
+//! the decimal 0.1 is smaller than the double 0.1. Decimals are IEEE 754-2008 in the binary integer encoding, as
+//! the BSON specification requires.
 
 use std::cmp::Ordering;
 use std::hash::Hasher;
 
-/// A number as stored.
+/// A number of a stored type.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Number {
     Int(i64),
@@ -22,7 +22,7 @@ pub(super) enum Decimal {
     Infinite {
         negative: bool,
     },
-    /// `coefficient · 10^exponent`, the coefficient below 10^34.
+    /// `coefficient · 10^exponent`, with a coefficient below 10^34.
     Finite {
         negative: bool,
         coefficient: u128,
@@ -33,8 +33,8 @@ pub(super) enum Decimal {
 const MAX_COEFFICIENT: u128 = 10u128.pow(34) - 1;
 const EXPONENT_BIAS: i32 = 6176;
 
-/// Outside of these powers of ten no finite double but zero lies: the smallest is 4.9e-324, the
-/// largest 1.8e308. A decimal's most significant digit beyond them decides alone.
+/// Range of powers of ten outside which no finite double but zero lies: the smallest is 4.9e-324, the largest
+/// 1.8e308. A decimal whose most significant digit is outside the range needs no further comparison.
 const DOUBLE_DIGITS_MIN: i32 = -330;
 const DOUBLE_DIGITS_MAX: i32 = 310;
 
@@ -47,8 +47,8 @@ impl Decimal {
             0x1e => return Decimal::Infinite { negative },
             _ => {}
         }
-        // Two leading ones choose the form whose coefficients are all above 10^34 - 1. Such a
-        // coefficient is not canonical and stands for zero.
+        // Two leading ones select the form whose coefficients are all above 10^34 - 1. Such a coefficient is not
+        // canonical and represents zero.
         let (field, coefficient) = if (bits >> 125) & 3 == 3 {
             ((bits >> 111) & 0x3fff, 0)
         } else {
@@ -60,7 +60,7 @@ impl Decimal {
     }
 }
 
-/// A finite number's sign and size, for comparing sizes of one sign.
+/// Absolute value of a finite number, for comparing numbers of one sign.
 #[derive(Clone, Copy)]
 enum Magnitude {
     /// `digits · 10^exponent`
@@ -69,7 +69,7 @@ enum Magnitude {
     Two { bits: u64, exponent: i32 },
 }
 
-/// The line of numbers: `NaN`, minus infinity, the finite ones, infinity.
+/// Position of a number in the order: `NaN`, minus infinity, the finite numbers, infinity.
 enum Place {
     NaN,
     NegativeInfinity,
@@ -130,9 +130,8 @@ impl Number {
         }
     }
 
-    /// Equal numbers of different types feed the same bytes: a number that a long can hold goes as
-    /// a long, any other that a double can hold as a double, the rest as a decimal without trailing
-    /// zeros.
+    /// Feeds equal numbers of different types as the same bytes: as a long if a long can represent the number, else
+    /// as a double if a double can, else as a decimal without trailing zeros.
     pub(super) fn hash_into<H: Hasher>(&self, state: &mut H) {
         match *self {
             Number::Int(v) => hash_int(v, state),
@@ -160,7 +159,7 @@ fn sign_of(negative: bool, zero: bool) -> i8 {
     }
 }
 
-/// A finite double as `bits · 2^exponent`, sign aside.
+/// Returns the absolute value of a finite double as `bits · 2^exponent`.
 fn split_double(v: f64) -> (u64, i32) {
     let raw = v.to_bits();
     let field = i32::try_from((raw >> 52) & 0x7ff).expect("11 bits fit");
@@ -168,7 +167,7 @@ fn split_double(v: f64) -> (u64, i32) {
     if field == 0 { (fraction, -1074) } else { (fraction | (1 << 52), field - 1075) }
 }
 
-/// Compares two sizes, neither of them zero.
+/// Compares two absolute values, neither of them zero.
 fn cmp_magnitudes(a: Magnitude, b: Magnitude) -> Ordering {
     match (a, b) {
         (Magnitude::Two { bits: x, exponent: e }, Magnitude::Two { bits: y, exponent: f }) => {
@@ -186,13 +185,13 @@ fn cmp_magnitudes(a: Magnitude, b: Magnitude) -> Ordering {
 
 fn cmp_powers_of_two((x, e): (u64, i32), (y, f): (u64, i32)) -> Ordering {
     let top = |bits: u64, exponent: i32| i64::from(exponent) + 64 - i64::from(bits.leading_zeros());
-    // With the highest bits at the same place, aligning them at the top compares the rest.
+    // The highest bits have the same position, so both are shifted up until they are at the top, and then compared.
     top(x, e).cmp(&top(y, f)).then_with(|| (x << x.leading_zeros()).cmp(&(y << y.leading_zeros())))
 }
 
 fn cmp_powers_of_ten((x, e): (u128, i32), (y, f): (u128, i32)) -> Ordering {
     cmp_top_digit((x, e), (y, f)).then_with(|| {
-        // The highest digits stand at the same place, so both fit 34 digits on the lower exponent.
+        // The highest digits have the same position, so both numbers fit in 34 digits on the lower exponent.
         let low = e.min(f);
         let scaled = |digits: u128, exponent: i32| digits * 10u128.pow(exponent.abs_diff(low));
         scaled(x, e).cmp(&scaled(y, f))
@@ -215,7 +214,7 @@ fn cmp_ten_two(ten: (u128, i32), two: (u64, i32)) -> Ordering {
     if top < DOUBLE_DIGITS_MIN {
         return Ordering::Less;
     }
-    // digits · 10^e against bits · 2^k, negative powers moved to the other side.
+    // Compares digits · 10^e with bits · 2^k; negative powers are moved to the other side.
     let mut left = Big::new(ten.0);
     let mut right = Big::new(u128::from(two.0));
     let (e, k) = (ten.1, two.1);
@@ -225,7 +224,7 @@ fn cmp_ten_two(ten: (u128, i32), two: (u64, i32)) -> Ordering {
     left.cmp(&right)
 }
 
-/// A natural number of any size, lowest limb first, no zero limb on top.
+/// A natural number of any size: the lowest limb first, no zero limb on top.
 #[derive(Debug, PartialEq, Eq)]
 struct Big(Vec<u32>);
 
@@ -278,7 +277,7 @@ fn hash_int<H: Hasher>(v: i64, state: &mut H) {
 fn hash_double<H: Hasher>(v: f64, state: &mut H) {
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
     if v.trunc() == v && (-TWO_TO_63..TWO_TO_63).contains(&v) {
-        // Whole and in range: the conversion is exact. It also folds -0.0 into 0.
+        // The value is whole and in range, so the conversion is exact. It also maps -0.0 to 0.
         #[allow(clippy::cast_possible_truncation)]
         return hash_int(v as i64, state);
     }
@@ -303,14 +302,14 @@ fn hash_decimal<H: Hasher>(
     }
     let sign = if negative { "-" } else { "" };
     if (0..19).contains(&exponent) {
-        // Through text, because -2^63 has no positive counterpart; a value too large fails.
+        // The conversion goes through text, because -2^63 has no positive counterpart. A value that is too large
+        // fails.
         let text = format!("{sign}{digits}{:0<1$}", "", usize::try_from(exponent).unwrap_or(0));
         if let Ok(v) = text.parse::<i64>() {
             return hash_int(v, state);
         }
     }
-    // The nearest double, by correctly rounded parsing: if any double equals the decimal, this is
-    // the one.
+    // The nearest double, by correctly rounded parsing. If any double equals the decimal, it is this one.
     let nearest = format!("{sign}{digits}e{exponent}").parse::<f64>().unwrap_or(f64::NAN);
     if nearest.is_finite() && number.cmp(&Number::Double(nearest)) == Ordering::Equal {
         return hash_double(nearest, state);

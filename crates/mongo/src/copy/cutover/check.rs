@@ -4,19 +4,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bson::Timestamp;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use imago_job::record::{Record, Requested};
 use imago_job::run::Run;
 
 use super::{Block, Options};
 use crate::bson::order::Id;
+use crate::copy::catalog::all_gone;
 use crate::copy::preflight::Plan;
 use crate::copy::{Clusters, Copying, KIND, News, news, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::replicate::route::Route;
 use crate::server::block;
+use crate::server::endpoint::Endpoint;
 use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
-/// The checks that do not disturb the job's coordinator.
+/// Checks the conditions that can be checked without disturbing the job's coordinator.
 pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Options) -> Result<()> {
     let (state, plan, id) = (state_of(record)?, plan_of(record)?, &record.id);
     if record.kind != KIND {
@@ -32,7 +35,7 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Optio
             format!("`imago job resume {id}` first"),
         ));
     }
-    // Collections that joined are completed first.
+    // If collections have joined, their copy is completed first.
     if !state.is_indexed && state.joined.is_empty() {
         return Err(Error::precondition(
             format!("job {id} may not be cut over: the copy is not complete"),
@@ -47,16 +50,38 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Optio
              does not, so it cannot follow it: cut over without --reverse",
         ));
     }
+    has_last_writes(&clusters.source).await?;
     if options.block == Block::UserWrites {
         block::check(&clusters.source).await?;
     }
-    if !options.ignore_new {
-        nothing_left_out(&news(clusters, &plan).await?)?;
+    let news = news(clusters, &plan).await?;
+    if plan.is_all_gone() && news.new.is_empty() && news.freed.is_empty() {
+        return Err(Error::precondition(
+            format!("job {id} may not be cut over: {}", all_gone(&plan)),
+            format!(
+                "the job takes in the next collection that its patterns match; or give it up with \
+                 `imago job cancel {id}`"
+            ),
+        ));
     }
-    Ok(())
+    if options.ignore_new { Ok(()) } else { nothing_left_out(&news) }
 }
 
-/// Collections that the plan's patterns match and that cannot join the job would be left behind.
+/// Refuses a source that may lack the last writes of its replica set: they would be lost.
+pub(super) async fn has_last_writes(source: &Endpoint) -> Result<()> {
+    if source.has_last_writes().await? {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        format!(
+            "the source {} is a single member of its replica set and not the primary: it may lack the last writes",
+            source.redacted()
+        ),
+        "name the whole replica set with --from: its members, and replicaSet=NAME",
+    ))
+}
+
+/// Refuses a cut-over that leaves out collections which match the plan's patterns and cannot join the job.
 fn nothing_left_out(news: &News) -> Result<()> {
     if news.left_out.is_empty() {
         return Ok(());
@@ -69,27 +94,30 @@ fn nothing_left_out(news: &News) -> Result<()> {
     ))
 }
 
-/// True if the job has every collection that its patterns match. Fails if the source has
-/// collections that cannot join, unless `ignore_new` is set.
+/// Returns true if the job has every collection that its patterns match. Fails if the source has collections that
+/// cannot join, unless `ignore_new` is set.
 pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options) -> Result<bool> {
     let news = news(clusters, plan).await?;
     if !options.ignore_new {
         nothing_left_out(&news)?;
     }
-    Ok(news.is_empty())
+    Ok(news.is_empty() && !plan.is_all_gone())
 }
 
-/// Most documents that look different and are remembered for the exact look.
+/// Most differing documents of a collection that are recorded for the exact comparison.
 const SUSPECTS_MAX: usize = 100_000;
-/// Most documents that look different were caught in mid-change. Those that change all the time, or
-/// while the copy is behind, are compared exactly.
+/// Retries of the first comparison: most documents that differ in it were being changed. Those that change all the
+/// time, or while the copy lags, are compared exactly.
 const FIRST_LOOKS: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 500 };
 
-/// Options, indexes, and documents, while changes go on being applied.
+/// Number of collections that are compared at the same time: each comparison takes some round trips.
+const CHECKS_AT_ONCE: usize = 8;
+
+/// Compares options, indexes and documents while changes are applied, and returns the number of documents compared.
 ///
-/// A document that still differs after a moment may be wrong, or only be ahead of its copy. No
-/// number of retries tells the one from the other, so the coordinator is settled: then the destination has
-/// to be the source as of one time, byte for byte.
+/// A document that still differs after the retries may be wrong, or its copy may only lag. No number of retries can
+/// distinguish the two, so the coordinator is settled: then the destination must equal the source as of one time, byte
+/// for byte.
 pub(crate) async fn check(
     copying: &mut Copying<'_>,
     mode: &Mode,
@@ -103,11 +131,10 @@ pub(crate) async fn check(
     let control = copying.control();
     let mut checks = tokio::task::JoinSet::new();
     checks.spawn(async move {
-        let mut reports = Vec::new();
-        for ((pair, planned), cuts) in pairs.iter().zip(planned).zip(cuts) {
+        let (mode, control, route) = (&mode, &control, &route);
+        let each = pairs.iter().zip(&planned).zip(cuts).map(|((pair, planned), cuts)| async move {
             if planned.gone.is_some() {
-                reports.push(Report::default());
-                continue;
+                return Ok(Report::default());
             }
             let spec = Spec {
                 mode: mode.clone(),
@@ -117,10 +144,11 @@ pub(crate) async fn check(
                 listed_max: SUSPECTS_MAX,
                 route: route.clone(),
                 cuts,
+                is_retention_suspended: true,
                 ..Spec::default()
             };
             let mut watch = Unwatched;
-            let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
+            let looked = verify(&pair.source, &pair.destination, &spec, control, &mut watch);
             let report = looked.await?;
             if report.is_missing {
                 return Err(Error::precondition(
@@ -128,13 +156,14 @@ pub(crate) async fn check(
                     "the copy was dropped: give the job up (`imago job cancel`), and begin a new one",
                 ));
             }
-            // On the way back the new cluster's shape is its own.
+            // For a reverse job, the new cluster's indexes and options are its own.
             if !is_reverse {
                 refuse_structure(&report, planned.creates)?;
             }
-            reports.push(report);
-        }
-        Ok::<_, Error>(reports)
+            Ok(report)
+        });
+        let each: Vec<_> = each.collect();
+        stream::iter(each).buffered(CHECKS_AT_ONCE).try_collect::<Vec<Report>>().await
     });
     let mut reports = loop {
         copying.step().await?;
@@ -151,7 +180,7 @@ pub(crate) async fn check(
     Ok(reports.iter().map(|report| report.compared).sum())
 }
 
-/// Keeps, of the differences in `reports`, those that the source has to the settled destination.
+/// Settles the coordinator, and keeps those of the differences in `reports` that remain at the settled point.
 async fn look_exactly(copying: &mut Copying<'_>, reports: &mut [Report]) -> Result<()> {
     let at = copying.coordinator.settle().await?;
     let control = copying.control();
@@ -185,29 +214,25 @@ fn refuse(report: &Report) -> Result<()> {
     ))
 }
 
-/// The source's indexes must be there too; further ones at the destination are its users'. Options
-/// count where the job created the collection.
+/// Refuses a destination that lacks an index of the source; further indexes at the destination are its users'. Options
+/// count if the job created the collection.
 fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
     let options = report.options_differences.iter().filter(|_| is_made).map(|o| ("option", o));
     let indexes = report.index_differences.iter().filter(|index| index.source.is_some());
     let Some((what, differs)) = indexes.map(|i| ("index", i)).chain(options).next() else {
         return Ok(());
     };
-    let none = "none".to_owned();
     Err(Error::precondition(
+        format!("{} may not be cut over: its {what} {}", report.source, differs.in_words()),
         format!(
-            "{} may not be cut over: its {what} {} is {} at the source, and {} at the destination",
-            report.source,
-            differs.name,
-            differs.source.as_ref().unwrap_or(&none),
-            differs.destination.as_ref().unwrap_or(&none),
+            "the job could not make it at the destination: build or change it there by hand \
+             (createIndexes, collMod on {}), then try again",
+            report.destination
         ),
-        "a running job follows such changes: `imago job resume` it and try again, or make them \
-         equal by hand",
     ))
 }
 
-/// The documents of the last changes, of each collection.
+/// Returns the documents of the last `last_changes` changes, for each collection.
 fn last_of(copying: &Copying<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
     let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
     for (ns, id) in copying.coordinator.recent().rev().take(last_changes) {
@@ -218,6 +243,7 @@ fn last_of(copying: &Copying<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
     ids
 }
 
+/// Compares the documents of the last changes, and returns the number of documents compared.
 pub(crate) async fn last_look(
     run: &Run,
     copying: &Copying<'_>,
@@ -244,8 +270,8 @@ pub(crate) async fn last_look(
     Ok(compared)
 }
 
-/// As [`last_look`], with the source as it was when the coordinator was settled at `at`: one look, with no
-/// retries, also at a source whose documents may still be deleted.
+/// Compares as [`last_look`] does, but with the source as it was when the coordinator was settled at `at`: once,
+/// without retries. It also works for a source whose documents may still be deleted.
 pub(crate) async fn last_look_as_of(
     at: Timestamp,
     run: &Run,

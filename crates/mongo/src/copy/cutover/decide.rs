@@ -1,6 +1,6 @@
-//! After a cut-over that died while its hook ran: where are the clients?
+//! Deciding where the clients are, after a cut-over that died while its hook ran.
 //!
-//! Only an operator can tell. Until then the job does not go on, and the block stays.
+//! Only an operator can determine that. Until then the job does not resume, and the block stays.
 
 use imago_job::clock::now_ms;
 use imago_job::control::Stop;
@@ -11,21 +11,22 @@ use crate::copy::{self, Clusters, SourceBlock, state_of};
 use crate::error::{Error, Result};
 use crate::server::block;
 
-/// The clients' cluster, after a cut-over that died while its hook ran.
+/// The cluster that the clients use, after a cut-over that died while its hook ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientsAt {
-    /// The cluster that they used before it.
+    /// The cluster that they used before the cut-over.
     Source,
-    /// The cluster to which the hook was to send them.
+    /// The cluster to which the hook was to move them.
     Destination,
 }
 
-/// Writes down where the clients are, of a job whose cut-over died while its hook ran. With them at
-/// the source, the block is lifted and the job can go on; with them at the destination it is done,
-/// and the block stays; returned is the job that makes the old cluster follow, if there is one.
+/// Records which cluster the clients use, for a job whose cut-over died while its hook ran. If it is the source, the
+/// block is lifted and the job can be resumed. If it is the destination, the job is done, and the block stays. Returns
+/// the reverse job, if the clients are at the destination and there is one.
 ///
 /// # Errors
-/// A precondition when the job's cut-over did not die so; when a cluster refuses.
+/// Returns a precondition error if no cut-over of the job died while its hook ran; fails if a cluster refuses.
+#[crate::boxed]
 pub async fn decide(clusters: &Clusters, run: Run, clients: ClientsAt) -> Result<Option<JobId>> {
     let decided = decided(clusters, &run, clients).await;
     let ending = match (&decided, clients) {
@@ -53,6 +54,7 @@ async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<O
         }
         ClientsAt::Source => {}
         ClientsAt::Destination => {
+            copy::restore_retention(&clusters.destination, run.record(), run.reporter()).await?;
             if state.is_destination_blocked() {
                 block::lift(&clusters.destination).await?;
             }

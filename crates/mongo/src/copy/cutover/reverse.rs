@@ -1,4 +1,6 @@
-//! The way back: a job that makes the old cluster follow the new one.
+//! The reverse job, which makes the old cluster follow the new one.
+
+use std::collections::BTreeMap;
 
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Update};
@@ -10,14 +12,17 @@ use super::{Block, Options};
 use crate::copy::preflight::Plan;
 use crate::copy::{Clusters, CutOver, Job, KIND, State, WayBack, plan_of, state_of};
 use crate::error::{Error, Result};
+use crate::server::retention::Retention;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::{Leases, Slice};
 
-/// A job whose bulk is copied already: the old cluster equals the new one as of now.
+/// Creates a reverse job whose bulk counts as copied, since the old cluster equals the new one as of now, and returns
+/// its id. `retention` holds the rules of the old cluster's collections, which the job suspends once it runs.
 pub(super) async fn prepare(
     clusters: &Clusters,
     forward: &Run,
     plan: &Plan,
+    retention: BTreeMap<usize, Retention>,
     options: &Options,
 ) -> Result<JobId> {
     let back = reversed(clusters);
@@ -30,6 +35,7 @@ pub(super) async fn prepare(
     let state = State {
         t0: Some((now.time, now.increment)),
         is_indexed: true,
+        retention,
         job: Job::WayBack(WayBack {
             from: forward.record().id.clone(),
             is_destination_blocked: options.block == Block::UserWrites,
@@ -50,7 +56,7 @@ pub(super) async fn prepare(
     Ok(record.id)
 }
 
-/// Ends a job that was prepared for an attempt that failed; no process has worked at it.
+/// Cancels the reverse job of an attempt that failed. No process has worked at it.
 pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
     let journal = MongoJournal::new(reversed(clusters).destination);
     let claimed = match journal.claim(id, "cutover", 0).await {
@@ -61,7 +67,7 @@ pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
     Ok(journal.release(id, claimed.epoch).await?)
 }
 
-/// The clusters of the job that leads back, from those of a job that was cut over.
+/// Returns the clusters of the reverse job, given those of the job that was cut over.
 #[must_use]
 pub fn reversed(clusters: &Clusters) -> Clusters {
     Clusters {
@@ -70,10 +76,11 @@ pub fn reversed(clusters: &Clusters) -> Clusters {
     }
 }
 
-/// The job that leads back, of a job that was cut over with `--reverse`.
+/// Returns the reverse job of a job that was cut over with `--reverse`.
 ///
 /// # Errors
-/// A precondition when it was not.
+/// Returns a precondition error if the job was cut over without it.
+#[crate::boxed]
 pub async fn reverse_of(clusters: &Clusters, id: &JobId) -> Result<JobId> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
     let plan = plan_of(&record)?;

@@ -1,9 +1,9 @@
-//! Lifting the block that a cut-over left at the source.
+//! Lifts the block that a cut-over left at the source.
 //!
-//! A write block is the whole cluster's, and the server does not record its owner. The job does:
-//! its record says whether the block that its cut-over set is in force. Any other block (of another
-//! job, of an administrator) is lifted only by force, and the overridden owner is named: if writes
-//! are admitted before that owner wants them, acknowledged writes are lost.
+//! A write block applies to the whole cluster, and the server does not record its owner. The job does: its record says
+//! whether the block that its cut-over set is in force. Any other block (of another job, of an administrator) is
+//! lifted only by force, and the result names the overridden owner: if writes are admitted before that owner expects
+//! them, acknowledged writes are lost.
 
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, Update};
@@ -18,22 +18,23 @@ use crate::error::{Error, Result};
 use crate::server::block;
 use crate::state::journal::MongoJournal;
 
-/// The outcome.
+/// The result of [`unblock`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Unblocked {
-    /// The job.
+    /// The job whose source was unblocked.
     pub job: JobId,
-    /// True while the source still refuses its users' writes: never.
+    /// True if the source still refuses its users' writes. It is always false.
     pub is_blocked: bool,
-    /// The reason that the block was not this job's, if it was lifted all the same.
+    /// If a block that was not the job's was lifted by force, the reason that it was not.
     pub overridden: Option<String>,
 }
 
-/// Lifts the block that a job's cut-over left at its source; any block if it `is_forced`.
+/// Lifts the block that a job's cut-over left at its source; with `is_forced`, any block.
 ///
 /// # Errors
-/// A precondition when the block is not the job's, or clients may be at either cluster; when a
-/// cluster refuses.
+/// Returns a precondition error if the block is not the job's, or if it is unknown which cluster the clients use;
+/// fails if a cluster refuses.
+#[crate::boxed]
 pub async fn unblock(
     clusters: &Clusters,
     id: &JobId,
@@ -59,7 +60,7 @@ pub async fn unblock(
             journal.amend(id, &encoded(&state.with_block_lifted())?).await?;
         }
     } else {
-        // No process may be cutting it over while the block is lifted.
+        // The claim ensures that no process cuts the job over while the block is lifted.
         let stale_after_ms =
             u64::try_from(owner_timing().stale_after.as_millis()).unwrap_or(u64::MAX);
         let claimed = journal.claim(id, process, stale_after_ms).await?;
@@ -75,7 +76,7 @@ pub async fn unblock(
     Ok(Unblocked { job: id.clone(), is_blocked: false, overridden })
 }
 
-/// Why a block at the source is not this job's to lift; nothing if it is.
+/// Returns the reason that a block at the source is not this job's to lift, or `None` if it is.
 async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<Option<String>> {
     let (id, source) = (&record.id, clusters.source.redacted());
     let Some(cut_over) = state.cut_over() else {

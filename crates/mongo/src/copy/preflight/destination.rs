@@ -1,5 +1,5 @@
-//! Checks that a destination can take the planned collections, and that its user may create them: a
-//! copy that must fail is refused before anything is made.
+//! Checks that a destination can hold the planned collections, and that its user may create them. A copy that would
+//! fail is refused before anything is created.
 
 use bson::{Document, doc};
 
@@ -13,22 +13,23 @@ use crate::server::shard::index_gaps;
 use crate::server::shard_key::Key;
 use crate::verify::options_differences;
 
-/// The longest name of a database, and of a collection with it, in bytes.
+/// Longest name of a database, in bytes.
 const DATABASE_BYTES_MAX: usize = 63;
+/// Longest name of a collection together with its database, in bytes.
 const NAMESPACE_BYTES_MAX: usize = 255;
 
-/// Actions of a copy in the destination's databases.
+/// Privileges that a copy needs on the destination's databases.
 const WRITES: [&str; 7] =
     ["collMod", "createCollection", "createIndex", "find", "insert", "remove", "update"];
-/// Further actions to shard its collections.
+/// Further privileges that it needs to shard the collections.
 const SHARDS: [&str; 2] = ["enableSharding", "moveChunk"];
-/// Its actions in a collection of stored functions.
+/// Privileges that it needs on a collection of stored functions.
 const WRITES_FUNCTIONS: [&str; 4] = ["find", "insert", "remove", "update"];
-/// On the database that keeps the state of jobs.
+/// Privileges that it needs on the database that holds the state of jobs.
 const STATE: [&str; 5] = ["createIndex", "find", "insert", "remove", "update"];
 
-/// Refuses a collection that cannot be sharded by this key: the servers would say so once all of it is
-/// copied.
+/// Refuses a collection that cannot be sharded by this key. Otherwise the servers would refuse it only after all of it
+/// is copied.
 pub(super) fn check_key(key: &Key, listed: &Listed, indexes: &[Document]) -> Result<()> {
     if listed.options.get_bool("capped").unwrap_or(false) {
         return Err(Error::precondition(
@@ -51,8 +52,8 @@ pub(super) fn check_key(key: &Key, listed: &Listed, indexes: &[Document]) -> Res
     }
 }
 
-/// Refuses a sharded collection of which some shards lack an index that others have: which of them is
-/// right only its owner knows.
+/// Refuses a sharded collection if some shards lack an index that others have: only its owner knows which shards are
+/// right.
 pub(super) async fn check_indexes_are_even(from: &Handle) -> Result<()> {
     let gaps = index_gaps(from).await?;
     if gaps.is_empty() {
@@ -65,7 +66,7 @@ pub(super) async fn check_indexes_are_even(from: &Handle) -> Result<()> {
     ))
 }
 
-/// Refuses a collection that is there and could not take the documents.
+/// Refuses a destination collection that exists and cannot hold the documents.
 pub(super) async fn check_existing(
     into: &Handle,
     existing: Option<&Definition>,
@@ -103,7 +104,7 @@ pub(super) async fn check_existing(
     Ok(())
 }
 
-/// Options that decide which documents a collection can hold.
+/// Options that determine which documents a collection can hold.
 const HOLDING_OPTIONS: [&str; 6] =
     ["collation", "capped", "size", "max", "clusteredIndex", "expireAfterSeconds"];
 
@@ -112,6 +113,7 @@ fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Resul
         kind: listed.kind,
         options: listed.options.clone(),
         indexes: Vec::new(),
+        building: Vec::new(),
         shard_key: None,
     };
     let differences = options_differences(&wanted, existing);
@@ -125,7 +127,7 @@ fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Resul
     }
 }
 
-/// Refuses names that the destination's servers do not take.
+/// Refuses names that the destination's servers reject.
 pub(super) async fn check_names(destination: &Endpoint, plan: &Plan) -> Result<()> {
     let all: Vec<&Planned> = plan.all().collect();
     for planned in &all {
@@ -159,7 +161,7 @@ pub(super) async fn check_names(destination: &Endpoint, plan: &Plan) -> Result<(
     Ok(())
 }
 
-/// Refuses a user without the rights at the destination that the copy needs.
+/// Refuses a user without the privileges that the copy needs at the destination.
 pub(super) async fn check_rights(destination: &Endpoint, plan: &Plan) -> Result<()> {
     let status = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = destination.run("admin", status).await?;

@@ -1,4 +1,4 @@
-//! Collections of stored functions (`system.js`) that were named for a copy.
+//! The plan of collections of stored functions (`system.js`) that a request names.
 
 use super::{Planned, Request, check_not_itself};
 use crate::error::{Error, Result};
@@ -7,13 +7,13 @@ use crate::namespace::Selector;
 use crate::server::collection::{FUNCTIONS, Handle, Size};
 use crate::server::endpoint::Endpoint;
 
-/// More bytes of functions than this are refused: each comparison reads all of them.
+/// Largest size, in bytes, of a collection of stored functions: each comparison reads all of them.
 pub(in crate::copy) const BYTES_MAX: usize = 4 << 20;
 
-/// Plans the copy of each that was named.
+/// Plans the copy of each collection of stored functions that the request names.
 ///
 /// # Errors
-/// A precondition that names the first thing in the way; a server's error.
+/// Returns a precondition error that names the first obstacle, or a server's error.
 pub(super) async fn plan(
     source: &Endpoint,
     destination: &Endpoint,
@@ -70,12 +70,13 @@ pub(super) async fn plan(
             sharded_by: None,
             creates: true,
             gone: None,
+            holds_name: false,
         });
     }
     Ok(functions)
 }
 
-/// The reason that functions of so many bytes are not copied.
+/// Returns the error that refuses a collection of functions larger than [`BYTES_MAX`].
 pub(in crate::copy) fn too_large(ns: &Namespace) -> Error {
     Error::precondition(
         format!("{ns} holds more than {} MB of functions", BYTES_MAX >> 20),

@@ -1,4 +1,4 @@
-//! Reading the state that earlier versions kept: one flat list of fields for all kinds of job.
+//! Reads the state in the format of earlier versions: one flat list of fields for all kinds of job.
 
 use imago_job::id::JobId;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::job::{Commit, CutOver, Job, SourceBlock, WayBack};
 use crate::server::block::Block;
 
-/// The fields that belonged to one kind of job each.
+/// The fields of all kinds of job; each belongs to one kind.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Flat {
@@ -14,7 +14,7 @@ pub(super) struct Flat {
     blocked_at_ms: Option<u64>,
     blocked_before_ms: u64,
     block_left: bool,
-    /// Of a change of shape: whether the rename was requested.
+    /// In a reshard job, this field says whether the rename was requested.
     hook_begun: bool,
     is_destination_blocked: bool,
     reverse_job: Option<JobId>,
@@ -26,7 +26,8 @@ pub(super) struct Flat {
 }
 
 impl Flat {
-    /// The same by kinds. Records of a copy and of the way back from it are both called `copy`.
+    /// Converts the fields to the state of one kind of job. Records of a copy and of its reverse job are both of kind
+    /// `copy`.
     pub(super) fn of_kind(self, is_copy: bool) -> Job {
         if !is_copy {
             return Job::Reshard(Commit {

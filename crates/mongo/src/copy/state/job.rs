@@ -1,20 +1,19 @@
-//! The part of a copy's state that belongs to one kind of job: a cut-over, the way back from one, or a
-//! change of shape.
+//! The part of a copy's state that belongs to one kind of job: a cut-over, a reverse job after one, or a reshard.
 
 use imago_job::id::JobId;
 use serde::{Deserialize, Serialize};
 
 use crate::server::block::Block;
 
-/// The kind of job that a copy is a part of, with the state that only that kind has.
+/// The kind of job that a copy is part of, with the state that only that kind has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Job {
     /// A copy to another cluster.
     Copy(CutOver),
-    /// The job that keeps an old cluster following the new one after a cut-over with `--reverse`.
+    /// The reverse job: after a cut-over with `--reverse` it makes the old cluster follow the new one.
     WayBack(WayBack),
-    /// A change of shape within one cluster.
+    /// A reshard: a change of a collection's shape within one cluster.
     Reshard(Commit),
 }
 
@@ -24,7 +23,7 @@ impl Default for Job {
     }
 }
 
-/// A cut-over to the destination.
+/// The state of a cut-over to the destination.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CutOver {
     /// The block of writes at the source.
@@ -32,27 +31,27 @@ pub struct CutOver {
     /// Time for which attempts at the cut-over that died blocked writes, in ms.
     #[serde(default)]
     pub blocked_before_ms: u64,
-    /// True once the hook that moves the clients began, until its end is recorded. The clients'
-    /// cluster is unknown then.
+    /// True from the start of the hook that moves the clients until its end is recorded. Meanwhile it is unknown which
+    /// cluster the clients use.
     pub hook_begun: bool,
-    /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
+    /// The job that makes the old cluster follow the new one, after a cut-over with `--reverse`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reverse_job: Option<JobId>,
 }
 
-/// The block of a cut-over at the source.
+/// The state of the write block that a cut-over sets at the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum SourceBlock {
-    /// None was set, or it was lifted.
+    /// No block was set, or it was lifted.
     #[default]
     None,
-    /// It is being set or stands: the next process of the job lifts it first.
+    /// The block is being set or is in force: the job's next process lifts it first.
     MayStand {
-        /// Time of the request, in ms since 1970; absent in records of earlier versions.
+        /// Time of the request, in ms since 1970; `None` in records of earlier versions.
         since_ms: Option<u64>,
     },
-    /// The cut-over left it, for the operator to lift.
+    /// The cut-over left the block in force, for the operator to lift.
     Left,
 }
 
@@ -63,7 +62,7 @@ impl CutOver {
         matches!(self.block, SourceBlock::MayStand { .. })
     }
 
-    /// Notes that the block of an attempt that died is lifted now.
+    /// Adds the duration of a dead attempt's block, which is lifted at `now_ms` (ms since 1970), and records the lift.
     pub(crate) fn count_block(&mut self, now_ms: u64) {
         if let SourceBlock::MayStand { since_ms: Some(since_ms) } = self.block {
             self.blocked_before_ms += now_ms.saturating_sub(since_ms);
@@ -71,7 +70,7 @@ impl CutOver {
         self.block = SourceBlock::None;
     }
 
-    /// Notes that an attempt ended, with its block lifted or left.
+    /// Records that an attempt ended, and that its block was lifted or left in force.
     pub(crate) fn end_attempt(&mut self, block: SourceBlock) {
         self.block = block;
         self.blocked_before_ms = 0;
@@ -79,38 +78,37 @@ impl CutOver {
     }
 }
 
-/// A job that leads back to the old cluster.
+/// The state of a reverse job, which makes the old cluster follow the new one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WayBack {
-    /// The job that it leads back from.
+    /// The job whose cut-over this job reverses.
     pub from: JobId,
-    /// True if the destination, which is the old cluster, refuses its users' writes while it
-    /// follows. The next process of the job renews that block.
+    /// True if the destination, which is the old cluster, refuses its users' writes while it follows. The job's next
+    /// process sets that block again.
     pub is_destination_blocked: bool,
-    /// The cut-over back.
+    /// The cut-over back to the old cluster.
     pub cut_over: CutOver,
 }
 
-/// The commit of a change of shape.
+/// The state of a reshard job's commit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Commit {
-    /// True if a commit that did not end may have left writes blocked: the next process of the job
-    /// lifts the block first.
+    /// True if a commit that did not end may have left writes blocked: the job's next process lifts the block first.
     pub is_blocked: bool,
-    /// True once the rename was requested, until its outcome is recorded.
+    /// True from the request of the rename until its outcome is recorded.
     pub rename_requested: bool,
-    /// The UUID of the collection that takes the name, once the rename was requested.
+    /// The UUID of the collection that takes the name; `None` until the rename is requested.
     #[serde(default)]
     pub becomes: Option<String>,
-    /// The kind of block that the job was begun with.
+    /// The kind of write block that the job was started with.
     #[serde(default)]
     pub block: Option<Block>,
-    /// The collection's own validator, level and action, in extended JSON, while one that refuses
-    /// everything may stand in their place.
+    /// The collection's own validator, level and action, in extended JSON, while a validator that refuses every write
+    /// may replace them.
     #[serde(default)]
     pub validation: Option<String>,
-    /// The source's time up to which the shadow equals the collection: from the request of a rename
-    /// behind a block that admits deletes until these are brought over.
+    /// The source's time (seconds and increment) up to which the shadow collection equals the original. Set when a
+    /// rename is requested under a block that admits deletes, until those deletes are applied.
     #[serde(default)]
     pub drained_to: Option<(u32, u32)>,
 }

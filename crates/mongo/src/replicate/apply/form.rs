@@ -1,8 +1,8 @@
-//! The kind of write by which a document arrives byte for byte.
+//! The form of write by which a document arrives byte for byte.
 //!
-//! Servers replace zero timestamps by the present time, read `$` and dots in names at the top as
-//! operators, and describe a change by the names of fields, of which a document may have two alike.
-//! So not every document can be inserted, or replaced, or changed: its bytes decide.
+//! Servers replace zero timestamps by the present time, interpret `$` and dots in top-level names as operators, and
+//! describe a change by the names of fields, two of which may be equal in one document. So not every document can be
+//! inserted, or replaced, or changed: its bytes decide.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -15,20 +15,20 @@ use memchr::memmem::Finder;
 use super::{Found, Pair};
 use crate::bson::order::element_at;
 
-/// Which writes keep a document as it is.
+/// The forms of write that leave a document unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// A plain insert does. If not, only the upsert of a [`replacement`] does, and only where no
-    /// document is yet: a server that changes a zero timestamp at the top puts its own time in.
+    /// True if a plain insert does. Otherwise only the upsert of a [`replacement`] does, and only if no version of the
+    /// document exists: a server that changes a top-level zero timestamp inserts its own time.
     pub inserts: bool,
-    /// A plain replacement does.
+    /// True if a plain replacement does.
     pub replaces: bool,
 }
 
 pub(crate) fn form(raw: &RawDocument) -> Form {
     let mut form = Form { inserts: true, replaces: true };
     for field in raw.iter_elements() {
-        // The server may be able to read what this library cannot: the document goes the plain way.
+        // The server may be able to read a field that this library cannot: the document is written in the plain form.
         let Ok(field) = field else { break };
         let name = field.key().as_str();
         if name.starts_with('$') || name.contains('.') {
@@ -47,11 +47,11 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
     form
 }
 
-/// [`Form::inserts`], without a look at every field where no zero timestamp can be: in the bulk, the
-/// look would cost more than all else that is done with a document.
+/// Computes [`Form::inserts`] without parsing every field if no zero timestamp is possible: in the bulk, parsing would
+/// cost more than all other work on a document.
 ///
-/// Such a field is its type, its name, a NUL and eight zeros: behind nine zeros, only the bytes back
-/// to the NUL before them can be its type and name.
+/// Such a field is its type, its name, a NUL and eight zeros: before nine zeros, only the bytes back to the previous
+/// NUL can be its type and name.
 pub(crate) fn inserts(raw: &RawDocument) -> bool {
     static ZEROS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&[0; 9]));
     const TIMESTAMP: u8 = ElementType::Timestamp as u8;
@@ -63,15 +63,14 @@ pub(crate) fn inserts(raw: &RawDocument) -> bool {
     !ZEROS.find_iter(bytes).any(is_suspect) || form(raw).inserts
 }
 
-/// True if only an insert keeps the document as it is, so that an older version must be removed
-/// first.
+/// True if only an insert leaves the document unchanged, so that an older version must be removed first.
 pub(super) fn needs_room(raw: &RawDocument) -> bool {
     let form = form(raw);
     !form.inserts || (!form.replaces && has_twins(raw))
 }
 
-/// True if a document has two fields of one name, at any depth. Servers store such documents, but
-/// describe a change of one by the fields' names: their secondaries would make both fields alike.
+/// True if a document has two fields of the same name, at any depth. Servers store such documents, but describe a
+/// change of one by the names of its fields: their secondaries would make both fields equal.
 fn has_twins(raw: &RawDocument) -> bool {
     let mut names = HashSet::new();
     raw.iter_elements().filter_map(Result::ok).any(|field| {
@@ -87,14 +86,14 @@ fn value_has_twins(value: Option<RawBsonRef<'_>>) -> bool {
     }
 }
 
-/// Larger documents are replaced as a whole where that keeps them as they are.
+/// Largest document, in bytes, that is written as a difference. A larger one is replaced as a whole if that leaves it
+/// unchanged.
 const DIFF_BYTES_MAX: usize = 256 * 1024;
 
-/// The statement that makes the destination hold exactly this document.
+/// Returns the statement that makes the destination hold exactly this document.
 ///
-/// The fields of the shard key, which route the statement, are compared by bytes, as chunks are: by
-/// another collation several values are equal and may lie on several shards, and a router refuses
-/// the statement (code 61).
+/// The fields of the shard key, which route the statement, are compared by bytes, as chunk bounds are: under another
+/// collation several values are equal and may be on several shards, and a router refuses the statement (code 61).
 pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     let mut q = RawDocumentBuf::new();
     match found.id.as_raw() {
@@ -111,8 +110,8 @@ pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     if form(found.raw).replaces && (is_large || has_twins(found.raw)) {
         statement.append(cstr!("u"), RawBsonRef::Document(found.raw));
     } else {
-        // As a pipeline it leaves only the difference in the destination's oplog, and nothing when
-        // there is none.
+        // As a pipeline, the update writes only the difference to the destination's oplog, or nothing if there is
+        // none.
         let literal = rawdoc! {"$literal": RawBsonRef::Document(found.raw)};
         let mut pipeline = RawArrayBuf::new();
         pipeline.push(rawdoc! {"$replaceWith": literal});
@@ -125,7 +124,7 @@ pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     statement
 }
 
-/// A document's values of a key's fields; null for an absent one, as a shard key takes it.
+/// Returns a document's values of a key's fields, with null for an absent field, as in a shard key.
 pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
     let mut key = Vec::with_capacity(KEY_BYTES);
     key.extend([0; 4]);
@@ -143,13 +142,12 @@ pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
     RawDocumentBuf::from_bytes(key).expect("a document's frame is around it")
 }
 
-/// About how large a key is, in bytes.
+/// Initial capacity of a key's buffer, in bytes.
 const KEY_BYTES: usize = 64;
 const NULL: u8 = ElementType::Null as u8;
 
-/// True if a document has an array where a shard key must not have one: at a field of the key, or
-/// on the way to it. No shard owns such a document, and a router that filters by ownership never
-/// shows it.
+/// True if a document has an array at a field of a shard key, or on the path to it, where none is allowed. No shard
+/// owns such a document, and a router that filters by ownership never returns it.
 pub(crate) fn has_array(raw: &RawDocument, fields: &[String]) -> bool {
     fields.iter().any(|path| {
         let mut here = raw;

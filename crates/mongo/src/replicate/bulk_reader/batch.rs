@@ -2,26 +2,27 @@
 
 use imago_job::throttle::Throttle;
 
-/// A batch is large enough that a round trip costs nothing beside it, small enough that a worker's
-/// memory is a few of them.
+/// Largest batch, in bytes: large enough that a round trip costs little in comparison, and small enough that a worker,
+/// which holds a few batches, needs little memory.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
-/// Most shards for which a batch is read: reading is felt too.
+/// Most shards for which a batch is enlarged: reading slows clients down too.
 const PARTS_MAX: u64 = 4;
-/// A part that one server gets is not smaller than this, in bytes: a command costs the server, and so
-/// clients, as much as a dozen documents of a kilobyte. Parts of much more are felt too: at 1 MB/s beside 300
-/// operations a second the 99th percentile of reads, 2.45 ms without a job, was 3.92 ms with parts of 10 KB, 2.94 with
-/// 30 KB and 4.32 with 80 KB (75 s of each).
+/// Smallest part of a batch that one server is sent, in bytes: a command costs the server, and so clients, as much as
+/// a dozen documents of a kilobyte. Much larger parts slow clients down too: at 1 MB/s with 300 operations a second,
+/// the 99th percentile of reads, 2.45 ms without a job, was 3.92 ms with parts of 10 KB, 2.94 with 30 KB and 4.32 with
+/// 80 KB (75 s of each).
 const PART_BYTES_MIN: u64 = 32 * 1024;
-/// The size of a document of which nothing is known, in bytes.
+/// Assumed size of a document, in bytes, before any document was read.
 const DOCUMENT_BYTES: u64 = 1_024;
+/// Most documents in a batch.
 const DOCUMENTS_MAX: u64 = 20_000;
 
-/// Documents to read at once, given that `documents` had `bytes` so far, and each of `shards` is
-/// sent its part of a batch. Small commands cost servers, and so clients, more than their bytes do:
-/// a part is as large as the batch for a single server.
+/// Returns the number of documents to read at once, given that `documents` had `bytes` so far, and that each of
+/// `shards` is sent its part of a batch. Small commands cost servers, and so clients, more than their bytes do, so a
+/// part is as large as the batch for a single server.
 pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64, u64)) -> i32 {
     let average = bytes.checked_div(documents).unwrap_or(DOCUMENT_BYTES).max(1);
-    // A batch passes the throttle as a whole: one of several seconds would be a burst.
+    // A batch passes the throttle as a whole: a batch of several seconds would be a burst.
     let limit = throttle.limits().documents_s.unwrap_or(u64::MAX);
     let parts = (shards as u64).clamp(1, PARTS_MAX);
     let part = throttle.batch_bytes(BATCH_BYTES).max(PART_BYTES_MIN);
@@ -29,8 +30,8 @@ pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64,
     i32::try_from(wanted.min(limit).clamp(1, DOCUMENTS_MAX)).expect("at most 20,000")
 }
 
-/// True if a cursor that was opened for batches of one size should be opened again for another: the
-/// pace changed by more than it swings.
+/// True if a cursor that was opened for batches of one size should be reopened for another: the pace changed by more
+/// than its usual fluctuation.
 pub(super) fn is_another(opened: i32, wanted: i32) -> bool {
     wanted / 2 > opened || wanted < opened / 2
 }

@@ -1,4 +1,4 @@
-//! A lease, renewed for as long as its slice is being copied.
+//! A lease that is renewed as long as its slice is being copied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,16 @@ use crate::error::{Error, Result};
 use crate::server::timing;
 use crate::state::leases::{self, Lease, Leases};
 
-/// A lease that is renewed while it is held.
+/// A lease that is renewed until this is dropped.
 pub(super) struct Hold {
+    /// The start of this process's hold of the lease.
     began: Instant,
     /// Time of the lease's last renewal, in ms after `began`; `u64::MAX` once it is lost.
     renewed_ms: Arc<AtomicU64>,
     _renewal: AbortOnDropHandle<()>,
 }
 
+/// The value of `renewed_ms` once the lease is lost.
 const LOST: u64 = u64::MAX;
 
 impl Hold {
@@ -43,7 +45,7 @@ impl Hold {
         self.renewed_ms.load(Ordering::Acquire) == LOST
     }
 
-    /// Fails if no write may be sent now.
+    /// Fails if the lease is lost, or was renewed too long ago for a write to be sent now.
     pub(super) fn check(&self) -> Result<()> {
         let renewed_ms = self.renewed_ms.load(Ordering::Acquire);
         if renewed_ms == LOST {

@@ -1,25 +1,31 @@
 //! Properties of a batch that are needed before it is written, found in one pass over its bytes.
 
-use bson::RawArray;
 use bson::raw::RawBsonRef;
+use bson::{RawArray, RawDocument};
 
-use crate::bson::order::Id;
+use crate::bson::order::{Id, id_element};
 use crate::error::{Error, Result};
 use crate::replicate::apply::inserts;
 
 /// Properties of a batch, from one pass over it.
 pub(super) struct Shape {
+    /// Number of documents.
     pub(super) documents: u64,
-    /// True if each of them can be inserted as it is.
+    /// True if each document can be inserted unchanged by a plain insert.
     pub(super) is_plain: bool,
+    /// The `_id` of the first document; `None` for an empty batch.
     pub(super) first: Option<Id>,
+    /// The `_id` of the last document; `None` for an empty batch.
     pub(super) last: Option<Id>,
+    /// `_id`s that two consecutive documents of the batch have.
+    pub(super) twice: Vec<Id>,
 }
 
 impl Shape {
     pub(super) fn of(batch: &RawArray) -> Result<Self> {
-        let mut shape = Self { documents: 0, is_plain: true, first: None, last: None };
-        let mut last = None;
+        let mut shape =
+            Self { documents: 0, is_plain: true, first: None, last: None, twice: Vec::new() };
+        let mut last: Option<&RawDocument> = None;
         for document in batch {
             let malformed = |e: String| Error::malformed("find", e);
             let document = document.map_err(|e| malformed(e.to_string()))?;
@@ -31,9 +37,17 @@ impl Shape {
                 shape.first = raw.get("_id").ok().flatten().map(Id::from_raw);
             }
             shape.documents += 1;
+            if last.is_some_and(|last| has_same_id(last, raw)) {
+                shape.twice.extend(raw.get("_id").ok().flatten().map(Id::from_raw));
+            }
             last = Some(raw);
         }
         shape.last = last.and_then(|raw| raw.get("_id").ok().flatten()).map(Id::from_raw);
         Ok(shape)
     }
+}
+
+fn has_same_id(left: &RawDocument, right: &RawDocument) -> bool {
+    let ids = id_element(left.as_bytes()).zip(id_element(right.as_bytes()));
+    ids.is_some_and(|(left, right)| left.cmp_value(&right).is_eq())
 }

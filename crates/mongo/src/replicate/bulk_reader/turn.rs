@@ -1,4 +1,4 @@
-//! The number of slices that are copied at once while clients are spared.
+//! Limits the number of slices that are copied at once while clients are spared.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::{Counters, Worker};
 use crate::error::Result;
 
-/// Between looks whether another slice may be begun.
+/// Interval between checks whether another slice may be started.
 const TURN_AGAIN: Duration = Duration::from_millis(250);
 
-/// A slice that is being copied, for as long as it is held.
+/// Counts a slice as being copied until it is dropped.
 pub(super) struct Turn(Arc<Counters>);
 
 impl Drop for Turn {
@@ -20,9 +20,9 @@ impl Drop for Turn {
 }
 
 impl Worker {
-    /// Waits until another slice may be begun. At the same pace, slices one after another are less
-    /// work than all at once: changes in a slice that was not begun need not be applied. So another
-    /// one is begun only if those that are under way do not reach the pace.
+    /// Waits until another slice may be started. At the same pace, copying slices one after another is less work than
+    /// copying them all at once: changes in a slice that was not started need not be applied. So another slice is
+    /// started only if those in progress do not reach the pace.
     pub(super) async fn turn(&self) -> Result<Turn> {
         let counters = &self.counters;
         loop {

@@ -46,9 +46,6 @@ pub(super) fn parse(reply: &RawBatch, wanted: &Wanted) -> Result<Batch> {
     Ok(batch)
 }
 
-/// The event of a collection whose database was dropped.
-pub(crate) const DROPPED_WITH_ITS_DATABASE: &str = "dropped with its database";
-
 struct Parsed<'a> {
     events: Vec<Event>,
     time: Timestamp,
@@ -88,7 +85,7 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
             _ => {}
         }
     }
-    // Of two that had one name, one after the other, the later one is read.
+    // If two namespaces have the same name, the later one is meant.
     let at =
         |db: &str, coll: &str| namespaces.iter().rposition(|ns| ns.coll == coll && ns.db == db);
     let time = parsed.time;
@@ -127,7 +124,7 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
             let of_db = namespaces.iter().enumerate().filter(|(_, ns)| ns.db == db);
             parsed.events.extend(of_db.map(|(ns, _)| Event::Disruption {
                 ns,
-                what: DROPPED_WITH_ITS_DATABASE.into(),
+                what: "dropped with its database".into(),
                 time,
             }));
         }
@@ -139,7 +136,7 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
     Ok(parsed)
 }
 
-/// True if an update left all of `fields` as they were.
+/// True if an update left all of `fields` unchanged.
 fn keeps(changed: Option<&RawArray>, fields: &[String]) -> bool {
     let Some(changed) = changed else { return fields.is_empty() };
     let is_within = |path: &str, of: &str| {

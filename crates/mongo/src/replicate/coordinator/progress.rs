@@ -5,20 +5,20 @@ use super::Coordinator;
 /// The coordinator's progress, for display.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Changes seen in the stream.
+    /// Number of changes that were read from the stream.
     pub changes_read: u64,
-    /// Documents written or deleted by rounds.
+    /// Number of documents that rounds wrote or deleted.
     pub changes_applied: u64,
-    /// Dirty keys in memory.
+    /// Number of dirty keys in memory.
     pub held: usize,
-    /// The lag: time by which the applied changes are behind the source, in ms.
+    /// Lag of the destination behind the source, in ms; with shards, changes that the stream has not shown yet count.
     pub lag_ms: u64,
-    /// The same, of the changes that the stream has shown: quiet shards do not count.
+    /// Lag, in ms, of the changes that the stream has shown: idle shards do not add to it.
     pub behind_ms: u64,
 }
 
 impl Coordinator {
-    /// The coordinator's progress now.
+    /// Returns the coordinator's present progress.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
@@ -30,8 +30,8 @@ impl Coordinator {
         }
     }
 
-    /// The age of the oldest change that is not applied, by the source's clock; the time since the
-    /// stream was last heard of, when that is longer than its half second.
+    /// Returns the age, in ms, of the oldest change that is not applied, by the source's clock, or the time since the
+    /// last batch, if that exceeds one second and is longer.
     fn behind_ms(&self) -> u64 {
         let silence_ms = u64::try_from(self.heard.elapsed().as_millis()).unwrap_or(u64::MAX);
         let silence_ms = if silence_ms > 1_000 { silence_ms } else { 0 };
@@ -41,8 +41,8 @@ impl Coordinator {
         oldest.map_or(0, |oldest| self.age_ms(oldest)).max(silence_ms)
     }
 
-    /// With shards, how far the stream is behind the present, to within a second: the quietest
-    /// shard may hold it back.
+    /// Returns the lag of the stream behind the present, in ms, to within a second; 0 for a replica set. With shards,
+    /// the idlest shard may delay the stream.
     fn unseen_ms(&self) -> u64 {
         let newest = self.marks.values().next_back();
         let newest = newest.filter(|_| self.source.is_sharded());
@@ -54,8 +54,8 @@ impl Coordinator {
     }
 }
 
-/// Age of `wall_ms`, a time of the source's clock; this machine's clock is `clock_ahead_ms` ahead
-/// of it.
+/// Returns the age, in ms, of `wall_ms`, a time of the source's clock in ms since 1970. This machine's clock is ahead
+/// of that clock by `clock_ahead_ms`.
 pub(super) fn age_ms(wall_ms: i64, clock_ahead_ms: i64) -> u64 {
     let now_ms = bson::DateTime::now().timestamp_millis() - clock_ahead_ms;
     u64::try_from(now_ms - wall_ms).unwrap_or(0)

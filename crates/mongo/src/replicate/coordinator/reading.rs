@@ -1,4 +1,4 @@
-//! Reading the stream ahead of the ledgers, as fast as clients bear where they are spared.
+//! Reads the stream ahead of the pending changes. While clients are spared, it is read at their pace.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::progress;
 use crate::error::{Error, Result};
 use crate::replicate::changes::{Batch, ChangeReader, EVENTS_MAX};
 
-/// Changes in an answer of the stream while clients are spared, if that keeps up with them:
-/// gathering more occupies a processor of each shard for a while.
+/// Most changes in a reply of the stream while clients are spared, as long as that keeps up with them: collecting more
+/// occupies a processor of each shard for a while.
 const PACED_EVENTS_MAX: usize = 128;
 
 pub(super) async fn read_ahead(
@@ -37,13 +37,13 @@ pub(super) async fn read_ahead(
             paced_max = answers_hold(paced_max, events, age, sizes);
             pause = pause_before_reading(pause, events, sizes.least);
             let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
-            // The sender is gone only when the receiver is, which the next batch finds out.
+            // The sender is dropped only together with the receiver, which the next send detects.
             let _ = tokio::time::timeout(pause, awaited).await;
         }
     }
 }
 
-/// Age of the first change of a batch.
+/// Returns the age of the first change of a batch, by the source's clock.
 fn age_of(batch: &Batch, clock_ahead_ms: i64) -> Duration {
     let first_ms = batch.first_wall_ms.unwrap_or(i64::from(batch.time.time) * 1_000);
     Duration::from_millis(progress::age_ms(first_ms, clock_ahead_ms))

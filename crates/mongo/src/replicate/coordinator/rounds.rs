@@ -1,9 +1,8 @@
-//! Rounds: dirty keys on their way to the destination.
+//! Rounds: batches of dirty keys that are applied to the destination.
 //!
-//! Each round reads its documents' present states and writes them ([`crate::replicate::apply`]),
-//! beside the coordinator; [`imago_plan::pending_changes`] decides its keys. At full speed several
-//! run at once, each as large as possible. While clients are spared there is one at a time, a small
-//! one, with a pause after it.
+//! A round reads the present states of its documents and writes them ([`crate::replicate::apply`]), concurrently with
+//! the coordinator. [`imago_plan::pending_changes`] selects its keys. At full speed several rounds run at a time, each
+//! as large as possible. While clients are spared, one small round runs at a time, and a pause follows it.
 
 use std::time::{Duration, Instant};
 
@@ -19,43 +18,45 @@ use crate::error::{Error, Result, code};
 use crate::replicate::apply::{self, Pair, ReadAt, Tally, Want};
 use crate::server::timing::PATIENCE;
 
-/// Rounds that run at the same time.
+/// Most rounds that run at the same time.
 const ROUNDS_MAX: usize = 4;
-/// Dirty keys of a round while clients are spared and servers answer so quickly that one such round
-/// at a time is enough: clients hardly feel it.
+/// Smallest round, in dirty keys, while clients are spared: used while servers reply so quickly that one such round at
+/// a time suffices. Clients hardly notice it.
 const PACED_TOUCHES: usize = 32;
-/// Dirty keys that waited for a slice are ready all at once when the slice is copied. While clients
-/// are spared, a round is followed by a pause and is only as large as it must be for all of them to
-/// be applied within this time.
+/// Time within which all ready dirty keys are to be applied while clients are spared. Dirty keys that waited for a
+/// slice become ready together when the slice is copied; a round is only as large as this time requires.
 const PACED_DRAIN: Duration = Duration::from_secs(10);
-/// With more than these ready, changes come faster than small rounds apply them: keeping up with the
-/// source goes first.
+/// Number of ready dirty keys above which clients are no longer spared: changes then arrive faster than small rounds
+/// apply them, and keeping up with the source takes precedence.
 const PACED_READY_MAX: usize = 10_000;
-/// Most dirty keys of a settled point that are one round of all lanes: one read finds them, and one
-/// write of each kind applies them.
+/// Most dirty keys of a settled point that form one round of all lanes: one read finds them, and one write of each
+/// kind applies them.
 const JOINT_KEYS_MAX: usize = 500;
-/// Dirty keys in one round.
+/// Most dirty keys of one round.
 const ROUND_KEYS_MAX: usize = 2_000;
 
-/// The outcome of a round.
+/// A finished round.
 pub(super) struct RoundDone {
+    /// The collection's number.
     pub ns: usize,
-    /// Of different lanes.
+    /// The dirty keys, in one round for each lane.
     pub rounds: Vec<Round<Id>>,
+    /// Duration of the reads and writes.
     pub took: Duration,
+    /// The writes done, and the `_id`s to be marked dirty again.
     pub outcome: Result<(Tally, Vec<Id>)>,
 }
 
 impl Coordinator {
     pub(super) fn dispatch(&mut self, exactly: Option<Timestamp>) {
-        // A round passes the throttle as a whole: one of several seconds would be a burst.
+        // A round passes the throttle as a whole: a round of several seconds would be a burst.
         let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let ready = self.ready();
         if exactly.is_none() && self.is_sparing() && ready <= PACED_READY_MAX {
             return self.dispatch_jointly(self.paced_keys(ready).min(limit), None);
         }
-        // Clients wait for a settled point: the fewer commands it takes, the sooner it is reached.
+        // Clients wait for a settled point, and fewer commands reach it sooner.
         if exactly.is_some() && ready <= JOINT_KEYS_MAX {
             return self.dispatch_jointly(JOINT_KEYS_MAX, exactly);
         }
@@ -74,8 +75,8 @@ impl Coordinator {
         }
     }
 
-    /// One round at a time, of all lanes together: a few commands for each server, and then a rest
-    /// if clients are spared.
+    /// Starts a round of all lanes of one collection, unless a round is running: a few commands for each server. If
+    /// clients are spared, a pause follows.
     fn dispatch_jointly(&mut self, keys_max: usize, exactly: Option<Timestamp>) {
         let rests = self.is_sparing() && Instant::now() < self.rests_until;
         if !self.rounds.is_empty() || rests {
@@ -115,12 +116,12 @@ impl Coordinator {
         self.control.throttle().is_paced() && !*self.is_awaited.borrow()
     }
 
-    /// Dirty keys that wait for nothing but a round, or are in one.
+    /// Returns the number of dirty keys that wait only for a round, or are in one.
     fn ready(&self) -> usize {
         self.held() - self.pending.iter().map(PendingChanges::aside).sum::<usize>()
     }
 
-    /// Dirty keys of one round while clients are spared.
+    /// Returns the number of dirty keys in one round while clients are spared.
     fn paced_keys(&self, ready: usize) -> usize {
         let sizes = Sizes { least: PACED_TOUCHES, most: ROUND_KEYS_MAX };
         piece(self.round_took, ready, PACED_DRAIN, sizes)
@@ -163,15 +164,15 @@ pub(super) async fn apply(
     let tally = retry(
         &format!("apply changes to {}", pair.destination.ns),
         &PATIENCE,
-        // An attempt is not dropped when the job is stopped: its write would go on at the server,
-        // and its end would be unknown.
+        // An attempt is not dropped when the job is stopped: the server would continue its write, whose end would be
+        // unknown.
         &Control::default(),
         |error: &Error| {
             let too_old = is_exact && is_too_old(error);
             error.is_transient() && !too_old && control.stopped().is_none()
         },
         |_| async {
-            // A settled point waits for few documents, and clients may wait for it too.
+            // A settled point has few documents, and clients may wait for it.
             if !is_exact {
                 control.take(wants.len() as u64, 0).await?;
             }
@@ -179,7 +180,7 @@ pub(super) async fn apply(
             let done = apply::apply(pair, wants, at, &mut found).await;
             stale.lock().expect("no holder panics").append(&mut found);
             if let (Ok(tally), false) = (&done, is_exact) {
-                // Only now it is known how many they were: the next ones wait for them.
+                // The size of the documents is known only now, so later rounds wait for it.
                 control.or_stop(control.throttle().take(0, tally.bytes)).await?;
             }
             done

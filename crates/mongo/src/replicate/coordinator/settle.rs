@@ -1,8 +1,8 @@
-//! Settling: the destination becomes the source as of one time, and stays so.
+//! Settling: the destination becomes equal to the source as of one time, and stays so.
 //!
-//! The source is asked for its time, the stream is read until it has passed it, and every dirty key up to it
-//! is applied by reads of the source as of exactly that time. A change behind it waits until the point
-//! is left.
+//! The coordinator asks the source for its time, reads the stream until it has passed that time, and applies every
+//! dirty key up to it by reads of the source as of exactly that time. A later change waits until the settled point is
+//! left.
 
 use bson::Timestamp;
 use imago_job::retry::retry;
@@ -14,19 +14,19 @@ use crate::error::{Error, Result, code};
 use crate::replicate::apply::ReadAt;
 use crate::server::timing::PATIENCE;
 
-/// Attempts to settle; a new one begins when the source no longer keeps the state it asks for.
+/// Most attempts to settle. A new attempt starts if the source no longer has the state of the requested time.
 const SETTLE_ATTEMPTS_MAX: usize = 8;
 
 impl Coordinator {
-    /// Makes the destination the source at exactly one time, and returns that time. Until
-    /// [`Coordinator::go_on`] nothing more is applied.
+    /// Makes the destination equal to the source as of exactly one time, and returns that time. Nothing more is
+    /// applied until [`Coordinator::go_on`].
     ///
     /// # Errors
-    /// An error that ends the job, and a source that keeps too little history to be read as of one
-    /// time.
+    /// Returns an error that ends the job; fails if the source's history is too short to be read as of one time.
     ///
     /// # Panics
     /// If not every slice is copied.
+    #[crate::boxed]
     pub async fn settle(&mut self) -> Result<Timestamp> {
         assert!(self.is_copied(), "only a complete copy can be settled");
         self.hurry(true);
@@ -41,7 +41,7 @@ impl Coordinator {
             let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
             let source = self.source.clone();
             let (nudged, settled) = tokio::join!(source.heartbeat(), self.settle_at(at));
-            // Without it the stream gets there too, only later.
+            // Without the heartbeat the stream still reaches that time, only later.
             if let Err(error) = nudged {
                 tracing::debug!(%error, "the source's shards were not nudged");
             }
@@ -61,8 +61,8 @@ impl Coordinator {
         while self.late.is_none() {
             let batch = self.control.or_stop(self.batches.recv()).await?;
             let batch = received(batch)?;
-            // Shards give out the same times: where one has told what it did at this one, another may
-            // not have. Of a replica set nothing later may come.
+            // Shards issue equal times: when one shard has reported its changes of this time, another may not have.
+            // For a replica set, the batch that reaches this time has all of its changes.
             let is_behind = if is_sharded { batch.time <= at } else { batch.time < at };
             if is_behind {
                 self.record(batch)?;
@@ -91,10 +91,10 @@ impl Coordinator {
         Ok(exact)
     }
 
-    /// Leaves the settled point: the changes behind it are applied again as they come.
+    /// Leaves the settled point: later changes are applied again.
     ///
     /// # Errors
-    /// Fails if a change behind it ends the job.
+    /// Fails if a later change ends the job.
     pub fn go_on(&mut self) -> Result<()> {
         self.hurry(false);
         self.record_late()

@@ -1,4 +1,4 @@
-//! The member of a shard that the bulk is read from: the one that the plan chose, or its replacement.
+//! The member of a shard from which the bulk is read: the planned one, or its replacement.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,29 +8,32 @@ use bson::Document;
 use crate::error::{Error, Result};
 use crate::server::endpoint::Endpoint;
 
-/// A member that failed is asked again after so long.
+/// Time after which a member that failed is tried again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// A member that does not answer so soon is not waited for: another one can do it.
+/// Longest wait for a member's reply: another member can replace it.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// One shard's reader.
+/// The member from which one shard is read, and its replacement.
 #[derive(Debug)]
 pub struct Reader {
-    /// The whole replica set, of which the driver takes a secondary where there is one.
+    /// The whole replica set, in which the driver selects a secondary if there is one.
     set: Endpoint,
+    /// The planned member; `None` for any member.
     chosen: Option<Endpoint>,
     failed: Mutex<Failed>,
 }
 
-/// The known failures of a chosen member.
+/// The last failure of the planned member.
 #[derive(Debug, Default)]
 struct Failed {
+    /// Time of the failure.
     at: Option<Instant>,
+    /// Description of the replacement, until it is reported.
     untold: Option<String>,
 }
 
 impl Reader {
-    /// The member `host` of `set`, as `host:port`; without one, any.
+    /// Creates a reader of the member `host` (`host:port`) of `set`, or of any member without a host.
     ///
     /// # Errors
     /// Fails if `host` is not a host and a port.
@@ -39,7 +42,7 @@ impl Reader {
         Ok(Self { set, chosen, failed: Mutex::default() })
     }
 
-    /// The member to read from now.
+    /// Returns the member to read from now.
     #[must_use]
     pub fn now(&self) -> &Endpoint {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).at;
@@ -47,8 +50,8 @@ impl Reader {
         self.chosen.as_ref().filter(|_| !is_away).unwrap_or(&self.set)
     }
 
-    /// Notes that reading ended with this error, and gives it back. If a chosen member may be the cause,
-    /// the others take its place for a minute.
+    /// Records that a read failed with this error, and returns the error. If the planned member may be the cause,
+    /// other members replace it for a minute.
     #[must_use]
     pub fn failed(&self, error: Error) -> Error {
         let Some(chosen) = self.chosen.as_ref().filter(|_| error.is_transient()) else {
@@ -64,19 +67,19 @@ impl Reader {
         error
     }
 
-    /// The news that another member took the chosen one's place, if it has not been told yet.
+    /// Returns the description of a replacement that was not reported yet, and counts it as reported.
     #[must_use]
     pub fn replaced(&self) -> Option<String> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).untold.take()
     }
 
-    /// Tells the chosen member the time of its cluster: see [`Endpoint::hear`].
+    /// Advances the planned member's cluster time: see [`Endpoint::hear`].
     pub(super) async fn hear(&self, reply: &Document) {
         if let Some(chosen) =
             self.chosen.as_ref().filter(|chosen| std::ptr::eq(*chosen, self.now()))
             && let Err(error) = chosen.hear(reply).await
         {
-            // The next read finds another member in its place.
+            // The next read uses another member instead.
             let _ = self.failed(error);
         }
     }

@@ -1,7 +1,7 @@
-//! The users that could write past a validator.
+//! Users that can bypass a validator.
 //!
-//! Each write carries the flag, and no server can tell beforehand which writers use it. Servers can
-//! tell which users have the privilege.
+//! Each write carries the flag for it, so servers cannot predict which writers use it. Servers can report which
+//! users have the privilege.
 
 use bson::{Bson, Document, doc};
 use imago_job::run::Run;
@@ -12,24 +12,24 @@ use crate::server::block::{about_user, has_users};
 use crate::server::endpoint::Endpoint;
 
 const ACTION: &str = "bypassDocumentValidation";
-/// Most users that are named.
+/// Most users that the warning names.
 const NAMED_MAX: usize = 10;
-/// Most users of whom the server is asked for their rights.
+/// Most users whose privileges are queried.
 const USERS_MAX: usize = 1_000;
 
-/// The users that may.
+/// The users that can bypass validation.
 #[derive(Debug, PartialEq)]
 enum Bypassing {
-    /// Every client: there is no authorisation.
+    /// Every client: the cluster has no authorization.
     Everybody,
-    /// These users, and the one that asks.
+    /// The users with these names, not including the connected user.
     These(Vec<String>),
-    /// This user may not know it.
+    /// The connected user lacks the privilege to query the others.
     Unknown,
 }
 
-/// Warns of users that could write past the validator that blocks the collection. An error on the
-/// way there is part of the warning, and ends nothing.
+/// Warns of users that can bypass the validator that blocks the collection. If a query fails, the warning contains
+/// the error, and the commit continues.
 pub(in crate::reshard) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
     let who = match bypassing(cluster, ns).await {
         Ok(Bypassing::These(users)) if users.is_empty() => return,
@@ -92,7 +92,7 @@ fn users_of(reply: &Document) -> impl Iterator<Item = &Document> {
     reply.get_array("users").into_iter().flatten().filter_map(Bson::as_document)
 }
 
-/// True if a privilege of the user or of its roles covers the action on this collection.
+/// Returns true if a privilege of the user or of its roles covers the action on this collection.
 fn may_bypass(user: &Document, ns: &Namespace) -> bool {
     let privileges = user.get_array("inheritedPrivileges").into_iter().flatten();
     privileges.filter_map(Bson::as_document).any(|privilege| {

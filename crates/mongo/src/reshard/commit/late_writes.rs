@@ -1,16 +1,17 @@
-//! Late writes: changes that reached the old collection between the drain and the rename, brought
-//! over after the rename.
+//! Late writes: changes to the old collection between the drain and the rename, brought over after the rename.
 //!
-//! A validator stops neither deletes nor writers that bypass it. All their changes of the old
-//! collection are in the change stream, and the server's rename ends it: on each shard their times
-//! are before the rename's, so a stream read to a time that every shard gave out after the rename
-//! contains all of them. An event names its collection by UUID, which the rename does not confuse.
+//! A validator stops neither deletes nor writers that bypass it. All their changes to the old collection are in the
+//! change stream, and the server's rename ends it. On each shard their times are before the rename's, so a stream
+//! that is read up to a time that every shard issued after the rename contains all of them. An event names its
+//! collection by UUID, which is unambiguous across the rename.
 //!
-//! Until they are brought over, the new collection refuses inserts and updates, so no client has
-//! inserted an `_id` again whose delete is still to come. A client that bypasses validation may have,
-//! and then the newer document counts.
+//! Until these changes are brought over, the new collection rejects inserts and updates, so no client has inserted
+//! an `_id` again whose delete is still to be applied. A client that bypasses validation may have, and then the
+//! newer document is kept.
 //!
-//! A document that was written whole is written again. An update carries only its changes, of a
+//! A document whose event contains all of it is written again. The event of an update contains the changed fields
+//! only, and the base document was dropped with the old collection: it cannot be brought over, and its `_id` is
+//! reported.
 //! content that went with the old collection: it cannot be brought over, and its `_id` is reported.
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 
-/// Reports that the changes behind `from` are not known any more.
+/// Warns that the changes after `from` are no longer in the cluster's logs, and returns that result.
 pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> LateWrites {
     let ns = &spec.reshard.ns;
     run.reporter().warning(
@@ -46,23 +47,23 @@ pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> La
     LateWrites { unknown: true, ..LateWrites::default() }
 }
 
-/// The fate of a document.
+/// Final state of a document according to its events.
 #[derive(Clone, Debug, PartialEq)]
 enum Fate {
     Gone,
     Is(RawDocumentBuf),
-    /// It was updated, and only the old collection knew to what.
+    /// The document was updated, and its content was only in the old collection.
     Lost,
 }
 
-/// An event of a document, with its time.
+/// Event of a document: its `_id`, its time, and its details.
 type Happened = (Id, Timestamp, Detail);
 
-/// The fate of each document by its events. Documents that the new collection has written itself
-/// stay.
+/// Returns the final state of each document according to its events. Documents that were written in the new
+/// collection are left alone.
 ///
-/// Events of one time on two shards come in no order: where a document was written and deleted at once, as
-/// one that moves to another shard is, it is not known which it was.
+/// Events with the same time on two shards have no order. If a document has a write and a delete at one time, as
+/// one that moves to another shard does, its final state is unknown.
 fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
     let mut fates = BTreeMap::new();
     let mut put_at: BTreeMap<&Id, Timestamp> = BTreeMap::new();
@@ -85,16 +86,16 @@ fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
     fates
 }
 
-/// Opens the stream behind the drain: read after the rename, it is complete.
+/// Opens the change stream at the time of the drain. A read of it after the rename is complete.
 fn reader(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> ChangeReader {
     let namespaces = vec![spec.reshard.ns.clone()];
     ChangeReader::new(cluster.clone(), namespaces, Start::At(from), AWAIT_MAX).detailed()
 }
 
-/// The events behind `from`, up to a time that is behind the rename on every shard.
+/// Returns the events after `from`, up to a time that is after the rename on every shard.
 async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Happened>> {
     let to = cluster.cluster_time().await?;
-    // Without it the stream gets there too, only later.
+    // Without the heartbeat the stream reaches that time too, only later.
     if let Err(error) = cluster.heartbeat().await {
         tracing::debug!(%error, "the shards were not nudged");
     }
@@ -116,11 +117,11 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Ha
     }
 }
 
-/// Brings over the changes behind `from`, the time at which the shadow was equal to the collection.
-/// The rename has happened. Doing it again changes nothing.
+/// Brings over the changes after `from`, the time at which the shadow was equal to the collection. It runs after
+/// the rename, and is idempotent.
 ///
 /// # Errors
-/// Fails if the cluster stays away, or the source no longer keeps the changes since then.
+/// Fails if the cluster does not answer, or its oplog no longer reaches back to `from`.
 pub(in crate::reshard) async fn bring_over(
     run: &Run,
     cluster: &Endpoint,
@@ -128,7 +129,7 @@ pub(in crate::reshard) async fn bring_over(
     new: Option<&str>,
     from: Timestamp,
 ) -> Result<LateWrites> {
-    // A pause or a cancellation comes too late: the rename has happened, and this belongs to it.
+    // The rename has happened, and this step completes it, so a pause or a cancellation comes too late.
     let always = Control::default();
     let read = || read(cluster, spec, from);
     let events = retry_transient("read what came before the rename", &always, read).await?;
@@ -144,7 +145,7 @@ pub(in crate::reshard) async fn bring_over(
     Ok(late_writes)
 }
 
-/// The new collection, as source and destination.
+/// Returns a pair in which the new collection is both source and destination.
 async fn pair(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<Pair> {
     let source = Handle::new(cluster.clone(), spec.reshard.ns.clone());
     let gone = || Error::Disrupted { ns: source.ns.to_string(), what: "dropped".into() };
@@ -172,9 +173,8 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
         Fate::Gone | Fate::Lost => None,
     });
     let found: Vec<Found<'_>> = found.collect();
-    // A document that holds a unique value here had lost it or was deleted at the old collection,
-    // so these events cover each document that is removed for its value; one that they do not cover
-    // is reported.
+    // A document that has a unique value here had lost it or was deleted in the old collection, so these events
+    // cover each document that is removed for its value. A document that they do not cover is reported.
     let mut stale = Vec::new();
     if !found.is_empty() {
         put(pair, &found, |_| Change::Any, &mut stale).await?;
@@ -189,7 +189,7 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
     })
 }
 
-/// Most `_id`s that are named in a warning; the job's result has all.
+/// Most `_id`s that a warning lists; the job's result has all of them.
 const NAMED_MAX: usize = 20;
 
 fn report(run: &Run, spec: &Spec, late_writes: &LateWrites) {

@@ -1,17 +1,17 @@
 //! The block of one collection: a validator that no document satisfies.
 //!
-//! It refuses inserts and updates, with an error (121) that drivers do not retry, in this collection
-//! only, with or without authorisation. It refuses neither deletes nor writes that bypass validation
-//! (privilege `bypassDocumentValidation`): those between the drain and the rename are brought over
-//! afterwards ([`crate::reshard::commit::late_writes`]).
+//! It rejects inserts and updates, with an error (121) that drivers do not retry, in this collection only, with or
+//! without authorization. It rejects neither deletes nor writes that bypass validation (privilege
+//! `bypassDocumentValidation`): those between the drain and the rename are brought over afterwards
+//! ([`crate::reshard::commit::late_writes`]).
 //!
 //! Invariants:
-//! - The collection's own validator is in the job's record before the refusing one is set, and stays
-//!   there until it is restored.
-//! - The shadow gets the refusing one first, so the renamed collection refuses writes too until the
-//!   deletes are brought over: no `_id` is inserted again whose delete is still to come.
-//! - A validator is restored only in the place of this job's refusing one, which is recognised by its
-//!   name; one that another user has set meanwhile stays.
+//! - The collection's own validator is in the job's record before the rejecting one is set, and stays there until
+//!   it is restored.
+//! - The shadow gets the rejecting validator first, so the renamed collection rejects writes too until the deletes
+//!   are brought over: no `_id` is inserted again whose delete is still to be applied.
+//! - A validator is restored only if it replaces this job's rejecting one, which is recognised by its text. A
+//!   validator that another user set meanwhile stays.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
@@ -30,11 +30,11 @@ use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 use crate::verify::{index_differences, options_differences};
 
-/// The fields of a collection's validation.
+/// Names of the collection options that make up its validation.
 const FIELDS: [&str; 3] = ["validator", "validationLevel", "validationAction"];
 
-/// The options that each shard which owns a part of the collection has. The database's primary, which
-/// answers `listCollections`, is told of no `collMod` unless it is one of them (6.0).
+/// Returns the collection's options on each shard that owns a part of it. The database's primary shard, which
+/// answers `listCollections`, does not receive a `collMod` unless it is one of them (6.0).
 async fn on_owners(of: &Handle) -> Result<Vec<Document>> {
     let pipeline = [doc! {"$listCatalog": {}}];
     let ask = doc! {"aggregate": &of.ns.coll, "pipeline": &pipeline[..], "cursor": {}};
@@ -50,7 +50,7 @@ async fn on_owners(of: &Handle) -> Result<Vec<Document>> {
     all.filter(|all| !all.is_empty()).ok_or_else(|| Error::malformed(doing, &reply))
 }
 
-/// The validator that no document satisfies; clients find it in the error's details.
+/// Returns the validator that no document satisfies. Its text is in the details of the error that clients get.
 fn refusing(job: &JobId) -> Document {
     let why =
         format!("imago job {job} changes the shape of this collection: try again in a moment");
@@ -61,7 +61,7 @@ fn is_refusing(options: &Document, job: &JobId) -> bool {
     options.get_document("validator").is_ok_and(|found| *found == refusing(job))
 }
 
-/// The collection's own validation, as the job's record keeps it.
+/// Returns the collection's own validation as extended JSON, for the job's record.
 fn text_of(options: &Document) -> Result<String> {
     let option = |name: &str| Some((name.to_owned(), options.get(name)?.clone()));
     let own: Document = FIELDS.into_iter().filter_map(option).collect();
@@ -70,7 +70,7 @@ fn text_of(options: &Document) -> Result<String> {
     serde_json::to_string(&ExtJson(RawBsonRef::Document(&raw))).map_err(|e| failed(e.to_string()))
 }
 
-/// The command that gives a collection this validation.
+/// Returns the `collMod` command that sets this validation.
 fn command(of: &Handle, validation: &Document) -> Document {
     let or = |name: &str, none: Bson| validation.get(name).cloned().unwrap_or(none);
     doc! {
@@ -88,18 +88,18 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command).await.map(|_| ())
 }
 
-/// Records the collection's validation, and has the shadow refuse all writes but this job's.
-/// Clients notice nothing yet.
+/// Records the collection's validation, and makes the shadow reject all writes except this job's. Clients are not
+/// affected yet.
 ///
 /// # Errors
-/// Fails if the cluster refuses, or the job is no longer this process's.
+/// Fails if the cluster rejects the change, or the job belongs to another process.
 pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
     let found = retry_transient("look at the collection", run.control(), look).await?;
     let own = match is_refusing(&found[0], job) {
         false => found.into_iter().next(),
-        // A block that an earlier attempt asked for came after it was lifted. The shadow has the
+        // A block that an earlier attempt requested took effect after it was lifted. The shadow has the
         // collection's own validation.
         true => {
             let look = || on_owners(&pair.destination);
@@ -125,11 +125,10 @@ pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) ->
     .await
 }
 
-/// Blocks writes. An insert or update that is acknowledged after it returns has bypassed
-/// validation.
+/// Blocks writes. An insert or update that is acknowledged after this returns has bypassed validation.
 ///
 /// # Errors
-/// Fails if the cluster refuses.
+/// Fails if the cluster rejects the change.
 pub(in crate::reshard) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
     let mut of = copying.pairs[0].source.clone();
     of.owner = Some(run.ownership());
@@ -137,11 +136,11 @@ pub(in crate::reshard) async fn set(run: &Run, copying: &Copying<'_>) -> Result<
     retry_transient("refuse writes to the collection", run.control(), || refuse(&of, job)).await
 }
 
-/// Refuses to go on if anything of the collection but its validator was changed while it was being
-/// blocked, or if the validator is not this job's: then another user has lifted the block.
+/// Checks that the block is in place and that nothing else of the collection's definition changed meanwhile. A
+/// validator that is not this job's means that another user has lifted the block.
 ///
 /// # Errors
-/// A precondition; when the cluster does not answer.
+/// A precondition error if the check fails; an error if the cluster does not answer.
 pub(in crate::reshard) async fn check_unchanged(
     run: &Run,
     copying: &mut Copying<'_>,
@@ -163,12 +162,12 @@ pub(in crate::reshard) async fn check_unchanged(
             "`imago reshard resume`: the job follows it first",
         ));
     }
-    // The structural change that the stream showed is the block itself.
+    // The structural change in the change stream is the block itself.
     copying.coordinator.take_structure();
     Ok(())
 }
 
-/// Differences between the collection and its shadow besides validation.
+/// Returns a difference between the collection and its shadow other than in validation, or `None`.
 fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
     let options = options_differences(from, to).into_iter().map(|found| ("option", found));
     let options = options.filter(|(_, found)| !FIELDS.contains(&found.name.as_str()));
@@ -177,11 +176,11 @@ fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
     all.next().map(|(what, found)| format!("its {what} {}", found.name))
 }
 
-/// Lifts the block, if the record says that there may be one: the collection, and the shadow if it is
-/// there still, get their own validation back. Doing it twice changes nothing.
+/// Lifts the block, if the record says that one may be set: restores the validation of the collection, and of the
+/// shadow if it still exists. It is idempotent.
 ///
 /// # Errors
-/// Fails if the cluster stays away.
+/// Fails if the cluster does not answer.
 pub(in crate::reshard) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
@@ -191,7 +190,7 @@ pub(in crate::reshard) async fn lift(
     let Some(own) = &commit.validation else { return Ok(()) };
     let own = parse_document(own).map_err(|e| Error::malformed("the recorded validator", e))?;
     let own = Document::try_from(own).map_err(|e| Error::malformed("the recorded validator", e))?;
-    // The collection first: clients wait for it.
+    // The collection comes first, because clients wait for it.
     for ns in [&spec.reshard.ns, spec.shadow()] {
         let of = Handle::new(cluster.clone(), ns.clone());
         let restore = || restore(&of, &own, job);
@@ -204,7 +203,7 @@ async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
     if of.definition().await?.is_none() {
         return Ok(());
     }
-    // A block that was asked for may be under way still: it comes before this does.
+    // A requested block may still be under way, and must take effect before this.
     quiet(&of.endpoint, &of.ns).await?;
     if !on_owners(of).await?.iter().any(|options| is_refusing(options, job)) {
         return Ok(());
@@ -212,10 +211,10 @@ async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command(of, own)).await.map(|_| ())
 }
 
-/// Checks that this user has the rights that the block needs.
+/// Checks that the user has the privileges that the block needs.
 ///
 /// # Errors
-/// A precondition that names the missing rights.
+/// A precondition error that names the missing privileges.
 pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     let lacking = block::lacking(cluster, &["collMod", "bypassDocumentValidation"]).await?;
     if lacking.is_empty() {
@@ -227,7 +226,7 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Adds the remedy for a cluster whose users' writes cannot be blocked.
+/// Adds `--block validator` to the remedy of a cluster on which user writes cannot be blocked.
 pub(in crate::reshard) fn or_validator(error: Error) -> Error {
     match error {
         Error::Precondition { what, help } => Error::Precondition {

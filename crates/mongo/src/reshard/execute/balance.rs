@@ -1,6 +1,6 @@
-//! The balancer leaves a collection alone while its shape is changed by a job.
+//! Disabling the balancer for a collection while a job changes its shape.
 //!
-//! The flag is the collection's own (`noBalance`), so the balancer goes on with all others.
+//! The flag is the collection's own (`noBalance`), so the balancer continues with all others.
 
 use bson::{Document, doc};
 
@@ -8,10 +8,11 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// True if the balancer leaves the collection alone.
+/// Returns true if the balancer is disabled for the collection.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.
+#[crate::boxed]
 pub async fn is_off(cluster: &Endpoint, ns: &Namespace) -> Result<bool> {
     let collections = cluster.client().database("config").collection::<Document>("collections");
     let doing = "reading config.collections";
@@ -20,11 +21,10 @@ pub async fn is_off(cluster: &Endpoint, ns: &Namespace) -> Result<bool> {
     Ok(found.is_some_and(|found| found.get_bool("noBalance").unwrap_or(false)))
 }
 
-/// Has the balancer leave the collection alone, or see to it again.
+/// Disables the balancer for the collection, or enables it again.
 ///
 /// # Errors
-/// Fails if the cluster refuses: the user needs to update config.collections (the role
-/// clusterManager).
+/// Fails if the cluster rejects the update: the user needs to update config.collections (the role clusterManager).
 pub async fn set_off(cluster: &Endpoint, ns: &Namespace, off: bool) -> Result<()> {
     let change = if off {
         doc! {"$set": {"noBalance": true}}

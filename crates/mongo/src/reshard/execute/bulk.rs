@@ -1,4 +1,4 @@
-//! The way of a change of shape's bulk past the router.
+//! Route of the bulk copy past the router to the shards.
 
 use std::sync::Arc;
 
@@ -14,17 +14,18 @@ use crate::reshard::spec::{KIND, Spec};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 
-/// The way past the router for a process that helps with a job.
+/// Returns the route past the router for another process that works on a job (`imago job work`).
 ///
 /// # Errors
-/// A precondition where there is nothing to share; when the router does not answer.
+/// A precondition error if the job has no work to share; an error if the router does not answer.
+#[crate::boxed]
 pub async fn helpers_route(record: Record, cluster: Endpoint) -> Result<Option<Arc<Route>>> {
     crate::reshard::execute::native::refuse_help(&record)?;
     route_of(&record, &cluster).await
 }
 
-/// The way past the router, where there is one: nothing for jobs of another kind, for a hashed key,
-/// whose values only the servers compute, and where a shard cannot be reached as this user.
+/// Returns the route past the router. Returns `None` for jobs of another kind, for a hashed key, whose values only
+/// the servers compute, and if a shard cannot be reached with the user's credentials.
 ///
 /// # Errors
 /// Fails if the router does not answer.
@@ -73,10 +74,10 @@ pub(in crate::reshard) async fn route_of(
     Ok(Some(Route::new(of, shards, Map::new(&key, &chunks)?, sockets)))
 }
 
-/// Documents that stay on their shard compete with no flow.
+/// Connections for the documents that stay on their shard, which compete with no flow.
 const LOCAL_SOCKETS: usize = 4;
 
-/// Reports the bytes that went from each shard to each other one.
+/// Reports the bytes that were copied from each shard to each other one.
 pub(in crate::reshard) fn measure(run: &Run, route: Option<&Route>) {
     let Some(route) = route else { return };
     let mut moved = 0;

@@ -1,9 +1,9 @@
 //! The cluster lock: one change of shape at a time, as for the server's own resharding.
 //!
-//! Two changes would take each other's write block, which is the whole cluster's, for their own. A
-//! document in the cluster names the job that holds the lock. It changes hands by a write that names
-//! the previous holder, so of two jobs that try at once one is refused. It is not released: a lock
-//! whose job has ended is free.
+//! Two concurrent changes would each take the other's write block, which covers the whole cluster, for its own. A
+//! document in the cluster names the job that holds the lock. The lock changes hands by a write that names the
+//! previous holder, so of two jobs that compete one is rejected. It is not released: a lock whose job has ended is
+//! free.
 
 use bson::{Bson, Document, doc};
 use imago_job::id::JobId;
@@ -19,19 +19,19 @@ use crate::state::journal::MongoJournal;
 
 const DATABASE: &str = "imago";
 const COLLECTION: &str = "turns";
-/// A job that has the turn is in the journal after this time, or never will be.
+/// Time in ms after which a lock holder that is not in the journal will never be there.
 const JOURNALLED_WITHIN_MS: u64 = 60_000;
 
-/// Gives a new job the turn, which has to be journalled right after.
+/// Takes the lock for a new job, which must be written to the journal right after.
 ///
 /// # Errors
-/// A precondition when another job has it.
+/// A precondition error if another job holds the lock.
 pub(in crate::reshard) async fn take(
     cluster: &Endpoint,
     journal: &MongoJournal,
     id: &JobId,
 ) -> Result<()> {
-    // Jobs of before there were turns count too.
+    // Jobs from before the lock existed count too.
     for record in journal.list().await? {
         if record.kind == KIND && !record.state.is_final() {
             return Err(taken_by(&record, journal.now_ms().await?));
@@ -88,8 +88,7 @@ fn write_error(reply: &Document) -> Option<(i32, String)> {
     Some((code, error.get_str("errmsg").unwrap_or_default().to_owned()))
 }
 
-/// The error that names the job which has the lock, its state, and its age. A failed job keeps the
-/// lock.
+/// Returns the error that names the job that holds the lock, its state, and its age. A failed job keeps the lock.
 fn taken_by(record: &Record, now_ms: u64) -> Error {
     let (id, state) = (&record.id, record.state.word());
     let ns =

@@ -1,13 +1,13 @@
 //! The other engine: the server's own `reshardCollection`, with Imago's placement.
 //!
-//! The server copies, follows and commits by itself. Imago hands it the plan's chunks as ranges of
-//! zones, one zone for each shard, watches, and removes the zones afterwards. Nothing here depends on
-//! the reply to the command: the operation goes on when the requesting process dies.
+//! The server copies, follows and commits by itself. Imago passes the plan's chunks as ranges of zones, one zone
+//! for each shard, watches the operation, and removes the zones afterwards. Nothing here depends on the reply to
+//! the command: the operation continues if the requesting process dies.
 //!
 //! Invariants:
 //! - The state of the operation is read from the cluster, never remembered: its entry in
 //!   `config.reshardingOperations` while it is under way, the collection's UUID before and after.
-//! - The zones stay while the operation is under way, and none is left after it.
+//! - The zones exist while the operation is under way, and none is left after it.
 
 use std::time::{Duration, Instant};
 
@@ -35,26 +35,26 @@ use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Longest wait for the server to begin with a request.
+/// Time allowed for the server to begin the operation after a request.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
-/// Most requests to the server to begin.
+/// Most requests to begin the operation.
 const ASKED_MAX: usize = 20;
-/// An abort takes as long as the shards take to hear of it.
+/// Time allowed for an abort, which has to reach all shards.
 const ABORTED_WITHIN: Duration = Duration::from_secs(600);
-/// The server's code for a missing privilege.
+/// Server error code of a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// The code of the finding about the least time.
+/// Code of the finding about the server's minimum duration.
 const MINIMUM: &str = "server_minimum";
-/// The code of a key that the server does not reshard by.
+/// Code of the finding that the new key equals the current one, which the server rejects.
 const SAME_KEY: &str = "same_key";
 
-/// Adds the findings about the server's own resharding to a plan, and removes its paced time.
+/// Adds the findings about the server's own resharding to a plan, and removes the plan's paced duration.
 ///
 /// # Errors
-/// Fails if the plan's keys are not valid.
+/// Fails if the plan's keys are invalid.
 pub fn warn_in(plan: &mut Plan) -> Result<()> {
-    // A plan that was read may have been made for this engine.
+    // A plan that was read from a file may have been made for this engine.
     plan.findings.retain(|finding| ![MINIMUM, SAME_KEY].contains(&&*finding.code));
     if let Some(what) = same_key(plan)? {
         let (code, help) = (SAME_KEY.to_owned(), SAME_KEY_HELP.to_owned());
@@ -70,7 +70,7 @@ pub fn warn_in(plan: &mut Plan) -> Result<()> {
                config server changes the minimum"
             .into(),
     });
-    // The server does not spare clients.
+    // The server's resharding has no pace that spares clients.
     plan.paced_s = None;
     Ok(())
 }
@@ -85,20 +85,21 @@ fn same_key(plan: &Plan) -> Result<Option<String>> {
     Ok(is_same.then(what))
 }
 
-/// The engine of a change of shape, and the block that it was begun with for its commit.
+/// Returns the engine of a change of shape, and the block with which its commit was started.
 ///
 /// # Errors
 /// Fails if there is no such job, or it is of another kind.
+#[crate::boxed]
 pub async fn begun(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
     let block = copy::state_of(&record)?.commit_mut().block.unwrap_or_default();
     Ok((Spec::of(&record)?.engine, block))
 }
 
-/// Refuses another process's help where there is nothing to share.
+/// Rejects further processes for a job that has no work to share.
 ///
 /// # Errors
-/// A precondition, for a job that the server does by itself.
+/// A precondition error for a job of this engine, which the server performs.
 pub(crate) fn refuse_help(record: &Record) -> Result<()> {
     if record.kind != KIND || Spec::of(record)?.engine != Engine::Native {
         return Ok(());
@@ -109,7 +110,7 @@ pub(crate) fn refuse_help(record: &Record) -> Result<()> {
     ))
 }
 
-/// Refuses a plan that the server's own operation cannot carry out.
+/// Checks that the server's own operation can execute the plan.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     if let Some(what) = same_key(plan)? {
         return Err(Error::precondition(what, SAME_KEY_HELP));
@@ -124,20 +125,21 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     ))
 }
 
-/// The state of the server's operation.
+/// State of the server's operation.
 enum Found {
-    /// The collection has its new shape; its UUID.
+    /// The collection has its new shape; the value is its UUID.
     Done(String),
-    /// It is under way; its entry.
+    /// The operation is under way; the value is its entry in `config.reshardingOperations`.
     UnderWay(Document),
-    /// There is none.
+    /// No operation is under way.
     Nothing,
 }
 
 async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
     let ns = &spec.reshard.ns;
     let key = Key::parse(&spec.reshard.key)?;
-    // The operation first: one that ends between the two looks is found by its result.
+    // The operation's entry is read first: if the operation ends between the two reads, the second finds its
+    // result.
     let entry = find(cluster, "reshardingOperations", doc! {"ns": ns.to_string()}).await?;
     if let Some(entry) = entry {
         let its = entry.get_document("reshardingKey").cloned().unwrap_or_default();
@@ -162,7 +164,7 @@ async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
     }
 }
 
-/// The first document of a collection of the cluster's configuration, as a majority has it.
+/// Returns the first matching document of a collection of the `config` database, by a majority read, or `None`.
 async fn find(cluster: &Endpoint, coll: &str, filter: Document) -> Result<Option<Document>> {
     let find = doc! {
         "find": coll, "filter": filter, "limit": 1, "singleBatch": true,
@@ -174,7 +176,7 @@ async fn find(cluster: &Endpoint, coll: &str, filter: Document) -> Result<Option
     Ok(batch.first().and_then(Bson::as_document).cloned())
 }
 
-/// Has the server do it, and sees to it until it is done.
+/// Runs the server's operation to its end, and restores the zones and the balancer flag afterwards.
 pub(in crate::reshard) async fn work(
     cluster: &Endpoint,
     run: &Run,
@@ -184,7 +186,7 @@ pub(in crate::reshard) async fn work(
     let ns = &spec.reshard.ns;
     let zones = Zones { cluster, ns, id: &run.record().id };
     let always = Control::default();
-    // A pause or a cancellation comes too late when the server has done it.
+    // A pause or a cancellation comes too late if the server has committed.
     let found = retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
     let uuid = match found {
         Found::Done(uuid) => uuid,
@@ -209,6 +211,10 @@ pub(in crate::reshard) async fn work(
         write_block_ms: None,
         drain_ms: None,
         rename_ms: None,
+        block_steps: Vec::new(),
+        predicted_block_ms: None,
+        bare_rename_ms: None,
+        majority_write_ms: None,
         verified: 0,
         last_verified: None,
         late_writes: LateWrites::default(),
@@ -228,7 +234,7 @@ async fn prepare(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) 
     retry_transient("give the shards their zones", control, || zones.tag(&spec.reshard)).await
 }
 
-/// Asks for the operation unless it is under way, and watches it to its end.
+/// Requests the operation unless it is under way, and watches it to its end. Returns the collection's new UUID.
 async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) -> Result<String> {
     let control = run.control();
     let always = Control::default();
@@ -242,7 +248,7 @@ async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) ->
         }
         let looked =
             retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
-        // One that was asked for and has not begun may still begin: returning now would leave it.
+        // A requested operation that has not begun may still begin, so returning now could leave it running.
         let begins = |(since, _): &(Instant, _)| since.elapsed() < BEGINS_WITHIN;
         let may_leave = !matches!(looked, Found::Nothing) || !asking.as_ref().is_some_and(begins);
         if may_leave && let Some(stop) = control.stopped() {
@@ -274,7 +280,7 @@ async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) ->
 async fn command(cluster: &Endpoint, spec: &Spec, zones: &Zones<'_>) -> Result<Document> {
     let plan = &spec.reshard;
     let key = parse_document(&plan.key, "the shard key")?;
-    // With as many chunks as there are ranges the server cuts none of them further.
+    // With as many initial chunks as there are ranges the server does not split the ranges.
     let chunks = i32::try_from(plan.chunks.len()).unwrap_or(i32::MAX);
     let mut command = doc! {
         "reshardCollection": plan.ns.to_string(), "key": key.clone(), "numInitialChunks": chunks,
@@ -288,7 +294,7 @@ async fn command(cluster: &Endpoint, spec: &Spec, zones: &Zones<'_>) -> Result<D
     Ok(command)
 }
 
-/// Ends the server's operation, and leaves the collection as it was before the job.
+/// Aborts the server's operation, and leaves the collection as it was before the job.
 pub(in crate::reshard) async fn clean_up(
     cluster: &Endpoint,
     record: &Record,
@@ -304,7 +310,7 @@ pub(in crate::reshard) async fn clean_up(
                     "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
-            // Another user dropped the collection: there is less to clean up.
+            // Another user dropped the collection, so there is less to clean up.
             Ok(Found::Nothing) | Err(Error::Precondition { .. }) => break,
             Ok(Found::UnderWay(_)) => abort(cluster, spec).await?,
             Err(error) => return Err(error),
@@ -321,7 +327,7 @@ pub(in crate::reshard) async fn clean_up(
     balance::set_off(cluster, ns, spec.known.was_off).await
 }
 
-/// Asks the server to give it up. One that has been committed, or is gone, is for the next look.
+/// Asks the server to abort the operation. If it has committed or ended meanwhile, the next check finds that.
 async fn abort(cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let command = doc! {"abortReshardCollection": spec.reshard.ns.to_string()};
     match cluster.run_at_length("admin", command).await {

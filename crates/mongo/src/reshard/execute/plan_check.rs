@@ -1,7 +1,7 @@
-//! Checks that a plan fits the cluster as it is now, before anything is written.
+//! Checks that a plan fits the current state of the cluster, before anything is written.
 //!
-//! A plan is a file, which may be old, of another cluster, or edited by hand. Later steps of a job
-//! rely on these checks.
+//! A plan is a file. It may be old, for another cluster, or edited by hand. Later steps of a job rely on these
+//! checks.
 
 use std::collections::HashSet;
 
@@ -19,10 +19,10 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer};
 use crate::server::shard_key::Key;
 
-/// Refuses a plan that does not fit.
+/// Checks that the plan is consistent and fits the cluster.
 ///
 /// # Errors
-/// A precondition that names the misfit; fails if the cluster does not answer.
+/// A precondition error that names the first mismatch; an error if the cluster does not answer.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     in_itself(plan)?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
@@ -60,12 +60,12 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     }
 }
 
-/// The refusal of a collection that has no shard key to change.
+/// Returns the error for a collection without a shard key.
 pub(in crate::reshard) fn unsharded(ns: &Namespace) -> Error {
     Error::precondition(format!("{ns} is not sharded"), "shard it first: sh.shardCollection")
 }
 
-/// The chunks are in order, without a gap at the beginning, each on a shard that the plan names.
+/// Checks that the chunks are in order, begin at the least key, and are on shards that the plan names.
 fn in_itself(plan: &Plan) -> Result<()> {
     let key = parse_document(&plan.key, "the shard key")?;
     if plan.chunks.first().is_none_or(|first| first.min.is_some()) {

@@ -1,13 +1,13 @@
-//! The shadow: created empty, with its chunks where the plan wants them.
+//! The shadow collection: created empty, with its chunks placed according to the plan.
 //!
-//! Zones do the placing. A collection that is sharded while it is empty gets one chunk for each
-//! range of a zone, on a shard of that zone; so each shard gets a zone of its own for a moment, and
-//! no chunk has to be moved. Zones and ranges are removed before anything is copied.
+//! Zones determine the placement. A collection that is sharded while it is empty gets one chunk for each range of a
+//! zone, on a shard of that zone. Each shard therefore gets its own zone for a moment, and no chunk has to be
+//! moved. Zones and ranges are removed before anything is copied.
 //!
-//! Until the bulk is there the shadow has no index but that of `_id`, and unique ones that serve its key:
-//! see [`unindex`].
+//! Until the bulk is copied the shadow has no index but that of `_id`, and unique ones that serve its key: see
+//! [`unindex`].
 //!
-//! Every step may find itself done: the successor of a process that died repeats them all.
+//! Every step is idempotent: the successor of a process that died repeats them all.
 
 use bson::{Document, doc};
 use imago_job::id::JobId;
@@ -22,7 +22,7 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard::key_index;
 use crate::server::structure::{is_unique, name_of};
 
-/// The name of a job's shadow.
+/// Returns the name of a job's shadow.
 #[must_use]
 pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
     Namespace::new(&ns.db, format!("{PREFIX}{id}"))
@@ -30,10 +30,11 @@ pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
 
 pub use crate::namespace::SHADOW_PREFIX as PREFIX;
 
-/// Creates the job's shadow, as the plan wants it.
+/// Creates the job's shadow according to the plan.
 ///
 /// # Errors
-/// Fails if the cluster refuses, or the collection is gone.
+/// Fails if the cluster rejects a command, or the collection does not exist.
+#[crate::boxed]
 pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
     let from = Handle::new(cluster.clone(), plan.ns.clone());
     let to = Handle::new(cluster.clone(), shadow.clone());
@@ -58,16 +59,16 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
     check(&to, plan, &key).await
 }
 
-/// The index of the shadow's own key, which it does not have until the bulk is there. None where that one is unique: it refuses documents, and
-/// has to stay.
+/// Returns the index of the shadow's own key, which is dropped until the bulk is copied. Returns `None` if it is
+/// unique: such an index rejects documents, and has to stay.
 pub(in crate::reshard) fn taken_away(of: &Definition, key: &Document) -> Option<Document> {
     Some(key_index(&of.indexes, key)).filter(|index| !is_unique(index))
 }
 
-/// Documents come in the order of their `_id`s, to the key's index at random: to insert them one by
-/// one costs the servers more than twice as much as to build it behind them. Through a router
-/// servers refuse to drop it; if a shard cannot be asked past it, or refuses too, it stays, and the
-/// bulk takes longer.
+/// Drops the index of the shadow's key until the bulk is copied. Documents arrive in the order of their `_id`s,
+/// which is random order for the key's index: inserting them one by one costs the servers more than twice as much
+/// as building the index afterwards. Servers refuse to drop it through a router. If a shard cannot be reached past
+/// the router, or refuses too, the index stays, and the bulk takes longer.
 async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
     let Some(index) = taken_away(of, key) else { return Ok(()) };
     for (name, shard) in to.endpoint.shards().await? {
@@ -75,7 +76,7 @@ async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
             Ok(shard) => Handle::new(shard, to.ns.clone()).drop_index(name_of(&index)).await,
             Err(error) => Err(error),
         };
-        // A shard that gets no chunk has no such collection.
+        // A shard without chunks has no such collection.
         if let Err(error) = dropped.or_else(is_gone) {
             tracing::info!(name, %error, "the shadow keeps the index of its key there");
         }
@@ -83,11 +84,10 @@ async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to go on with a shadow that is gone although documents were copied into it: a new one would count
-/// as filled.
+/// Checks that a shadow into which documents were copied still exists: a new one would count as filled.
 ///
 /// # Errors
-/// A precondition; when the cluster does not answer.
+/// A precondition error if it does not exist; an error if the cluster does not answer.
 pub async fn check_there(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
     let of = Handle::new(cluster.clone(), shadow.clone());
     if of.definition().await?.is_some() && of.shard_key().await?.is_some() {
@@ -99,10 +99,11 @@ pub async fn check_there(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
     ))
 }
 
-/// Removes the shadow, if there is one, and the zones that placed its chunks.
+/// Removes the shadow, if it exists, and the zones that placed its chunks.
 ///
 /// # Errors
-/// Fails if the cluster refuses.
+/// Fails if the cluster rejects a command.
+#[crate::boxed]
 pub async fn remove(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
     Zones { cluster, ns: shadow, id }.clear(plan).await?;
     cluster.run_at_length(&shadow.db, drop_command(shadow)).await.map(|_| ()).or_else(is_gone)
@@ -119,7 +120,7 @@ fn is_gone(error: Error) -> Result<()> {
     }
 }
 
-/// The chunks lie where the plan says: a server that did otherwise must be known at once.
+/// Checks that the chunks are where the plan has them; a server that placed them otherwise must be noticed at once.
 async fn check(to: &Handle, plan: &Plan, key: &Document) -> Result<()> {
     let lie = crate::server::shard::chunks(to).await?;
     let mut wanted = Vec::new();

@@ -1,8 +1,8 @@
 //! Progress of the server's own resharding.
 //!
-//! Its phase is the coordinator's state in `config.reshardingOperations`; each receiving shard
-//! reports the copied bytes and its estimate in `$currentOp`. A shard that does not answer this user
-//! is left out of the progress, and nothing waits for it.
+//! Its phase is the coordinator's state in `config.reshardingOperations`. Each receiving shard reports the copied
+//! bytes and its estimate in `$currentOp`. A shard that does not answer this user is left out of the progress, and
+//! nothing waits for it.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::reshard::plan::Plan;
 use crate::server::collection::number;
 use crate::server::endpoint::Endpoint;
 
-/// A shard that does not answer so soon is not asked.
+/// Time allowed for the connection to a shard.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// The watched shards, and the last report.
+/// The watched shards, and the last reported phase.
 pub(in crate::reshard) struct Watch {
     ns: String,
     shards: Vec<Endpoint>,
@@ -27,7 +27,7 @@ pub(in crate::reshard) struct Watch {
 }
 
 impl Watch {
-    /// Reaches the plan's shards.
+    /// Connects to the shards of the cluster; a shard that cannot be reached is left out.
     pub(in crate::reshard) async fn new(cluster: &Endpoint, plan: &Plan) -> Self {
         let listed = cluster.run("admin", doc! {"listShards": 1}).await.unwrap_or_default();
         let mut shards = Vec::new();
@@ -44,10 +44,10 @@ impl Watch {
         Self { ns: plan.ns.to_string(), shards, phase: "", is_pause_told: false }
     }
 
-    /// Reports the state of the operation's entry and of its shards.
+    /// Reports the state in the operation's entry and the progress of the shards.
     ///
     /// # Errors
-    /// Fails if the job was taken over, or is to end.
+    /// Fails if another process took over the job, or the job is to stop.
     pub(in crate::reshard) async fn tell(&mut self, run: &Run, entry: &Document) -> Result<()> {
         let state = entry.get_str("state").unwrap_or_default();
         if run.control().is_paused() {
@@ -77,7 +77,7 @@ impl Watch {
         Ok(())
     }
 
-    /// A shard's report of its part as a receiver.
+    /// Returns the shard's reports of its part as a recipient; empty if it does not answer.
     async fn ask(&self, shard: &Endpoint) -> Vec<Document> {
         let mine = doc! {"ns": &self.ns, "desc": {"$regex": "^ReshardingRecipientService"}};
         let pipeline =
@@ -109,8 +109,8 @@ fn add(progress: &mut Progress, told: &Document) {
     progress.documents_total = Some(progress.documents_total.unwrap_or(0) + documents);
     let bytes = number(told, "approxBytesToCopy");
     progress.bytes_total = Some(progress.bytes_total.unwrap_or(0) + bytes);
-    // Less than nothing while a shard does not know; nothing while it waits for the others, or for
-    // the server's minimum, which says nothing of the end.
+    // Negative while a shard does not know; zero while it waits for the others or for the server's minimum
+    // duration, which says nothing about the end.
     let s = number(told, "remainingOperationTimeEstimatedSecs");
     if s > 0 {
         progress.eta_ms = progress.eta_ms.max(Some(s.saturating_mul(1_000)));

@@ -1,10 +1,10 @@
 //! Temporary zones that place each chunk of a plan on its shard.
 //!
-//! Each shard that gets chunks has a zone of its own, and each chunk is a range of its shard's zone.
-//! The servers create chunks where zones say, so none has to be moved.
+//! Each shard that gets chunks has its own zone, and each chunk is a range of its shard's zone. The servers create
+//! chunks according to zones, so no chunk has to be moved.
 //!
-//! Invariant: only the zones of one job are touched; its id is in their names. Every step may find
-//! itself done: the successor of a process that died repeats them all.
+//! Invariant: only the zones of one job are changed; its id is in their names. Every step is idempotent: the
+//! successor of a process that died repeats them all.
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
@@ -19,7 +19,7 @@ use crate::server::endpoint::{Endpoint, answer};
 /// The zones of one job.
 pub(in crate::reshard) struct Zones<'a> {
     pub(in crate::reshard) cluster: &'a Endpoint,
-    /// The collection whose chunks they place.
+    /// The collection whose chunks the zones place.
     pub(in crate::reshard) ns: &'a Namespace,
     pub(in crate::reshard) id: &'a JobId,
 }
@@ -33,7 +33,7 @@ impl Zones<'_> {
         format!("{}{shard}", self.prefix())
     }
 
-    /// Gives the shards their zones.
+    /// Adds each shard that gets chunks to its zone.
     pub(in crate::reshard) async fn tag(&self, plan: &Plan) -> Result<()> {
         for shard in used(plan) {
             let zone = self.name(shard);
@@ -42,7 +42,7 @@ impl Zones<'_> {
         Ok(())
     }
 
-    /// The chunks as ranges: `min`, `max`, `zone`.
+    /// Returns the plan's chunks as zone ranges: `min`, `max`, `zone`.
     pub(in crate::reshard) fn of_chunks(
         &self,
         plan: &Plan,
@@ -62,7 +62,7 @@ impl Zones<'_> {
         Ok(ranges)
     }
 
-    /// Gives the shards their zones, and the collection their ranges.
+    /// Adds the shards to their zones, and assigns the collection's ranges to the zones.
     pub(in crate::reshard) async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
         self.tag(plan).await?;
         for range in self.of_chunks(plan, key)? {
@@ -73,7 +73,7 @@ impl Zones<'_> {
         Ok(())
     }
 
-    /// Takes all of that away.
+    /// Removes the collection's ranges in this job's zones, and the shards from these zones.
     pub(in crate::reshard) async fn clear(&self, plan: &Plan) -> Result<()> {
         let prefix = self.prefix();
         for range in self.ranges().await? {
@@ -100,7 +100,7 @@ impl Zones<'_> {
         Ok(())
     }
 
-    /// All zone ranges of the collection, as `config.tags` has them.
+    /// Returns all zone ranges of the collection, as documents of `config.tags`.
     pub(in crate::reshard) async fn ranges(&self) -> Result<Vec<Document>> {
         let tags = self.cluster.client().database("config").collection::<Document>("tags");
         let doing = "reading config.tags";
@@ -118,7 +118,7 @@ impl Zones<'_> {
     }
 }
 
-/// The shards that get anything.
+/// Returns the names of the shards that get chunks.
 fn used(plan: &Plan) -> Vec<&str> {
     let mut used: Vec<&str> =
         plan.chunks.iter().map(|chunk| plan.shards[chunk.shard].as_str()).collect();
@@ -127,7 +127,7 @@ fn used(plan: &Plan) -> Vec<&str> {
     used
 }
 
-/// The least key of a chunk.
+/// Returns the least key of a chunk; `min` is extended JSON, or `None` for the first chunk.
 pub(crate) fn min_of(min: Option<&str>, key: &Document) -> Result<Document> {
     match min {
         Some(text) => parse_document(text, "a chunk's least key"),

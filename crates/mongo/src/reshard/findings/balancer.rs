@@ -1,19 +1,19 @@
-//! Checks whether the server's balancer would undo the plan.
+//! Check whether the server's balancer would undo the plan.
 //!
-//! While the shape is changed, Imago keeps the balancer from the collection and its shadow.
-//! Afterwards it is enabled again, if it was before, and evens out the bytes on the shards. It gives
-//! nothing to shards that are to leave the cluster (`draining`).
+//! While the shape is changed, Imago disables the balancer for the collection and its shadow. Afterwards it is
+//! enabled again, if it was before, and evens out the bytes on the shards. It moves nothing to shards that are to
+//! leave the cluster (`draining`).
 
 use super::{Finding, warning};
 use crate::namespace::Namespace;
 use crate::reshard::plan::survey::Shard;
 use crate::server::collection::Size;
 
-/// The balancer moves chunks when one shard holds so many chunks' bytes more than another (from
-/// MongoDB 6.0.3 on; before, it counted chunks).
+/// Difference between two shards, in chunk sizes, from which the balancer moves chunks (since MongoDB 6.0.3;
+/// earlier versions count chunks).
 const CHUNKS_APART: u64 = 3;
 
-/// Examines the predicted content of each shard, if the balancer moves the collection's chunks.
+/// Returns a warning if the predicted content of the shards is so uneven that the balancer would move chunks.
 pub(in crate::reshard) fn of_balancer(
     ns: &Namespace,
     shards: &[Shard],

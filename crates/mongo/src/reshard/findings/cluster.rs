@@ -1,4 +1,4 @@
-//! Findings about the collection in the cluster as a whole: zones, and `_id`s that exist twice.
+//! Findings about the collection in the whole cluster: zones, and duplicate `_id`s.
 
 use bson::doc;
 use imago_job::control::Control;
@@ -6,17 +6,18 @@ use imago_job::control::Control;
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
 use crate::namespace::Namespace;
+use crate::replicate::duplicate_ids::counted_twice;
 use crate::reshard::plan::survey::{Survey, read};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
-use crate::verify::{counted_twice, held_twice};
+use crate::verify::held_twice;
 
-/// Most documents of which all `_id`s are compared: some twenty seconds if only the router can be
-/// asked, and a fifth of it if the shards can.
+/// Most documents whose `_id`s are compared: some twenty seconds if only the router can be queried, and a fifth of
+/// that if the shards can.
 const COMPARED_MAX: u64 = 5_000_000;
 
-/// Asks the router.
+/// Returns the findings about zones and duplicate `_id`s.
 pub(in crate::reshard) async fn of_cluster(
     of: &Handle,
     survey: &Survey,
@@ -53,8 +54,8 @@ async fn zones(of: &Handle) -> Result<Option<Finding>> {
     }))
 }
 
-/// Shards know only their own `_id`s: unless they are the shard key, two documents may have the
-/// same.
+/// Returns a finding about duplicate `_id`s. Each shard enforces the uniqueness of its own `_id`s only, so unless
+/// `_id` is the shard key, two documents may have the same one.
 async fn duplicates(
     of: &Handle,
     survey: &Survey,
@@ -70,7 +71,7 @@ async fn duplicates(
     let reached = if survey.definition.is_collated() { None } else { reached(of).await? };
     let found = match reached {
         Some(shards) => held_twice(of, &shards, control).await?,
-        None => counted_twice(of, Vec::new()).await?,
+        None => counted_twice(of, Vec::new(), None).await?,
     };
     let Some(id) = found else { return Ok(None) };
     Ok(Some(obstacle(
@@ -81,7 +82,7 @@ async fn duplicates(
     )))
 }
 
-/// A warning of too many documents to compare them all beside clients.
+/// Returns a warning if there are too many documents to compare their `_id`s while clients are at work.
 fn unchecked(ns: &Namespace, documents: u64) -> Option<Finding> {
     (documents > COMPARED_MAX).then(|| {
         warning(
@@ -95,7 +96,7 @@ fn unchecked(ns: &Namespace, documents: u64) -> Option<Finding> {
     })
 }
 
-/// The shards, if all of them can be asked past the router.
+/// Returns the shards, or `None` if one of them cannot be reached past the router.
 async fn reached(of: &Handle) -> Result<Option<Vec<Endpoint>>> {
     let reached = of.endpoint.shards().await?;
     Ok(reached.into_iter().map(|(_, shard)| shard.ok()).collect())

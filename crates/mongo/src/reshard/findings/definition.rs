@@ -1,4 +1,4 @@
-//! Findings from the collection's definition and its servers' version.
+//! Findings about the collection's definition and the servers' version.
 
 use bson::Document;
 
@@ -12,10 +12,11 @@ use super::{Finding, obstacle, warning};
 use crate::reshard::plan::survey::Survey;
 use crate::server::shard_key::Key;
 
-/// Below it change streams do not tell of documents as they were, nor can writes be blocked.
+/// Least supported version. Change streams of older servers do not contain documents as they were, and older
+/// servers cannot block writes.
 const VERSION_MIN: [i32; 3] = [6, 0, 0];
 
-/// Examines the survey.
+/// Returns the findings about the surveyed collection.
 pub(in crate::reshard) fn of_definition(
     router: &Endpoint,
     ns: &Namespace,
@@ -31,7 +32,8 @@ pub(in crate::reshard) fn of_definition(
     found
 }
 
-/// Looks at the indexes of each shard: which of them the collection is to have only its owner knows.
+/// Returns an obstacle for each index that some shards lack. Only the owner of the collection knows whether it is
+/// to have that index.
 pub(in crate::reshard) async fn of_indexes(of: &Handle) -> Result<Vec<Finding>> {
     let gaps = index_gaps(of).await?.into_iter();
     let found = gaps.map(|gap| {
@@ -55,7 +57,7 @@ fn version(version: [i32; 3]) -> Option<Finding> {
     })
 }
 
-/// Looks at its entry in `config.collections`.
+/// Returns a finding about the collection's entry in `config.collections`.
 fn sharded(entry: Option<&Document>, ns: &Namespace, key: &Key) -> Option<Finding> {
     let Some(entry) = entry else {
         return Some(obstacle(

@@ -6,21 +6,21 @@ use crate::reshard::plan::chunk_weights::Weighed;
 use crate::reshard::plan::sample::Sample;
 use crate::server::shard_key::{Key, text_of};
 
-/// Documents that must share a value before a sample is believed about its weight.
+/// Least number of sampled documents with the same key value from which the value's weight is estimated.
 const ALIKE_MIN: u64 = 5;
 
-/// The requested placement.
+/// The requested chunks.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Wanted {
     /// Number of chunks.
     pub(in crate::reshard) chunks: usize,
-    /// Number of shards that may hold chunks.
+    /// Number of shards that may have chunks.
     pub(in crate::reshard) open: usize,
     /// Largest size of a chunk, in bytes.
     pub(in crate::reshard) chunk_bytes: u64,
 }
 
-/// Examines the sample and the weights.
+/// Returns the findings about the sample and the weights.
 pub(in crate::reshard) fn of_documents(
     sample: &Sample,
     weighed: &Weighed,

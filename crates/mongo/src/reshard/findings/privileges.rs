@@ -1,4 +1,4 @@
-//! Findings from the user's privileges, against those that the change will need.
+//! Findings about the user's privileges, compared with those that the change needs.
 
 use bson::{Bson, Document, doc};
 
@@ -9,7 +9,7 @@ use crate::namespace::Namespace;
 use crate::server::endpoint::Endpoint;
 use crate::server::privileges::{is_any, lacking};
 
-/// On the collection and on its shadow.
+/// Actions needed on the collection and on its shadow.
 const NEEDED: [&str; 11] = [
     "changeStream",
     "collMod",
@@ -23,12 +23,12 @@ const NEEDED: [&str; 11] = [
     "remove",
     "update",
 ];
-/// On the database that keeps the state of jobs.
+/// Actions needed on the database that contains the state of jobs.
 const STATE: [&str; 4] = ["find", "insert", "remove", "update"];
-/// On the cluster, to block writes for the cut-over and to write past the block.
+/// Actions needed on the cluster to block writes for the cut-over and to write past the block.
 const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
 
-/// Examines the user's rights. Without authorisation every user may do everything.
+/// Returns the findings about missing privileges. Without authorization every user may do everything.
 pub(in crate::reshard) async fn of_privileges(
     router: &Endpoint,
     ns: &Namespace,

@@ -1,4 +1,4 @@
-//! Findings about the shards: room, oplogs, index builds, chunks on their way.
+//! Findings about the shards: disk space, oplogs, index builds, chunk migrations.
 
 use super::{Finding, obstacle, warning};
 use crate::namespace::Namespace;
@@ -6,19 +6,20 @@ use crate::reshard::plan::readers::Readers;
 use crate::reshard::plan::shard_probe::Reached;
 use crate::reshard::plan::survey::Shard;
 
-/// Ratio of the time that an oplog should span to the duration of the change.
+/// Least ratio of the time that an oplog spans to the duration of the change, below which a warning is given.
 const OPLOG_TIMES: f64 = 3.0;
 
 /// Duration of a change, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Lasts {
-    /// Without clients at work.
+    /// Duration in seconds without load from clients.
     pub predicted_s: f64,
-    /// At the least pace that spares them.
+    /// Duration in seconds at the least pace that spares clients; `None` if there is none to spare.
     pub paced_s: Option<f64>,
 }
 
-/// Examines each shard's report, the duration of the change, and the room that it needs there.
+/// Returns the findings about each shard's report, compared with the duration and the disk space that the change
+/// needs.
 pub(in crate::reshard) fn of_shards(
     ns: &Namespace,
     shards: &[Shard],
@@ -41,7 +42,7 @@ pub(in crate::reshard) fn of_shards(
     found
 }
 
-/// Flows that cross between data centres whichever members are read from.
+/// Returns a warning about flows that cross between data centres for every choice of members.
 pub(in crate::reshard) fn across(shards: &[Shard], readers: &Readers) -> Option<Finding> {
     let name = |shard: usize| shards.get(shard).map_or("?", |shard| shard.name.as_str());
     let flow = |(from, to, bytes): &(usize, usize, u64)| {

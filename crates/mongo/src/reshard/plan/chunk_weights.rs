@@ -1,10 +1,10 @@
-//! The new chunks, and the weight of each on each shard: Morphus' `W[chunk][shard]` (§3.1), in
-//! documents and in bytes.
+//! The new chunks, and the weight of each on each shard: Morphus' `W[chunk][shard]` (§3.1), in documents and in
+//! bytes.
 //!
-//! A sample shows how a shard's documents are spread over the new chunks. Their number is the shard's
-//! own count, unless that includes orphans, which the sample shows too.
+//! A sample estimates how the documents of a shard are distributed over the new chunks. The total for a shard is
+//! the shard's own count, unless that includes orphans, which the sample reveals.
 //!
-//! Invariant: a shard's weights add up to its documents; for a whole collection exactly.
+//! Invariant: the weights of a shard add up to its documents; for a whole collection exactly.
 
 use crate::bson::order::Id;
 use crate::server::collection::Size;
@@ -14,35 +14,35 @@ use crate::reshard::plan::survey::Shard;
 
 use imago_plan::cuts::{slice_of, weighted_cuts};
 
-/// By how many standard deviations a sample may differ from a shard's own count.
+/// Number of standard deviations by which a sample may differ from a shard's own count.
 const DEVIATIONS: f64 = 5.0;
 
-/// The new chunks, weighed.
+/// The new chunks with their weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Weighed {
-    /// Lower bounds of the chunks, except the first one.
+    /// Lower bounds of the chunks, except the first one, which has none.
     pub(in crate::reshard) cuts: Vec<Id>,
-    /// The content of each chunk on each shard.
+    /// Content of each chunk on each shard: `rows[chunk][shard]`.
     pub(in crate::reshard) rows: Vec<Vec<Size>>,
-    /// The value of the new key that most bytes share, how many bytes, and how many of the drawn
-    /// documents.
+    /// The value of the new key with the most bytes, its bytes, and the number of sampled documents with it; `None`
+    /// for an empty sample.
     pub(in crate::reshard) heaviest: Option<(Id, u64, u64)>,
 }
 
 impl Weighed {
-    /// The documents of each shard.
+    /// Returns the size of the documents on each shard.
     pub(in crate::reshard) fn held(&self) -> Vec<Size> {
         let shards = self.rows.first().map_or(0, Vec::len);
         (0..shards).map(|shard| sum(self.rows.iter().map(|row| row[shard]))).collect()
     }
 
-    /// The documents of all shards.
+    /// Returns the size of the documents on all shards.
     pub(in crate::reshard) fn total(&self) -> Size {
         sum(self.held().into_iter())
     }
 }
 
-/// The sum of sizes.
+/// Returns the sum of sizes.
 pub(in crate::reshard) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
     sizes.fold(Size::default(), |sum, size| Size {
         documents: sum.documents + size.documents,
@@ -50,7 +50,7 @@ pub(in crate::reshard) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
     })
 }
 
-/// The collection's documents on each shard, without orphans.
+/// Returns the size of the collection's documents on each shard, without orphans.
 pub(in crate::reshard) fn holdings(sample: &Sample, shards: &[Shard]) -> Vec<Size> {
     let mut drawn = vec![Size::default(); shards.len()];
     for document in &sample.documents {
@@ -80,14 +80,14 @@ fn holding(drawn: Size, shard: &Shard, rate: Option<f64>) -> Size {
     Size { documents: told as u64, bytes: (drawn.bytes as f64 / rate) as u64 }
 }
 
-/// `amount` × `part` / `whole`, rounded down.
+/// Returns `amount` × `part` / `whole`, rounded down.
 fn scaled(amount: u64, part: u64, whole: u64) -> u64 {
     let product = u128::from(amount) * u128::from(part) / u128::from(whole.max(1));
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
-/// Cuts the new key's space into at most `chunks` parts of about equal numbers of bytes, and weighs
-/// each on each shard. `held` is the content of the shards.
+/// Cuts the new key's space into at most `chunks` ranges of about equal size in bytes, and weighs each on each
+/// shard. `held` is the size of the documents on each shard.
 pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> Weighed {
     let drawn = drawn_on(sample, held.len());
     let key = |document: &Drawn| {
@@ -118,8 +118,8 @@ fn drawn_on(sample: &Sample, shards: usize) -> Vec<Size> {
     drawn
 }
 
-/// The documents of each chunk on each shard, as if all that the shard holds had been sampled. A
-/// remainder of rounding goes to a later chunk, so that nothing is lost.
+/// Scales the sampled size of each chunk on each shard up to the whole content of the shard. A remainder of
+/// rounding goes to a later chunk, so that nothing is lost.
 fn scale(mut found: Vec<Vec<Size>>, drawn: &[Size], held: &[Size]) -> Vec<Vec<Size>> {
     for shard in 0..held.len() {
         let (mut before, mut given) = (Size::default(), Size::default());
@@ -138,7 +138,7 @@ fn scale(mut found: Vec<Vec<Size>>, drawn: &[Size], held: &[Size]) -> Vec<Vec<Si
     found
 }
 
-/// Of keys in order.
+/// Returns the key value with the most bytes, its bytes, and its number of documents. The keys are sorted.
 fn heaviest(keys: &[(Id, u64)]) -> Option<(Id, u64, u64)> {
     let alike = keys.chunk_by(|a, b| a.0 == b.0);
     let sums = alike.map(|alike| {

@@ -1,23 +1,23 @@
-//! The members of a shard's replica set.
+//! Members of a shard's replica set.
 //!
-//! A member's data centre is its tag `dc`, or `region` where there is none by that name.
+//! The data centre of a member is its tag `dc`, or `region` if it has no `dc`.
 
 use bson::{Bson, Document};
 use imago_plan::geo;
 
-/// A secondary that is further behind than this, in ms, is not read from.
+/// Largest replication lag of a secondary that is read from, in ms.
 const LAG_MS_MAX: i64 = 10_000;
 
 /// A member of a shard's replica set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Member {
-    /// As `host:port`.
+    /// Address, as `host:port`.
     pub(in crate::reshard) host: String,
-    /// The facts that the choice needs.
+    /// Facts about the member that the choice of readers uses.
     pub(in crate::reshard) what: geo::Member,
 }
 
-/// The members of a replica set, by its configuration and its status.
+/// Returns the members of a replica set from its configuration and its status.
 pub(in crate::reshard) fn members(config: &Document, status: &Document) -> Vec<Member> {
     let list = |of: &Document| -> Vec<Document> {
         let members = of.get_array("members").into_iter().flatten();

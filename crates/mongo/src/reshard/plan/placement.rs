@@ -1,8 +1,8 @@
-//! The placement of the new chunks, by the requested rule and by others for comparison, and the
-//! connections that carry them.
+//! Placement of the new chunks, by the requested rule and by others for comparison, and the connections that carry
+//! them.
 //!
-//! [`imago_plan::placement`] and [`imago_plan::flow`] decide; this module gives them bytes, and
-//! reports the results in documents too.
+//! [`imago_plan::placement`] and [`imago_plan::flow`] decide; this module supplies the sizes in bytes, and reports
+//! the results in documents too.
 
 use imago_plan::flow::{self, Latencies, Sharing};
 use imago_plan::placement::{self, Flows, Placement, PlacementError, Shares, Weights};
@@ -15,12 +15,12 @@ use crate::server::collection::Size;
 use crate::reshard::plan::chunk_weights::sum;
 use crate::reshard::plan::{Compared, Flow, Flowing, Placing};
 
-/// A plan is the same each time it is made.
+/// Seed of the random placement; it is constant, so that a plan is reproducible.
 const SEED: u64 = 0x1346_0001;
 /// Default number of connections for each pair of shards, on average.
 const SOCKETS_PER_FLOW: u32 = 2;
 
-/// The chunks' weights, and which shards may get any.
+/// Weights of the chunks, and the shares of the shards.
 pub(in crate::reshard) struct Choice<'a> {
     rows: &'a [Vec<Size>],
     bytes: Weights,
@@ -31,17 +31,17 @@ pub(in crate::reshard) struct Choice<'a> {
 pub(in crate::reshard) struct Chosen {
     pub(in crate::reshard) server_of: Vec<usize>,
     pub(in crate::reshard) moved: Size,
-    /// Now, by equal shares of all shards, and afterwards, by equal shares of those that may hold
-    /// anything.
+    /// Ratio of the fullest shard's content to its share: before, with equal shares of all shards, and after, with
+    /// equal shares of those that may have chunks.
     pub(in crate::reshard) imbalance: (f64, f64),
-    /// The documents of each shard afterwards.
+    /// Size of the documents on each shard after the change.
     pub(in crate::reshard) after: Vec<Size>,
     /// Bytes that move from each shard to each other one.
     pub(in crate::reshard) bytes: Flows,
 }
 
 impl<'a> Choice<'a> {
-    /// `open` says of each shard whether it may get chunks.
+    /// Creates a choice; `open` states for each shard whether it may get chunks.
     pub(in crate::reshard) fn new(rows: &'a [Vec<Size>], open: &[bool]) -> Result<Self> {
         let mut bytes = Weights::new(open.len()).map_err(|error| refused(&error))?;
         for row in rows {
@@ -52,7 +52,7 @@ impl<'a> Choice<'a> {
         Ok(Self { rows, bytes, shares: shares.map_err(|error| refused(&error))? })
     }
 
-    /// Places the chunks.
+    /// Places the chunks by one rule.
     pub(in crate::reshard) fn place(&self, placing: Placing) -> Result<Chosen> {
         let placed = match placing {
             Placing::Balanced => placement::balanced(&self.bytes, &self.shares),
@@ -70,14 +70,14 @@ impl<'a> Choice<'a> {
         for (row, to) in self.rows.iter().zip(&server_of) {
             after[*to] = sum([after[*to]].into_iter().chain(row.iter().copied()));
         }
-        // A shard that is to be emptied has its share until it is.
+        // A shard that is to be emptied has a share until it is empty.
         let all = Shares::equal(self.shares.servers()).map_err(|error| refused(&error))?;
         let imbalance = (all.imbalance(&placed.before), self.shares.imbalance(&placed.after));
         let (moved, bytes) = (self.moved(&server_of), placed.flows.clone());
         Ok(Chosen { server_of, moved, imbalance, after, bytes })
     }
 
-    /// The documents that change their shard.
+    /// Returns the size of the documents that move to another shard.
     fn moved(&self, server_of: &[usize]) -> Size {
         let moving = self.rows.iter().zip(server_of).flat_map(|(row, to)| {
             row.iter().enumerate().filter(move |(from, _)| from != to).map(|(_, size)| *size)
@@ -85,9 +85,9 @@ impl<'a> Choice<'a> {
         sum(moving)
     }
 
-    /// The mean effect of the server's own `reshardCollection`. It cuts the key space by a sample
-    /// too, and deals the chunks out in turn, to shards in a random order, wherever their data
-    /// lies: the mean is over the shard at which the turns begin.
+    /// Returns the mean effect of the server's own `reshardCollection`. The server cuts the key space by a sample
+    /// too, and assigns the chunks in turn to shards in a random order, regardless of where their data is. The mean
+    /// is over the shard at which the assignment begins.
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub(in crate::reshard) fn server(&self) -> Compared {
         let open: Vec<usize> =
@@ -108,8 +108,8 @@ impl<'a> Choice<'a> {
         Compared { placing: "server".into(), moved, imbalance: imbalance / turns as f64 }
     }
 
-    /// The flows of a placement with their connections; `sockets` is how many in all, or 0 for the
-    /// default. Latencies are between shards, in microseconds.
+    /// Returns the flows of a placement with their connections. `sockets` is the total number of connections, or 0
+    /// for the default; `latencies` are between shards, in µs.
     pub(in crate::reshard) fn flows(
         &self,
         server_of: &[usize],
@@ -149,7 +149,7 @@ impl<'a> Choice<'a> {
         sizes.iter().enumerate().filter(|(_, size)| size.bytes > 0).map(flow).collect()
     }
 
-    /// The movement and the imbalance of a chosen placement.
+    /// Returns the movement and the imbalance of a placement.
     pub(in crate::reshard) fn compare(placing: Placing, chosen: &Chosen) -> Compared {
         let placing = match placing {
             Placing::Balanced => "balanced",

@@ -1,21 +1,20 @@
-//! Prediction of time and room, by a simple model that the plan shows.
+//! Prediction of duration and disk space, by a simple model that the plan shows.
 //!
-//! Every document is read once and written once, whether it changes its shard or not, because the
-//! shadow is another collection. The time has a share for each document (its lookup, its index
-//! entries, its place in the oplog), one for each byte, and a constant: creating and placing the
-//! shadow's chunks, catching up, the cut-over. Network, disks and load are not measured: with a
-//! machine for each shard it takes less, over a slow line more, and at the pace of clients
-//! ([`crate::replicate::pace`]) as long as these allow. An operator's limits are known, and count
-//! twice: the comparison runs at the same rate as the copy.
+//! Every document is read once and written once, whether it moves to another shard or not, because the shadow is
+//! another collection. The duration has a share for each document (its lookup, its index entries, its oplog entry),
+//! one for each byte, and a constant: creating and placing the shadow's chunks, catching up, the cut-over. Network,
+//! disks and load are not measured: with a machine for each shard the change takes less time, over a slow network
+//! more, and at a pace that spares clients ([`crate::replicate::pace`]) as long as the clients' load requires. An
+//! operator's limits are known, and count twice: the comparison runs at the same rate as the copy.
 //!
-//! The speed of the servers is not measured separately either: drawing the sample of a plan reads
-//! every document, unless there are very many or very few. Half of the predicted time follows from
-//! the time of that read, and half does not: it was a single read, and if a slow disk determined it,
-//! most of the later work finds the documents in memory.
+//! The speed of the servers is not measured separately either: drawing the sample of a plan reads every document,
+//! unless there are very many or very few. Half of the predicted duration is scaled by the time of that read, and
+//! half is not: it was a single read, and if a slow disk determined it, most of the later work finds the documents
+//! in memory.
 //!
-//! The constants are fitted to whole changes of shape, with the comparison of all documents and the
-//! commit, of 200,000, 500,000 and 1,000,000 documents of 1 KB on three shards of one member each
-//! that shared two cores and served no load.
+//! The constants are fitted to whole changes of shape, with the comparison of all documents and the commit, of
+//! 200,000, 500,000 and 1,000,000 documents of 1 KB on three shards of one member each that shared two cores and
+//! served no load.
 
 use std::time::Duration;
 
@@ -24,50 +23,51 @@ use imago_job::record::Limits;
 use crate::replicate::pace::LEAST_S;
 use crate::server::collection::Size;
 
-/// Documents that are read and written in a second, were they empty.
+/// Empty documents that are read and written per second.
 const DOCUMENTS_PER_S: f64 = 117_000.0;
-/// Bytes that are read and written in a second, were documents free.
+/// Bytes that are read and written per second, apart from the cost per document.
 const BYTES_PER_S: f64 = 117_000_000.0;
-/// The part that does not depend on the size, in seconds.
+/// Duration that does not depend on the size, in seconds.
 const FIXED_S: f64 = 0.5;
-/// The time for each chunk, to be made and given to its shard, in seconds.
+/// Time to create and place one chunk, in seconds.
 const CHUNK_S: f64 = 0.02;
 
-/// Speed at which documents were read past, on the way to a sample, relative to that at which they
-/// were read and written, where the constants were fitted.
+/// Speed at which documents are skipped while sampling, relative to the speed at which they are read and written,
+/// on the servers to which the constants are fitted.
 const READ_PAST_FASTER: f64 = 108.0;
-/// Documents that were drawn and sent there in a second: most of the cost of a look at few
+/// Documents that are drawn and returned per second on those servers: most of the cost of a sample of few
 /// documents.
 const DRAWN_PER_S: f64 = 800_000.0;
-/// Reading fewer bytes says more about single answers than about the servers.
+/// Least number of bytes read by a sample that measures the servers' speed; a shorter read depends on single
+/// replies.
 const READ_BYTES_MIN: u64 = 100_000_000;
-/// Largest factor by which one look may shift the prediction, either way.
+/// Largest factor by which the time of one sample may change the estimate, up or down.
 const SLOWNESS_MAX: f64 = 4.0;
 
-/// The known facts of a change.
+/// Inputs of a prediction.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Base {
-    /// Of the collection.
+    /// Size of the collection.
     pub size: Size,
-    /// The new ones.
+    /// Number of new chunks.
     pub chunks: usize,
-    /// See [`slowness`].
+    /// Factor by which the servers are slower than those of the fit; see [`slowness`].
     pub slowness: f64,
 }
 
-/// A look at all documents, of which some were drawn.
+/// A read of all documents, some of which were drawn.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Look {
-    /// The documents that were read.
+    /// Size of the documents that were read.
     pub read: Size,
-    /// Documents that were drawn.
+    /// Number of documents that were drawn.
     pub drawn: u64,
-    /// Duration of the look.
+    /// Duration of the read.
     pub took: Duration,
 }
 
-/// Time that the servers took for a look, relative to that of the servers to which the constants
-/// are fitted; 1 without a look.
+/// Returns the duration of the read relative to that on the servers to which the constants are fitted; 1 without a
+/// read.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(in crate::reshard) fn slowness(look: Option<Look>) -> f64 {
     let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
@@ -75,32 +75,32 @@ pub(in crate::reshard) fn slowness(look: Option<Look>) -> f64 {
     (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
 }
 
-/// Time to read and write each document, in seconds.
+/// Returns the time to read and write each document, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn by_size(size: Size) -> f64 {
     size.documents as f64 / DOCUMENTS_PER_S + size.bytes as f64 / BYTES_PER_S
 }
 
-/// Duration of a change of shape, in seconds.
+/// Returns the duration of a change of shape, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(in crate::reshard) fn seconds(of: Base, limits: Limits) -> f64 {
     let servers = f64::midpoint(1.0, of.slowness);
     let (documents, bytes) = (of.size.documents as f64, of.size.bytes as f64);
     let by_documents = limits.documents_s.map_or(0.0, |limit| documents / limit as f64);
-    // The comparison keeps to the limit of bytes too.
+    // The comparison obeys the limit of bytes too, hence the factor two.
     let by_bytes = limits.bytes_s.map_or(0.0, |limit| 2.0 * bytes / limit as f64);
     let copied = (by_size(of.size) * servers).max(by_documents).max(by_bytes);
     copied + (FIXED_S + of.chunks as f64 * CHUNK_S) * servers
 }
 
-/// The same at the least pace that spares clients, to which all of it keeps.
+/// Returns the duration of a change of shape at the least pace that spares clients, in seconds.
 pub(in crate::reshard) fn paced_s(of: Base, limits: Limits) -> f64 {
     let least = limits.bytes_s.map_or(LEAST_S, |limit| limit.min(LEAST_S));
     seconds(of, Limits { bytes_s: Some(least), ..limits })
 }
 
-/// Additional room that each shard needs, in bytes: its documents uncompressed, and their share of
-/// the collection's indexes.
+/// Returns the additional disk space that each shard needs, in bytes: its documents uncompressed, and their share
+/// of the collection's indexes.
 pub(in crate::reshard) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<u64> {
     let space = |held: &Size| {
         let indexes = u128::from(index_bytes) * u128::from(held.bytes);

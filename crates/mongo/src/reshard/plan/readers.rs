@@ -1,4 +1,4 @@
-//! The member of each shard that the bulk is read from, so that it stays within data centres
+//! Choice of the member of each shard from which the bulk is read, so that the movement stays within data centres
 //! (Morphus, §4.2; [`imago_plan::geo`]).
 
 use imago_plan::geo::{self, Receivers};
@@ -6,17 +6,17 @@ use imago_plan::placement::Flows;
 
 use crate::reshard::plan::shard_probe::Reached;
 
-/// The members that are read from, and the flows that then cross between data centres.
+/// The chosen members, and the flows that cross between data centres with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::reshard) struct Readers {
-    /// For each shard the member, or nothing where that is not known.
+    /// Chosen member of each shard, as `host:port`; `None` if no choice was made.
     pub(in crate::reshard) hosts: Vec<Option<String>>,
     /// The flows that cross, as (from, to, bytes).
     pub(in crate::reshard) crossing: Vec<(usize, usize, u64)>,
 }
 
-/// Chooses, given the flows between the shards. If a shard's members are not known, none is chosen: the best
-/// member of one shard depends on where the others' primaries are.
+/// Chooses the members for these flows between the shards. If the members of one shard are unknown, none is chosen:
+/// the best member of a shard depends on where the primaries of the others are.
 pub(in crate::reshard) fn choose(reached: &[Result<Reached, String>], flows: &Flows) -> Readers {
     let none = || Readers { hosts: vec![None; reached.len()], crossing: Vec::new() };
     let known = |reached: &Result<Reached, String>| {

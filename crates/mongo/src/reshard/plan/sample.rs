@@ -1,7 +1,7 @@
-//! Documents drawn from the whole collection: their position by the new key, their shard, their size.
+//! Documents drawn from the whole collection: their new key, their shard, their size.
 //!
-//! Read through the router, so orphans are not part of it. Only keys and sizes travel. A collection
-//! with no more documents than requested is read as a whole; then nothing is estimated.
+//! The sample is read through the router, so it contains no orphans. Only keys and sizes are transferred. A
+//! collection with no more documents than requested is read as a whole; then nothing is estimated.
 
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ use crate::server::timing::SEARCH_MAX;
 use crate::reshard::plan::survey::{Owners, Survey};
 use crate::server::shard_key::Key;
 
-/// A document, as far as a plan needs it.
+/// The properties of a sampled document that a plan uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Drawn {
-    /// The new key's value.
+    /// Value of the new key.
     pub(in crate::reshard) at: Id,
-    /// The shard that has it.
+    /// Index of the shard that has the document.
     pub(in crate::reshard) shard: usize,
-    /// Its BSON, in bytes.
+    /// Size of its BSON, in bytes.
     pub(in crate::reshard) bytes: u64,
 }
 
@@ -35,16 +35,16 @@ pub(in crate::reshard) struct Drawn {
 #[derive(Clone, Debug, Default)]
 pub(in crate::reshard) struct Sample {
     pub(in crate::reshard) documents: Vec<Drawn>,
-    /// True if these are all documents.
+    /// True if the sample contains all documents.
     pub(in crate::reshard) is_whole: bool,
-    /// Probability with which a document was drawn, if it is known.
+    /// Probability (0..1) with which each document was drawn, if it is known.
     pub(in crate::reshard) rate: Option<f64>,
-    /// Time in which the servers read every document, if they did, and in large batches: with small
-    /// ones, most of the time is their round trips'.
+    /// Time in which the servers read every document. `None` if they did not, or if the batches were small: then
+    /// most of the time was spent in round trips.
     pub(in crate::reshard) read_in: Option<Duration>,
-    /// Documents that lack a field of the new key.
+    /// Number of sampled documents that lack a field of the new key.
     pub(in crate::reshard) missing: u64,
-    /// Documents that hold an array in a field of the new key.
+    /// Number of sampled documents with an array in a field of the new key.
     pub(in crate::reshard) arrays: u64,
 }
 
@@ -71,7 +71,7 @@ pub(in crate::reshard) async fn draw(
     let failed = |error| Error::server(doing.clone(), error);
     let documents = of.endpoint.client().database(&of.ns.db);
     let documents = documents.collection::<RawDocumentBuf>(&of.ns.coll);
-    // Of a document that is drawn, those that are passed over on the way to it are the cost.
+    // The cost of a drawn document includes that of the documents skipped on the way to it.
     let mean = survey.stored.bytes / stored.max(1);
     let passed = sample.rate.map_or(1, |rate| (1.0 / rate).ceil() as u64) * mean / PASSED_FASTER;
     let batch = control.throttle().batch_bytes(u64::MAX) / passed.max(1);
@@ -98,12 +98,12 @@ pub(in crate::reshard) async fn draw(
     Ok(sample)
 }
 
-/// Documents in a batch that nothing holds up.
+/// Most documents in a batch, used without a pace.
 const BATCH_MAX: u64 = 10_000;
-/// Cost of copying a document, relative to that of looking at it or passing it over.
+/// Cost of copying a document, relative to the cost of inspecting or skipping it.
 const PASSED_FASTER: u64 = 8;
 
-/// The rate by which the servers draw each document, if they do.
+/// Returns the probability with which the servers draw each document, or `None` if the stage does not set one.
 fn rate(stage: &Document) -> Option<f64> {
     stage.get_document("$match").and_then(|found| found.get_f64("$sampleRate")).ok()
 }

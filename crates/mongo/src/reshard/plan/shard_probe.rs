@@ -1,8 +1,8 @@
-//! Facts that each shard reports past the router: its latency, the window of its oplog, its free
-//! room, its current work on the collection.
+//! Facts that each shard reports past the router: its latency, the window of its oplog, its free disk space, its
+//! current work on the collection.
 //!
-//! Not every network lets Imago reach the shards, and not every user exists there. A fact that cannot
-//! be read stays unknown, and the plan says so.
+//! Not every network lets Imago reach the shards, and not every user exists there. A fact that cannot be read is
+//! left unknown, and the plan reports that.
 
 use std::time::{Duration, Instant};
 
@@ -18,28 +18,28 @@ use crate::server::endpoint::Endpoint;
 use crate::reshard::plan::members::{Member, members};
 use crate::reshard::plan::survey::Shard;
 
-/// A shard that does not answer so soon is not waited for.
+/// Time allowed for all requests to one shard.
 const REACH_MAX: Duration = Duration::from_secs(10);
 const PINGS: usize = 7;
 
-/// A shard's own report.
+/// Report of one shard.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::reshard) struct Reached {
-    /// The round trip to its primary, in microseconds.
+    /// Median round trip to its primary, in µs.
     pub(in crate::reshard) latency_us: u32,
     /// Time that its oplog spans once it is full, in seconds.
     pub(in crate::reshard) oplog_s: Option<u64>,
-    /// Free room on its disk, in bytes.
+    /// Free space on its disk, in bytes.
     pub(in crate::reshard) free_bytes: Option<u64>,
-    /// Indexes of the collection that it is building.
+    /// Names of the collection's indexes that it is building.
     pub(in crate::reshard) building: Vec<String>,
-    /// The shards to which it is giving a chunk of the collection.
+    /// Names of the shards to which it is migrating a chunk of the collection.
     pub(in crate::reshard) giving_to: Vec<String>,
-    /// The members of its replica set; none where the user may not ask.
+    /// Members of its replica set; empty if the user lacks the privilege to query them.
     pub(in crate::reshard) members: Vec<Member>,
 }
 
-/// Asks each shard; of one that cannot be asked, why.
+/// Queries each shard. Returns the shard's report, or the reason why it could not be queried.
 pub(in crate::reshard) async fn reach(
     router: &Endpoint,
     shards: &[Shard],
@@ -54,7 +54,7 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached
         let client = connect(router, shard)?;
         let failed = |error: mongodb::error::Error| said(&error);
         let mut times = Vec::with_capacity(PINGS);
-        // The first one pays for connecting.
+        // The first ping includes the time to connect.
         run(&client, "admin", doc! {"ping": 1}).await.map_err(failed)?;
         for _ in 0..PINGS {
             let began = Instant::now();
@@ -75,7 +75,7 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached
     tokio::time::timeout(REACH_MAX, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// A client with the router's credentials, of the shard's replica set.
+/// Returns a client of the shard's replica set with the router's credentials.
 fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
     let (set, members) = shard.host.split_once('/').unwrap_or(("", &shard.host));
     let hosts = members.split(',').map(ServerAddress::parse);
@@ -87,7 +87,7 @@ async fn run(client: &Client, db: &str, command: Document) -> mongodb::error::Re
     client.database(db).run_command(command).await
 }
 
-/// Time that the oplog spans once it is full, in seconds.
+/// Returns the time that the oplog spans once it is full, in seconds.
 async fn oplog_s(client: &Client) -> mongodb::error::Result<Option<u64>> {
     let stats = run(client, "local", doc! {"collStats": "oplog.rs"}).await?;
     let (oldest, newest) = (end_s(client, 1).await?, end_s(client, -1).await?);
@@ -117,8 +117,8 @@ fn first_batch(reply: &Document) -> Vec<Document> {
     batch.filter_map(Bson::as_document).cloned().collect()
 }
 
-/// A database that is not on the shard yet knows of no disk; one of these is there, and one the user
-/// may ask about.
+/// Returns the free space on the shard's disk, in bytes. A database that is not on the shard yet reports no disk,
+/// so several are tried: one of them exists, and one the user may query.
 async fn free_bytes(client: &Client, ns: &Namespace) -> Option<u64> {
     for db in [ns.db.as_str(), "local", "admin"] {
         let stats = run(client, db, doc! {"dbStats": 1}).await.unwrap_or_default();
@@ -130,7 +130,7 @@ async fn free_bytes(client: &Client, ns: &Namespace) -> Option<u64> {
     None
 }
 
-/// Indexes whose build has not ended have an id of their build.
+/// Returns the names of the indexes that are being built: those are listed with the id of their build.
 async fn building(client: &Client, ns: &Namespace) -> Vec<String> {
     let command = doc! {
         "listIndexes": &ns.coll, "includeBuildUUIDs": true, "cursor": {"batchSize": 1000},
@@ -152,7 +152,8 @@ async fn members_of(client: &Client) -> mongodb::error::Result<Vec<Member>> {
     Ok(members(&config, &status))
 }
 
-/// A shard notes each chunk that it gives away, until the other one has it.
+/// Returns the names of the recipients of chunk migrations. A shard keeps a document for each until the recipient
+/// has the chunk.
 async fn giving_to(client: &Client, ns: &Namespace) -> Vec<String> {
     let command = doc! {"find": "migrationCoordinators", "filter": {"nss": ns.to_string()}};
     let noted = run(client, "config", command).await.unwrap_or_default();

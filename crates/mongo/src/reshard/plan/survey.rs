@@ -1,4 +1,4 @@
-//! The present state: the shards, the chunks of the collection, and the documents of each shard.
+//! Survey of the present state: the shards, the chunks of the collection, and the documents on each shard.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
@@ -9,27 +9,27 @@ use crate::error::{Error, Result};
 use crate::server::collection::{Definition, Handle, Kind, Size, number};
 use crate::server::endpoint::{Endpoint, answer};
 
-/// The size of chunks where the cluster has no setting of its own, in bytes.
+/// Default chunk size of a cluster without a setting, in bytes.
 const CHUNK_BYTES: u64 = 128 * 1024 * 1024;
 
 /// A shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Shard {
-    /// Its name.
+    /// Name.
     pub(in crate::reshard) name: String,
-    /// Its replica set and members, as `set/host:port,…`.
+    /// Replica set and members, as `set/host:port,…`.
     pub(in crate::reshard) host: String,
-    /// True while the cluster drains it.
+    /// True while the cluster drains the shard.
     pub(in crate::reshard) is_draining: bool,
-    /// Its documents of the collection by its own count, orphans included.
+    /// Size of its documents of the collection by its own count, orphans included.
     pub(in crate::reshard) stored: Size,
-    /// Documents that it holds without owning them, by its own count.
+    /// Number of documents that it has without owning them, by its own count.
     pub(in crate::reshard) orphans: u64,
-    /// Size of the collection's indexes there, in bytes.
+    /// Size of the collection's indexes on the shard, in bytes.
     pub(in crate::reshard) index_bytes: u64,
 }
 
-/// Which shard owns which part of the old key's space.
+/// Map from ranges of the old key to the shards that own them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::reshard) struct Owners {
     /// Lower bound of each chunk, in order, with the index of its shard.
@@ -37,41 +37,41 @@ pub(in crate::reshard) struct Owners {
 }
 
 impl Owners {
-    /// From where chunks begin, in any order.
+    /// Creates the map from the lower bounds of the chunks, in any order.
     pub(in crate::reshard) fn new(mut chunks: Vec<(Id, usize)>) -> Self {
         chunks.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Self { chunks }
     }
 
-    /// The shard that owns a value of the old key.
+    /// Returns the index of the shard that owns a value of the old key, or `None` if no chunk contains it.
     pub(in crate::reshard) fn of(&self, key: &Id) -> Option<usize> {
         let before = self.chunks.partition_point(|(min, _)| min <= key);
         Some(self.chunks.get(before.checked_sub(1)?)?.1)
     }
 }
 
-/// A collection and its place in the cluster.
+/// A collection and its distribution in the cluster.
 #[derive(Clone, Debug)]
 pub(in crate::reshard) struct Survey {
     pub(in crate::reshard) definition: Definition,
-    /// In the order of their names.
+    /// The shards, in the order of their names.
     pub(in crate::reshard) shards: Vec<Shard>,
-    /// The entry in `config.collections`; nothing for a collection that is not sharded.
+    /// Entry in `config.collections`; `None` if the collection is not sharded.
     pub(in crate::reshard) entry: Option<Document>,
-    /// Of a collection that is not sharded: one chunk, on the database's primary shard.
+    /// Owners of the chunks. An unsharded collection counts as one chunk on the database's primary shard.
     pub(in crate::reshard) owners: Owners,
-    /// The documents of all shards.
+    /// Size of the documents on all shards.
     pub(in crate::reshard) stored: Size,
-    /// The cluster's setting.
+    /// Chunk size that is set for the cluster, in bytes.
     pub(in crate::reshard) chunk_bytes: u64,
     /// True if the balancer moves the collection's chunks.
     pub(in crate::reshard) is_balanced: bool,
 }
 
-/// Looks at a collection.
+/// Reads the definition of a collection, its chunks, and its size on each shard.
 ///
 /// # Errors
-/// Precondition, when it is no collection of a sharded cluster.
+/// A precondition error if it is not a collection of a sharded cluster.
 pub(in crate::reshard) async fn survey(of: &Handle) -> Result<Survey> {
     let router = &of.endpoint;
     if !router.is_sharded() {
@@ -113,7 +113,7 @@ pub(in crate::reshard) async fn survey(of: &Handle) -> Result<Survey> {
     Ok(Survey { definition, shards, entry, owners, stored, chunk_bytes, is_balanced })
 }
 
-/// The documents of a collection of the cluster's configuration, in the order of their `_id`s.
+/// Returns the documents of a collection of the `config` database, in the order of their `_id`s.
 pub(in crate::reshard) async fn read(
     router: &Endpoint,
     coll: &str,
@@ -168,7 +168,7 @@ async fn chunks(of: &Handle, entry: &Document, shards: &[Shard]) -> Result<Owner
     Ok(Owners::new(found.iter().map(chunk).collect::<Result<Vec<_>>>()?))
 }
 
-/// Everything is on the database's primary shard.
+/// Returns the owners for an unsharded collection, which is on the database's primary shard.
 async fn whole(of: &Handle, shards: &[Shard]) -> Result<Owners> {
     let database = read(&of.endpoint, "databases", doc! {"_id": &of.ns.db}).await?.pop();
     let primary = database.as_ref().and_then(|database| database.get_str("primary").ok());
@@ -184,7 +184,7 @@ async fn chunk_bytes(router: &Endpoint) -> Result<u64> {
 
 async fn is_balancer_on(router: &Endpoint) -> Result<bool> {
     let set = read(router, "settings", doc! {"_id": "balancer"}).await?.pop().unwrap_or_default();
-    // Either of them turns it off; without a setting it is on.
+    // Either of them turns the balancer off; without a setting it is on.
     let is_off = set.get_str("mode").is_ok_and(|mode| mode == "off");
     Ok(!is_off && !set.get_bool("stopped").unwrap_or(false))
 }

@@ -1,12 +1,11 @@
-//! Resolves a write block that waits.
+//! Resolves a write block that waits for a lock.
 //!
-//! Before a server begins to refuse writes it takes a global lock, and waits for it without a limit;
-//! later operations, reads included, queue behind it. An open transaction can hold it up for as long
-//! as its client likes, up to a minute. And if a transaction over several shards is prepared, and its
-//! decision is to be written on the same shard, both wait for each other for ever. So the process
-//! that blocks or unblocks watches: operations that hold the lock up for too long are killed, the
-//! others go on, and the block is requested again. (Observed on 6.0.5:
-//! `crates/imago/tests/verbs/reshard/stall.rs`.)
+//! Before a server starts to refuse writes it takes a global lock, for which it waits without a limit; later
+//! operations, reads included, queue after it. An open transaction can delay the lock as long as its client likes, up
+//! to a minute. And if a transaction over several shards is prepared, and its decision is to be written on the same
+//! shard, the two wait for each other for ever. So the process that sets or lifts the block watches it: block commands
+//! that wait for the lock too long are killed, the other operations continue, and the block is requested again.
+//! (Observed on 6.0.5: `crates/imago/tests/verbs/reshard/stall.rs`.)
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,18 +15,19 @@ use bson::{Bson, Document, doc};
 use crate::error::{Error, Result};
 use crate::server::endpoint::{Endpoint, answer_within};
 
-/// A block may wait this long at a server. Where no transaction is open it waits for the longest
-/// operation under way only, and those yield.
+/// Longest time that a block may wait at a server. Without open transactions it waits only for the longest operation
+/// in progress, and operations yield.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Interval between checks for waiting block commands.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A shard that does not answer so soon is not watched.
+/// Longest wait for the reply of a shard while it is watched.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// The replica sets of a cluster, reached before anything of theirs can wait.
+/// The replica sets of a cluster, connected before any of their operations can wait.
 pub(super) struct Sets(Vec<Endpoint>);
 
 impl Sets {
-    /// Those that can be reached as this user.
+    /// Connects to the replica sets that this user can reach.
     pub(super) async fn reach(cluster: &Endpoint) -> Self {
         let reached = match cluster.shards().await {
             Ok(reached) => reached,
@@ -46,7 +46,7 @@ impl Sets {
         Self(sets)
     }
 
-    /// Kills operations that have waited for too long, for as long as it is polled.
+    /// Kills block commands that have waited too long, as long as it is polled.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -59,7 +59,7 @@ impl Sets {
     }
 }
 
-/// The commands that wait, on a replica set and on a shard.
+/// The block commands that wait, on a replica set and on a shard.
 const COMMANDS: [&str; 2] = ["setUserWriteBlockMode", "_shardsvrSetUserWriteBlockMode"];
 
 async fn kill_waiting(shard: &Endpoint) -> Result<()> {

@@ -1,17 +1,17 @@
-//! The identity of a cluster, however it is addressed and whichever members it has.
+//! The identity of a cluster, which depends neither on its address nor on its members.
 //!
-//! A sharded cluster has an id that any user may read: `sharded/ID`. A replica set has one too, in
-//! its configuration, which not every user may read: `NAME/HOST,HOST#ID`, or `NAME/HOST,HOST`
-//! without. Two runs of one job may have different users, and members come and go between them: so
-//! ids are compared where both are known, and names and members only where they are not.
+//! A sharded cluster has an id that any user may read: `sharded/ID`. A replica set has one too, in its configuration,
+//! which not every user may read: `NAME/HOST,HOST#ID`, or `NAME/HOST,HOST` without it. Two runs of a job may have
+//! different users, and members may be added or removed between them. So ids are compared if both are known, and names
+//! and members only if they are not.
 
 use bson::{Bson, Document, doc};
 use mongodb::Client;
 
 use super::{Shape, answer};
 
-/// The identity of a cluster in a job's record, so that the job is not continued against another
-/// one by mistake.
+/// Returns the identity of a cluster for a job's record, which prevents that the job is resumed with another cluster
+/// by mistake.
 pub(super) async fn identity_of(client: &Client, shape: &Shape, hello: &Document) -> String {
     match shape {
         Shape::Sharded => {
@@ -37,7 +37,7 @@ async fn cluster_id(client: &Client) -> Option<String> {
     version.get_object_id("clusterId").ok().map(|id| id.to_string())
 }
 
-/// Nothing where it may not be read.
+/// Reads the replica set's id; returns `None` if it cannot be read.
 async fn replica_set_id(client: &Client) -> Option<String> {
     let admin = client.database("admin");
     let asked = admin.run_command(doc! {"replSetGetConfig": 1}).into_future();
@@ -46,7 +46,7 @@ async fn replica_set_id(client: &Client) -> Option<String> {
     settings.get_object_id("replicaSetId").ok().map(|id| id.to_string())
 }
 
-/// True if two identities, perhaps of different times and users, are of one cluster.
+/// True if two identities, perhaps of different times and users, belong to one cluster.
 #[must_use]
 pub fn is_same_cluster(one: &str, other: &str) -> bool {
     let (Some(left), Some(right)) = (ReplicaSet::of(one), ReplicaSet::of(other)) else {
@@ -58,7 +58,7 @@ pub fn is_same_cluster(one: &str, other: &str) -> bool {
     }
 }
 
-/// A replica set's identity, in its parts. A sharded cluster's id takes the place of a host.
+/// The parts of a replica set's identity. For a sharded cluster, `hosts` is its id.
 struct ReplicaSet<'a> {
     name: &'a str,
     hosts: &'a str,

@@ -1,8 +1,7 @@
 //! Progress of a job's slices.
 //!
-//! It is read every second while changes are applied, so the read is small: the `_id`s that a slice
-//! left to the coordinator may be ten thousand, and are read once, when the slice is first seen
-//! copied.
+//! It is read every second while changes are applied, so the read is small. The `_id`s that a slice left to the
+//! applier may be ten thousand, and are read once, when the slice is first found copied.
 
 use std::collections::HashMap;
 
@@ -14,38 +13,40 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::server::collection::number;
 
-/// The known state of a slice.
+/// State of a slice at a read.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// Which of the job's collections.
+    /// Index of the collection in the job.
     pub ns: usize,
-    /// Which slice of it.
+    /// Index of the slice in the collection.
     pub n: usize,
-    /// The progress of its copy.
+    /// Progress of the slice's copy.
     pub state: SliceState,
-    /// Documents copied, once the slice is.
+    /// Number of documents copied, once the slice is copied.
     pub documents: u64,
-    /// Bytes copied, once the slice is.
+    /// Number of bytes copied, once the slice is copied.
     pub bytes: u64,
-    /// `_id`s left to the applier, if they were asked for.
+    /// `_id`s left to the applier, if the read includes them.
     pub leftovers: Vec<Id>,
 }
 
 impl Leases {
-    /// Every slice as it is at or after the destination's time `after`, without leftovers.
+    /// Returns the state of every slice at or after the destination's time `after`, without leftovers.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
+    #[crate::boxed]
     pub async fn states_after(&self, after: Option<Timestamp>) -> Result<Vec<Sighting>> {
         let all = self.find(doc! {"job": self.job.to_string()}, 0, after).await?;
         all.iter().map(parse_sighting).collect()
     }
 
-    /// As [`Leases::states_after`], with the leftovers of those slices that are copied and not yet
-    /// `known` to be, by collection and number: leftovers may be many, and do not change any more.
+    /// Like [`Leases::states_after`], with the leftovers of those slices that are copied and that `known`, indexed
+    /// by collection and slice, does not mark as copied. Leftovers may be many, and no longer change.
     ///
     /// # Errors
-    /// Fails if the destination does not answer, or a member answers that lags behind.
+    /// Fails if the destination does not answer, or a member that lags answers.
+    #[crate::boxed]
     pub async fn news_after(
         &self,
         after: Option<Timestamp>,
@@ -74,7 +75,8 @@ impl Leases {
             leftovers.insert(id, values.map(id_of).collect::<Result<Vec<Id>>>()?);
         }
         for (seen, id) in copied.into_iter().zip(ids) {
-            // An older state than the one before, for a moment after an election.
+            // The second read returned an older state than the first, which is possible for a moment after an
+            // election.
             seen.leftovers = leftovers.remove(&id).ok_or_else(|| Error::Passing {
                 doing: "reading what the slices left over".into(),
                 cause: format!("slice {id} is not copied yet, and was"),

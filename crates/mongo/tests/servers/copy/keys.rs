@@ -325,7 +325,7 @@ fn a_destination_that_was_sharded_before_keeps_its_key() {
 }
 
 /// Shards an empty collection, and puts the keys at and behind `middle` on another shard.
-async fn shard(side: &Handle, key: Document, middle: Document) {
+pub async fn shard(side: &Handle, key: Document, middle: Document) {
     let (router, ns) = (&side.endpoint, side.ns.to_string());
     create(side, doc! {}).await;
     router.run("admin", doc! {"enableSharding": &side.ns.db}).await.unwrap();

@@ -179,10 +179,12 @@ impl Ends {
     }
 }
 
-/// Asserts that both sides hold the same documents (of those that match) and are defined alike.
+/// Asserts that both sides hold the same documents (of those that match) and are defined alike, but for the
+/// retention rules that a job suspends.
 pub async fn assert_same(source: &Handle, destination: &Handle, filter: Option<Document>) {
     let retries = Retries { rounds: 6, first_ms: 200, pause_ms_max: 1_000 };
-    let spec = Spec { retries, filter, workers: 1, ..Spec::default() };
+    let is_retention_suspended = true;
+    let spec = Spec { retries, filter, workers: 1, is_retention_suspended, ..Spec::default() };
     let control = imago_job::control::Control::new(Limits::default(), CancellationToken::new());
     let report =
         verify(source, destination, &spec, &control.unwrap(), &mut Unwatched).await.unwrap();

@@ -92,7 +92,7 @@ fn documents_that_expire_are_gone_at_both_sides() {
 fn a_dropped_collection_ends_the_copy_and_leaves_the_destination() {
     run(Between::ReplicaSets, "dropped", |ends| async move {
         fill(&ends.source("docs"), 500).await;
-        let mut job = ends.copy(&ends.all()).await;
+        let mut job = ends.copy(&request(&["dropped.docs"])).await;
         job.catches_up().await;
         run_on(&ends.source("docs"), doc! {"drop": "docs"}).await;
         let error = job.failure().await;
@@ -147,7 +147,7 @@ fn a_collection_whose_name_another_takes_ends_the_copy() {
 fn a_collection_that_goes_with_its_database_ends_the_copy() {
     run(Between::ReplicaSets, "gone", |ends| async move {
         fill(&ends.source("docs"), 500).await;
-        let mut job = ends.copy(&ends.all()).await;
+        let mut job = ends.copy(&request(&["gone.docs"])).await;
         job.catches_up().await;
         run_on(&ends.source("docs"), doc! {"dropDatabase": 1}).await;
         let error = job.failure().await;
@@ -163,7 +163,7 @@ fn a_collection_that_goes_with_its_database_ends_the_copy() {
 fn a_collection_dropped_under_the_bulk_ends_the_copy() {
     run(Between::ReplicaSets, "dropped_early", |ends| async move {
         fill(&ends.source("docs"), 3_000).await;
-        let mut job = ends.copy(&ends.all()).await;
+        let mut job = ends.copy(&request(&["dropped_early.docs"])).await;
         job.reaches("copy").await;
         run_on(&ends.source("docs"), doc! {"drop": "docs"}).await;
         let error = job.failure().await;

@@ -1,10 +1,10 @@
-//! The reasons that hold an operator back, one by one; and bans, to be kept and restored.
+//! The reasons that hold an operator back, one by one; and the bans, to be persisted and restored.
 
 use super::{Brakes, REMEMBERED_MAX};
 use crate::design::layout::{Key, Layout, Operator};
 
 impl<K: Key> Brakes<K> {
-    /// The reason why an operator is banned now: it made things worse before.
+    /// Returns why an operator is banned now: it made the latency worse before. `None` if it is not banned.
     #[must_use]
     pub fn ban(&self, operator: &Operator<K>, now_ms: u64) -> Option<String> {
         let (until_ms, times) = self.banned.get(operator).filter(|(until, _)| *until > now_ms)?;
@@ -12,8 +12,8 @@ impl<K: Key> Brakes<K> {
         Some(format!("it made things worse {times} times: tried again in {left_s} s"))
     }
 
-    /// The reason why an operator has to wait: a partition of it was changed just before, or it would take back what
-    /// was done before.
+    /// Returns why an operator has to wait: one of its partitions was changed just before, or it would reverse a recent
+    /// change. `None` if it need not wait.
     #[must_use]
     pub fn cool_down(
         &self,
@@ -21,8 +21,7 @@ impl<K: Key> Brakes<K> {
         operator: &Operator<K>,
         now_ms: u64,
     ) -> Option<String> {
-        let since = |at_ms: &u64| now_ms.saturating_sub(*at_ms);
-        let reversed_ms = self.reversals.get(operator).map(since);
+        let reversed_ms = self.reversals.age_ms(layout, operator, now_ms);
         if let Some(age_ms) = reversed_ms.filter(|age_ms| *age_ms < self.limits.reversal_ms) {
             let age_s = age_ms as f64 / 1_000.0;
             return Some(format!("it would take back what was done {age_s:.1} s ago"));
@@ -36,19 +35,19 @@ impl<K: Key> Brakes<K> {
             .then(|| format!("the partition was changed {:.1} s ago", age_ms as f64 / 1_000.0))
     }
 
-    /// The operators that made things worse, until when each is banned, and how often it did.
+    /// Returns the operators that made the latency worse, the end of each ban in ms, and how often each did.
     pub fn bans(&self) -> impl Iterator<Item = (&Operator<K>, u64, u32)> {
         self.banned.iter().map(|(operator, (until_ms, times))| (operator, *until_ms, *times))
     }
 
-    /// Remembers a ban of before.
+    /// Restores a persisted ban.
     pub fn restore_ban(&mut self, operator: Operator<K>, until_ms: u64, times: u32) {
         if self.banned.len() < REMEMBERED_MAX {
             self.banned.insert(operator, (until_ms, times));
         }
     }
 
-    /// Holds back by other limits from now on.
+    /// Replaces the limits, from now on.
     pub fn limit(&mut self, limits: super::Limits) {
         self.limits = limits;
     }

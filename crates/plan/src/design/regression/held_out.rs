@@ -1,29 +1,29 @@
-//! Predictions beside what was observed, of samples that nothing was learned from before.
+//! Predictions compared with observations, for samples that were predicted before anything was learned from them.
 
 use std::collections::VecDeque;
 
-/// Samples that R² is told from.
+/// Most samples that are remembered, and from which R² is computed.
 const HELD_OUT: usize = 200;
-/// With fewer samples nothing is known.
+/// Least number of samples for any result; also the number of recent samples.
 const HELD_OUT_MIN: usize = 20;
 
-/// The last held-out samples: observed, and predicted.
+/// The last held-out samples: the observed and the predicted value of each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeldOut(VecDeque<(f64, f64)>);
 
 impl HeldOut {
-    /// Samples of before; of more than are remembered, the last ones.
+    /// Restores samples; of more than are remembered, the last ones.
     pub(super) fn of(samples: &[(f64, f64)]) -> Self {
         let surplus = samples.len().saturating_sub(HELD_OUT);
         Self(samples[surplus..].iter().copied().collect())
     }
 
-    /// The samples, the oldest first.
+    /// Returns the samples, observed and predicted, the oldest first.
     pub(super) fn samples(&self) -> impl Iterator<Item = (f64, f64)> {
         self.0.iter().copied()
     }
 
-    /// Takes note of a sample.
+    /// Adds a sample.
     pub fn push(&mut self, observed: f64, predicted: f64) {
         if self.0.len() == HELD_OUT {
             self.0.pop_front();
@@ -31,9 +31,9 @@ impl HeldOut {
         self.0.push_back((observed, predicted));
     }
 
-    /// Returns the share of the variance of the samples that was predicted (R²): 1 is all of it, 0 as good as
-    /// their mean; none while there are too few, or if all are zero. Predictions of samples that hardly vary are judged by their
-    /// error: within a tenth of the mean they are right.
+    /// Returns the share of the variance of the samples that was predicted (R²): 1 is all of it, and 0 is as good as
+    /// predicting their mean. Returns `None` while there are too few samples, or if their mean is zero. Predictions of
+    /// samples that hardly vary are judged by their error: within a tenth of the mean they count as right.
     #[must_use]
     pub fn r_squared(&self) -> Option<f64> {
         if self.0.len() < HELD_OUT_MIN {
@@ -56,14 +56,25 @@ impl HeldOut {
         Some(1.0 - around_prediction / around_mean.max(slight))
     }
 
-    /// The mean error, as a share of the mean; none while there are too few samples.
+    /// Returns the mean error of all remembered samples, as a share of their mean; `None` while there are too few.
     #[must_use]
     pub fn error_share(&self) -> Option<f64> {
+        self.error_of_last(HELD_OUT)
+    }
+
+    /// Returns the mean error of the last few samples, as a share of their mean; `None` while there are too few.
+    #[must_use]
+    pub fn recent_error_share(&self) -> Option<f64> {
+        self.error_of_last(HELD_OUT_MIN)
+    }
+
+    fn error_of_last(&self, many: usize) -> Option<f64> {
         if self.0.len() < HELD_OUT_MIN {
             return None;
         }
-        let sum = self.0.iter().map(|(observed, _)| observed).sum::<f64>();
-        let wrong = self.0.iter().map(|(observed, predicted)| (observed - predicted).abs());
+        let last = || self.0.iter().rev().take(many);
+        let sum = last().map(|(observed, _)| observed).sum::<f64>();
+        let wrong = last().map(|(observed, predicted)| (observed - predicted).abs());
         Some(wrong.sum::<f64>() / sum.max(f64::MIN_POSITIVE))
     }
 }
@@ -96,5 +107,8 @@ mod tests {
         let wrong = (0..200).map(|n| (f64::from(n), 1e6));
         let right = (0..200).map(|n| (f64::from(n), f64::from(n)));
         assert_eq!(held_out(wrong.chain(right)).r_squared(), Some(1.0));
+        let wrong_at_first = (0..100).map(|n| (1.0, if n < 80 { 3.0 } else { 1.0 }));
+        let held_out = held_out(wrong_at_first);
+        assert_eq!((held_out.error_share(), held_out.recent_error_share()), (Some(1.6), Some(0.0)));
     }
 }

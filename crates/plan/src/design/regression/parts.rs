@@ -1,20 +1,20 @@
-//! A function in parts, to be kept and restored.
+//! The learned state of a function, to be persisted and restored.
 
 use super::{HeldOut, Linear};
 
-/// All that a function has learned.
+/// The learned state of a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parts {
     /// Scales, weights and last steps of the inputs; then the unit, the constant, its last step, and the usual error.
     pub numbers: Vec<f64>,
-    /// Samples that it was learned from, with those that were held out.
+    /// Number of samples so far, held-out ones included.
     pub samples: u64,
-    /// The last held-out samples: observed and predicted.
+    /// The last held-out samples: the observed and the predicted value of each.
     pub held_out: Vec<(f64, f64)>,
 }
 
 impl<const N: usize> Linear<N> {
-    /// All that it has learned.
+    /// Returns the learned state.
     #[must_use]
     pub fn parts(&self) -> Parts {
         let of_inputs = [&self.scales, &self.weights, &self.steps].into_iter().flatten();
@@ -26,8 +26,8 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// A new function with what an earlier one has learned; none if that is of another number of inputs, or no finite
-    /// numbers.
+    /// Returns this new function with the learned state of an earlier one; `None` if the state has another number of
+    /// inputs, numbers that are not finite, or scales below their bounds.
     #[must_use]
     pub fn restored(self, parts: &Parts) -> Option<Self> {
         let Parts { numbers, samples, held_out } = parts;

@@ -8,6 +8,7 @@ use super::{layouts, learned, transactions};
 use crate::design::cost::CostModel;
 use crate::design::layout::{Layout, Operator, Partition, Site};
 use crate::design::price::{CPU_WEIGHT, Price, Situation, price, price_by};
+use crate::design::regimes::Expected;
 use crate::design::workload::{Accesses, Numbered, Sample};
 
 const RATE_S: f64 = 12_000.0;
@@ -27,6 +28,7 @@ fn with_situation<R>(samples: &Weighed, run: impl FnOnce(&Situation<'_, String>)
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
+        expected: Expected::default(),
     })
 }
 

@@ -1,16 +1,15 @@
 //! A cache that evicts as Redis 7 does under `allkeys-lru` and `allkeys-lfu`.
 //!
-//! While more bytes are in use than allowed, some entries are drawn and offered to a pool of sixteen candidates in the
-//! order of their rank: the time since the last use, or 255 less the counter of uses. The candidate of the highest rank
-//! leaves the cache. The others stay in the pool with the rank that they had, until they are evicted, pushed out by
-//! higher ranks, or found to be gone. A candidate that is used meanwhile keeps its old rank: so Redis does it, and so
-//! it is evicted although it was used.
+//! While the cache exceeds its capacity, some entries are sampled and offered to a pool of sixteen candidates ordered
+//! by rank: the time since the last use, or 255 minus the use counter. The candidate with the highest rank is evicted.
+//! The others stay in the pool with their rank, until they are evicted, displaced by higher ranks, or found to be gone.
+//! A candidate that is used meanwhile retains its old rank, as in Redis, and so may be evicted although it was used.
 //!
-//! The clock is the number of references. Redis tells times of use apart by seconds only. It draws entries from
-//! neighbouring places of its hash table, which are as good as random; here they are drawn at random, without
+//! The clock is the number of references, whereas Redis records the time of use in seconds. Redis samples entries from
+//! neighbouring places of its hash table, which is as good as random; here they are sampled at random, without
 //! repetition.
 //!
-//! Invariant: `place_of` names the place of each entry, and `used` is the sum of their bytes.
+//! Invariant: `place_of` holds the index of each entry, and `used` is the sum of their bytes.
 
 use rand::{Rng, RngExt as _};
 
@@ -18,24 +17,24 @@ use super::Policy;
 use crate::reuse::Reference;
 use crate::reuse::hashed::KeyMap;
 
-/// Candidates that are kept between evictions.
+/// Number of candidates in the eviction pool.
 const POOL: usize = 16;
-/// The counter of a new entry.
+/// Use counter of a new entry.
 const LFU_START: u8 = 5;
 
-/// See the module's documentation.
+/// A simulated Redis cache: see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Cache {
     policy: Policy,
     capacity: u64,
-    /// Candidates that the pool has room for.
+    /// Largest number of candidates in the pool.
     pool_max: usize,
     entries: Vec<Entry>,
     place_of: KeyMap<u32>,
     used: u64,
-    /// Ranks and keys, the highest rank last.
+    /// Candidates as (rank, key), the highest rank last.
     pool: Vec<(u64, u64)>,
-    /// Places drawn last.
+    /// Indices of the entries sampled last.
     drawn: Vec<usize>,
 }
 
@@ -45,7 +44,7 @@ struct Entry {
     bytes: u32,
     /// Uses on a logarithmic scale, for LFU.
     counter: u8,
-    /// The reference or, for LFU, the minute of the last use.
+    /// Time of the last use: the number of the reference or, for LFU, the minute.
     last: u64,
 }
 
@@ -67,12 +66,12 @@ impl Cache {
         }
     }
 
-    /// The bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn held_bytes(&self) -> u64 {
         self.used
     }
 
-    /// Looks the key up, and stores its entry. True for a hit.
+    /// Looks the key up and stores its entry. Returns true for a hit.
     pub(super) fn refer(&mut self, reference: Reference, time: u64, rng: &mut impl Rng) -> bool {
         if self.capacity == 0 {
             return false;
@@ -104,7 +103,7 @@ impl Cache {
         place.is_some()
     }
 
-    /// The number of references, or of minutes where uses are counted.
+    /// Converts the number of references into the clock of the policy: unchanged for LRU, in minutes for LFU.
     fn clock(&self, time: u64) -> u64 {
         match self.policy {
             Policy::SampledLru { .. } => time,
@@ -114,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// The counter of an entry after the minutes that passed since its last use.
+    /// Returns the use counter of an entry, decayed by the minutes since its last use.
     fn counter(&self, entry: Entry, now: u64) -> u8 {
         let Policy::SampledLfu { decay_minutes, .. } = self.policy else { return entry.counter };
         let passed = (now - entry.last).checked_div(decay_minutes.into()).unwrap_or(0);
@@ -128,12 +127,12 @@ impl Cache {
         }
     }
 
-    /// Removes one entry. The cache is not empty, since more bytes are in use than none.
+    /// Evicts one entry. The cache is not empty, since it exceeds its capacity.
     fn evict(&mut self, now: u64, rng: &mut impl Rng) {
         loop {
             self.offer_drawn(now, rng);
             while let Some((_, key)) = self.pool.pop() {
-                // Candidates may be gone: a key may stand in the pool twice.
+                // A candidate may be gone: a key may occur twice in the pool.
                 if let Some(place) = self.place_of.remove(&key) {
                     let gone = self.entries.swap_remove(place as usize);
                     self.used -= u64::from(gone.bytes);
@@ -150,8 +149,8 @@ impl Cache {
         let all = self.entries.len();
         let samples = (self.policy.samples() as usize).min(all);
         self.drawn.clear();
-        // One of the places up to `last`, or `last` itself if that one is drawn already (Floyd's way: Bentley and
-        // Floyd, "A sample of brilliance", CACM 1987). All places are in order.
+        // One of the indices up to `last`, or `last` itself if that one is sampled already (Floyd's method: Bentley and
+        // Floyd, "A sample of brilliance", CACM 1987). If all entries are sampled, they come in order.
         for last in all - samples..all {
             let place = if samples == all { last } else { rng.random_range(0..=last) };
             let place = if self.drawn.contains(&place) { last } else { place };
@@ -160,7 +159,7 @@ impl Cache {
         }
     }
 
-    /// Puts a candidate into the pool, if its rank is higher than the lowest there or there is room.
+    /// Adds a candidate to the pool, if there is room or its rank exceeds the lowest one there.
     fn offer(&mut self, rank: u64, key: u64) {
         let place = self.pool.partition_point(|(other, _)| *other < rank);
         if self.pool.len() < self.pool_max {
@@ -172,7 +171,7 @@ impl Cache {
     }
 }
 
-/// The counter after one more use: the higher it is, the less likely it grows.
+/// Returns the counter after one more use: the higher it is, the less likely it grows.
 fn incremented(counter: u8, log_factor: u32, rng: &mut impl Rng) -> u8 {
     let above = f64::from(counter.saturating_sub(LFU_START));
     let grows = rng.random::<f64>() < 1.0 / (above * f64::from(log_factor) + 1.0);

@@ -1,29 +1,28 @@
-//! The number of documents that observed hits imply.
+//! Estimates the number of documents from observed hits.
 //!
-//! Expected hits fall as documents become more, so the number at which the expectation is what was observed is found by
-//! bisection; so are those at which the observed lies two standard deviations off.
+//! Expected hits decrease with the number of documents, so bisection finds the number at which the expectation equals
+//! the observation, and those at which the observation is two standard deviations off.
 
 use super::{Chain, Estimate, Mapping};
 
-/// The number of documents that explains what was observed.
+/// The estimated number of documents, with an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Implied {
-    /// The number at which as many hits are expected as were observed.
+    /// Number at which the expected hits equal the observed ones.
     pub documents: f64,
-    /// The number at which the hits observed are two standard deviations fewer than expected.
+    /// Number at which the observed hits are two standard deviations fewer than expected.
     pub documents_min: f64,
-    /// The number at which they are two standard deviations more.
+    /// Number at which the observed hits are two standard deviations more than expected.
     pub documents_max: f64,
 }
 
-/// More documents than that are as good as without end.
+/// Largest number of documents considered; a larger one is indistinguishable from infinity.
 const DOCUMENTS_MAX: f64 = 1e18;
-/// Steps of a bisection, and of finding the first phase's keys.
+/// Largest number of steps of a bisection, and of the iteration for the first phase's keys.
 const STEPS: usize = 100;
 
-/// The number of documents that these hits and misses imply, counted over a whole chain with a cache that keeps
-/// everything. Nothing if there are no hits, fewer than two phases, or more hits than any number of documents lets
-/// expect.
+/// Estimates the number of documents from the hits and misses of a whole chain with an unlimited cache. Returns None if
+/// there are no hits, fewer than two phases, or more hits than expected with any number of documents.
 #[must_use]
 pub fn implied(hits: u64, misses: u64, phases: usize, mapping: Mapping) -> Option<Implied> {
     if hits == 0 || phases < 2 {
@@ -41,7 +40,8 @@ pub fn implied(hits: u64, misses: u64, phases: usize, mapping: Mapping) -> Optio
     })
 }
 
-/// The hits of a chain that reads so many keys in all. Nothing if so few documents cannot be read so often.
+/// Returns the expected hits of a chain that reads `keys` keys in total; None if that is impossible with so few
+/// documents.
 fn hits_of(documents: f64, keys: f64, phases: usize, mapping: Mapping) -> Option<Estimate> {
     let mut first_keys = keys / phases as f64;
     for _ in 0..STEPS {
@@ -58,8 +58,8 @@ fn hits_of(documents: f64, keys: f64, phases: usize, mapping: Mapping) -> Option
     None
 }
 
-/// Where a function that falls is zero; where it has no value it counts as above zero. Nothing if it is nowhere, or not
-/// below zero at the end.
+/// Returns the zero of a decreasing function; an undefined value counts as positive. Returns None if there is no zero,
+/// or if the function is not negative or zero at the upper end.
 fn root(of: impl Fn(f64) -> Option<f64>) -> Option<f64> {
     let (mut low, mut high) = (3.0f64, DOCUMENTS_MAX);
     if of(high)? > 0.0 {
@@ -72,6 +72,6 @@ fn root(of: impl Fn(f64) -> Option<f64>) -> Option<f64> {
             _ => low = middle,
         }
     }
-    // Just above the root, unless the value leaps there from none.
+    // Just above the zero, unless the value jumps there from undefined.
     of(high).filter(|value| value.abs() <= 0.5).map(|_| high)
 }

@@ -1,35 +1,36 @@
-//! The same with an LRU cache that holds so many entries.
+//! Expected hits of a chain with an LRU cache that holds a limited number of entries.
 //!
-//! The keys that were read are told apart by the number of phases since they were last read, their *gap*. A key of gap
-//! `g` is found if the distinct keys read since then, and itself, fit: those that later phases read, those behind it in
-//! the phase that read it last, and those before it in this one. Where in their phases keys are read decides the last
-//! two: see [`Order`]. Means are followed without their deviations, so the account is for phases of many keys.
+//! Keys are distinguished by the number of phases since they were last read, their *gap*. A key of gap `g` is found if
+//! the distinct keys read since then, and the key itself, fit: those that later phases read, those after it in the
+//! phase that read it last, and those before it in the current phase. The last two depend on the position within the
+//! phase at which keys are read: see [`Order`]. Only means are propagated, not deviations, so the result is for phases
+//! of many keys.
 
 use super::occupancy::{Estimate, share};
 use super::{Chain, Expected, Mapping};
 
-/// Where in a phase a key is read.
+/// The order in which a phase reads its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Anywhere, each time anew.
+    /// Random, independent in each phase.
     Shuffled,
-    /// Phases read their keys sorted, as behind the sort of a reduce: a key is read at about the same place each time.
-    /// So a cache of fewer entries than a phase has keys finds nothing.
+    /// Sorted, as after the sort of a reduce: a key is read at about the same position each time. So a cache with fewer
+    /// entries than a phase has keys has no hits.
     Sorted,
 }
 
-/// Places in a phase at which a key is looked for.
+/// Number of positions in a phase at which the probability of a hit is evaluated.
 const PLACES: u32 = 400;
 
 impl Chain {
-    /// What is expected with an LRU cache that holds at most so many entries. Variances are approximate.
+    /// Returns the expected values with an LRU cache of at most `entries` entries. Variances are approximate.
     ///
     /// # Panics
     /// As [`Chain::expected`].
     #[must_use]
     pub fn limited(&self, entries: f64, order: Order) -> Expected {
         let mut expected = self.expected();
-        // By gap, from 1: distinct keys, the hits of the last phase, and the keys that the phase of that time read.
+        // By gap, from 1: distinct keys, hits of the last phase, and the keys that the phase at that gap read.
         let (mut keys_of, mut hits_of, mut read): (Vec<f64>, Vec<f64>, Vec<f64>) =
             Default::default();
         let (mut sum, mut unlimited) = (0.0, 0.0);
@@ -41,7 +42,8 @@ impl Chain {
                     Mapping::Function => before.keys.mean - before.hits.mean,
                 };
                 self.hit(&keys_of, &mut hits_of, &read, draws);
-                // The hits of a cache without limit are known better: keys that are mapped alike are in them.
+                // The hits of an unlimited cache are known more exactly, since they include keys that map to the same
+                // key.
                 let sum: f64 = hits_of.iter().sum();
                 hits_of.iter_mut().for_each(|hits| *hits *= phase.hits.mean / sum);
             }
@@ -52,7 +54,7 @@ impl Chain {
             sum += hits;
             unlimited += phase.hits.mean;
             phase.hits = thinned(phase.hits, hits);
-            // Those that were read are one phase old in the next, all others one phase older.
+            // Keys that were just read have gap 1 in the next phase; the gap of all others grows by one.
             keys_of.iter_mut().zip(&hits_of).for_each(|(keys, hits)| *keys -= hits);
             keys_of.insert(0, keys);
             read.insert(0, keys);
@@ -62,8 +64,8 @@ impl Chain {
         expected
     }
 
-    /// The hits of the next phase by gap. Those of the last phase are followed by one of the same gap, if the next key
-    /// is a function of the document, or of a smaller one, if a later phase read that key too; the rest fall on any key
+    /// Computes the hits of the next phase by gap. With [`Mapping::Function`], a hit of the last phase is followed by
+    /// one of the same gap, or of a smaller gap if a later phase also read the key; the remaining draws hit any key
     /// that was read.
     fn hit(&self, keys_of: &[f64], hits_of: &mut Vec<f64>, read: &[f64], draws: f64) {
         let share = share(draws, self.documents);
@@ -83,7 +85,7 @@ impl Chain {
     }
 }
 
-/// The chance that a key of this gap (from 0 here) is found in a cache of so many entries.
+/// Returns the probability that a key of this gap (from 0 here) is found in a cache of `entries` entries.
 fn found(
     keys_of: &[f64],
     hits_of: &[f64],
@@ -92,7 +94,7 @@ fn found(
     entries: f64,
     order: Order,
 ) -> f64 {
-    // Read by the phases between, each key counted once; and read again among those of this phase.
+    // Keys read by the phases in between, each counted once; and those of them that this phase reads again.
     let between: f64 = keys_of[..gap].iter().sum();
     let again: f64 = hits_of[..gap].iter().sum();
     let (behind, own) = (keys_of[gap], hits_of[gap]);
@@ -103,7 +105,7 @@ fn found(
     let chances = places.map(|place| match order {
         Order::Sorted => f64::from(u8::from(distance(1.0 - place, place) <= entries)),
         Order::Shuffled => {
-            // The part of this phase in which a key that had `place` of its last phase behind it is found.
+            // The part of this phase in which a key is found that had the share `place` of its last phase after it.
             let (first, last) = (distance(place, 0.0), distance(place, 1.0));
             if last <= entries { 1.0 } else { ((entries - first) / (last - first)).clamp(0.0, 1.0) }
         }
@@ -111,7 +113,8 @@ fn found(
     chances.sum::<f64>() / f64::from(PLACES)
 }
 
-/// A number of which only so many are left: each by itself, or in groups as they came, whichever varies more.
+/// Returns the estimate of a count reduced to the mean `left`. The variance is the larger of two: items removed
+/// independently, or in the groups in which they came.
 fn thinned(all: Estimate, left: f64) -> Estimate {
     if all.mean <= 0.0 {
         return all;

@@ -1,29 +1,28 @@
-//! Cells that random draws occupy: how many different values uniform hashes have.
+//! Cells occupied by random draws: the number of distinct values of uniform hashes.
 //!
-//! `draws` balls fall into `cells` cells, each into any with the same chance. The number of occupied cells of a given
-//! set has mean `set · (1 − q^draws)` with `q = 1 − 1/cells`, and a variance and a covariance with that of another set
-//! that are differences of almost equal numbers; they are written here so that they keep their digits for billions of
-//! cells (Johnson and Kotz, "Urn Models and Their Application", 1977, chapter 3). Draws may have fractions, where they are
-//! expectations.
+//! `draws` balls fall into `cells` cells, each with equal probability. The number of occupied cells of a given set has
+//! mean `set · (1 − q^draws)` with `q = 1 − 1/cells`. Its variance, and its covariance with that of another set, are
+//! differences of almost equal numbers; the formulas here preserve precision for billions of cells (Johnson and Kotz,
+//! "Urn Models and Their Application", 1977, chapter 3). The number of draws may be fractional, as an expectation.
 
-/// An expected number, with its variance.
+/// The mean and variance of a random number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The expectation.
+    /// The mean.
     pub mean: f64,
     /// The variance.
     pub variance: f64,
 }
 
 impl Estimate {
-    /// The standard deviation.
+    /// Returns the standard deviation.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         self.variance.max(0.0).sqrt()
     }
 
-    /// By how many standard deviations a number lies above the expectation; infinite if there is no deviation but the
-    /// number is another.
+    /// Returns by how many standard deviations `observed` is above the mean; infinite if there is no deviation and the
+    /// two differ.
     #[must_use]
     pub fn off(&self, observed: f64) -> f64 {
         let difference = observed - self.mean;
@@ -31,14 +30,14 @@ impl Estimate {
     }
 }
 
-/// The different values of so many draws: what is left when a reduce makes the hashes modulo `cells` unique. The mean
-/// is `cells · (1 − (1 − 1/cells)^draws)`.
+/// Returns the number of distinct values of `draws` draws: the size of the result when a reduce deduplicates the hashes
+/// modulo `cells`. The mean is `cells · (1 − (1 − 1/cells)^draws)`.
 #[must_use]
 pub fn unique(draws: f64, cells: f64) -> Estimate {
     of(cells, draws, cells)
 }
 
-/// The occupied cells of a set of so many of the cells.
+/// Returns the number of occupied cells in a set of `set` cells.
 #[must_use]
 pub fn of(set: f64, draws: f64, cells: f64) -> Estimate {
     let share = share(draws, cells);
@@ -47,28 +46,28 @@ pub fn of(set: f64, draws: f64, cells: f64) -> Estimate {
     Estimate { mean: set * share, variance: variance.max(0.0) }
 }
 
-/// The covariance of the occupied cells of two sets without a common cell.
+/// Returns the covariance of the occupied cells of two disjoint sets.
 pub(super) fn covariance(one: f64, other: f64, draws: f64, cells: f64) -> f64 {
     one * other * pair(draws, cells)
 }
 
-/// The chance that a cell is occupied.
+/// Returns the probability that a cell is occupied.
 pub(super) fn share(draws: f64, cells: f64) -> f64 {
     -(draws * (-1.0 / cells).ln_1p()).exp_m1()
 }
 
-/// The derivative of [`share`] by the draws.
+/// Returns the derivative of [`share`] by the draws.
 pub(super) fn share_by_draw(draws: f64, cells: f64) -> f64 {
     let log = (-1.0 / cells).ln_1p();
     -log * (draws * log).exp()
 }
 
-/// The derivative of the mean of [`unique`] by the draws.
+/// Returns the derivative of the mean of [`unique`] by the draws.
 pub(super) fn unique_by_draw(draws: f64, cells: f64) -> f64 {
     cells * share_by_draw(draws, cells)
 }
 
-/// The covariance of two cells being occupied: `(1 − 2/cells)^draws − q^(2 draws)`.
+/// Returns the covariance of two cells being occupied: `(1 − 2/cells)^draws − q^(2 draws)`.
 fn pair(draws: f64, cells: f64) -> f64 {
     let empty = (2.0 * draws * (-1.0 / cells).ln_1p()).exp();
     empty * (draws * (-1.0 / (cells - 1.0).powi(2)).ln_1p()).exp_m1()

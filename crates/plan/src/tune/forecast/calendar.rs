@@ -1,30 +1,37 @@
-//! The paper's straw men: the mean mix of the last ten intervals at the same time of day, or of the week (SOPHIA, §6.2).
-//! What repeats after another time than a day is known by that.
+//! The paper's baseline forecasts: the mean mix of the last ten intervals at the same time of day, or of the week
+//! (SOPHIA, §6.2). A workload with another period is forecast by the time within that period.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, Mix};
 
-/// Intervals of a time that are remembered.
+/// Number of intervals that are stored for each time of the period.
 const REMEMBERED: usize = 10;
+/// Length of a day, in seconds.
 const DAY_S: u64 = 86_400;
+/// Length of a week, in seconds.
 const WEEK_S: u64 = 7 * DAY_S;
 
-/// See the module's documentation.
+/// A forecast by the time within a period; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Calendar {
+    /// Length of the period, in seconds.
     period_s: u64,
+    /// Length of an interval, in seconds.
     interval_s: u64,
-    /// The mixes of the last intervals, by their number within the period.
+    /// Mixes of the last intervals, by the interval's number within the period.
     seen: BTreeMap<u64, VecDeque<Mix>>,
+    /// Start of the first observed interval, in seconds since 1970.
     first_s: Option<u64>,
+    /// Start of the last observed interval, in seconds since 1970.
     last_s: Option<u64>,
+    /// The last observed mix.
     last: Option<Mix>,
 }
 
 impl Calendar {
-    /// By the time of day alone.
+    /// Makes a forecast by the time of day.
     ///
     /// # Panics
     /// If an interval has no length.
@@ -33,17 +40,17 @@ impl Calendar {
         Self::new(DAY_S, interval_s)
     }
 
-    /// By the time within something that repeats, of this length.
+    /// Makes a forecast by the time within a season of this length.
     ///
     /// # Panics
-    /// If an interval has no length, or is longer.
+    /// If an interval has no length, or is longer than the season.
     #[must_use]
     pub fn of_season(season_s: u64, interval_s: u64) -> Self {
         assert!(season_s >= interval_s, "a season of {season_s} s is shorter than an interval");
         Self::new(season_s, interval_s)
     }
 
-    /// By the time of day and the day of the week.
+    /// Makes a forecast by the time of day and the day of the week.
     ///
     /// # Panics
     /// If an interval has no length.
@@ -64,6 +71,7 @@ impl Calendar {
         }
     }
 
+    /// Returns the number of an interval within the period, from 0.
     fn number(&self, start_s: u64) -> u64 {
         start_s % self.period_s / self.interval_s
     }
@@ -92,7 +100,7 @@ impl Forecast for Calendar {
 
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
         let (first_s, last_s) = (self.first_s?, self.last_s?);
-        // A time of day at which no operation was ever seen gets the last mix.
+        // A time without any observed operation gets the last mix, once a whole period was observed.
         let unseen = self.last.filter(|_| last_s + self.interval_s >= first_s + self.period_s);
         let of = |n: usize| {
             let seen = self.seen.get(&self.number(last_s + n as u64 * self.interval_s));

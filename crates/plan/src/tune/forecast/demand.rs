@@ -1,19 +1,21 @@
-//! The forecast of the rate of operations, beside that of their mix.
+//! The forecast of the rate of operations, in addition to that of their mix.
 //!
-//! A rate is taken as a share of a bound, and with what is left to one that is a mix of two: so any forecast of mixes
-//! forecasts rates too, and a back-test of it tells how far it was off.
+//! A rate is represented as a share of a bound; the share and its complement to 1 form a mix. So any forecast of mixes
+//! can forecast rates too, and its back-test yields the error.
 
 use super::{Chances, Errors, Forecast, backtest};
 use crate::tune::workload::{Interval, KINDS, Mix};
 
-/// A forecast of rates by a forecast of mixes, which is shown nothing else.
+/// A forecast of rates that uses a forecast of mixes.
 pub struct Demand {
+    /// Greatest rate, in operations per second.
     bound_s: f64,
+    /// Forecast of the mixes that represent rates.
     by: Box<dyn Forecast + Send + Sync>,
 }
 
 impl Demand {
-    /// Of rates up to a bound, in operations a second: what is beyond it counts as the bound.
+    /// Makes a forecast of rates up to a bound, in operations per second; a higher rate counts as the bound.
     ///
     /// # Panics
     /// If the bound is not positive.
@@ -23,20 +25,21 @@ impl Demand {
         Self { bound_s, by }
     }
 
-    /// Learns the rate of the next interval. A gap in the trace has none.
+    /// Learns the rate of the next interval. A gap in the trace has no rate.
     pub fn observe(&mut self, seen: &Interval) {
         self.by.observe(&as_share(seen, self.bound_s));
     }
 
-    /// Operations a second in so many intervals behind the last one that was seen; none if too little was seen.
+    /// Returns the operations per second in each of the next `intervals` intervals; `None` if too few intervals were
+    /// observed.
     #[must_use]
     pub fn ahead(&self, intervals: usize) -> Option<Vec<f64>> {
         let of = |chances: Chances| Some(Mix::mean(chances)?.shares()[0] * self.bound_s);
         self.by.ahead(intervals)?.into_iter().map(of).collect()
     }
 
-    /// How far such a forecast was off, by [`backtest`]: the root of the mean square, in operations a second, by the
-    /// distance.
+    /// Returns the errors of such a forecast by [`backtest`]: the root mean square by distance, in operations per
+    /// second.
     pub fn errors(
         by: &mut dyn Forecast,
         past: &[Interval],
@@ -46,23 +49,24 @@ impl Demand {
     ) -> Errors {
         let shares: Vec<Interval> = past.iter().map(|seen| as_share(seen, bound_s)).collect();
         let Errors { name, by_distance } = backtest(by, &shares, asked, distance_max);
-        // The distance of two mixes spreads over all kinds what two of them differ by.
+        // The distance of two mixes averages over all kinds, of which only two differ.
         let to_rate = bound_s * (KINDS as f64 / 2.0).sqrt();
         let of = |error: Option<f64>| error.map(|error| error * to_rate);
         Errors { name, by_distance: by_distance.into_iter().map(of).collect() }
     }
 }
 
+/// Returns the interval with its rate, as a share of the bound, in place of its mix.
 fn as_share(seen: &Interval, bound_s: f64) -> Interval {
     let share = |rate_s: f64| Mix::of_reads((rate_s / bound_s).clamp(0.0, 1.0));
     Interval { mix: seen.rate_s.map(share), ..*seen }
 }
 
-/// A forecast of mixes and one of rates beside it.
+/// A forecast of mixes combined with one of rates.
 pub struct WithDemand {
-    /// The mixes.
+    /// Forecast of the mixes.
     pub mixes: Box<dyn Forecast + Send + Sync>,
-    /// The rates.
+    /// Forecast of the rates.
     pub demand: Demand,
 }
 

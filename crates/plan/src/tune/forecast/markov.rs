@@ -1,37 +1,39 @@
-//! Markov chains over mixes in tenths, of first and second order, that learn as they go (SOPHIA, §6.1 and §6.2).
+//! Markov chains of first and second order over mixes in tenths; they learn online (SOPHIA, §6.1 and §6.2).
 //!
-//! A chain of second order tells the next mix from the last two. Where it has never seen these two, it goes by the last
-//! one alone, and where it has never seen that, the mix stays. Several intervals ahead the chances are carried on step
-//! by step.
+//! A chain of second order predicts the next mix from the last two. If it has never observed these two in sequence, it
+//! uses the last one alone; if it has never observed that, it predicts no change. For several intervals ahead, the
+//! probabilities are propagated step by step.
 
 use std::collections::BTreeMap;
 
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, Tenths};
 
-/// The states before the one that is told, the last one first.
+/// The states before the predicted one, the most recent first.
 type Context = Vec<Tenths>;
 
-/// Contexts that are carried on from step to step, at most: the least likely ones are dropped.
+/// Maximum number of contexts that are propagated from step to step; the least likely ones are dropped.
 const CARRIED_MAX: usize = 256;
 
-/// See the module's documentation.
+/// A Markov chain; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Markov {
+    /// Number of past states that a prediction uses.
     order: usize,
-    /// How often each state came behind each context, for contexts of every length up to the order.
+    /// Number of times that each state followed each context, for contexts of every length up to the order.
     came: BTreeMap<Context, BTreeMap<Tenths, u64>>,
+    /// The last observed states.
     last: Context,
 }
 
 impl Markov {
-    /// A chain that tells a state from the last one.
+    /// Makes a chain that predicts a state from the last one.
     #[must_use]
     pub fn first_order() -> Self {
         Self::new(1)
     }
 
-    /// A chain that tells a state from the last two.
+    /// Makes a chain that predicts a state from the last two.
     #[must_use]
     pub fn second_order() -> Self {
         Self::new(2)
@@ -41,13 +43,13 @@ impl Markov {
         Self { order, came: BTreeMap::new(), last: Vec::new() }
     }
 
-    /// Returns how many contexts of the full order were seen.
+    /// Returns the number of distinct contexts of the full order that were observed.
     #[must_use]
     pub fn states(&self) -> usize {
         self.came.keys().filter(|context| context.len() == self.order).count()
     }
 
-    /// The chances of what comes behind a context.
+    /// Returns the possible states after a context, with their probabilities.
     fn next(&self, context: &[Tenths]) -> Vec<(f64, Tenths)> {
         let known = (1..=context.len()).rev().find_map(|length| self.came.get(&context[..length]));
         match known {
@@ -59,6 +61,7 @@ impl Markov {
         }
     }
 
+    /// Returns the context after another state.
     fn pushed(&self, context: &[Tenths], state: Tenths) -> Context {
         std::iter::once(state).chain(context.iter().copied()).take(self.order).collect()
     }
@@ -103,7 +106,7 @@ impl Forecast for Markov {
     }
 }
 
-/// The likeliest contexts, with chances that are 1 in all again.
+/// Returns the most likely contexts, with probabilities normalised to sum up to 1.
 fn likeliest(contexts: BTreeMap<Context, f64>) -> BTreeMap<Context, f64> {
     let mut by_chance: Vec<(Context, f64)> = contexts.into_iter().collect();
     by_chance.sort_by(|(_, one), (_, two)| two.total_cmp(one));

@@ -1,26 +1,28 @@
-//! The forecast of a batch queue: the jobs that wait are known, and so is what they will ask for (SOPHIA, §5).
+//! The forecast for a batch queue: the waiting jobs and their workloads are known (SOPHIA, §5).
 
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, Mix};
 
-/// Intervals as they are scheduled; beyond the last one nothing is known.
+/// A forecast by a schedule of intervals; beyond the last one it returns nothing.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// By their starts, in order.
+    /// The scheduled intervals, in the order of their starts.
     scheduled: Vec<Interval>,
+    /// Start of the last observed interval, in seconds since 1970.
     last_s: Option<u64>,
+    /// The last observed mix.
     last: Option<Mix>,
 }
 
 impl Queue {
-    /// A forecast by a schedule, in the order of its intervals' starts.
+    /// Makes a forecast of scheduled intervals, which may be in any order.
     #[must_use]
     pub fn new(mut scheduled: Vec<Interval>) -> Self {
         scheduled.sort_by_key(|interval| interval.start_s);
         Self { scheduled, last_s: None, last: None }
     }
 
-    /// What is past by now, and so many intervals behind that.
+    /// Returns the scheduled intervals that are past, and the next `intervals` ones; `None` if there are fewer.
     fn coming(&self, intervals: usize) -> Option<(&[Interval], &[Interval])> {
         let last_s = self.last_s?;
         let from = self.scheduled.partition_point(|interval| interval.start_s <= last_s);
@@ -41,7 +43,7 @@ impl Forecast for Queue {
 
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
         let (past, coming) = self.coming(intervals)?;
-        // In an interval without jobs nothing is asked for, and any mix serves: that of the one before.
+        // An interval without jobs has no operations, so any mix is correct: the one before is used.
         let mut mix = past.iter().rev().find_map(|interval| interval.mix).or(self.last);
         let of = |interval: &Interval| -> Option<Chances> {
             mix = interval.mix.or(mix);

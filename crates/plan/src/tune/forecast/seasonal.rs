@@ -1,11 +1,11 @@
-//! A season by the time of day, and a level that goes its own way: each operation's share is decomposed by STL (Cleveland
-//! and others, *STL: A Seasonal-Trend Decomposition Procedure Based on Loess*, 1990), and what the season leaves is
-//! smoothed exponentially (Hyndman and Athanasopoulos, *Forecasting: Principles and Practice*, ch. 6.8: STL and simple
-//! exponential smoothing).
+//! A forecast of a seasonal component by the time of day, plus a level: each operation's share is decomposed by STL
+//! (Cleveland and others, *STL: A Seasonal-Trend Decomposition Procedure Based on Loess*, 1990), and the remainder
+//! without the season is smoothed exponentially (Hyndman and Athanasopoulos, *Forecasting: Principles and Practice*,
+//! ch. 6.8: STL and simple exponential smoothing).
 //!
-//! The mean of past days at one time ([`super::Calendar`]) takes days for the level of which today differs; this forecast
-//! takes the season from the last days, and the level from the last intervals. Decomposing is done anew twice a period,
-//! so that learning costs little; the smoothing goes on with each interval.
+//! The mean of past days at one time ([`super::Calendar`]) needs days to adapt to a level that differs today. This
+//! forecast takes the season from the last days, and the level from the last intervals. The decomposition is repeated
+//! twice per period, so that learning is cheap; the smoothing continues with each interval.
 
 use std::collections::VecDeque;
 
@@ -14,40 +14,48 @@ use stlrs::Stl;
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, KINDS, Mix};
 
+/// Length of a day, in seconds.
 const DAY_S: u64 = 86_400;
-/// Periods that are remembered, and those that are needed.
+/// Number of periods that are stored.
 const PERIODS: usize = 10;
+/// Minimum number of periods for a decomposition.
 const PERIODS_MIN: usize = 2;
-/// Intervals of a day, at most: decomposing grows with them.
+/// Maximum number of intervals in a period: the time of a decomposition grows with it.
 const INTERVALS_MAX: u64 = 1_440;
-/// Weights of the last interval that are tried; the one with the least error of the next interval is taken.
+/// Candidate weights of the last interval in the smoothing; the one with the least error of one-step predictions is
+/// taken.
 const WEIGHTS: [f64; 6] = [0.02, 0.05, 0.1, 0.25, 0.5, 0.9];
 
-/// See the module's documentation.
+/// A forecast of season and level; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Seasonal {
-    /// Intervals of a day.
+    /// Number of intervals in a period.
     period: usize,
+    /// The last observed mixes, the oldest first.
     seen: VecDeque<Mix>,
-    /// Intervals that were seen in all.
+    /// Number of intervals observed in all.
     count: usize,
-    /// When it is decomposed next, by that count.
+    /// Value of `count` at which the next decomposition is due.
     due: usize,
+    /// The forecast of each operation's share; `None` before the first decomposition.
     parts: Option<[Part; KINDS]>,
 }
 
-/// One operation's share.
+/// The forecast of one operation's share.
 #[derive(Clone, Debug, Default)]
 struct Part {
-    /// What the time of day adds, from the interval behind the decomposed ones on.
+    /// Seasonal component of each interval of a period, from the interval after the decomposed ones on.
     season: Vec<f64>,
-    /// The count of intervals at which that began.
+    /// Value of `count` for the first entry of `season`.
     begins: usize,
+    /// Smoothed share without the season.
     level: f64,
+    /// Weight of the last interval in the smoothing, from 0 to 1.
     weight: f64,
 }
 
 impl Part {
+    /// Decomposes a series of shares.
     fn decomposed(shares: &[f64], period: usize, begins: usize) -> Self {
         let first = shares[0];
         if shares.iter().all(|share| (share - first).abs() < 1e-12) {
@@ -70,16 +78,18 @@ impl Part {
         Self { season: season[season.len() - period..].to_vec(), begins, level, weight }
     }
 
+    /// Returns the seasonal component of the interval with this count.
     fn season(&self, at: usize) -> f64 {
         self.season[(at - self.begins) % self.season.len()]
     }
 
+    /// Updates the level by an observed share.
     fn observe(&mut self, at: usize, share: f64) {
         self.level += self.weight * (share - self.season(at) - self.level);
     }
 }
 
-/// The mean square of the error of the next value, and the level at the end.
+/// Smooths a series. Returns the mean square error of its one-step predictions, and the level at its end.
 fn smoothed(all: &[f64], weight: f64) -> (f64, f64) {
     let (mut level, mut squares) = (all[0], 0.0);
     for one in &all[1..] {
@@ -91,13 +101,13 @@ fn smoothed(all: &[f64], weight: f64) -> (f64, f64) {
 }
 
 impl Seasonal {
-    /// By the time of day. None if a day has fewer than two intervals, or more than 1,440.
+    /// Makes a forecast by the time of day. Returns `None` if a day has fewer than two intervals, or more than 1,440.
     #[must_use]
     pub fn of_day(interval_s: u64) -> Option<Self> {
         Self::of_season(DAY_S, interval_s)
     }
 
-    /// By the time within a season of this length. None as for [`Self::of_day`].
+    /// Makes a forecast by the time within a season of this length. Returns `None` as [`Self::of_day`] does.
     #[must_use]
     pub fn of_season(season_s: u64, interval_s: u64) -> Option<Self> {
         let period = season_s.checked_div(interval_s)?;
@@ -108,6 +118,7 @@ impl Seasonal {
         })
     }
 
+    /// Decomposes the stored mixes.
     fn decompose(&mut self) {
         let part = |kind: usize| {
             let shares: Vec<f64> = self.seen.iter().map(|mix| mix.shares()[kind]).collect();
@@ -123,7 +134,8 @@ impl Forecast for Seasonal {
         "season and level"
     }
 
-    /// An interval without operations counts as the one a season before, or as the last one: seasons need every interval.
+    /// An interval without operations counts as the one a season before, or as the last one: the season needs a value
+    /// for every interval.
     fn observe(&mut self, seen: &Interval) {
         let season_before = self.seen.len().checked_sub(self.period).map(|at| self.seen[at]);
         let last = || season_before.or_else(|| self.seen.back().copied());
@@ -147,7 +159,7 @@ impl Forecast for Seasonal {
         let last = *self.seen.back()?;
         let of = |n: usize| {
             let at = self.count + n;
-            // Shares that would be below zero are zero.
+            // Negative shares count as zero.
             let shares =
                 std::array::from_fn(|kind| (parts[kind].level + parts[kind].season(at)).max(0.0));
             vec![(1.0, Mix::of(shares).unwrap_or(last))]

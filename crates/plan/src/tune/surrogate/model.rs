@@ -1,8 +1,8 @@
-//! What learns: a random forest, and Gaussian processes whose scales are those of the largest marginal likelihood
-//! (Rasmussen and Williams, Eq. 2.30), among a fixed set of them.
+//! The learned models: a random forest, and Gaussian processes whose scales have the largest marginal likelihood
+//! (Rasmussen and Williams, Eq. 2.30) among a fixed set.
 //!
-//! A process has its amplitude in closed form, so only the noise and two scales are searched: that of settings and that of
-//! mixes. A mean is taken off before, and added again.
+//! The amplitude of a process has a closed form, so only the noise and two scales are searched: that of settings and
+//! that of mixes. The mean is subtracted before, and added again to predictions.
 
 use smartcore::ensemble::random_forest_regressor::{
     RandomForestRegressor, RandomForestRegressorParameters,
@@ -13,26 +13,29 @@ use smartcore::linalg::traits::cholesky::CholeskyDecomposable as _;
 
 use super::{Axis, Cell, Kind, Mix};
 
-/// Trees of a forest.
+/// Number of trees in a forest.
 const TREES: usize = 100;
-/// Scales that are tried, of settings and of mixes each.
+/// Candidate scales, for settings and for mixes each.
 const SCALES: [f64; 4] = [0.5, 1.5, 4.0, 12.0];
-/// Variances of the noise that are tried, as shares of the amplitude.
+/// Candidate variances of the noise, as shares of the amplitude.
 const NOISES: [f64; 5] = [1e-4, 1e-3, 1e-2, 0.1, 1.0];
-/// A process learns from so many cells at most, evenly taken, as its time grows by their cube; scales from fewer.
+/// Maximum number of cells that a process learns from, taken evenly, since its time grows by their cube.
 const CELLS_MAX: usize = 240;
+/// Maximum number of cells from which the scales are chosen.
 const CELLS_FOR_SCALES: usize = 100;
 
-/// A configuration and a mix, as what is learned from.
+/// The features of a configuration and a mix.
 #[derive(Clone, Debug, PartialEq)]
 struct Features {
-    /// Numbers from -1 to 1; for a word one number for each word, so that any two are equally far from each other.
+    /// Features of the settings: a number is scaled to -1 to 1; a word has one feature per word, so that any two words
+    /// are equally far from each other.
     settings: Vec<f64>,
-    /// The shares of operations, from -1 to 1.
+    /// Shares of the operations, scaled to -1 to 1.
     mix: Vec<f64>,
 }
 
 impl Features {
+    /// Computes the features of a configuration and a mix.
     fn new(axes: &[Axis], point: &[f64], mix: Mix) -> Self {
         let mut settings = Vec::with_capacity(axes.len());
         for (axis, value) in axes.iter().zip(point) {
@@ -47,21 +50,27 @@ impl Features {
         Self { settings, mix: mix.shares().iter().map(|share| 2.0 * share - 1.0).collect() }
     }
 
+    /// Returns all features in one list.
     fn all(&self) -> Vec<f64> {
         [&self.settings[..], &self.mix[..]].concat()
     }
 }
 
-/// What functions a process may be, and how fast they change.
+/// The covariance function of a process, with its scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
+    /// True for quadratic functions, false for smooth ones.
     is_quadratic: bool,
+    /// Scale of the settings.
     of_settings: f64,
+    /// Scale of the mixes.
     of_mixes: f64,
+    /// Variance of the noise, as a share of the amplitude.
     noise: f64,
 }
 
 impl Kernel {
+    /// Returns the covariance of two points, without noise.
     fn of(self, one: &Features, two: &Features) -> f64 {
         let sum = |one: &[f64], two: &[f64], of: fn(f64, f64) -> f64| {
             one.iter().zip(two).map(|(a, b)| of(*a, *b)).sum::<f64>()
@@ -80,11 +89,11 @@ impl Kernel {
         }
     }
 
-    /// The covariances of what was measured.
+    /// Returns the covariance matrix of the measurements, with noise.
     fn covariances(self, all: &[Features]) -> DenseMatrix<f64> {
         let count = all.len();
         let mut values = Vec::with_capacity(count * count);
-        // The noise is a share of what functions differ by, so that it means the same for both kinds.
+        // The noise is relative to the mean variance of the functions, so that it means the same for both kinds.
         let scale = all.iter().map(|one| self.of(one, one)).sum::<f64>() / count as f64;
         for (n, one) in all.iter().enumerate() {
             for (m, two) in all.iter().enumerate() {
@@ -95,8 +104,8 @@ impl Kernel {
         DenseMatrix::new(count, count, values, false).expect("as many values as a square has")
     }
 
-    /// The logarithm of the probability of what was measured, but for a constant, with the best amplitude; none if the
-    /// covariances are too near to none.
+    /// Returns the log marginal likelihood of the measurements with the best amplitude, up to a constant; `None` if the
+    /// covariance matrix is nearly singular.
     fn likelihood(self, all: &[Features], logs: &[f64]) -> Option<f64> {
         let lower = self.covariances(all).cholesky_mut().ok()?.L();
         let count = logs.len();
@@ -116,7 +125,7 @@ impl Kernel {
         likelihood.is_finite().then_some(likelihood)
     }
 
-    /// The kernel of the largest likelihood.
+    /// Returns the kernel with the largest likelihood among the candidate scales and noises.
     fn likeliest(is_quadratic: bool, all: &[Features], logs: &[f64]) -> Self {
         let mut best: Option<(f64, Self)> = None;
         for noise in NOISES {
@@ -136,16 +145,19 @@ impl Kernel {
     }
 }
 
+/// A random forest of smartcore.
 type Forest = RandomForestRegressor<f64, f64, DenseMatrix<f64>, Vec<f64>>;
 
-/// What was learned.
+/// A learned model.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// The mean of the logarithms.
+    /// Mean of the logarithms of the throughputs.
     mean: f64,
+    /// The model of the differences from the mean.
     learned: Learned,
 }
 
+/// The two families of models.
 #[derive(Debug)]
 enum Learned {
     Forest(Box<Forest>),
@@ -153,7 +165,7 @@ enum Learned {
 }
 
 impl Model {
-    /// Learns from cells.
+    /// Learns from cells; `seed` is the seed of a forest.
     pub(super) fn fit(kind: Kind, axes: &[Axis], cells: &[&Cell], seed: u64) -> Self {
         let (known, logs, mean) = prepared(axes, cells);
         let learned = match kind {
@@ -168,7 +180,7 @@ impl Model {
         Self { mean, learned }
     }
 
-    /// Learns from other cells, by the same scales.
+    /// Learns from other cells, with the same scales.
     pub(super) fn again(&self, axes: &[Axis], cells: &[&Cell], seed: u64) -> Self {
         let (known, logs, mean) = prepared(axes, cells);
         let learned = match &self.learned {
@@ -178,7 +190,7 @@ impl Model {
         Self { mean, learned }
     }
 
-    /// The logarithm of the operations a second.
+    /// Predicts the logarithm of the throughput, which is in operations per second.
     pub(super) fn log_rate(&self, axes: &[Axis], point: &[f64], mix: Mix) -> f64 {
         let at = Features::new(axes, point, mix);
         let of_mean = match &self.learned {
@@ -195,7 +207,7 @@ impl Model {
     }
 }
 
-/// Features, logarithms without their mean, and the mean.
+/// Returns the features of the cells, the logarithms of their throughputs less the mean, and the mean.
 fn prepared(axes: &[Axis], cells: &[&Cell]) -> (Vec<Features>, Vec<f64>, f64) {
     assert!(!cells.is_empty(), "nothing to learn from");
     assert!(cells.iter().all(|cell| cell.rate_s > 0.0), "a cell has served nothing");
@@ -205,12 +217,13 @@ fn prepared(axes: &[Axis], cells: &[&Cell]) -> (Vec<Features>, Vec<f64>, f64) {
     (known, logs.into_iter().map(|log| log - mean).collect(), mean)
 }
 
-/// So many of all at most, evenly taken.
+/// Returns at most `most` elements, taken evenly.
 fn thinned<T: Clone>(all: &[T], most: usize) -> Vec<T> {
     let taken = all.len().min(most);
     (0..taken).map(|n| all[n * all.len() / taken].clone()).collect()
 }
 
+/// Fits a Gaussian process with this kernel.
 fn process(kernel: Kernel, known: &[Features], logs: &[f64]) -> Learned {
     let (known, logs) = (thinned(known, CELLS_MAX), thinned(logs, CELLS_MAX));
     let target = DenseMatrix::new(logs.len(), 1, logs, false).expect("one column");
@@ -222,6 +235,7 @@ fn process(kernel: Kernel, known: &[Features], logs: &[f64]) -> Learned {
     Learned::Process { kernel, known, weights }
 }
 
+/// Fits a random forest.
 fn forest(known: &[Features], logs: &[f64], seed: u64) -> Learned {
     let rows: Vec<Vec<f64>> = known.iter().map(Features::all).collect();
     let width = rows[0].len();

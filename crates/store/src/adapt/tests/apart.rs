@@ -25,6 +25,8 @@ impl SeparateSite {
             site: Site(site),
             routers: vec![peers.to_string()],
             secret: "secret".into(),
+            rack: None,
+            maxmemory: 0,
             patience: Duration::from_secs(30),
             settings: Settings::new("test", 1),
             site_cpu: Some(0.1),

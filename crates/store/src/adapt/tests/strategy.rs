@@ -1,6 +1,6 @@
 //! A strategy of its own decides: its plans are carried out, held back, measured and told as those of any other.
 
-use imago_plan::design::decide::{Considered, Decided, Held, Parameters, Rejected};
+use imago_plan::design::decide::{Considered, Decided, Held, Hold, Parameters, Rejected};
 use imago_plan::design::layout::{self, Layout, Operator};
 use imago_plan::design::price::{Situation, price};
 use imago_plan::design::strategy::Strategy;
@@ -37,12 +37,17 @@ impl Strategy<Key> for AllAt {
             let copy = (!one.is_at(self.0)).then(|| Operator::AddReplica(start.clone(), self.0));
             let operators: Vec<Operator<Key>> =
                 copy.into_iter().chain([Operator::Remaster(start.clone(), self.0)]).collect();
-            let why = operators.iter().find_map(|operator| held(layout, operator));
+            let why = operators.iter().find_map(|operator| match held(layout, operator) {
+                Some(Hold::Not(why)) => Some(why),
+                Some(Hold::Reversal(..)) | None => None,
+            });
             Considered {
                 trigger: None,
                 site: self.0,
                 operators,
                 latency_us: (is.latency_us, is.latency_us),
+                work_us: (is.work_us, is.work_us),
+                takes_back: None,
                 benefit_us: 1.0,
                 cost_us: 0.0,
                 rejected: why.map(Rejected::Held),

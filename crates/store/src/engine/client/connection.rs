@@ -1,9 +1,9 @@
-//! A client's connection: its requests, those of them that are under way, and the replies in their order.
+//! A client's connection: its queue of requests, those of them that are under way, and the replies in request order.
 //!
-//! A client may pipeline requests. They are under way at the same time while one site runs them all, because
-//! a site keeps their order. A request for another site waits until all requests before it are answered; so do
-//! a returned request and all requests behind it. So the requests of a connection take effect in the order in
-//! which they were sent, at whichever sites they run.
+//! A client may pipeline requests. They are under way at the same time as long as one site runs them all, because
+//! a site keeps their order. A request for another site waits until all requests before it are answered. So do
+//! a returned request and all requests after it. So the requests of a connection take effect in the order in
+//! which they were sent, whichever sites run them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -28,37 +28,41 @@ use crate::resp::{Headway, Next, ProtocolState, Request, Scan, Settings};
 use crate::router::Route;
 use crate::transaction::{Abort, Done, Transaction};
 
-/// The most requests of a connection that are under way, or answered and not sent yet.
+/// Maximum number of a connection's requests that are under way, or answered and not sent yet.
 const UNDER_WAY_MAX: usize = 1_024;
-/// The most bytes that are read at once.
+/// Size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
-/// Memory that is kept of a buffer for replies.
+/// Capacity that the buffer for replies retains after a send, in bytes.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of replies at which no further reply is added to a send.
+/// Size of a send in bytes, at which no further reply is added to it.
 const SENT_BYTES: usize = 1024 * 1024;
-/// Slots that are kept for the next requests.
+/// Number of slots whose memory is retained for further requests.
 const KEPT_SLOTS_MAX: usize = 64;
 
-/// The requests of a connection that are not answered yet, in their order.
+/// The requests of a connection that are not answered yet, in the order of arrival.
 pub(in crate::engine) struct Pipeline {
     slots: RefCell<VecDeque<Slot>>,
-    /// The number of the first.
+    /// The number of the request in the first slot.
     first: Cell<u64>,
+    /// Number of requests that are under way.
     running: Cell<usize>,
+    /// True if a site has returned a request.
     has_back: Cell<bool>,
-    /// The time at which a reply was last sent; the time of the requests behind it counts from then.
+    /// Time of the last send; the time limit of the requests after it counts from then.
     progress: Cell<Instant>,
     output: Arc<OutputBuffer>,
     changed: Notify,
 }
 
-/// A request, by how far it has come.
+/// The state of a request.
 enum Slot {
-    /// A reply that is ready to be sent.
+    /// The reply is ready to be sent.
     Ready(Reply),
-    /// Under way; it may begin until this time.
+    /// The request is under way, or is to begin; it may begin until this time.
     Open(Instant),
+    /// The transaction has this outcome, which is not encoded as a reply yet.
     Ended(Result<Done, Abort>),
+    /// A site returned the transaction; it may begin until this time.
     Returned(Instant, Transaction),
 }
 
@@ -75,10 +79,10 @@ impl Pipeline {
         }
     }
 
-    /// Takes the outcome of the request with a number.
+    /// Records the outcome of the request with this number, and advances `seen` to the prefix that its reply shows.
     pub(in crate::engine) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
         self.running.set(self.running.get() - 1);
-        // The slot is gone when the connection is.
+        // A closed connection has no slot for it.
         let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
         if let Some(slot) = self.slots.borrow_mut().get_mut(at) {
             *slot = match (outcome, &*slot) {
@@ -88,8 +92,8 @@ impl Pipeline {
                         && done.answer.len() > UNCOUNTED_BYTES
                         && !done.answer.is_charged()
                     {
-                        // A reply of another process is not charged yet.
-                        let charge = self.output.charge(done.answer.len());
+                        // A reply from another process is not charged yet.
+                        let charge = self.output.charge(done.answer.len(), Vec::new());
                         done.answer.keep(Some(charge));
                     }
                     Slot::Ended(answer)
@@ -104,13 +108,14 @@ impl Pipeline {
         self.changed.notify_one();
     }
 
+    /// True if the connection may start no further request for now.
     fn is_full(&self) -> bool {
         self.slots.borrow().len() >= UNDER_WAY_MAX || !self.output.has_room()
     }
 
-    /// Adds a reply that needs no transaction, or the error that it is too long.
+    /// Adds a reply that needs no transaction, or an error if the output buffers have no room for the reply.
     fn say(&self, mut reply: Reply) {
-        match self.output.try_charge(reply.len()) {
+        match self.output.try_charge(reply.len(), reply.shared()) {
             _ if reply.len() <= UNCOUNTED_BYTES => {}
             Some(charge) => reply.keep(Some(charge)),
             None => {
@@ -120,23 +125,25 @@ impl Pipeline {
         self.push(Slot::Ready(reply));
     }
 
-    /// The latest time at which a request may begin, after the replies before it were sent.
+    /// Returns the time until which a request may begin, extended by the time that the replies before it took.
     fn until(&self, until: Instant) -> Instant {
         until.max(self.progress.get() + PATIENCE)
     }
 
+    /// Adds a slot at the end, and returns its number.
     fn push(&self, slot: Slot) -> u64 {
         let mut slots = self.slots.borrow_mut();
         slots.push_back(slot);
         self.first.get() + slots.len() as u64 - 1
     }
 
+    /// Sets the error of a request that does not run.
     fn end(&self, number: u64, abort: Abort) {
         let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
         self.slots.borrow_mut()[at] = Slot::Ended(Err(abort));
     }
 
-    /// Takes the replies that can be sent.
+    /// Moves the replies that can be sent to `out`, up to about [`SENT_BYTES`].
     fn collect(&self, protocol: &mut ProtocolState, out: &mut Reply) {
         let mut slots = self.slots.borrow_mut();
         while let Some(Slot::Ready(_) | Slot::Ended(_)) = slots.front()
@@ -157,60 +164,67 @@ impl Pipeline {
     }
 }
 
-/// The event that a connection waits for.
+/// The event that a connection waits for next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// For input of the client, or replies.
+    /// Input of the client, or the outcome of a request.
     ForInput,
+    /// The outcome of a request.
     ForAnswers,
-    /// For the design to change.
+    /// A delay, in which the design may change.
     ForTime,
-    /// For nothing: a reply is to be sent.
+    /// No event: a reply is ready to be sent.
     Not,
 }
 
-/// A request with a slot that is not under way.
+/// A request that has a slot and is not under way.
 struct Pending {
+    /// The number of the request's slot.
     slot: u64,
-    /// It may begin until this time.
+    /// Time until which the request may begin.
     until: Instant,
     transaction: Transaction,
 }
 
-/// The place where a request can run.
+/// The result of looking for the site that can run a request.
 enum Located {
+    /// This site can run it.
     At(Site),
-    /// Nowhere, under any design.
+    /// No site can run it, because of pins or because a site that it needs is down.
     Never(Abort),
-    /// Nowhere: the change of the design that it needs failed.
+    /// No site can run it: the change of the design that it needs failed.
     NotMoved(Abort),
-    /// It is not known while other requests of the connection are under way.
+    /// The site cannot be determined while other requests of the connection are under way.
     Later,
 }
 
-/// A connection, as its task owns it.
+/// The state of a connection, owned by its task.
 struct Connection<'p> {
     executor: &'p Rc<Executor>,
     protocol: ProtocolState,
+    /// The number of the connection.
     id: u64,
     pipeline: Rc<Pipeline>,
+    /// The prefix of the log that the client has seen.
     seen: Rc<Cell<Position>>,
-    /// The site that runs all requests that are under way.
+    /// The site that runs all requests under way, if any are.
     at: Option<Site>,
-    /// Requests that have a slot and are not under way yet.
+    /// Requests that have a slot and are not under way yet, in order.
     later: VecDeque<Pending>,
-    /// Steps of scans, which are planned anew when partitions change.
+    /// Scans under way, by slot: their steps are planned again when partitions change.
     scans: HashMap<u64, Scan>,
-    /// True if requests in `later` were returned.
+    /// True if requests in `later` were returned; they wait for [`BACK_WAIT`] before they begin again.
     is_again: bool,
+    /// True if no further request is read, and the connection closes after the replies.
     is_closing: bool,
+    /// Held while the design is changed for a request, until the request has run.
     moved: Option<MutexGuard<'p, ()>>,
 }
 
 /// Serves a client until the client or the store ends the connection.
 ///
 /// # Errors
-/// Fails if the connection breaks, or the client does not receive.
+/// Returns an error if the connection breaks, or the client does not receive its replies.
 pub(in crate::engine) async fn serve(
     executor: &Rc<Executor>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -238,7 +252,15 @@ pub(in crate::engine) async fn serve(
         let waits = connection.advance().await;
         connection.pipeline.collect(&mut connection.protocol, &mut out);
         if !out.is_empty() {
-            send(&mut stream, &out, &output).await?;
+            tokio::select! {
+                // Polled first: this client's memory for replies is counted as free already.
+                biased;
+                () = output.is_to_leave() => {
+                    output.all().count_closed();
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                sent = send(&mut stream, &out, &output) => sent?,
+            }
             out.clear(KEPT_BYTES_MAX);
             connection.pipeline.progress.set(Instant::now());
             // A sent reply may let the next request begin.
@@ -273,20 +295,21 @@ pub(in crate::engine) async fn serve(
 }
 
 impl Connection<'_> {
-    /// Returns the progress of an unfinished request, while the client waits for no reply.
+    /// Returns the progress of an unfinished request, or `None` if there is none or the client waits for a reply.
     fn unfinished_request(&self) -> Option<Headway> {
         self.protocol.headway().filter(|_| self.pipeline.slots.borrow().is_empty())
     }
 
+    /// Ends the connection after an error reply, because the client did not finish a request in time.
     fn give_up(&mut self) {
         self.is_closing = true;
         let last = self.protocol.give_up();
         self.pipeline.push(Slot::Ready(last));
     }
 
-    /// Begins the requests that can begin.
+    /// Starts the requests that can begin, and returns the event to wait for.
     async fn advance(&mut self) -> Waits {
-        // The requests for another site are sent as one batch: later ones have to wait.
+        // Requests for another site are sent as one batch; further requests wait for its outcome.
         let mut batch = Batch::new();
         let waits = loop {
             if self.pipeline.running.get() == 0 && batch.is_empty() {
@@ -294,7 +317,7 @@ impl Connection<'_> {
                 self.moved = None;
                 self.take_back();
             }
-            let request = match self.take_request() {
+            let request = match self.take_request().await {
                 Ok(Some(request)) => request,
                 Ok(None) => continue,
                 Err(waits) => break waits,
@@ -327,8 +350,9 @@ impl Connection<'_> {
         waits
     }
 
-    /// Takes the next request that is not under way; `None` if a request of the client was answered at once.
-    fn take_request(&mut self) -> Result<Option<Pending>, Waits> {
+    /// Takes the next request that is not under way, or returns `None` if a request was answered without a
+    /// transaction.
+    async fn take_request(&mut self) -> Result<Option<Pending>, Waits> {
         if self.pipeline.has_back.get() {
             return Err(Waits::ForAnswers);
         }
@@ -343,18 +367,18 @@ impl Connection<'_> {
             }
             Some(next) => Some(Pending { until: self.pipeline.until(next.until), ..next }),
             None if self.is_closing || self.pipeline.is_full() => return Err(Waits::ForAnswers),
-            None => self.next()?,
+            None => self.next().await?,
         };
         Ok(next.map(|mut next| {
-            // It must see what was answered since it arrived.
+            // The request must see the results that were sent to the client since it arrived.
             next.transaction.session = self.seen.get();
             next.transaction.output = Some(Arc::clone(&self.pipeline.output));
             next
         }))
     }
 
-    /// Finds the site that can run a request. If there is none, the design is changed, once no other request of
-    /// the connection is under way.
+    /// Finds the site that can run a request. If there is none, and no other request of the connection is under way,
+    /// the design is changed.
     async fn locate(&mut self, request: &Pending) -> Located {
         let shared = &self.executor.shared;
         let Transaction { reads, writes, at_masters, .. } = &request.transaction;
@@ -370,12 +394,13 @@ impl Connection<'_> {
         }
     }
 
-    /// True if a request for `site` may begin beside those that are under way: with none, with those of this
-    /// thread's site, or in the batch that is being made.
+    /// True if a request for `site` may begin now: no other is under way, or those under way are at this thread's own
+    /// site, or they are in the batch that is being made.
     fn may_join(&self, site: Site, has_batch: bool) -> bool {
         self.at.is_none() || self.at == Some(site) && (site == self.executor.site || has_batch)
     }
 
+    /// Starts a request at a site: at once at this thread's site, or by adding it to `batch` for another one.
     fn begin(&mut self, site: Site, request: Pending, batch: &mut Batch) {
         let Pending { slot, until, transaction } = request;
         self.at = Some(site);
@@ -390,8 +415,9 @@ impl Connection<'_> {
         }
     }
 
-    /// The client's next request, with a slot; none if it was answered at once.
-    fn next(&mut self) -> Result<Option<Pending>, Waits> {
+    /// Parses the client's next request and gives it a slot, or returns `None` if it was answered without a
+    /// transaction.
+    async fn next(&mut self) -> Result<Option<Pending>, Waits> {
         let (request, scan) = match self.protocol.next() {
             // It may wait for a reply; input is read meanwhile.
             Next::Wait => return Err(Waits::ForInput),
@@ -401,6 +427,12 @@ impl Connection<'_> {
             }
             Next::Close(reply) => {
                 self.is_closing = true;
+                self.pipeline.say(reply);
+                return Ok(None);
+            }
+            Next::Info => {
+                self.executor.shared.count().await;
+                let reply = self.protocol.describe();
                 self.pipeline.say(reply);
                 return Ok(None);
             }
@@ -417,6 +449,7 @@ impl Connection<'_> {
         Ok(Some(Pending { slot, until, transaction: self.transaction(request) }))
     }
 
+    /// Returns the transaction of a request.
     fn transaction(&self, request: Request) -> Transaction {
         let Request { reads, writes, procedure, .. } = request;
         let (session, client) = (self.seen.get(), Some(self.id));
@@ -424,12 +457,13 @@ impl Connection<'_> {
         Transaction { reads, writes, session, client, at_masters: false, output, procedure }
     }
 
+    /// Returns the next step of a scan, within one partition of the current design.
     fn step_of(&self, scan: &Scan) -> Request {
         let map = self.executor.shared.map.load();
         scan.within(map.design.of(scan.start()).range.end.as_ref())
     }
 
-    /// Puts returned requests back in front of those that arrived later.
+    /// Moves returned requests back to the front of the queue, before those that arrived later.
     fn take_back(&mut self) {
         if !self.pipeline.has_back.take() {
             return;
@@ -439,8 +473,9 @@ impl Connection<'_> {
         for (slot, number) in self.pipeline.slots.borrow_mut().iter_mut().zip(first..) {
             if let Slot::Returned(until, _) = *slot {
                 match std::mem::replace(slot, Slot::Open(until)) {
-                    Slot::Returned(_, _) if self.pipeline.until(until) <= Instant::now() => {
-                        *slot = Slot::Ended(Err(Abort::Late));
+                    Slot::Returned(_, it) if self.pipeline.until(until) <= Instant::now() => {
+                        let late = self.executor.shared.late(&it.reads, &it.writes);
+                        *slot = Slot::Ended(Err(late));
                     }
                     Slot::Returned(_, transaction) => {
                         again.push_back(Pending { slot: number, until, transaction });

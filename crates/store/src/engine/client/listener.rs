@@ -1,4 +1,4 @@
-//! The listener: it accepts clients, and gives each to a thread.
+//! The listener, which accepts client connections and assigns each to a thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,24 +14,32 @@ use crate::engine::site::executor::Executor;
 use crate::engine::site::mailbox::SiteEvent;
 use crate::resp::Settings;
 
-/// The most connections at a time.
-const CLIENTS_MAX: usize = 10_000;
-/// Delay before the next connection is accepted, where the system has no means for one more.
+/// Maximum number of client connections of a listener.
+pub(in crate::engine) const CLIENTS_MAX: usize = 10_000;
+/// Delay before the next attempt to accept a connection, after the operating system refused one.
 const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
 
-/// A socket, and what its connections have in common.
+/// A listening socket, and the state that its connections share.
 pub struct Listener {
+    /// The listening socket.
     socket: TcpListener,
+    /// Settings of the connections.
     pub(in crate::engine) settings: Arc<Settings>,
+    /// Certificate and key, if connections are encrypted.
     pub(in crate::engine) tls: Option<Tls>,
+    /// The number of the next connection.
     numbers: AtomicU64,
+    /// Number of open connections.
     clients: AtomicUsize,
 }
 
-/// A client that counts among the connections as long as it is there.
+/// A client connection, which counts towards [`CLIENTS_MAX`] until it is dropped.
 pub(in crate::engine) struct Client {
+    /// The connection.
     pub(in crate::engine) stream: tokio::net::TcpStream,
+    /// The number of the connection.
     pub(in crate::engine) number: u64,
+    /// The listener, which counts the connection.
     listener: Arc<Listener>,
 }
 
@@ -57,7 +65,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Accepts connections, and gives each to the next site's thread.
+    /// Accepts connections, and assigns them to the client threads in turn.
     pub(in crate::engine) async fn accept_all(self: Arc<Self>, executor: &Rc<Executor>) {
         let socket = self.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
         let Ok(socket) = socket else { return };
@@ -72,7 +80,7 @@ impl Listener {
                 _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
                 continue;
             }
-            // A socket that its thread cannot have is closed.
+            // A socket that cannot be handed to its thread is closed.
             if let Ok(stream) = stream.into_std() {
                 self.clients.fetch_add(1, Ordering::Relaxed);
                 _ = sender.send(SiteEvent::Connect(stream, Arc::clone(&self)));
@@ -80,7 +88,7 @@ impl Listener {
         }
     }
 
-    /// Makes a client of a stream, in the thread where it stays.
+    /// Registers a stream with the runtime of the current thread, and returns the client.
     pub(in crate::engine) fn admit(self: Arc<Self>, stream: TcpStream) -> io::Result<Client> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let admitted =

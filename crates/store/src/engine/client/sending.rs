@@ -1,8 +1,9 @@
 //! Sends replies to a client, and closes a client that does not receive them.
 //!
-//! While a reply waits to be received, nothing more is run for its client. A client that has received
-//! less than [`HEADWAY_BYTES`] within [`SEND_WAIT`] is closed; within [`CROWDED_WAIT`], where the replies
-//! of all clients have nearly reached their sum and this client holds more than each has in any case.
+//! While a reply waits to be received, no further request of its client runs. A client that has received
+//! less than [`HEADWAY_BYTES`] within [`SEND_WAIT`] is closed. The time is [`CROWDED_WAIT`] if the replies
+//! of all clients have nearly reached their limit and this client holds more than its guaranteed share. A client that
+//! receives nothing for [`LOOK_EVERY`] is closed as soon as others need its memory.
 
 use std::io::{self, IoSlice};
 use std::time::Duration;
@@ -13,19 +14,19 @@ use tokio::time::{Instant, timeout};
 use crate::output_buffer::OutputBuffer;
 use crate::reply::Reply;
 
-/// Time within which a client must receive some of its replies.
+/// Time within which a client must receive [`HEADWAY_BYTES`].
 const SEND_WAIT: Duration = Duration::from_secs(60);
-/// The same, where the replies of all clients take nearly all that they may.
+/// Time within which a client must receive [`HEADWAY_BYTES`] if output memory is nearly exhausted.
 const CROWDED_WAIT: Duration = Duration::from_secs(5);
-/// Bytes that count as some.
+/// Bytes received that count as progress.
 const HEADWAY_BYTES: usize = 16 * 1024;
-/// Interval of the checks whether a client takes too long.
+/// Interval at which a blocked send is checked for progress.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Sends a reply, or several that are one.
+/// Sends a reply, which may have several parts.
 ///
 /// # Errors
-/// Fails if the connection breaks, or the client does not receive.
+/// Returns an error if the connection breaks, or the client does not receive the reply.
 pub(in crate::engine) async fn send(
     stream: &mut (impl AsyncWrite + Unpin),
     reply: &Reply,
@@ -36,6 +37,7 @@ pub(in crate::engine) async fn send(
     let (mut since, mut bytes) = (Instant::now(), 0);
     let mut wait_on = |written: usize| -> io::Result<()> {
         bytes += written;
+        output.set_silent(written == 0);
         if bytes >= HEADWAY_BYTES {
             (since, bytes) = (Instant::now(), 0);
         }
@@ -47,6 +49,7 @@ pub(in crate::engine) async fn send(
         output.all().count_closed();
         Err(io::ErrorKind::TimedOut.into())
     };
+    output.set_silent(false);
     while !slices.is_empty() {
         let written = match timeout(LOOK_EVERY, stream.write_vectored(slices)).await {
             Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),

@@ -1,4 +1,4 @@
-//! Transactions from inside of the process, one after the other.
+//! Sessions within the process, each of which runs one transaction after the other.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,17 +15,18 @@ use crate::sync::sleep;
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
 impl Store {
-    /// A new session: its transactions see at least what those before them saw.
+    /// Returns a new session.
     #[must_use]
     pub fn session(&self) -> Session {
         Session { shared: Arc::clone(&self.shared), seen: Position::START }
     }
 }
 
-/// A transaction that a site has at work, counted there until this is dropped.
+/// A transaction under way at a site, counted there until this is dropped.
 struct UnderWay<'a>(&'a AtomicU32);
 
 impl<'a> UnderWay<'a> {
+    /// Counts one more transaction in `count`.
     fn at(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
@@ -38,17 +39,18 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Transactions one after the other, each of which sees at least what those before it saw.
+/// Runs transactions one after the other. Each sees at least the state that those before it saw.
 pub struct Session {
     shared: Arc<Shared>,
+    /// The prefix of the log that the session has seen.
     seen: Position,
 }
 
 impl Session {
-    /// Runs a transaction at a site that can, which is brought about where there is none.
+    /// Runs a transaction at a site that can run it. If there is none, the design is changed first.
     ///
     /// # Errors
-    /// Why nothing of it happened; after [`Abort::Deposed`] it may have.
+    /// Returns why the transaction did not run; after [`Abort::Deposed`] it may have run.
     pub async fn run(
         &mut self,
         reads: Vec<KeyRange>,
@@ -82,11 +84,11 @@ impl Session {
                     return answer;
                 }
                 Ok(Outcome::Back(back)) => transaction = back,
-                // Its thread is gone, and what it knew.
+                // The site's thread has ended, and the outcome is lost.
                 Err(_) => return Err(Abort::Deposed),
             }
             if Instant::now() >= until {
-                return Err(Abort::Late);
+                return Err(self.shared.late(&transaction.reads, &transaction.writes));
             }
             sleep(BACK_WAIT).await;
         }

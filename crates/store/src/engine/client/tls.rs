@@ -1,4 +1,4 @@
-//! Encrypted connections, with the certificate of the server.
+//! Encrypted connections, which use the server's certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,33 +9,33 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Why connections cannot be encrypted.
+/// The error of a certificate or key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// There is no certificate, or no key, in a file.
+    /// A file contains no certificate, or no private key.
     #[error("there is no {what} in {path}: {why}")]
     File {
         /// The missing item: a certificate or a private key.
         what: &'static str,
         /// The path of the file.
         path: String,
-        /// Why it is not there.
+        /// The error of reading the file.
         why: String,
     },
-    /// The two do not fit, or are of a kind that is not supported.
+    /// The certificate and the key do not match, or their kind is not supported.
     #[error("this certificate and this key cannot be used: {0}")]
     Unfit(String),
 }
 
-/// A certificate with its chain and its key, which all connections are made with.
+/// The certificate chain and private key that all encrypted connections use.
 #[derive(Clone)]
 pub struct Tls(pub(in crate::engine) TlsAcceptor);
 
 impl Tls {
-    /// Reads both, in PEM.
+    /// Reads the certificate chain and the private key from PEM files.
     ///
     /// # Errors
-    /// Fails if a file lacks the certificate or the key, or the two do not fit.
+    /// Returns an error if a file lacks the certificate or the key, or the two do not match.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let missing = |what, path: &Path, why: String| {
             let path = path.display().to_string();

@@ -1,11 +1,12 @@
-//! Assembles checkpoints from the sites' parts, and removes the log before them.
+//! Assembles checkpoints from the parts that sites deliver, and removes the log before them.
 //!
-//! A checkpoint that cannot be written does not disturb clients: the log is kept, and the next one is tried
-//! when the log has grown as much again.
+//! A checkpoint that cannot be written does not affect clients: the log is retained, and another checkpoint is
+//! attempted when the log has grown by the same amount again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
+use super::holds::Holds;
 use super::log_options::Folder;
 use crate::checkpoint;
 use crate::key::Key;
@@ -17,29 +18,36 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::Receiver;
 use crate::sync::{Mutex, point};
 
-/// The state of checkpoints.
+/// The state of a store's checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoints {
-    /// The prefix of the log that the newest is of; 0 without one.
+    /// Position of the newest checkpoint; 0 without one.
     pub newest: Position,
-    /// Why the last one was not written, if so.
+    /// Why the last attempt to write a checkpoint failed, if it did.
     pub failure: Option<String>,
 }
 
+/// The thread that writes checkpoints.
 pub(in crate::engine) struct Checkpointer {
+    /// The folder of checkpoints.
     pub folder: Folder,
-    /// True if a checkpoint has to name the place in a topic at which it was made.
+    /// True if the log is in Kafka, so that a checkpoint has to record its location in the topic.
     pub is_of_topic: bool,
+    /// The sequencer whose log the checkpoints cover.
     pub sequencer: Sequencer,
+    /// Parts that the sites deliver.
     pub parts: Receiver<Part>,
-    /// Bytes of log between checkpoints: as many as the newest checkpoint has, and no fewer than the folder
-    /// says.
+    /// Positions of the log that transfers still read.
+    pub holds: Holds,
+    /// Size of the log between two checkpoints, in bytes: that of the newest checkpoint, and at least
+    /// [`Folder::mark_every_min`].
     pub mark_every: Arc<AtomicU64>,
+    /// The state that is reported.
     pub state: Arc<Mutex<Checkpoints>>,
 }
 
 impl Checkpointer {
-    /// Goes on until no site is there any more.
+    /// Writes checkpoints until no site can deliver parts any more.
     pub fn run(self) {
         let mut parts: Vec<Part> = Vec::new();
         while let Ok(part) = self.parts.recv() {
@@ -62,8 +70,9 @@ impl Checkpointer {
         }
     }
 
+    /// Writes a checkpoint, and removes older checkpoints and the log that is not needed any more.
     fn write(&self, first: &Part, snapshots: &[Snapshot]) -> Result<(), LogError> {
-        // A checkpoint that knew more than the log would be a second truth.
+        // A checkpoint must not contain changes that the durable log lacks.
         if !self.sequencer.sync() {
             return Ok(());
         }
@@ -83,11 +92,15 @@ impl Checkpointer {
         point();
         checkpoint::drop_before(path, first.known)?;
         point();
-        log::drop_before(path, first.known)
+        // Files that a transfer still reads are removed after a later checkpoint.
+        match self.holds.at_most(first.known) {
+            Position::START => Ok(()),
+            upto => log::drop_before(path, upto),
+        }
     }
 }
 
-/// The rows of all partitions, if they are all there.
+/// Returns the rows of all partitions of the design in key order, or `None` if some are missing.
 pub(crate) fn complete(parts: &[Part]) -> Option<Vec<Snapshot>> {
     let snapshots = parts.iter().flat_map(|part| &part.copies);
     let by_start: BTreeMap<&Key, &Snapshot> =

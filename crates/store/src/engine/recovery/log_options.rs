@@ -1,21 +1,21 @@
-//! The place of a store's log, and the database as of its entries: for a store that starts, and for a
-//! site that comes back.
+//! The location of a store's log, and the recovery of the database from it: for a store that starts, and for a
+//! site that begins a new epoch.
 //!
-//! The newest checkpoint is read, if there is one, and the log behind it. Whether the two belong to each
-//! other is looked at: a checkpoint of a log in Kafka says where in its topic it was made, one of a log
-//! in the same folder does not.
+//! Recovery reads the newest checkpoint, if there is one, and the log after it. It checks that the two belong
+//! together: a checkpoint of a log in Kafka records its location in the topic, one of a log in the same folder
+//! does not.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, CheckpointStream};
 use crate::design::{Design, Partition};
 use crate::engine::StoreError;
 use crate::engine::site::epoch::Epochs;
-use crate::kafka::{KafkaLog, KafkaSpec};
-use crate::log::{self, CutTail, Log, LogError, RedoLog as _, Sync};
+use crate::kafka::{KafkaLog, KafkaSpec, Landmark};
+use crate::log::{self, CutTail, Log, LogError, LogReader, RedoLog as _, Runs, Sync};
 use crate::record::{LogEntry, Position, Site};
 use crate::sequencer::Sequencer;
 use crate::site::{Core, Input};
@@ -23,60 +23,81 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::point;
 use crate::sync::thread::JoinHandle;
 
-/// Attempts to read a checkpoint and the log behind it; they do not fit if a newer checkpoint has come
-/// meanwhile.
+/// Number of attempts to read a checkpoint and the log after it. An attempt fails if a newer checkpoint replaces
+/// the files meanwhile.
 const IMAGE_TRIES: usize = 3;
-/// The longest time for which absent brokers are asked to make the topic: the start of a store waits for it.
+/// Maximum time to wait for brokers that must create or check the topic while the store starts.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// The length of one wait for entries that the topic is known to have.
+/// Maximum duration of one wait for entries that the topic is known to have.
 const TOPIC_WAIT: Duration = Duration::from_millis(200);
 
-/// The place of a log.
+/// The location of a log.
 #[derive(Clone, Debug)]
 pub enum LogOptions {
-    /// In files of this process alone.
+    /// Files that only this process writes.
     Files {
-        /// Their folder.
+        /// Folder of the files.
         folder: PathBuf,
-        /// The time at which written entries are made durable.
+        /// When written entries are made durable.
         sync: Sync,
-        /// The size of one of its files, in bytes.
+        /// Size of one file of the log, in bytes.
         segment_bytes: u64,
     },
-    /// In Kafka.
+    /// A topic in Kafka.
     Kafka {
-        /// The topic, and its brokers.
+        /// The topic and its brokers.
         topic: KafkaSpec,
-        /// The folder of checkpoints; without one a start reads the topic from its first record on.
+        /// Folder of checkpoints; without one, a start reads the topic from its first record.
         checkpoints: Option<PathBuf>,
-        /// Least bytes of the topic between two checkpoints.
+        /// Minimum size of the topic's records between two checkpoints, in bytes.
         checkpoint_bytes: u64,
     },
 }
 
-/// A log that goes on, and what it has.
+/// A recovered log that can be written, and the database that it contains.
 pub(in crate::engine) struct Recovered {
+    /// The database as of the end of the log.
     pub(in crate::engine) image: Core,
+    /// The sequencer that writes the log.
     pub(in crate::engine) sequencer: Sequencer,
+    /// The thread that writes the log, if there is a log.
     pub(in crate::engine) thread: Option<JoinHandle<()>>,
+    /// Size of the log between two checkpoints, in bytes.
     pub(in crate::engine) mark_every: Arc<AtomicU64>,
-    /// The position of the newest checkpoint.
+    /// Position of the newest checkpoint.
     pub(in crate::engine) newest: Position,
+    /// The folder of checkpoints, if any are made.
     pub(in crate::engine) checkpoints: Option<Folder>,
+    /// The damaged end of the log that was cut off, if there was one.
     pub(in crate::engine) cut: Option<CutTail>,
+    /// The runs of the log.
+    pub(in crate::engine) runs: Runs,
+}
+
+/// The saved state of a store, to be read piece by piece: the newest checkpoint, and the log after it.
+pub(in crate::engine) struct SavedState {
+    /// Position of the checkpoint.
+    pub(in crate::engine) known: Position,
+    /// Design at that position.
+    pub(in crate::engine) design: Design,
+    /// The checkpoint's rows; `None` without a checkpoint.
+    pub(in crate::engine) rows: Option<CheckpointStream>,
+    /// The log after the checkpoint.
+    pub(in crate::engine) rest: Rest,
 }
 
 /// The folder of checkpoints.
 pub(in crate::engine) struct Folder {
+    /// Path of the folder.
     pub(in crate::engine) path: PathBuf,
-    /// Least bytes of log between two checkpoints.
+    /// Minimum size of the log between two checkpoints, in bytes.
     pub(in crate::engine) mark_every_min: u64,
-    /// Keeps other processes out, where the log does not.
+    /// Lock that keeps other processes out, if the log itself does not lock the folder.
     pub(in crate::engine) _lock: Option<log::FolderLock>,
 }
 
 impl Recovered {
-    /// A store without a log, which ends with its process.
+    /// Returns the empty database of a store without a log; its data is lost when the process ends.
     pub(in crate::engine) fn in_memory() -> Self {
         Self {
             image: Core::observer(Design::new(Site(0))),
@@ -86,17 +107,23 @@ impl Recovered {
             newest: Position::START,
             checkpoints: None,
             cut: None,
+            runs: Runs::of_one(Position::FIRST),
         }
     }
 }
 
 impl LogOptions {
-    /// Opens the log, and reads all of it that no checkpoint has, for a store of so many sites.
-    pub(in crate::engine) fn recover(&self, sites: u16) -> Result<Recovered, StoreError> {
+    /// Opens the log for a store with `sites` sites, and recovers the database from the newest checkpoint and the log
+    /// after it. Without `has_rows`, only the design is recovered.
+    pub(in crate::engine) fn recover(
+        &self,
+        sites: u16,
+        has_rows: bool,
+    ) -> Result<Recovered, StoreError> {
         let failed = |error| StoreError::Start("the log", error);
         match self {
             Self::Files { folder, sync, segment_bytes } => {
-                let Checkpoint { mut image, bytes, .. } = self.newest(folder)?;
+                let Checkpoint { mut image, bytes, .. } = self.newest(Some(folder), has_rows)?;
                 let mark_every = Arc::new(AtomicU64::new(bytes.max(*segment_bytes)));
                 let newest = image.known();
                 let from = newest + 1;
@@ -119,39 +146,58 @@ impl LogOptions {
                 }
                 let cut = log.cut_tail().cloned();
                 self.check_sites(&image, sites)?;
+                let runs = Runs::begin(folder, log.next())?;
                 let (sequencer, thread) =
                     Sequencer::of(log, Arc::clone(&mark_every)).map_err(failed)?;
                 let (path, mark_every_min) = (folder.clone(), *segment_bytes);
                 let checkpoints = Some(Folder { path, mark_every_min, _lock: None });
                 let thread = Some(thread);
-                Ok(Recovered { image, sequencer, thread, mark_every, newest, checkpoints, cut })
+                Ok(Recovered {
+                    image,
+                    sequencer,
+                    thread,
+                    mark_every,
+                    newest,
+                    checkpoints,
+                    cut,
+                    runs,
+                })
             }
             Self::Kafka { topic, checkpoints, checkpoint_bytes } => {
                 let lock = checkpoints.as_deref().map(log::lock_folder).transpose()?;
-                let Checkpoint { mut image, bytes, landmark } = match checkpoints {
-                    Some(folder) => self.newest(folder)?,
-                    None => Checkpoint::of_nothing(Design::new(Site(0))),
-                };
+                let Checkpoint { mut image, bytes, landmark } =
+                    self.newest(checkpoints.as_deref(), has_rows)?;
                 let mark_every_min = *checkpoint_bytes;
                 let is_marked = checkpoints.is_some();
                 let every = if is_marked { bytes.max(mark_every_min) } else { u64::MAX };
                 let mark_every = Arc::new(AtomicU64::new(every));
                 let patience = topic.patience.min(OPEN_PATIENCE);
                 KafkaLog::open(KafkaSpec { patience, ..topic.clone() })?;
-                let mut log = KafkaLog::reader(topic.clone());
-                if let Some(landmark) = &landmark {
-                    log.begin_at(landmark)?;
-                }
+                let mut log = reader(topic, landmark.as_ref())?;
                 let newest = image.known();
                 read_topic(&mut log, &mut image, None)?;
                 self.check_sites(&image, sites)?;
+                let first = image.known() + 1;
+                let runs = match checkpoints {
+                    Some(folder) => Runs::begin(folder, first)?,
+                    None => Runs::of_one(first),
+                };
                 let sequencer = Sequencer::of_topic(log, image.known(), Arc::clone(&mark_every));
                 let (sequencer, thread) = sequencer.map_err(failed)?;
                 let folder =
                     |path: &PathBuf| Folder { path: path.clone(), mark_every_min, _lock: lock };
                 let (checkpoints, thread) = (checkpoints.as_ref().map(folder), Some(thread));
                 let cut = None;
-                Ok(Recovered { image, sequencer, thread, mark_every, newest, checkpoints, cut })
+                Ok(Recovered {
+                    image,
+                    sequencer,
+                    thread,
+                    mark_every,
+                    newest,
+                    checkpoints,
+                    cut,
+                    runs,
+                })
             }
         }
     }
@@ -161,7 +207,7 @@ impl LogOptions {
         !matches!(self, Self::Kafka { checkpoints: None, .. })
     }
 
-    /// Checks that each site that has a copy of anything is started.
+    /// Returns an error if the design names a site that is not started.
     fn check_sites(&self, image: &Core, sites: u16) -> Result<(), StoreError> {
         let known = image.design().partitions().flat_map(Partition::known_sites);
         let least = known.map(|site| site.0 + 1).max().unwrap_or_default();
@@ -171,7 +217,7 @@ impl LogOptions {
         Ok(())
     }
 
-    /// Returns the epochs that this process gives its sites, by the design as of its log, if it has one.
+    /// Returns the rule for the epochs that this process gives its sites, based on the design as of its log.
     pub(in crate::engine) fn epochs(log: Option<&Self>, design: &Design) -> Epochs {
         match log {
             None | Some(Self::Files { .. }) => Epochs::of_one_process(),
@@ -179,53 +225,75 @@ impl LogOptions {
         }
     }
 
-    /// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
+    /// Returns the database as of position `known`, or as of the newest checkpoint if that is later.
     pub(in crate::engine) fn image_of(&self, known: Position) -> log::Result<Core> {
-        self.image_and_rest(known).map(|(image, _)| image)
+        retried(|| self.try_image_of(known))
     }
 
-    /// The same, and what lies behind it.
-    pub(in crate::engine) fn image_and_rest(&self, known: Position) -> log::Result<(Core, Rest)> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.try_image_of(known) {
-                Ok(read) => return Ok(read),
-                // A newer checkpoint may have come, and what it makes needless gone.
-                Err(_) if tries < IMAGE_TRIES => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn try_image_of(&self, known: Position) -> log::Result<(Core, Rest)> {
+    fn try_image_of(&self, known: Position) -> log::Result<Core> {
         match self {
             Self::Files { folder, .. } => {
-                let mut image = self.newest(folder)?.image;
+                let mut image = self.newest(Some(folder), true)?.image;
                 point();
                 let from = image.known() + 1;
                 let see = |position, entry| follow(&mut image, position, entry);
                 log::read(folder, from, known, see)?;
-                Ok((image, Rest::Files(folder.clone())))
+                Ok(image)
             }
             Self::Kafka { topic, checkpoints, .. } => {
-                let Checkpoint { mut image, landmark, .. } = match checkpoints {
-                    Some(folder) => self.newest(folder)?,
-                    None => Checkpoint::of_nothing(Design::new(Site(0))),
-                };
-                let mut log = KafkaLog::reader(topic.clone());
-                if let Some(landmark) = &landmark {
-                    log.begin_at(landmark)?;
-                }
+                let Checkpoint { mut image, landmark, .. } =
+                    self.newest(checkpoints.as_deref(), true)?;
+                let mut log = reader(topic, landmark.as_ref())?;
                 read_topic(&mut log, &mut image, Some((known, topic.patience)))?;
-                Ok((image, Rest::Topic(Box::new(log), topic.patience)))
+                Ok(image)
             }
         }
     }
 
-    /// The newest checkpoint of a folder, which is one of this log.
-    fn newest(&self, folder: &Path) -> log::Result<Checkpoint> {
-        let newest = checkpoint::read_newest(folder, Design::new(Site(0)))?;
+    /// Opens the newest checkpoint and the log after it, to be read piece by piece while the log grows.
+    pub(in crate::engine) fn saved_state(&self) -> log::Result<SavedState> {
+        retried(|| self.try_saved_state())
+    }
+
+    fn try_saved_state(&self) -> log::Result<SavedState> {
+        let (Self::Files { folder, .. } | Self::Kafka { checkpoints: Some(folder), .. }) = self
+        else {
+            return self.saved_behind(None);
+        };
+        self.saved_behind(CheckpointStream::open(folder)?)
+    }
+
+    /// Returns the saved state that begins with these rows of a checkpoint, or with the empty database.
+    fn saved_behind(&self, rows: Option<CheckpointStream>) -> log::Result<SavedState> {
+        let initial = || (Position::START, Design::new(Site(0)));
+        let (known, design) =
+            rows.as_ref().map_or_else(initial, |rows| (rows.known, rows.design.apart()));
+        let rest = match self {
+            Self::Files { folder, .. } => Rest::Files(LogReader::at(folder, known + 1)?),
+            Self::Kafka { topic, .. } => {
+                let landmark = rows.as_ref().and_then(|rows| rows.landmark.as_ref());
+                let log = Box::new(reader(topic, landmark)?);
+                Rest::Topic(log, topic.patience, known + 1)
+            }
+        };
+        Ok(SavedState { known, design, rows, rest })
+    }
+
+    /// Reads the newest checkpoint of a folder: with its rows, or checked and without them. Fails if it is not of
+    /// this log.
+    fn newest(&self, folder: Option<&Path>, has_rows: bool) -> log::Result<Checkpoint> {
+        let initial = Design::new(Site(0));
+        let Some(folder) = folder else { return Ok(Checkpoint::of_nothing(initial)) };
+        let newest = match has_rows {
+            true => checkpoint::read_newest(folder, initial)?,
+            false => match CheckpointStream::open(folder)? {
+                Some(stream) => stream.into_design()?,
+                None => {
+                    let image = Core::onlooker(Position::START, initial);
+                    Checkpoint { image, bytes: 0, landmark: None }
+                }
+            },
+        };
         let is_of_topic = newest.landmark.is_some();
         let path = || folder.to_owned();
         match self {
@@ -243,42 +311,58 @@ impl LogOptions {
     }
 }
 
-/// The log behind an image.
+/// Repeats a failed read: a newer checkpoint may have been written meanwhile, and the files before it removed.
+fn retried<T>(read: impl Fn() -> log::Result<T>) -> log::Result<T> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match read() {
+            Err(_) if tries < IMAGE_TRIES => {}
+            other => return other,
+        }
+    }
+}
+
+/// Returns a reader of a topic that begins at a checkpoint's location, or at the first record.
+fn reader(topic: &KafkaSpec, landmark: Option<&Landmark>) -> log::Result<KafkaLog> {
+    let mut log = KafkaLog::reader(topic.clone());
+    if let Some(landmark) = landmark {
+        log.begin_at(landmark)?;
+    }
+    Ok(log)
+}
+
+/// The log after a checkpoint.
 pub(in crate::engine) enum Rest {
-    /// In the files of a folder.
-    Files(PathBuf),
-    /// In a topic, whose reader is where the image ends; how long its leader is given.
-    Topic(Box<KafkaLog>, Duration),
+    /// Files in a folder.
+    Files(LogReader),
+    /// A topic; the time for which its leader may lack entries; and the next position.
+    Topic(Box<KafkaLog>, Duration, Position),
 }
 
 impl Rest {
-    /// The log entries from a position up to another, which the log has.
+    /// Returns entries from the next position on, and the position of the first. The log must have entries up to
+    /// `upto`.
     pub(in crate::engine) fn read(
         &mut self,
-        from: Position,
         upto: Position,
-    ) -> log::Result<Vec<LogEntry>> {
-        let mut entries = Vec::new();
+    ) -> log::Result<(Position, Vec<LogEntry>)> {
         match self {
-            Self::Files(folder) => log::read(folder, from, upto, |_, entry| entries.push(entry))?,
-            Self::Topic(log, patience) => {
-                let until = Instant::now() + *patience;
-                let mut next = from;
-                while next <= upto {
-                    let mut see = |position, entry| {
-                        if position <= upto {
-                            entries.push(entry);
-                        }
-                    };
-                    let behind = log.deliver(next, TOPIC_WAIT, &mut see)?;
-                    if behind == next && Instant::now() >= until {
+            Self::Files(reader) => reader.read(upto),
+            Self::Topic(log, patience, next) => {
+                let (first, until) = (*next, Instant::now() + *patience);
+                let mut entries = Vec::new();
+                while entries.is_empty() && *next <= upto {
+                    let mut see = |_, entry| entries.push(entry);
+                    let behind = log.deliver(*next, TOPIC_WAIT, &mut see)?;
+                    if behind == *next && Instant::now() >= until {
                         return Err(log.lost(upto));
                     }
-                    next = behind;
+                    *next = behind;
                 }
+                Ok((first, entries))
             }
         }
-        Ok(entries)
     }
 }
 
@@ -291,12 +375,13 @@ impl fmt::Display for LogOptions {
     }
 }
 
+/// Applies a log entry to an image.
 fn follow(image: &mut Core, position: Position, entry: LogEntry) {
     image.on(Input::Logged(position, [entry].into()));
 }
 
-/// Lets an image follow a topic: to its end, or up to a position that it has, for which the leader of
-/// now is given some time.
+/// Applies the entries of a topic to an image: up to its end, or up to a position that the topic is known to have
+/// and the present leader has to deliver within the given time.
 fn read_topic(
     log: &mut KafkaLog,
     image: &mut Core,

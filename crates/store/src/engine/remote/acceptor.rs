@@ -1,5 +1,5 @@
-//! Accepts connections of site processes. Each names its site and proves that it knows the secret; then it is
-//! handed to its [`RemoteSite`](super::remote_site::RemoteSite).
+//! Accepts connections of site processes. A process names its site and proves that it knows the secret; then its
+//! connection is handed to the site's [`RemoteSite`](super::remote_site::RemoteSite).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,24 +12,30 @@ use subtle::ConstantTimeEq as _;
 
 use super::wire::{self, PROTOCOL, ToRouter, ToSite};
 use crate::engine::Shared;
-use crate::engine::site::mailbox::SiteEvent;
+use crate::engine::site::mailbox::{Arrival, SiteEvent};
 use crate::record::Site;
 
-/// How long a process may take to say hello.
+/// Timeout of each read and write during the handshake.
 const HELLO_WAIT: Duration = Duration::from_secs(3);
-/// Handshakes under way at a time; further connections are closed, and may try again.
+/// Maximum number of concurrent handshakes; further connections are closed, and their processes try again.
 const GREETED_MAX: usize = 64;
-/// Between two looks whether the acceptor is closed.
+/// Maximum length of a rack's name, in bytes.
+const RACK_BYTES_MAX: usize = 256;
+/// Interval at which the acceptor polls for connections and for its own end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Accepts until it is dropped.
+/// Accepts connections in a thread of its own, until it is dropped.
 pub(in crate::engine) struct Acceptor {
+    /// Address of the listener.
     address: SocketAddr,
+    /// True once the acceptor is to end.
     is_closed: Arc<AtomicBool>,
+    /// The thread that accepts connections.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Acceptor {
+    /// Starts to accept connections of processes that know `secret`.
     pub fn open(shared: Arc<Shared>, listener: TcpListener, secret: String) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -45,7 +51,7 @@ impl Acceptor {
                     Ok((stream, _)) => {
                         let with = Arc::clone(&greeted);
                         let greet = move || _ = greet(stream, &with.0, &with.1);
-                        // Without a thread the connection is closed, and the process tries again.
+                        // If no thread can be started, the connection is closed, and the process tries again.
                         _ = thread::Builder::new().name("greeting".into()).spawn(greet);
                     }
                     Err(_) => thread::sleep(LOOK_EVERY),
@@ -56,6 +62,7 @@ impl Acceptor {
         Ok(Self { address, is_closed, thread: Some(thread) })
     }
 
+    /// Returns the address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -70,6 +77,7 @@ impl Drop for Acceptor {
     }
 }
 
+/// Executes the handshake: admits the process as its site, or sends it the reason for the refusal.
 fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -77,14 +85,18 @@ fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()>
     stream.set_write_timeout(Some(HELLO_WAIT))?;
     match admitted(wire::read_hello(&mut stream)?, shared, secret) {
         Ok(site) => {
-            _ = shared.sender(site).send(SiteEvent::Arrived(stream));
+            let ToRouter::Comes { rack, kept } = wire::read_hello(&mut stream)? else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            let rack = rack.filter(|rack| rack.len() <= RACK_BYTES_MAX);
+            _ = shared.sender(site).send(SiteEvent::Arrived(Arrival { stream, rack, kept }));
             Ok(())
         }
         Err(why) => wire::write(&mut stream, &<ToSite>::Bye(why, false)).map(drop),
     }
 }
 
-/// The site of a hello, or why it is refused.
+/// Returns the site that a hello names, or the reason why the process is refused.
 fn admitted(hello: ToRouter, shared: &Shared, expected: &str) -> Result<Site, String> {
     let ToRouter::Hello { protocol, version, site, secret } = hello else {
         return Err("a process must say hello first".into());

@@ -2,7 +2,7 @@
 
 use std::io::BufReader;
 use std::mem;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use super::marks::Marks;
@@ -18,22 +18,28 @@ use crate::rows::{Row, Rows};
 use crate::site::{Part, Snapshot};
 use crate::transaction::{Abort, Transaction};
 
-/// Reads one connection of a site's process.
+/// The reader of one connection of a site's process.
 pub(in crate::engine) struct Reader {
+    /// State shared with the other threads.
     pub shared: Arc<Shared>,
+    /// The site that the process serves.
     pub site: Site,
+    /// The epoch of the connection.
     pub epoch: Epoch,
+    /// Requests that the process has not answered yet.
     pub waiting: Arc<Mutex<Waiting>>,
+    /// Receives the site's parts of checkpoints.
     pub parts: CheckpointSink,
     /// The number of the connection.
     pub number: u64,
-    /// The designs at the positions at which parts were asked for.
+    /// The designs at the positions at which parts of checkpoints were requested.
     pub marks: Arc<Marks>,
-    /// A part of a checkpoint that is coming: its rows, and of which partition the last are.
+    /// The part of a checkpoint that is being received, and rows of its last partition.
     pub part: Option<(Part, Vec<(Key, Row)>)>,
 }
 
 impl Reader {
+    /// Reads and executes messages until the connection is lost or a message is invalid.
     pub fn run(mut self, mut from: BufReader<TcpStream>) {
         let why = loop {
             match wire::read(&mut from).map(|said| self.execute(said)) {
@@ -43,10 +49,12 @@ impl Reader {
             }
         };
         tracing::warn!(site = self.site.0, why, "a site's process is not heard any more");
+        // Data that is still being sent to the process is of no use.
+        _ = from.get_ref().shutdown(Shutdown::Both);
         _ = self.shared.sender(self.site).send(SiteEvent::Lost(self.number));
     }
 
-    /// Executes a message, or says what is wrong with it.
+    /// Executes a message, or returns the reason why it is invalid.
     fn execute(&mut self, said: ToRouter) -> Result<(), &'static str> {
         match said {
             ToRouter::Write(entries) => {
@@ -65,7 +73,7 @@ impl Reader {
             }
             ToRouter::Back(asked) => self.end(asked.number, |_| {
                 let Asked { reads, writes, session, client, at_masters, procedure, .. } = asked;
-                // It is sent on, or decoded again where it runs.
+                // The procedure is sent on as bytes, or decoded again where it runs.
                 let procedure = decode(&procedure, &Arc::default())?;
                 let output = None;
                 let transaction =
@@ -111,11 +119,14 @@ impl Reader {
                 }
             }
             ToRouter::Alive => {}
-            ToRouter::Hello { .. } => return Err("it said twice who it is"),
+            ToRouter::Hello { .. } | ToRouter::Comes { .. } => {
+                return Err("it said twice who it is");
+            }
         }
         Ok(())
     }
 
+    /// Passes the outcome of request `number` on to its caller.
     fn end(&self, number: u64, outcome: impl FnOnce(&Self) -> Option<Outcome>) {
         let waiter = lock(&self.waiting).all.remove(&number);
         if let Some(Waiter::ReplyTo(reply_to)) = waiter {
@@ -125,7 +136,7 @@ impl Reader {
     }
 }
 
-/// The rows that came belong to the partition that was begun last.
+/// Adds the received rows to the partition that was begun last.
 fn close(part: &mut Part, rows: &mut Vec<(Key, Row)>) -> Result<(), &'static str> {
     let rows = mem::take(rows);
     if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {

@@ -1,15 +1,15 @@
 //! The router's side of a site that runs in a process of its own: events in its mailbox are sent to the process,
 //! and the process's messages are executed here.
 //!
-//! To the rest of the router it is a site like any other. While no process is connected, transactions are
+//! The rest of the router treats it like any other site. While no process is connected, transactions are
 //! returned at once, and are routed again until a process has connected or another site is the master.
 //!
 //! Invariants:
-//! 1. Log entries are accepted only of the epoch of the current connection, and none once that epoch is fenced:
+//! 1. Only log entries of the current connection's epoch are accepted, and none once that epoch is fenced:
 //!    the reader's thread has ended before the fence is written.
 //! 2. Each request that was sent is answered: by the site, or, when its epoch is over, with "it may or may not
 //!    have happened".
-//! 3. A site receives what its [`Subscription`] delivers of the log without a gap, from the position at which it
+//! 3. A site receives the deliveries of its [`Subscription`] without a gap, from the position at which it
 //!    began.
 
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -24,57 +24,58 @@ use tokio::sync::mpsc;
 use super::marks::Marks;
 use super::reader::Reader;
 use super::traffic::Traffic;
+use super::transfer::PROGRESS_WAIT;
 use super::waiting::{Waiter, Waiting, lock};
 use super::wire::{self, ALIVE_EVERY, Asked, ToSite};
 use crate::engine::Shared;
-use crate::engine::recovery::log_options::{LogOptions, Rest};
+use crate::engine::presence::Presence;
 use crate::engine::site::executor::CheckpointSink;
-use crate::engine::site::mailbox::{Outcome, ReplyTo, SiteEvent, StepRequest};
+use crate::engine::site::mailbox::{Arrival, Outcome, ReplyTo, SiteEvent, StepRequest};
 use crate::record::{Author, Body, Epoch, LogEntry, Position, Site};
-use crate::sequencer::with_causes;
-use crate::site::{Core, Snapshot};
 use crate::subscription::{Request, Subscription};
 use crate::transaction::{Abort, Transaction};
 
-/// Entries of the log that are read from its files at once.
-const ENTRIES_MAX: u64 = 10_000;
-/// Rounds in which a beginning site catches up with the log; after these it must be near its end.
-const CATCH_UPS_MAX: usize = 100;
-/// Between two looks whether the image has been read.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Events that are sent before the stream is flushed.
+/// Maximum number of events that are handled before the stream is flushed.
 const EVENTS_MAX: usize = 256;
 
-/// See the module's documentation.
+/// The router's side of one remote site; see the module's documentation.
 pub(in crate::engine) struct RemoteSite {
-    shared: Arc<Shared>,
-    site: Site,
-    silence: Duration,
+    pub(super) shared: Arc<Shared>,
+    pub(super) site: Site,
+    /// Time without a message after which the process is taken for dead.
+    pub(super) silence: Duration,
+    /// Receives the site's parts of checkpoints.
     parts: CheckpointSink,
-    /// The last position of the log that arrived here.
-    seen: Position,
-    /// The last epoch.
-    epoch: Epoch,
-    /// When the epoch of an earlier router, or a claimed one, is fenced if no process connects.
+    /// The last position of the log that this thread has received.
+    pub(super) seen: Position,
+    /// The newest epoch of the site.
+    pub(super) epoch: Epoch,
+    /// Time at which the epoch of an earlier router, or a claimed one, is fenced if no process has connected.
     given_up_at: Option<Instant>,
-    /// Number of connections so far.
+    /// Number of connections so far; also the number of the current one.
     arrivals: u64,
+    /// The connection to the site's process, if there is one.
     connection: Option<SiteConnection>,
+    /// Requests that the process has not answered yet.
     waiting: Arc<Mutex<Waiting>>,
 }
 
-/// A connection to the site's process.
+/// A connection to a site's process.
 struct SiteConnection {
+    /// The stream to the process, buffered.
     stream: BufWriter<TcpStream>,
+    /// The thread that reads the process's messages.
     reader: JoinHandle<()>,
+    /// The part of the log that the site receives.
     subscription: Subscription,
-    /// The positions at which parts of checkpoints were asked for.
+    /// The positions at which parts of checkpoints were requested.
     marks: Arc<Marks>,
-    /// Of how many transactions the process was told to sample one; 0: none.
+    /// The process was told to sample one transaction in this many; 0 for none.
     every: u32,
 }
 
 impl RemoteSite {
+    /// Returns the state of a site to which no process has connected, as of the recovered log.
     pub fn new(
         shared: Arc<Shared>,
         site: Site,
@@ -103,7 +104,7 @@ impl RemoteSite {
         }
     }
 
-    /// Runs until it is told to stop.
+    /// Handles the mailbox until an event stops it.
     pub fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<SiteEvent>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = match runtime {
@@ -126,7 +127,7 @@ impl RemoteSite {
             for _ in 0..EVENTS_MAX {
                 let Some(next) = event.take().or_else(|| mailbox.try_recv().ok()) else { break };
                 match next {
-                    SiteEvent::Arrived(stream) => self.welcome(stream, &mut mailbox),
+                    SiteEvent::Arrived(arrival) => self.welcome(arrival, &mut mailbox),
                     SiteEvent::Stop => break 'told "the router stops",
                     SiteEvent::End => break 'told "the router's log takes nothing any more",
                     other => self.handle(other),
@@ -147,10 +148,11 @@ impl RemoteSite {
         self.hang_up();
     }
 
-    fn handle(&mut self, event: SiteEvent) {
+    /// Handles one event.
+    pub(super) fn handle(&mut self, event: SiteEvent) {
         match event {
             SiteEvent::Transact(batch) if self.connection.is_some() => {
-                // All are of one connection.
+                // All transactions of a batch are of one client connection.
                 let output = batch.first().and_then(|(_, first, _)| first.output.clone());
                 let room = output.map_or(u64::MAX, |output| output.room() as u64);
                 let asked: Vec<_> = batch
@@ -221,6 +223,7 @@ impl RemoteSite {
         }
     }
 
+    /// Returns the message for a transaction, or `None` if its procedure cannot be sent and it was refused.
     fn asked(&self, reply_to: ReplyTo, it: Transaction, until: Instant) -> Option<Asked> {
         let Some(procedure) = it.procedure.encode() else {
             let text = "this procedure cannot be sent to another process";
@@ -235,6 +238,7 @@ impl RemoteSite {
         Some(Asked { number, reads, writes, session, client, at_masters, procedure, left_us })
     }
 
+    /// Records a request that waits for the process's reply, and returns its number.
     fn wait_for(&self, waiter: Waiter) -> u64 {
         let mut waiting = lock(&self.waiting);
         let number = waiting.next;
@@ -252,7 +256,7 @@ impl RemoteSite {
         }
     }
 
-    /// Sends what the site's subscription delivers of the log's next entries.
+    /// Sends the subscription's deliveries of the log's next entries.
     fn pass_on(&mut self, first: Position, entries: &[LogEntry]) {
         let traffic = &self.shared.traffic[usize::from(self.site.0)];
         if let Some(SiteConnection { stream, subscription, .. }) = &mut self.connection
@@ -271,7 +275,7 @@ impl RemoteSite {
         }
     }
 
-    /// Tells the process of how many transactions it is to sample one, if that is new to it.
+    /// Sends the sampling rate to the process, if it has changed.
     fn set_sampling(&mut self) {
         let every = self.shared.sampler.get().map_or(0, |sampler| sampler.every());
         if let Some(connection) = &mut self.connection
@@ -287,19 +291,20 @@ impl RemoteSite {
         }
     }
 
-    /// Closes the connection; nothing more is read from it.
+    /// Closes the connection; no more messages are read from it.
     fn hang_up(&mut self) {
         if let Some(SiteConnection { stream, reader, .. }) = self.connection.take() {
             close(stream, reader);
         }
     }
 
-    /// Ends the site's epoch.
+    /// Ends the site's epoch: closes the connection, fences the site, and fails the requests under way.
     fn lose(&mut self) {
         if self.connection.is_none() {
             return;
         }
         self.hang_up();
+        self.presence().leave();
         self.fence(self.epoch);
         let lost = mem::take(&mut lock(&self.waiting).all);
         for waiter in lost.into_values() {
@@ -313,14 +318,21 @@ impl RemoteSite {
         }
     }
 
+    /// Returns the state of the site's process that is reported.
+    pub(super) fn presence(&self) -> &Presence {
+        &self.shared.presence[usize::from(self.site.0)]
+    }
+
+    /// Writes the fence of an epoch into the log.
     fn fence(&mut self, epoch: Epoch) {
         self.given_up_at = None;
         let by = Author { site: self.site, epoch, number: 0 };
         self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);
     }
 
-    /// A process has connected as this site: a new epoch begins.
-    fn welcome(&mut self, stream: TcpStream, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
+    /// Begins a new epoch for a process that has connected as this site.
+    fn welcome(&mut self, arrival: Arrival, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
+        let Arrival { stream, rack, kept } = arrival;
         let instead = format!("another process came as {}: it is served instead", self.site);
         self.send(&ToSite::Bye(instead, false));
         self.flush();
@@ -333,11 +345,13 @@ impl RemoteSite {
         let before = self.epoch.max(newest);
         self.epoch = self.shared.epochs.next(before);
         self.arrivals += 1;
+        self.presence().come(rack);
         let marks = Arc::<Marks>::default();
         let begun = self.start_reader(&stream, &marks).and_then(|reader| {
             let mut stream = BufWriter::new(stream);
-            match self.begin(&mut stream, mailbox) {
+            match self.begin(&mut stream, kept, mailbox) {
                 Ok(subscription) => {
+                    stream.get_ref().set_write_timeout(Some(self.silence))?;
                     Ok(SiteConnection { stream, reader, subscription, marks, every: 0 })
                 }
                 Err(error) => {
@@ -346,105 +360,23 @@ impl RemoteSite {
                 }
             }
         });
+        if let Err(error) = &begun {
+            tracing::warn!(site = self.site.0, %error, "a site that comes is not served");
+        }
         self.connection = begun.ok();
         if self.connection.is_none() {
-            // The new epoch has written nothing. The epoch before it may be one of an earlier router, which no
-            // one fences otherwise.
+            self.presence().leave();
+            // The new epoch has written nothing. The epoch before it may be of an earlier router; nothing else fences
+            // that epoch.
             self.fence(before);
         }
     }
 
-    /// Sends what an epoch begins with, and the log up to here.
-    fn begin(
-        &mut self,
-        to: &mut BufWriter<TcpStream>,
-        mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>,
-    ) -> io::Result<Subscription> {
-        let options = self.shared.log.clone().expect("there is one where sites are apart");
-        self.handle_without_it(mailbox);
-        let (image, mut rest) = self.image(to, options)?;
-        let known = image.known();
-        let write = |to: &mut BufWriter<_>, message: &ToSite| wire::write(to, message);
-        let silence_ms = u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX);
-        let (epoch, sites) = (self.epoch, self.shared.sites as u16);
-        let design = image.design().apart();
-        let mut subscription = Subscription::new(self.site, epoch, known, design.clone());
-        write(to, &ToSite::Welcome { epoch, sites, silence_ms, known, design })?;
-        for Snapshot { start, version, rows } in image.snapshots() {
-            write(to, &ToSite::Partition(start, version))?;
-            for rows in wire::pieces(&rows) {
-                write(to, &ToSite::Rows(rows))?;
-                self.handle_without_it(mailbox);
-            }
-        }
-        drop(image);
-        for _ in 0..CATCH_UPS_MAX {
-            self.handle_without_it(mailbox);
-            let upto = self.seen;
-            if upto <= subscription.known() {
-                break;
-            }
-            let is_near = upto - subscription.known() <= ENTRIES_MAX;
-            while subscription.known() < upto {
-                let next = subscription.known() + 1;
-                let piece = upto.min(subscription.known() + ENTRIES_MAX);
-                let entries = rest.read(next, piece).map_err(io::Error::other)?;
-                let traffic = &self.shared.traffic[usize::from(self.site.0)];
-                deliver(&mut subscription, to, traffic, next, &entries)?;
-                if subscription.known() < piece {
-                    return Err(io::Error::other("the log lacks entries that were read before"));
-                }
-            }
-            if is_near {
-                break;
-            }
-        }
-        if self.seen > subscription.known() {
-            return Err(io::Error::other("the log grows faster than the site is told"));
-        }
-        write(to, &ToSite::Begin)?;
-        to.flush()?;
-        Ok(subscription)
-    }
-
-    /// Reads the image that an epoch begins with, and sends signs of life meanwhile.
-    fn image(&self, to: &mut BufWriter<TcpStream>, log: LogOptions) -> io::Result<(Core, Rest)> {
-        let known = self.seen;
-        let reading = thread::Builder::new().name("image".into());
-        let reading = reading.spawn(move || log.image_and_rest(known))?;
-        let mut said = Instant::now();
-        while !reading.is_finished() {
-            thread::sleep(LOOK_EVERY);
-            if said.elapsed() >= ALIVE_EVERY {
-                said = Instant::now();
-                wire::write(to, &<ToSite>::Alive)?;
-                to.flush()?;
-            }
-        }
-        let read = reading.join().map_err(|_| io::Error::other("the log cannot be read"))?;
-        read.map_err(|error| io::Error::other(with_causes(&error)))
-    }
-
-    /// Handles events while the site is not connected yet.
-    fn handle_without_it(&mut self, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
-        for _ in 0..mailbox.len() {
-            let Ok(event) = mailbox.try_recv() else { return };
-            match event {
-                // It may come again.
-                SiteEvent::Arrived(_) => {}
-                SiteEvent::Stop | SiteEvent::End => {
-                    mailbox.close();
-                    return;
-                }
-                other => self.handle(other),
-            }
-        }
-    }
-
-    /// Starts the thread that reads what a site says.
+    /// Starts the thread that reads the site's messages.
     fn start_reader(&self, stream: &TcpStream, marks: &Arc<Marks>) -> io::Result<JoinHandle<()>> {
         stream.set_read_timeout(Some(self.silence))?;
-        stream.set_write_timeout(Some(self.silence))?;
+        // While it begins, the site may be slow to receive.
+        stream.set_write_timeout(Some(self.silence.max(PROGRESS_WAIT)))?;
         let reader = Reader {
             shared: Arc::clone(&self.shared),
             site: self.site,
@@ -461,30 +393,32 @@ impl RemoteSite {
     }
 }
 
-/// Sends what a subscription delivers of the log's next entries, and counts the bytes.
-fn deliver(
+/// Sends a subscription's deliveries of the log's next entries, adds them to `traffic`, and returns the bytes sent.
+pub(super) fn deliver(
     subscription: &mut Subscription,
     to: &mut BufWriter<TcpStream>,
     traffic: &Traffic,
     first: Position,
     entries: &[LogEntry],
-) -> io::Result<()> {
+) -> io::Result<usize> {
     let whole = wire::size(&ToSite::Logged(first, entries));
     let (first, deliveries) = subscription.deliver(first, entries);
-    if !deliveries.is_empty() {
-        let sent = wire::write(to, &ToSite::Logged(first, deliveries))?;
-        traffic.add(sent, whole);
+    if deliveries.is_empty() {
+        return Ok(0);
     }
-    Ok(())
+    let sent = wire::write(to, &ToSite::Logged(first, deliveries))?;
+    traffic.add(sent, whole);
+    Ok(sent)
 }
 
-/// Closes a connection: drops what was not sent yet, and reads nothing more.
+/// Closes a connection: discards unsent messages, and waits for the reader's thread to end.
 fn close(stream: BufWriter<TcpStream>, reader: JoinHandle<()>) {
     _ = stream.get_ref().shutdown(Shutdown::Both);
     drop(stream.into_parts());
     _ = reader.join();
 }
 
+/// Returns the time left until `until`, in ms.
 fn left_ms(until: Instant) -> u64 {
     let left = until.saturating_duration_since(Instant::now());
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)

@@ -1,21 +1,27 @@
-//! A site in a process of its own: it goes to the router's process, is told there what to begin with, and
-//! serves until the connection is lost. Then it has lost its epoch, and begins a new one, with whichever
-//! of the routers that it was told of lets it in.
+//! A site in a process of its own: it connects to a router, receives the state to begin with, and serves until the
+//! connection is lost. That ends the site's epoch. The process then begins a new epoch with the first of its
+//! configured routers that admits it.
 //!
-//! It keeps nothing: what it has is in the log, which is the router's. So it needs no disk, and a process that
-//! starts it on another machine has the same site there.
+//! The process stores nothing on disk: its data is in the router's log. So the same site can be started on another
+//! machine. Between two epochs the process keeps its rows in memory ([`kept`]), and receives only the log entries
+//! after them.
+//!
+//! [`kept`]: crate::site::Core::into_kept
 
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::receive::{KeptRows, invalid};
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
+use crate::engine::facts::Memory;
+use crate::engine::recovery::holds::Holds;
 use crate::engine::shared::AtomicPosition;
 use crate::engine::site::epoch::{self, Epochs};
 use crate::engine::site::executor::Executor;
@@ -23,80 +29,91 @@ use crate::engine::site::mailbox::{Outgoing, ReplyTo, SiteEvent, SiteSender, Ste
 use crate::engine::site::program::SeparateSite;
 use crate::engine::unused::Unused;
 use crate::engine::{Checkpoints, Map, Shared};
-use crate::key::Key;
+use crate::log::Runs;
 use crate::output_buffer::OutputBuffer;
 use crate::record::{Epoch, Site};
 use crate::resp::{Settings, decode};
 use crate::router::MostMastered;
-use crate::rows::{Row, Rows};
 use crate::sampler::Sampler;
 use crate::sampler::report::{REPORT_EVERY, Reporter};
 use crate::sequencer::Sequencer;
-use crate::site::{Core, Input, Part, Snapshot};
+use crate::site::{Core, Message, Part, Snapshot};
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{ArcSwap, Mutex};
 use crate::transaction::Transaction;
 
-/// How long a router may take to take a connection, and to answer it.
+/// Timeout for connecting to a router, and of each read and write until its first reply.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
-/// Between two attempts to find a router.
+/// Delay between two attempts to connect to a router.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A site that is to be served by this process.
+/// Size of a message's rows in bytes, above which the message is encoded in a thread of its own.
+const LARGE_BYTES: u64 = 16 * 1024 * 1024;
+/// Interval of the checks whether that thread has finished.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The configuration of a process that serves a site.
 pub struct SiteProcess {
-    /// Which site.
+    /// The site to serve.
     pub site: Site,
-    /// Where routers admit sites, each as `host:port`: one has the log, others may come after it.
+    /// Addresses at which routers admit sites, each as `host:port`: one router has the log, others may take over from
+    /// it.
     pub routers: Vec<String>,
-    /// The router's secret.
+    /// The secret that the routers require.
     pub secret: String,
-    /// How long all of them may be away.
+    /// Name of the rack in which the process runs, if racks are distinguished.
+    pub rack: Option<String>,
+    /// Limit on the memory of rows in bytes, above which transactions that put rows are refused; 0 for no limit.
+    pub maxmemory: u64,
+    /// Time without any router after which the process gives up.
     pub patience: Duration,
-    /// The limits of scripts.
+    /// Settings for transactions, among them the limits of scripts.
     pub settings: Settings,
-    /// The share of a core that the site's thread is held to.
+    /// The share of a CPU core to which the site's thread is limited, if it is limited.
     pub site_cpu: Option<f64>,
 }
 
-/// An event of its life.
+/// A change of the state of a site's process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SiteProcessEvent {
-    /// It has what there is in the log, and serves; which of the site's epochs, from 1 on.
+    /// The process has received the site's state and serves it, in the epoch with this number, counted from 1.
     Serves(u64),
-    /// It has lost the router, and looks for it; why.
+    /// The process has lost its router and looks for one; contains the reason.
     Alone(String),
 }
 
-/// Why it does not serve any more.
+/// The reason why a process stopped serving its site.
 #[derive(Debug, thiserror::Error)]
 pub enum SiteProcessError {
-    /// The router will not have it.
+    /// A router refused the process for good.
     #[error("the router at {router} refuses {site}: {why}")]
     Refused {
-        /// Which site.
+        /// The site.
         site: Site,
-        /// Where the router is.
+        /// The router's address.
         router: String,
-        /// Its reason.
+        /// The router's reason.
         why: String,
     },
-    /// No router is there.
+    /// No router was available for too long.
     #[error("no router at {routers} for {} s: {why}", patience.as_secs())]
     Away {
-        /// Where one should be.
+        /// The addresses that were tried.
         routers: String,
-        /// For how long it was looked for.
+        /// Time for which a router was looked for.
         patience: Duration,
         /// The error of the last attempt.
         why: String,
     },
 }
 
-/// How an epoch, or an attempt at one, came to its end.
-enum End {
+/// The end of an epoch, or of an attempt to begin one.
+pub(super) enum End {
+    /// The process was told to stop.
     Stopped,
-    /// The router's last words; whether it is any use to come again.
+    /// The router ended the connection: its reason, and whether the process should try again.
     Bye(String, bool),
+    /// The connection failed.
     Lost(io::Error),
 }
 
@@ -107,10 +124,11 @@ impl From<io::Error> for End {
 }
 
 impl SiteProcess {
-    /// Serves until it is stopped. It may take a second to notice.
+    /// Serves the site until `is_stopped` is set, which may take a second to have an effect. Reports events to
+    /// `tell`.
     ///
     /// # Errors
-    /// When the router will not have it, or is not found for too long.
+    /// Returns an error if a router refuses the process for good, or no router is available for too long.
     pub fn serve(
         mut self,
         tell: &dyn Fn(SiteProcessEvent),
@@ -122,13 +140,14 @@ impl SiteProcess {
         let settings = Arc::new(std::mem::take(&mut self.settings));
         let (mut alone_since, mut is_told) = (Instant::now(), false);
         let routers = std::mem::take(&mut self.routers);
+        let mut kept = None;
         for router in routers.iter().cycle() {
             let mut has_served = false;
             let mut served = |epoch| {
                 has_served = true;
                 tell(SiteProcessEvent::Serves(epoch));
             };
-            let why = match self.live(router, &settings, &mut served, is_stopped) {
+            let why = match self.live(router, &settings, &mut kept, &mut served, is_stopped) {
                 Err(End::Stopped) | Ok(()) => return Ok(()),
                 Err(End::Bye(why, false)) => {
                     let (site, router) = (self.site, router.clone());
@@ -155,11 +174,12 @@ impl SiteProcess {
         Ok(())
     }
 
-    /// One epoch, from the first word to the last.
+    /// Runs one epoch, from the connection to the router until its end.
     fn live(
         &self,
         router: &str,
         settings: &Arc<Settings>,
+        kept: &mut Option<KeptRows>,
         serves: &mut dyn FnMut(u64),
         is_stopped: &AtomicBool,
     ) -> Result<(), End> {
@@ -173,16 +193,19 @@ impl SiteProcess {
                 secret: self.secret.clone(),
             },
         )?;
+        let of = kept.as_ref().map(|kept| (kept.run, kept.core.known()));
+        wire::write(&mut stream, &ToRouter::Comes { rack: self.rack.clone(), kept: of })?;
         let (leave, leaving) = std::sync::mpsc::channel();
         let to = stream.try_clone()?;
         let sampler = Arc::new(Sampler::of_process(self.site.0 + 1, self.site_cpu));
         let reporter = Reporter::new(Arc::clone(&sampler), self.site);
         let speak = move || speak(to, &leaving, reporter);
         let speaking = thread::Builder::new().name("words".into()).spawn(speak)?;
+        let (served, run, ended) = (None, 0, Arc::default());
         let mut serving =
-            Serving { process: self, settings, leave, is_stopped, sampler, served: None };
-        let ended = serving.listen(&stream, serves);
-        let Serving { leave, served, .. } = serving;
+            Serving { process: self, settings, leave, is_stopped, sampler, served, run, ended };
+        let end = serving.listen(&stream, kept, serves);
+        let Serving { leave, served, run, ended, .. } = serving;
         _ = stream.shutdown(Shutdown::Both);
         _ = leave.send(Outgoing::End);
         if let Some((inbox, thread)) = served {
@@ -190,10 +213,15 @@ impl SiteProcess {
             _ = thread.join();
         }
         _ = speaking.join();
-        ended
+        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(core) = ended.and_then(Core::into_kept) {
+            *kept = Some(KeptRows { run, core });
+        }
+        end
     }
 }
 
+/// Connects to a router at the first of its addresses that accepts.
 fn connect(router: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("its name has no address");
     for address in router.to_socket_addrs()? {
@@ -210,24 +238,37 @@ fn connect(router: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The site's thread, and its mailbox.
+/// The site's mailbox and its thread.
 type Served = (mpsc::UnboundedSender<SiteEvent>, thread::JoinHandle<()>);
 
-/// An epoch that is under way.
-struct Serving<'m> {
+/// The state of an epoch under way.
+pub(super) struct Serving<'m> {
     process: &'m SiteProcess,
     settings: &'m Arc<Settings>,
+    /// Sends messages to the thread that writes to the router.
     leave: Sender<Outgoing>,
-    is_stopped: &'m AtomicBool,
-    /// Of this epoch.
+    pub(super) is_stopped: &'m AtomicBool,
+    /// The sampler of this epoch.
     sampler: Arc<Sampler>,
+    /// The mailbox and the thread of the site, once the epoch has begun.
     served: Option<Served>,
+    /// The run of the router's log, by its random number.
+    pub(super) run: u64,
+    /// The state of the site when its thread ended.
+    ended: Arc<std::sync::Mutex<Option<Core>>>,
 }
 
 impl Serving<'_> {
-    fn listen(&mut self, stream: &TcpStream, serves: &mut dyn FnMut(u64)) -> Result<(), End> {
+    /// Receives the initial state, begins the epoch, and passes the router's messages to the site until the epoch
+    /// ends.
+    fn listen(
+        &mut self,
+        stream: &TcpStream,
+        kept: &mut Option<KeptRows>,
+        serves: &mut dyn FnMut(u64),
+    ) -> Result<(), End> {
         let mut from = BufReader::new(stream);
-        let (core, epoch, sites) = self.image(stream, &mut from)?;
+        let (core, epoch, sites) = self.image(stream, &mut from, kept)?;
         self.begin(&core, epoch, sites)?;
         drop(core);
         serves(epoch::count(epoch));
@@ -247,79 +288,11 @@ impl Serving<'_> {
         }
     }
 
-    /// The image that the epoch begins with, as of a prefix of the log.
-    fn image(
-        &self,
-        stream: &TcpStream,
-        from: &mut BufReader<&TcpStream>,
-    ) -> Result<(Core, Epoch, u16), End> {
-        let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
-        let mut said = wire::read::<ToSite>(from)?;
-        while let ToSite::Alive = said {
-            said = wire::read(from)?;
-        }
-        let (epoch, sites, known, design) = match said {
-            ToSite::Welcome { epoch, sites, silence_ms, known, design } => {
-                let silence = Duration::from_millis(silence_ms.max(1));
-                stream.set_read_timeout(Some(silence))?;
-                stream.set_write_timeout(Some(silence))?;
-                (epoch, sites, known, design)
-            }
-            ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
-            _ => return Err(invalid("the router does not say first what to begin with")),
-        };
-        let mut snapshots = Vec::new();
-        let mut rows: Vec<(Key, Row)> = Vec::new();
-        let mut partition: Option<(Key, u64)> = None;
-        let mut image = None;
-        loop {
-            if self.is_stopped.load(Ordering::Relaxed) {
-                return Err(End::Stopped);
-            }
-            let said = wire::read::<ToSite>(from)?;
-            if let ToSite::Rows(more) = said {
-                rows.extend(more.into_iter().map(wire::row));
-                continue;
-            }
-            if let ToSite::Alive = said {
-                continue;
-            }
-            if let Some((start, version)) = partition.take() {
-                let rows = std::mem::take(&mut rows);
-                if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
-                    return Err(invalid("rows that are not in their order"));
-                }
-                snapshots.push(Snapshot { start, version, rows: Rows::from_sorted(rows) });
-            }
-            if let ToSite::Partition(start, version) = said {
-                partition = Some((start, version));
-                continue;
-            }
-            let core = match &mut image {
-                Some(core) => core,
-                None => {
-                    let snapshots = std::mem::take(&mut snapshots);
-                    let core = Core::observer_of(known, design.clone(), snapshots);
-                    image.insert(core.map_err(|_| invalid("partitions are missing"))?)
-                }
-            };
-            match said {
-                ToSite::Logged(first, deliveries) => {
-                    _ = core.on(Input::Delivered(first, deliveries));
-                }
-                ToSite::Begin => break,
-                ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
-                _ => return Err(invalid("the router asks before the epoch has begun")),
-            }
-        }
-        let image = image.ok_or_else(|| invalid("there is nothing to begin with"))?;
-        Ok((image, epoch, sites))
-    }
-
+    /// Starts the site's thread from an image.
     fn begin(&mut self, core: &Core, epoch: Epoch, sites: u16) -> Result<(), End> {
         let site = self.process.site;
         let (mailbox, inbox) = mpsc::unbounded_channel();
-        // Behind the sites' mailboxes is the router's own.
+        // The last sender is that of the router itself, after those of the sites.
         let senders = (0..=sites).map(Site).map(|number| match number {
             own if own == site => SiteSender::Local(mailbox.clone()),
             other => SiteSender::Remote(self.leave.clone(), other),
@@ -340,6 +313,12 @@ impl Serving<'_> {
             stepped: AtomicPosition::default(),
             followed: None,
             traffic: Vec::new(),
+            presence: Vec::new(),
+            replicas_min: AtomicU32::new(0),
+            memory: Memory::of(sites, self.process.maxmemory),
+            counts: Mutex::default(),
+            runs: Runs::of_one(core.known() + 1),
+            holds: Holds::default(),
             log: None,
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
@@ -352,16 +331,16 @@ impl Serving<'_> {
         let leave = self.leave.clone();
         let give = Arc::new(move |part: Part| _ = leave.send(Outgoing::Part(part)));
         let core = core.begun(site, epoch).subscribed();
-        let program = Box::new(SeparateSite { leave: self.leave.clone() });
+        let (leave, ended) = (self.leave.clone(), Arc::clone(&self.ended));
+        let program = Box::new(SeparateSite { leave, ended });
         let run = move || Executor::run(shared, site, core, inbox, give, program);
         let thread = thread::Builder::new().name(site.to_string()).spawn(run)?;
         self.served = Some((mailbox, thread));
         Ok(())
     }
 
-    /// The router's message as an event of the site's mailbox.
+    /// Converts a message of the router to an event for the site's mailbox; `None` if it was handled here.
     fn event(&self, said: ToSite, sites: u16) -> Result<Option<SiteEvent>, End> {
-        let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
         let until = |left| Instant::now() + left;
         Ok(Some(match said {
             ToSite::Logged(first, deliveries) => SiteEvent::Delivered(first, deliveries),
@@ -408,14 +387,18 @@ impl Serving<'_> {
             }
             ToSite::Alive => return Ok(None),
             ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
-            ToSite::Welcome { .. } | ToSite::Partition(..) | ToSite::Rows(_) | ToSite::Begin => {
+            ToSite::Welcome { .. }
+            | ToSite::Resume { .. }
+            | ToSite::Partition(..)
+            | ToSite::Rows(_)
+            | ToSite::Begin => {
                 return Err(invalid("the epoch has begun already"));
             }
         }))
     }
 }
 
-/// Says to the router what leaves the site, and that the site is there.
+/// Sends the site's messages to the router, and heartbeats and samples in between.
 fn speak(to: TcpStream, leaving: &Receiver<Outgoing>, mut reporter: Reporter) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     loop {
@@ -438,13 +421,34 @@ fn speak(to: TcpStream, leaving: &Receiver<Outgoing>, mut reporter: Reporter) ->
     }
 }
 
-/// Reports what was sampled, if a report is due.
+/// Sends a report of the samples, if one is due.
 fn report(to: &mut BufWriter<TcpStream>, reporter: &mut Reporter) -> io::Result<()> {
     let report = reporter.report(Instant::now());
     report.map_or(Ok(()), |report| wire::write(to, &ToRouter::Sampled(report)).map(drop))
 }
 
-/// False says that it was the last.
+/// Encodes a message to another site. A large replica may take longer to encode than a site may be silent, so
+/// heartbeats are sent meanwhile.
+fn encoded(to: &mut BufWriter<TcpStream>, message: Message) -> io::Result<Vec<u8>> {
+    let is_large = message.bytes() > LARGE_BYTES;
+    let encode = move || postcard::to_stdvec(&message).map_err(io::Error::other);
+    if !is_large {
+        return encode();
+    }
+    let encoding = thread::Builder::new().name("replica".into()).spawn(encode)?;
+    let mut said = Instant::now();
+    while !encoding.is_finished() {
+        thread::sleep(LOOK_EVERY);
+        if said.elapsed() >= ALIVE_EVERY {
+            said = Instant::now();
+            wire::write(to, &ToRouter::Alive)?;
+            to.flush()?;
+        }
+    }
+    encoding.join().map_err(|_| io::Error::other("a replica has no form in bytes"))?
+}
+
+/// Sends one message to the router; returns false for [`Outgoing::End`].
 fn say(to: &mut BufWriter<TcpStream>, leaving: Outgoing) -> io::Result<bool> {
     let said = match leaving {
         Outgoing::Entries(entries) => ToRouter::Write(entries),
@@ -452,7 +456,7 @@ fn say(to: &mut BufWriter<TcpStream>, leaving: Outgoing) -> io::Result<bool> {
             ToRouter::outcome(number, outcome)
         }
         Outgoing::Event(site, SiteEvent::Said(_, message)) => {
-            ToRouter::Say(site, postcard::to_stdvec(&message).map_err(io::Error::other)?)
+            ToRouter::Say(site, encoded(to, message)?)
         }
         Outgoing::Event(..) => unreachable!("a site without clients says nothing else"),
         Outgoing::Counted(number, usage) => ToRouter::Counted(number, usage),

@@ -1,10 +1,10 @@
 //! The messages between the process of a router and those of its sites.
 //!
-//! One TCP connection for each site. A message is its length in four bytes, little-endian, and its content.
+//! Each site has one TCP connection. A message is its length in four bytes, little-endian, and its content.
 //! Neither side waits for a reply before its next message: replies carry the number of their request.
 //!
 //! Both sides send a message at least every [`ALIVE_EVERY`]. A side that receives nothing for the configured
-//! time takes that for the end of the site's epoch: the router fences the site, and later entries of the site
+//! time considers the site's epoch ended: the router fences the site, and later entries of the site
 //! are ignored, because the log is the router's.
 
 use std::io::{self, Read, Write};
@@ -24,102 +24,148 @@ use crate::site::Usage;
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
-/// Version of the messages: both sides must have the same.
-pub(in crate::engine) const PROTOCOL: u32 = 5;
-/// How often each side says that it is there, if it has nothing else to say.
+/// Version of the protocol: both sides must have the same.
+pub(in crate::engine) const PROTOCOL: u32 = 6;
+/// Interval of heartbeats on a connection without other messages.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
-/// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
+/// Maximum size of a message, in bytes. Larger row sets are sent in several messages, except the replica of one
+/// partition.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// The longest message of a process that has not identified itself yet.
+/// Maximum size of a message from a process that has not identified itself yet, in bytes.
 const HELLO_BYTES_MAX: usize = 64 * 1024;
-/// About how many bytes of rows are sent at once.
+/// Approximate size of the rows in one message, in bytes.
 const ROWS_BYTES: usize = 1024 * 1024;
-/// How much memory a message is given before it comes.
+/// Maximum memory that is allocated for a message before its content arrives, in bytes.
 const TRUSTED_BYTES: usize = 1024 * 1024;
 
 /// A message from a router's process to a site's.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) enum ToSite<F = Vec<Delivery<'static>>> {
-    /// The site has this epoch. It begins from a prefix of the log, of which comes the rest.
+    /// The site has this epoch, and begins from the database as of position `known`, whose rows and later entries
+    /// follow.
     Welcome {
+        /// The epoch that begins.
         epoch: Epoch,
+        /// Number of sites of the store.
         sites: u16,
+        /// Time without a message after which either side ends the epoch, in ms.
         silence_ms: u64,
+        /// Position of the rows that follow.
         known: Position,
+        /// Design at that position.
         design: Design,
+        /// The run of the router's log, by its random number.
+        run: u64,
     },
-    /// A partition of that prefix begins, of a version.
+    /// The rows that follow are of the partition with this first key, at this version.
     Partition(Key, u64),
-    /// Its next rows.
+    /// Further rows of that partition: key, version and value.
     Rows(Vec<(Key, u64, StoredValue)>),
-    /// That was all of it: the epoch begins.
+    /// The initial state is complete: the epoch begins.
     Begin,
-    /// What the site receives of the log next, and the place where that begins.
+    /// Next deliveries of the log to the site, and the position of the first.
     Logged(Position, F),
-    /// How many bytes the replies may take before no more of them is run.
+    /// Transactions to run, and the size of their replies in bytes above which the rest are returned.
     Transact(Vec<Asked>, u64),
-    /// The number of the question, the prefix of the log that it needs, and for how long, in ms.
+    /// A step to execute: the number of the request, the step, the prefix of the log that it needs, and its time
+    /// limit in ms.
     Step(u64, Step, Position, u64),
-    /// A message of another site.
-    Said(Site, Vec<u8>),
+    /// A message from another site. It may contain a replica's rows, so it is encoded as a byte string.
+    Said(Site, #[serde(with = "bytes")] Vec<u8>),
+    /// Asks for the usage of the site's copies; contains the number of the request.
     Count(u64),
+    /// Asks for a part of a checkpoint.
     Mark,
-    /// Whether the log takes nothing for now.
+    /// True if the log accepts no entries for now.
     Stalled(bool),
-    /// One transaction of so many is to be sampled, and reported; 0: none. Nothing is sampled before the first of these
-    /// messages of a connection.
+    /// The site is to sample and report one transaction in this many; 0 for none. Nothing is sampled before the first
+    /// of these messages on a connection.
     Sample(u32),
+    /// A heartbeat.
     Alive,
-    /// The connection ends, and why; whether it is any use to come again.
+    /// The connection ends: the reason, and whether the process should try again.
     Bye(String, bool),
+    /// The site has this epoch, and begins from the rows that it kept; the log after them follows.
+    Resume {
+        /// The epoch that begins.
+        epoch: Epoch,
+        /// Number of sites of the store.
+        sites: u16,
+        /// Time without a message after which either side ends the epoch, in ms.
+        silence_ms: u64,
+        /// The run of the router's log, by its random number.
+        run: u64,
+    },
 }
 
-/// A transaction, the number of the question, and the time that is left for it to begin, in µs.
+/// A transaction that is sent to a site's process.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) struct Asked {
+    /// The number of the request.
     pub number: u64,
+    /// The ranges that it reads.
     pub reads: Vec<KeyRange>,
+    /// The keys that it may write.
     pub writes: Vec<Key>,
+    /// The prefix of the log that it has to see.
     pub session: Position,
+    /// The client, if its transactions have to run in order.
     pub client: Option<u64>,
+    /// True if it is to run where its rows are mastered.
     pub at_masters: bool,
+    /// The encoded procedure.
     #[serde(with = "bytes")]
     pub procedure: Vec<u8>,
+    /// Time left for it to begin, in µs.
     pub left_us: u64,
 }
 
 /// A message from a site's process to a router's.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) enum ToRouter {
+    /// The first message of a connection.
     Hello {
+        /// Version of the protocol.
         protocol: u32,
+        /// Version of the program.
         version: String,
+        /// The site that the process serves.
         site: Site,
+        /// The router's secret.
         secret: String,
     },
+    /// Entries to append to the log.
     Write(Vec<LogEntry>),
-    /// The outcome of a request.
+    /// The outcome of a request: its number, the prefix of the log that the site has, and the reply.
     Ended(u64, Position, Result<Done, Abort>),
-    /// It cannot be done there.
+    /// A transaction that cannot run at the site, and did not.
     Back(Asked),
-    /// To another site.
+    /// A message to another site, encoded.
     Say(Site, #[serde(with = "bytes")] Vec<u8>),
+    /// The usage of the site's copies, with the number of the request.
     Counted(u64, Vec<Usage>),
     /// A request to the site's subscription.
     Subscribe(Request),
-    /// A part of a checkpoint begins, then its partitions with their rows, and it ends. The router knows the design
-    /// at that position.
+    /// A part of a checkpoint begins, as of this position; its partitions and rows follow. The router knows the
+    /// design at that position.
     Part(Position),
+    /// A partition of the part begins: its first key and its version.
     Partition(Key, u64),
+    /// Further rows of that partition: key, version and value.
     Rows(Vec<(Key, u64, StoredValue)>),
+    /// The part of a checkpoint is complete.
     PartEnd,
-    /// What the site has sampled and used since the last of these messages, a few times a second.
+    /// The samples and the usage of the site since the last of these messages. Sent a few times a second.
     Sampled(SampleReport),
+    /// A heartbeat.
     Alive,
+    /// The process's state, sent after its hello: its rack; and, if it kept rows, the run of the log in which it
+    /// received them and their position.
+    Comes { rack: Option<String>, kept: Option<(u64, Position)> },
 }
 
 impl ToRouter {
-    /// The outcome of a numbered request.
+    /// Returns the message with the outcome of a numbered request.
     pub fn outcome(number: u64, outcome: Outcome) -> Self {
         match outcome {
             Outcome::Answer(known, answer) => Self::Ended(number, known, answer),
@@ -137,10 +183,10 @@ impl ToRouter {
     }
 }
 
-/// Writes a message, and returns how many bytes it has.
+/// Writes a message, and returns its size in bytes.
 ///
 /// # Errors
-/// When the other side does not take it, or it is too long.
+/// Returns an error if the other side does not receive the message, or it is too long.
 pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<usize> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = bytes.len() - 4;
@@ -154,7 +200,7 @@ pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) ->
     Ok(bytes.len())
 }
 
-/// How many bytes a message would have.
+/// Returns the size in bytes that a message would have.
 pub(in crate::engine) fn size(message: &impl Serialize) -> usize {
     let size = postcard::serialize_with_flavor(message, postcard::ser_flavors::Size::default());
     4 + size.unwrap_or_default()
@@ -163,7 +209,7 @@ pub(in crate::engine) fn size(message: &impl Serialize) -> usize {
 /// Reads a message.
 ///
 /// # Errors
-/// When none comes in time, or what comes is none.
+/// Returns an error if no message arrives in time, or it cannot be decoded.
 pub(in crate::engine) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     read_within(from, MESSAGE_BYTES_MAX)
 }
@@ -171,11 +217,12 @@ pub(in crate::engine) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::
 /// Reads the first message of a connection.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the errors of [`read`].
 pub(in crate::engine) fn read_hello(from: &mut impl Read) -> io::Result<ToRouter> {
     read_within(from, HELLO_BYTES_MAX)
 }
 
+/// Reads a message of at most `bytes_max` bytes.
 fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> io::Result<T> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut length = [0; 4];
@@ -184,7 +231,7 @@ fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> i
     if length > bytes_max {
         return Err(invalid(format!("a message of {length} bytes: at most {bytes_max}")));
     }
-    // A length costs nothing; what comes does.
+    // Memory grows with the content that arrives, not with the length that is announced.
     let mut bytes = Vec::with_capacity(length.min(TRUSTED_BYTES));
     let come = from.take(length as u64).read_to_end(&mut bytes)?;
     if come < length {
@@ -197,7 +244,7 @@ fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> i
     }
 }
 
-/// Rows, about [`ROWS_BYTES`] at a time.
+/// Splits rows into pieces of about [`ROWS_BYTES`].
 pub(in crate::engine) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u64, StoredValue)>> {
     let mut rows = rows.iter().peekable();
     std::iter::from_fn(move || {
@@ -213,12 +260,12 @@ pub(in crate::engine) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u
     })
 }
 
-/// A row that came.
+/// Converts a row from its form in messages.
 pub(in crate::engine) fn row((key, version, value): (Key, u64, StoredValue)) -> (Key, Row) {
     (key, Row { version, value: value.0 })
 }
 
-/// Why the other side is not heard any more, for people.
+/// Describes the reason for a lost connection, for people.
 pub(in crate::engine) fn told(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
@@ -229,7 +276,7 @@ pub(in crate::engine) fn told(error: &io::Error) -> String {
     }
 }
 
-/// Byte strings as such.
+/// Encodes a byte string as such, not as a sequence of numbers.
 mod bytes {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -1,13 +1,14 @@
-//! The epochs of sites: the next one, and the process that began one.
+//! The epochs of sites: the number of the next one, and the process that began one.
 //!
 //! A log in a folder has one process at a time, and epochs are counted. A log in Kafka can be opened by two
-//! processes at once, which do not know each other. An epoch therefore contains the *term* in which it was begun:
-//! each process begins a term above all terms that it found in the log, with a random number that tells it from
-//! other processes that found the same. All epochs of one term are above all of another, however many either process
-//! begins: the log takes one process for all sites, and never some sites of each. A process that finds a later term
-//! at one of its sites stops. If it began the site again, the two would take it from each other for ever.
+//! processes at once that do not know of each other. An epoch therefore contains the *term* in which it was begun:
+//! each process begins a term above all terms that it found in the log. The term includes a random number that
+//! distinguishes the process from others that found the same terms. All epochs of one term are above all epochs of
+//! another, however many either process begins: the log accepts one process for all sites, and never a mixture. A
+//! process that finds a later term at one of its sites stops. If it began the site again, the two processes would
+//! take the site from each other for ever.
 //!
-//! A process whose sites are elsewhere *claims* them when it begins, with an epoch of each that no process serves:
+//! A process whose sites are remote *claims* them when it begins, with an epoch for each that no process serves:
 //! otherwise it would own the log only once the last of them has registered.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -18,38 +19,44 @@ use crate::engine::{BEGIN_WAIT, LogOptions, SITES_MAX, Shared, Store, StoreError
 use crate::record::{Author, Body, Epoch, LogEntry, Site};
 use crate::sync::thread;
 
-/// In an epoch of many processes, from below: the count of epochs, the process, and the count of terms.
+/// Number of low bits of an epoch that count the epochs of a term, if several processes may have the log.
 const COUNT_BITS: u32 = 14;
+/// Number of bits above the count that hold the process's random number.
 const PROCESS_BITS: u32 = 26;
+/// Number of bits below the count of terms.
 const TERM_BITS: u32 = COUNT_BITS + PROCESS_BITS;
+/// Number of epochs in a term.
 const EPOCHS: u64 = 1 << COUNT_BITS;
+/// Number of different process numbers.
 const PROCESSES: u64 = 1 << PROCESS_BITS;
 
-/// The epochs that a process gives to its sites.
+/// The rule by which a process numbers the epochs of its sites.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Epochs {
-    /// The epoch below all of its own; none where there is no other process.
+    /// The epoch below all that the process gives; `None` if no other process can have the log.
     term: Option<Epoch>,
 }
 
 impl Epochs {
+    /// Returns the rule for a log that only this process can have: epochs are counted.
     pub(in crate::engine) fn of_one_process() -> Self {
         Self { term: None }
     }
 
-    /// Of a process among others, behind all epochs that it found.
+    /// Returns the rule for a process among others: its term is above all epochs in the design that it found.
     pub(in crate::engine) fn of_one_of_many(found: &Design) -> Self {
         let newest = (0..SITES_MAX).map(|site| found.epoch(Site(site))).max();
         let drawn = RandomState::new().build_hasher().finish() % PROCESSES;
         Self::behind(newest.unwrap_or_default(), drawn)
     }
 
+    /// Returns the rule of a process in the term after the one of `epoch`.
     fn behind(Epoch(epoch): Epoch, process: u64) -> Self {
         let term = ((epoch >> TERM_BITS) + 1) << TERM_BITS | process << COUNT_BITS;
         Self { term: Some(Epoch(term)) }
     }
 
-    /// The epoch behind another.
+    /// Returns the epoch that follows `epoch`.
     pub(in crate::engine) fn next(self, epoch: Epoch) -> Epoch {
         let following = Epoch(epoch.0 + 1);
         let Some(term) = self.term else { return following };
@@ -57,23 +64,23 @@ impl Epochs {
             return Epoch(term.0 + 1);
         }
         match epoch.0 % EPOCHS {
-            // The next term, for want of numbers.
+            // The numbers of this term are used up.
             last if last == EPOCHS - 1 => Self::behind(epoch, process(term)).next(Epoch(0)),
             _ => following,
         }
     }
 
-    /// True if the process that began this epoch has taken the log over.
+    /// True if another process has taken over the log, and began this epoch.
     pub(in crate::engine) fn is_over(self, epoch: Epoch) -> bool {
         self.term.is_some_and(|term| epoch > term && process(epoch) != process(term))
     }
 
-    /// The epoch of a claim; none where no other process could have the log.
+    /// Returns the epoch of a claim, or `None` if no other process can have the log.
     pub(in crate::engine) fn claim(self) -> Option<Epoch> {
         self.term
     }
 
-    /// The log entries that claim so many sites.
+    /// Returns the log entries that claim the sites below `sites`; none if no other process can have the log.
     pub(in crate::engine) fn claims(self, sites: u16) -> Vec<LogEntry> {
         let claimed = |epoch| {
             let by = move |site| Author { site: Site(site), epoch, number: 1 };
@@ -84,7 +91,7 @@ impl Epochs {
 }
 
 impl Store {
-    /// Waits until the log has the beginning of every site's new epoch, or that it is claimed.
+    /// Waits until the log contains the beginning of every site's new epoch, or its claim.
     pub(in crate::engine) fn await_sites(&self) -> Result<(), StoreError> {
         let until = Instant::now() + BEGIN_WAIT;
         let sites = (0..self.sites() as u16).map(Site);
@@ -96,7 +103,7 @@ impl Store {
                 self.shared.stepped.advance_to(known);
                 return Ok(());
             }
-            // Brokers that are away may come back; a full disk has to be seen to.
+            // Absent brokers may return; a full disk needs an operator.
             let is_patient = matches!(self.shared.log, Some(LogOptions::Kafka { .. }));
             if let Some(why) = if is_patient { self.end() } else { self.trouble() } {
                 return Err(StoreError::NotBegun(why));
@@ -111,20 +118,20 @@ impl Store {
 }
 
 impl Shared {
-    /// Nothing more is done here: another process has the log.
+    /// Ends this process's use of the log, because another process began an epoch of `site`.
     pub(in crate::engine) fn end_for_another(&self, site: Site) {
         let log = self.log.as_ref().map_or("the log".to_owned(), LogOptions::to_string);
         _ = self.end.set(format!("another process took over {log}, and began {site} anew"));
     }
 }
 
-/// The process that began an epoch.
+/// Returns the random number of the process that began an epoch.
 fn process(Epoch(epoch): Epoch) -> u64 {
     epoch >> COUNT_BITS & (PROCESSES - 1)
 }
 
-/// Counts the epochs of a site, from 1 on: among many processes, those that the process with the log began. 0 if
-/// the site has not begun.
+/// Returns the number of an epoch, counted from 1; 0 if the site has not begun. If several processes may have the
+/// log, only the epochs of the process that began this one are counted.
 pub(crate) fn count(Epoch(epoch): Epoch) -> u64 {
     if epoch >> TERM_BITS == 0 { epoch } else { epoch % EPOCHS }
 }

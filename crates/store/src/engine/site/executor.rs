@@ -30,51 +30,61 @@ use crate::sync::fault::{self, Fault};
 use crate::sync::{self, sleep, ticks};
 use crate::transaction::{Abort, Transaction};
 
-/// Between two ticks of a site's clock.
+/// Interval of the ticks of a site's clock.
 const TICK: Duration = Duration::from_millis(20);
-/// Time within which a TLS handshake must end.
+/// Timeout of a TLS handshake.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
-/// Delay before a site tries again to get a partition that is pinned to it.
+/// Delay before a site tries again to become the master of a partition that is pinned to it.
 const HOME_WAIT: Duration = Duration::from_millis(100);
-/// Events that are handled before connections run.
+/// Maximum number of events that are handled before connections run.
 const EVENTS_MAX: usize = 256;
 
-/// Takes parts of checkpoints.
+/// Receives a site's parts of checkpoints.
 pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
 
-/// A site's thread, as the tasks on it see it.
+/// A site's thread, as seen by its tasks.
 pub(in crate::engine) struct Executor {
+    /// State shared with the other threads.
     pub(in crate::engine) shared: Arc<Shared>,
+    /// The site, or the number of a thread that only serves clients.
     pub(in crate::engine) site: Site,
+    /// The site's state machine.
     pub(super) core: RefCell<Core>,
+    /// The recipient of each ticket's outcome.
     callers: RefCell<HashMap<Ticket, Caller>>,
+    /// The next ticket.
     next: Cell<Ticket>,
-    /// Steps that must see more of the log than this site has.
+    /// Steps that wait until this site has more of the log.
     early: RefCell<Vec<StepRequest>>,
-    /// Receives parts of checkpoints; and the parts of which the log does not have all entries yet.
+    /// Receives parts of checkpoints that are complete.
     parts: CheckpointSink,
+    /// Parts with changes that are not in the log yet.
     unfinished: RefCell<Vec<Part>>,
+    /// Log entries that are not submitted yet.
     leaving: RefCell<Vec<LogEntry>>,
     /// True while pinned partitions are being fetched.
     is_fetching: Cell<bool>,
-    /// Sampled transactions whose log entries are under way; how many are left until the next one is sampled.
+    /// Samples of transactions without an outcome so far.
     pub(super) sampled: RefCell<HashMap<Ticket, Sampled>>,
+    /// Number of transactions until the next one is sampled.
     pub(super) unsampled: Cell<u32>,
-    /// How many of them have not begun yet.
+    /// Number of samples whose transactions have not begun yet.
     pub(super) waiting: Cell<usize>,
+    /// CPU time of this thread.
     time: ThreadTime,
+    /// Behaviour that depends on the program.
     program: Box<dyn Program>,
 }
 
 /// The recipient of a transaction's outcome.
 pub(in crate::engine) enum Caller {
-    /// A connection of this thread, the number of its request, and the position that its session has seen.
+    /// A connection of this thread, the number of its request, and the prefix of the log that its client has seen.
     Pipeline(Rc<Pipeline>, u64, Rc<Cell<Position>>),
     ReplyTo(ReplyTo),
 }
 
 impl Executor {
-    /// Runs a site until it is told to stop.
+    /// Runs the executor of a site until an event ends it.
     pub(in crate::engine) fn run(
         shared: Arc<Shared>,
         site: Site,
@@ -100,13 +110,15 @@ impl Executor {
             time: ThreadTime::default(),
             program,
         });
-        if let Err(error) = sync::run(executor.serve(inbox)) {
+        if let Err(error) = sync::run(Rc::clone(&executor).serve(inbox)) {
             _ = shared.end.set(format!("{site} cannot run: {error}"));
         }
+        executor.program.take_over(executor.core.replace(Core::observer(Design::new(Site(0)))));
     }
 
+    /// Handles the mailbox, and ticks the clock, until an event ends the thread.
     async fn serve(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<SiteEvent>) {
-        // Its first output begins its epoch.
+        // The site's first output begins its epoch.
         self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
         let mut ticks = ticks(TICK);
         loop {
@@ -114,7 +126,7 @@ impl Executor {
                 event = inbox.recv() => {
                     let Some(mut event) = event.map(Some) else { return };
                     for _ in 0..EVENTS_MAX {
-                        // An event that was taken is handled: the bound is checked before the next.
+                        // An event that was received must be handled: the bound is checked before the next.
                         let Some(next) = event.take().or_else(|| inbox.try_recv().ok()) else {
                             break;
                         };
@@ -126,6 +138,7 @@ impl Executor {
                 _ = ticks.tick() => {
                     self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
                     self.take_steps();
+                    self.weigh();
                 }
             }
             self.flush();
@@ -135,11 +148,11 @@ impl Executor {
         }
     }
 
-    /// False when the thread is to end.
+    /// Handles one event; returns false if the thread is to end.
     fn handle(self: &Rc<Self>, event: SiteEvent) -> bool {
         match event {
             SiteEvent::Transact(transactions) => {
-                // Transactions behind a returned one are returned too: they would overtake it.
+                // Transactions after a returned one are returned too: they would overtake it.
                 let mut is_back = false;
                 for (reply_to, transaction, until) in transactions {
                     let caller = Caller::ReplyTo(reply_to);
@@ -162,7 +175,7 @@ impl Executor {
             SiteEvent::Connect(stream, listener) => {
                 if let Ok(client) = Arc::clone(&listener).admit(stream) {
                     let executor = Rc::clone(self);
-                    // A broken connection concerns its client alone.
+                    // A broken connection affects its client alone.
                     let served = async move { _ = executor.receive(client, &listener).await };
                     tokio::task::spawn_local(served);
                 }
@@ -209,7 +222,7 @@ impl Executor {
         true
     }
 
-    /// Runs what is done for a change of the design, and counts what it takes.
+    /// Runs a part of a change of the design, and counts its CPU time if transactions are sampled.
     fn changing<T>(&self, run: impl FnOnce() -> T) -> T {
         match self.shared.sampler.get() {
             Some(sampler) => sampler.changing(run),
@@ -217,7 +230,8 @@ impl Executor {
         }
     }
 
-    /// Lets the site follow the log; whether that changes the design. False when the thread is to end.
+    /// Applies log entries to the site. `is_change` is true if they may change the design. Returns false if the
+    /// thread is to end.
     fn follow(self: &Rc<Self>, logged: Input, is_change: bool) -> bool {
         let on_log = || self.on(logged);
         let outputs = if is_change { self.changing(on_log) } else { on_log() };
@@ -246,7 +260,14 @@ impl Executor {
         true
     }
 
-    /// Takes the steps for which this site has enough of the log.
+    /// Compares the memory of rows with its limit.
+    fn weigh(&self) {
+        let used = || self.core.borrow().memory();
+        let is_full = self.shared.memory.is_full(self.site, used);
+        self.core.borrow_mut().set_full(is_full);
+    }
+
+    /// Starts the steps that this site has enough of the log for, and refuses those that are too late.
     fn take_steps(&self) {
         if self.early.borrow().is_empty() {
             return;
@@ -268,7 +289,7 @@ impl Executor {
         }
     }
 
-    /// Passes on the parts of which the log has all entries, and drops those of which it never will.
+    /// Passes on the parts that the log has completely, and drops those that it never will have.
     fn give_parts(&self) {
         let mut unfinished = self.unfinished.borrow_mut();
         if unfinished.is_empty() {
@@ -281,8 +302,8 @@ impl Executor {
         }
     }
 
-    /// The first partition whose pinned site is alive and not its master, because another site inherited it,
-    /// by the map that [`Shared::pin`] uses, if this thread fetches for it.
+    /// Returns a partition whose pinned site is alive and not its master, because another site inherited it, and that
+    /// site; or `None`. Only sites that this thread fetches for count. It reads the map, as [`Shared::pin`] does.
     fn away(&self) -> Option<(Key, Site)> {
         let map = self.shared.map.load();
         let (design, is_live) = (&map.design, self.core.borrow().is_live());
@@ -294,7 +315,7 @@ impl Executor {
         })
     }
 
-    /// Fetches pinned partitions until none is elsewhere.
+    /// Makes pinned partitions return to their sites, in a task, until none is elsewhere.
     fn fetch_pinned(self: &Rc<Self>) {
         if self.is_fetching.get() || self.away().is_none() {
             return;
@@ -311,7 +332,7 @@ impl Executor {
         });
     }
 
-    /// Begins a new epoch from the log. False when there is no log, or another process begins it.
+    /// Begins a new epoch from the log. Returns false if there is no log, or another process has it.
     fn begin_again(&self) -> bool {
         self.forget_callers();
         self.sampled.borrow_mut().clear();
@@ -325,7 +346,7 @@ impl Executor {
             self.shared.end_for_another(self.site);
             return false;
         }
-        // The old state is dropped before the new one takes as much memory.
+        // The old state is dropped before the new one is read, so that only one is in memory.
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
         match log.image_of(known) {
             Ok(image) => {
@@ -341,7 +362,7 @@ impl Executor {
         }
     }
 
-    /// Answers everything under way with "it may or may not have happened".
+    /// Answers all callers with "it may or may not have happened".
     fn forget_callers(&self) {
         let known = self.core.borrow().known();
         for (_, caller) in self.callers.borrow_mut().drain() {
@@ -359,7 +380,7 @@ impl Executor {
         serve(self, accepted.await??, settings, number).await
     }
 
-    /// Runs a transaction here if it can begin in time. True when it was returned at once.
+    /// Runs a transaction here, or queues it until it can begin. Returns true if it was returned at once.
     pub(in crate::engine) fn transact(
         &self,
         caller: Caller,
@@ -381,11 +402,11 @@ impl Executor {
 
     /// Sends transactions to another site.
     pub(in crate::engine) fn send(&self, to: Site, batch: Batch) {
-        // A site that has stopped, stops with all others.
+        // A site stops only together with all others.
         _ = self.shared.sender(to).send(SiteEvent::Transact(batch));
     }
 
-    /// Remembers the recipient of a ticket's outcome.
+    /// Registers the recipient of an outcome, and returns its ticket.
     pub(in crate::engine) fn expect(&self, caller: Caller) -> Ticket {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
@@ -393,17 +414,19 @@ impl Executor {
         ticket
     }
 
+    /// Feeds an input to the site, and executes the outputs.
     fn tell(&self, input: Input) {
         let outputs = self.on(input);
         self.execute(outputs);
     }
 
+    /// Executes outputs of the site in order.
     fn execute(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
                 Output::Write(entry) => self.leaving.borrow_mut().push(entry),
                 Output::Say(to, message) => {
-                    // A site that is not started any more receives nothing.
+                    // A site that is not started any more receives no messages.
                     if let Some(sender) = self.shared.senders.get(usize::from(to.0)) {
                         _ = sender.send(SiteEvent::Said(self.site, message));
                     }
@@ -419,6 +442,7 @@ impl Executor {
         }
     }
 
+    /// Passes an outcome to its recipient.
     fn answer(&self, ticket: Ticket, outcome: Outcome) {
         self.time_outcome(ticket, &outcome);
         let caller = self.callers.borrow_mut().remove(&ticket);
@@ -427,13 +451,13 @@ impl Executor {
         }
     }
 
-    /// Submits the written log entries.
+    /// Submits the log entries that the site has written.
     pub(in crate::engine) fn flush(&self) {
         let entries = mem::take(&mut *self.leaving.borrow_mut());
         self.shared.sequencer.submit(entries);
     }
 
-    /// Publishes the design in the router's map, if that has an older one.
+    /// Publishes the site's design in the router's map, if the map is older.
     fn publish(&self) {
         let core = self.core.borrow();
         let known: Position = core.known();

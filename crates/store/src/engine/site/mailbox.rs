@@ -14,28 +14,33 @@ use crate::subscription::{Delivery, Request};
 use crate::sync::point;
 use crate::transaction::{Abort, Done, Transaction};
 
-/// The sending half of a mailbox, of a site or of a thread that serves clients, in whichever process it is.
+/// The sending end of a mailbox, of a site or of a thread that serves clients.
 #[derive(Clone)]
 pub(crate) enum SiteSender {
-    /// In this process.
+    /// The receiver is in this process.
     Local(mpsc::UnboundedSender<SiteEvent>),
-    /// In another process, by way of the router.
+    /// The receiver is in another process, and is reached through the router.
     Remote(std::sync::mpsc::Sender<Outgoing>, Site),
 }
 
-/// A message of a site's process to the router.
+/// A message from a site's process to the router.
 pub(crate) enum Outgoing {
+    /// Entries to append to the log.
     Entries(Vec<LogEntry>),
+    /// An event for another site's mailbox, or for the router's.
     Event(Site, SiteEvent),
+    /// The usage of the site's copies, with the number of the request.
     Counted(u64, Vec<Usage>),
+    /// A part of a checkpoint.
     Part(Part),
+    /// A request to the site's subscription.
     Subscribe(Request),
-    /// The last one.
+    /// The last message: the sending thread ends.
     End,
 }
 
 impl SiteSender {
-    /// Sends an event; false when the receiver is gone.
+    /// Sends an event; returns false if the receiver is gone.
     pub fn send(&self, event: SiteEvent) -> bool {
         point();
         match self {
@@ -47,63 +52,82 @@ impl SiteSender {
 
 /// An event of a site's thread.
 pub(crate) enum SiteEvent {
+    /// Run these transactions.
     Transact(Batch),
-    /// The outcome of a transaction that another site ran for this one.
+    /// Another site's outcome of a transaction that this thread sent to it.
     Outcome(Ticket, Outcome),
+    /// Execute a step of a change of the design.
     Step(StepRequest),
+    /// A message from another site.
     Said(Site, Message),
+    /// The next log entries, and the position of the first.
     Logged(Position, Arc<[LogEntry]>),
-    /// Deliveries of the subscription of a site in a process of its own, from a position on.
+    /// Deliveries of the subscription to a site in a process of its own, and the position of the first.
     Delivered(Position, Vec<Delivery<'static>>),
-    /// A request to that subscription, which came by the connection with this number.
+    /// A request to that subscription, which arrived on the connection with this number.
     Subscribe(u64, Request),
     /// True if the log accepts no entries for now.
     Stalled(bool),
-    /// Take a part of a checkpoint: everything that the site masters now.
+    /// Deliver a part of a checkpoint: the partitions that the site masters now.
     Mark,
-    /// Report the copies that the site has.
+    /// Report the usage of the site's copies.
     Count(Counted),
-    /// Simulate the death of its process.
+    /// Simulate the crash of the site.
     Die(oneshot::Sender<()>),
-    /// Accept clients.
+    /// Accept clients of this listener.
     Listen(Arc<Listener>),
-    /// A client.
+    /// Serve a client that this listener accepted.
     Connect(TcpStream, Arc<Listener>),
-    /// A message of another site, as its process sent it.
+    /// A message from another site, as its process encoded it.
     Relayed(Site, Vec<u8>),
-    /// The site's process has connected.
-    Arrived(TcpStream),
+    /// A process has connected as this site.
+    Arrived(Arrival),
     /// The connection with this number has ended.
     Lost(u64),
-    /// The log has ended.
+    /// The log accepts no more entries.
     End,
+    /// Stop, because the store stops.
     Stop,
 }
 
-/// Receives the copies that a site has.
+/// A process that has connected as a site.
+pub(crate) struct Arrival {
+    /// The connection.
+    pub stream: TcpStream,
+    /// The rack in which the process runs, if it named one.
+    pub rack: Option<String>,
+    /// The run of the log and the position of the rows that the process kept, if it kept any.
+    pub kept: Option<(u64, Position)>,
+}
+
+/// Receives the usage of a site's copies.
 pub(crate) type Counted = Box<dyn FnOnce(Vec<Usage>) + Send>;
 
-/// A step of a change of design.
+/// A request to execute one step of a change of the design.
 pub(crate) struct StepRequest {
+    /// The step.
     pub step: Step,
-    /// The prefix of the log that has what the steps before it did.
+    /// The prefix of the log that contains the steps before it.
     pub session: Position,
+    /// Time until which the step must have begun.
     pub until: Instant,
+    /// The recipient of the outcome.
     pub answer: ReplyTo,
 }
 
-/// Transactions in their order, with the latest time at which each may begin.
+/// Transactions in their order, with their recipients and the times until which they must begin.
 pub(crate) type Batch = Vec<(ReplyTo, Transaction, Instant)>;
 
-/// The recipient of an outcome, in whichever process it is.
+/// The recipient of an outcome.
 pub(crate) enum ReplyTo {
+    /// A task of this process.
     Channel(oneshot::Sender<Outcome>),
-    /// A site, which knows it by its own ticket.
+    /// A site or thread, which knows the request by this ticket.
     Site(Site, Ticket),
 }
 
 impl ReplyTo {
-    /// Sends the outcome; a recipient that is gone needs none.
+    /// Sends the outcome; it is dropped if the recipient is gone.
     pub fn tell(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
             Self::Channel(answer) => {
@@ -119,8 +143,8 @@ impl ReplyTo {
 
 /// The outcome of a transaction or a step.
 pub(crate) enum Outcome {
-    /// An answer, by a site that has this prefix of the log.
+    /// An answer, and the prefix of the log that the site has.
     Answer(Position, Result<Done, Abort>),
-    /// It cannot run there, and did not.
+    /// The transaction cannot run at the site, and did not.
     Back(Transaction),
 }

@@ -1,31 +1,36 @@
-//! The three programs whose threads run an executor, and what each does beside it when the design changes.
+//! The three programs whose threads run an executor, and their different reactions to changes of the design.
 
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::epoch;
 use super::mailbox::Outgoing;
 use crate::design::Design;
 use crate::engine::Shared;
 use crate::record::{Position, Site};
+use crate::site::Core;
 use crate::subscription::Request;
 
 /// The program that an executor's thread belongs to.
 pub(in crate::engine) trait Program: Send {
-    /// Called when log entries up to `known` were applied and the map was published; with the design if they
-    /// changed it.
+    /// Called after log entries up to `known` were applied and the map was published. `changed` is the design, if the
+    /// entries may have changed it.
     fn follow(&self, _shared: &Shared, _known: Position, _changed: Option<&Design>) {}
 
-    /// Hands a request of the site to its subscription.
+    /// Passes a request of the site to its subscription.
     fn subscribe(&self, _request: Request) {
         unreachable!("it receives the whole log");
     }
 
-    /// True if the thread of the site `own`, which may not be live, brings partitions home that are pinned to
-    /// `site` and mastered elsewhere.
+    /// Receives the site's state when its thread ends.
+    fn take_over(&self, _core: Core) {}
+
+    /// True if the thread of the site `own` fetches partitions for `site`: those that are pinned to it and mastered
+    /// elsewhere. `is_live` says whether `own` is live.
     fn fetches_for(&self, own: Site, is_live: bool, design: &Design, site: Site) -> bool;
 }
 
-/// A site of a store whose sites are all in this process. Each fetches its own partitions.
+/// A site of a store whose sites are all in this process. Each site fetches its own partitions.
 pub(in crate::engine) struct LocalSite;
 
 impl Program for LocalSite {
@@ -36,11 +41,12 @@ impl Program for LocalSite {
 
 /// A thread of the router that serves clients. The first one fetches partitions for all sites.
 pub(in crate::engine) struct ClientThread {
+    /// True for the first of these threads.
     pub is_first: bool,
 }
 
 impl Program for ClientThread {
-    /// Ends the router if another process has taken its log over, and says how much of the log the map has.
+    /// Ends the router if another process has taken over its log, and publishes how much of the log the map contains.
     fn follow(&self, shared: &Shared, known: Position, changed: Option<&Design>) {
         if let Some(design) = changed {
             let mut sites = (0..shared.sites as u16).map(Site);
@@ -59,16 +65,22 @@ impl Program for ClientThread {
     }
 }
 
-/// A site in a process of its own. Its router fetches for it.
+/// A site in a process of its own. Its router fetches partitions for it.
 pub(in crate::engine) struct SeparateSite {
-    /// To the router.
+    /// Sends messages to the router.
     pub leave: Sender<Outgoing>,
+    /// Receives the state of the site when its thread ends.
+    pub ended: Arc<Mutex<Option<Core>>>,
 }
 
 impl Program for SeparateSite {
     fn subscribe(&self, request: Request) {
-        // Without a router this epoch is over.
+        // If the router is gone, this epoch is over.
         _ = self.leave.send(Outgoing::Subscribe(request));
+    }
+
+    fn take_over(&self, core: Core) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(core);
     }
 
     fn fetches_for(&self, _: Site, _: bool, _: &Design, _: Site) -> bool {

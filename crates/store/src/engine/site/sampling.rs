@@ -1,4 +1,4 @@
-//! How a site's thread samples the transactions that come to it ([`crate::sampler`]).
+//! Sampling of the transactions that arrive at a site's thread ([`crate::sampler`]).
 
 use std::time::Instant;
 
@@ -9,15 +9,15 @@ use crate::sampler::{Sampled, Waited};
 use crate::site::{Input, Output, Ticket, Woken};
 use crate::transaction::Transaction;
 
-/// Sampled transactions that are under way.
+/// Maximum number of sampled transactions without an outcome.
 const SAMPLED_MAX: usize = 1_024;
 
 impl Executor {
-    /// The sample of a transaction that has come here, if it is its turn.
+    /// Begins the sample of a transaction that has arrived, or returns `None` if it is not to be sampled.
     pub(super) fn sample(&self, transaction: &Transaction, until: Instant) -> Option<Sampled> {
         let sampler = self.shared.sampler.get()?;
         let every = Some(sampler.every()).filter(|every| *every > 0)?;
-        // It may have been more that one stood for.
+        // The sampling interval may have been longer before.
         let left = self.unsampled.get().min(every - 1);
         if left > 0 {
             self.unsampled.set(left - 1);
@@ -42,7 +42,7 @@ impl Executor {
         })
     }
 
-    /// Takes note that a sampled transaction was run, or waits.
+    /// Records the result of a sampled transaction that was run, or that it waits.
     pub(super) fn time_run(&self, ticket: Ticket, mut sampled: Sampled) {
         sampled.run_us = sampled.began.elapsed().as_secs_f64() * 1e6;
         let core = self.core.borrow();
@@ -57,7 +57,7 @@ impl Executor {
         }
     }
 
-    /// Tells the core an input, and times the sampled transactions that had waited for it.
+    /// Feeds an input to the site, and records the sampled transactions that had waited for it.
     pub(super) fn on(&self, input: Input) -> Vec<Output> {
         let mut core = self.core.borrow_mut();
         if self.waiting.get() == 0 {
@@ -69,7 +69,7 @@ impl Executor {
         outputs
     }
 
-    /// Takes note that a transaction could begin when it did.
+    /// Records the waiting time of a sampled transaction that could run at last.
     fn time_wait(&self, woken: &Woken, began: Instant) {
         let Woken { ticket, cause, rows } = *woken;
         let mut all = self.sampled.borrow_mut();
@@ -81,7 +81,7 @@ impl Executor {
         }
     }
 
-    /// Passes a sample on whose transaction has its outcome, or was returned.
+    /// Completes the sample of a transaction that has its outcome, or was returned, and passes it to the sampler.
     pub(super) fn time_outcome(&self, ticket: Ticket, outcome: &Outcome) {
         if self.sampled.borrow().is_empty() {
             return;

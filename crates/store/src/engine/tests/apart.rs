@@ -31,6 +31,8 @@ impl SeparateSite {
             site: Site(site),
             routers: vec![peers.to_string()],
             secret: "secret".into(),
+            rack: None,
+            maxmemory: 0,
             patience: Duration::from_secs(30),
             settings: Settings::new("test", 1),
             site_cpu: None,
@@ -220,6 +222,8 @@ fn a_change_at_a_site_that_falls_silent_fails_in_time() {
         secret: "secret".into(),
     };
     wire::write(&mut silent, &hello).expect("it is heard");
+    let comes = ToRouter::Comes { rack: None, kept: None };
+    wire::write(&mut silent, &comes).expect("it is heard");
     while !matches!(wire::read(&mut silent).expect("it is told"), <ToSite>::Begin) {}
     runtime().block_on(async {
         let store = router.store();

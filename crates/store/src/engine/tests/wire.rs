@@ -70,6 +70,7 @@ fn messages() -> Vec<Vec<u8>> {
         ToRouter::Hello { protocol: 1, version: "1".into(), site: Site(2), secret: "s".into() };
     vec![
         written(&ToSite::<Vec<Delivery<'_>>>::Welcome {
+            run: 7,
             epoch: Epoch(1),
             sites: 2,
             silence_ms: 3,

@@ -1,11 +1,11 @@
-//! The table of commands, in the order of their names.
+//! The table of commands, sorted by name.
 
 use super::super::session::client;
 use super::super::{call, introspection, operation, scan, script, session};
 use super::Handler::{self, *};
 use super::{Command, Keys};
 
-/// All that can be asked for.
+/// All supported commands, sorted by name for a binary search.
 pub(in super::super) static COMMANDS: &[Command] = &[
     new("append", 3, "string", "2.0.0", "Appends to a value, or sets it where there is none.")
         .flags(GROWS_FAST)

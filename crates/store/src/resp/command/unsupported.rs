@@ -1,9 +1,9 @@
-//! Commands of Redis that Imago does not have, with the reason: the error names it instead of saying that there is no such
-//! command.
+//! Commands of Redis that Imago does not support, with the reasons. The error to a client gives the reason
+//! instead of calling the command unknown.
 
 use super::Arguments;
 
-/// Reasons, and the commands that are not there for them.
+/// Reasons, and the commands that are unsupported for each.
 const MISSING: &[(&str, &[&str])] = &[
     (
         "keys do not expire here",
@@ -246,7 +246,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The same for commands that follow another.
+/// Reasons, and the subcommands that are unsupported for each.
 const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
     (
         "a connection knows of itself only",
@@ -263,12 +263,12 @@ const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
     ("its manual describes it", &["client|help", "command|help", "config|help", "script|help"]),
 ];
 
-/// The reason why there is no such command, if Redis has it.
+/// Returns the reason why the command of a request is not supported; `None` if Redis has no such command.
 pub(super) fn reason(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     find(MISSING, &name(arguments.at(0))?)
 }
 
-/// The same for one that follows another.
+/// Returns the reason why a subcommand is not supported; `None` if Redis has no such subcommand.
 pub(super) fn reason_following(first: &str, second: &[u8]) -> Option<Vec<u8>> {
     find(MISSING_FOLLOWING, &format!("{first}|{}", name(second)?))
 }

@@ -1,9 +1,9 @@
-//! The libraries that scripts of Redis find besides Lua's own: cjson, cmsgpack, bit and struct. A library is
-//! made when a script first uses it: most use none.
+//! The libraries that scripts of Redis have besides Lua's own: cjson, cmsgpack, bit and struct. A library is
+//! loaded when a script first uses it, since most scripts use none.
 //!
-//! They are written here, since scripts depend on each byte and each error of the ones in C that Redis
-//! brings; tests compare them with a real Redis. Each value that they read or write counts as an
-//! instruction of the machine, and what they make is bounded like its memory.
+//! They are written here, since scripts depend on each byte and each error of the C libraries of Redis; tests
+//! compare the two. Each value that a library reads or writes counts as an instruction of the machine, and
+//! its output is limited like the machine's memory.
 
 use std::rc::Rc;
 
@@ -18,17 +18,17 @@ mod json;
 mod msgpack;
 mod records;
 
-/// Greatest nesting depth, also where a script sets a greater one.
+/// Maximum nesting depth, even if a script sets a greater one.
 const DEPTH_MAX: usize = 1_000;
 
 /// The result of a library function.
 type Outcome = Result<MultiValue, Fault>;
 
-/// The reason why a function has no result.
+/// The reason why a library function has no result.
 enum Fault {
-    /// The error of a script, with its place.
+    /// An error that is raised in the script, with its position.
     Said(String),
-    /// An error that ends the machine, or exceeds its memory.
+    /// An error that ends the machine, such as exceeding its memory.
     Machine(mlua::Error),
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Counts a value, where what is made has so many bytes by now.
+    /// Counts a value as an instruction, and checks the size of the output so far, in bytes.
     fn check(&self, bytes: usize) -> Result<(), Fault> {
         if bytes > self.bytes_max {
             let error = mlua::Error::MemoryError("not enough memory".into());
@@ -60,7 +60,7 @@ impl Bounds {
     }
 }
 
-/// The library with a name, if there is one.
+/// Loads the library with this name; returns `None` if there is none.
 pub(super) fn library(lua: &Lua, name: &str, bounds: &Bounds) -> mlua::Result<Option<Table>> {
     match name {
         "bit" => bits::library(lua).map(Some),
@@ -71,7 +71,7 @@ pub(super) fn library(lua: &Lua, name: &str, bounds: &Bounds) -> mlua::Result<Op
     }
 }
 
-/// A function of a library.
+/// Makes a function of a library.
 fn function(
     lua: &Lua,
     name: &'static str,
@@ -89,12 +89,12 @@ fn one(value: Value) -> MultiValue {
     MultiValue::from_vec(vec![value])
 }
 
-/// Bytes as a value of Lua.
+/// Returns bytes as a string of Lua.
 fn text(lua: &Lua, bytes: &[u8]) -> mlua::Result<MultiValue> {
     Ok(one(Value::String(lua.create_string(bytes)?)))
 }
 
-/// The arguments of a function.
+/// The arguments of a library function.
 struct Arguments<'l> {
     lua: &'l Lua,
     name: &'static str,
@@ -106,7 +106,7 @@ impl Arguments<'_> {
         self.values.len()
     }
 
-    /// Counted from 1 on; nil where there is none.
+    /// Returns the argument with this number, from 1 on; nil if there is none.
     fn at(&self, number: usize) -> &Value {
         self.values.get(number - 1).unwrap_or(&Value::Nil)
     }

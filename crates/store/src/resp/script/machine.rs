@@ -1,9 +1,8 @@
-//! The machine that runs a script: a Lua 5.1, as Redis has it, without files, processes, other code or
-//! memory of earlier scripts, and with bounds on memory, on instructions and, if there is a clock, on
-//! time.
+//! The machine that runs a script: Lua 5.1, as in Redis, without access to files, processes, other code or
+//! state of earlier scripts, and with limits on memory, on instructions and, if there is a clock, on time.
 //!
-//! The prelude (`prelude.lua`) makes of it what scripts expect. What cannot be left running takes the
-//! whole transaction back: its own errors a script may catch, but not that it is over.
+//! The prelude (`prelude.lua`) sets up the environment that scripts expect. A script that exceeds a limit
+//! rolls the whole transaction back: a script may catch its own errors, but not that it is over its limits.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,18 +24,18 @@ use super::{Script, ScriptLimits, hash_of, hex};
 use crate::transaction::Abort;
 
 const PRELUDE: &str = include_str!("prelude.lua");
-/// The low bits of a generator's seed, as in C's `drand48`.
+/// The low 16 bits of the generator's initial state, as in C's `drand48`.
 const SEED_END: u64 = 0x330e;
-/// Instructions between two checks whether any are left.
+/// Number of instructions between two checks of the limits.
 const STEPS: u32 = 200;
 
-/// The meter of a script's instructions and time, which ends the script when it has used them up.
+/// The meter of a script's instructions and time, which ends the script when it exceeds a limit.
 pub(super) struct Meter {
     steps_left: Cell<u64>,
     until_ms: u64,
     clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     is_over: Cell<bool>,
-    /// Values that libraries have read and written.
+    /// Values that libraries have read and written, modulo `STEPS`.
     values: Cell<u32>,
 }
 
@@ -69,10 +68,10 @@ impl Meter {
     }
 }
 
-/// Checks that a text is a script.
+/// Checks that a text compiles as a script.
 ///
 /// # Errors
-/// The fault.
+/// Returns the error of the compiler.
 pub(super) fn compile(text: &[u8], limits: &ScriptLimits) -> Result<(), Answer> {
     let lua = machine(limits).map_err(|error| failure(&error))?;
     load(&lua, text).map(|_| ())
@@ -89,7 +88,7 @@ fn failure(error: &mlua::Error) -> Answer {
     Answer::error(format!("ERR {}", reason(error)))
 }
 
-/// The prelude. It is compiled once, since that would be most of what a short script costs.
+/// Returns the prelude. It is compiled once, since compiling would take most of the time of a short script.
 fn prelude(lua: &Lua) -> mlua::Result<Function> {
     static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(compiled) = COMPILED.get() {
@@ -100,7 +99,7 @@ fn prelude(lua: &Lua) -> mlua::Result<Function> {
     Ok(prelude)
 }
 
-/// A text as a function.
+/// Compiles a text to a function.
 fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
     let chunk = lua.load(text).set_name(raise::NAME).set_mode(ChunkMode::Text);
     chunk.into_function().map_err(|error| {
@@ -109,10 +108,10 @@ fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
     })
 }
 
-/// Runs a script.
+/// Runs a script, and returns its answer.
 ///
 /// # Errors
-/// The reason why nothing of the transaction shall happen.
+/// Returns the reason why the whole transaction is to have no effect.
 pub(in super::super) fn run(script: &Script, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
     let limits = &script.settings.script_limits;
     let meter = Rc::new(Meter::new(limits, &rows.allowance));
@@ -168,7 +167,7 @@ fn run_on_machine(
             to_lua(lua, &answer, protocol.get())
         })?;
         let is_over = scope.create_function(|_, ()| Ok(meter.is_over.get()))?;
-        // Other numbers in each run; the same ones if a request is run anew at another site.
+        // The numbers differ between runs, but are the same if a request runs again at another site.
         let state = Rc::new(Cell::new((script.seed << 16) + SEED_END));
         let of_random = Rc::clone(&state);
         let random = scope.create_function(move |_, ()| Ok(random(&of_random)))?;
@@ -209,7 +208,7 @@ fn run_on_machine(
     })
 }
 
-/// The functions of `redis` besides commands.
+/// Sets the functions of `redis` other than commands.
 fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Result<()> {
     for (level, name) in
         ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].iter().enumerate()
@@ -237,7 +236,7 @@ fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Re
         Ok(())
     };
     redis.set("setresp", lua.create_function(setresp)?)?;
-    // It is not read.
+    // Log messages are discarded.
     let log = |_: &Lua, given: MultiValue| match given.len() {
         ..2 => Err(raise::reply("ERR redis.log() requires two arguments or more.")),
         _ => Ok(()),
@@ -245,18 +244,18 @@ fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Re
     redis.set("log", lua.create_function(log)?)
 }
 
-/// The generator that Redis gives scripts: a number from 0 on and below 1.
+/// Returns the next number of the generator that Redis gives scripts, from 0 on and below 1.
 fn random(state: &Cell<u64>) -> f64 {
     state.set((state.get().wrapping_mul(0x5_deec_e66d).wrapping_add(0xb)) & 0xffff_ffff_ffff);
     let range = f64::from(i32::MAX);
     ((state.get() >> 17) as f64 % range) / range
 }
 
-/// The commands that a script calls.
+/// Runs the commands that a script calls.
 struct Calls<'s, 'w, 'r, 'v> {
     script: &'s Script,
     rows: &'w mut Rows<'r, 'v>,
-    /// The reason why nothing of the transaction shall happen.
+    /// The reason why the whole transaction is to have no effect.
     abort: Option<Abort>,
 }
 

@@ -7,12 +7,13 @@ use super::super::answer::{Answer, Protocol};
 use super::super::number::general;
 use super::raise::{Raised, raised};
 
-/// Bound on a script's result, where every value is as long as this and its text, and on the
-/// nesting of its values. One text may be there many times, so the machine's memory is no bound.
+/// Size in bytes at which each value of a script's result is counted, plus the length of its text; and the
+/// maximum nesting of values. The machine's memory does not limit the result, in which one text may occur
+/// many times.
 const VALUE_BYTES: usize = 64;
 const DEPTH_MAX: usize = 100;
 
-/// An answer, as a script gets it that speaks a version of the protocol.
+/// Converts an answer to the value for a script that uses this version of the protocol.
 pub(super) fn to_lua(lua: &Lua, answer: &Answer, protocol: Protocol) -> mlua::Result<Value> {
     let field = |name: &str, text: &[u8]| {
         let table = lua.create_table()?;
@@ -48,7 +49,7 @@ pub(super) fn to_lua(lua: &Lua, answer: &Answer, protocol: Protocol) -> mlua::Re
     })
 }
 
-/// A script's result as a reply in a version of the protocol.
+/// Converts a script's result to an answer in this version of the protocol.
 pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answer> {
     let mut returned = Returned { bytes_left: ANSWER_BYTES_MAX, protocol };
     let answer = returned.convert(value, DEPTH_MAX)?;
@@ -56,7 +57,7 @@ pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answe
     Ok(if is_too_much { Answer::error("ERR the script returned too much") } else { answer })
 }
 
-/// The result, as far as it was converted.
+/// State of the conversion of a script's result.
 struct Returned {
     bytes_left: usize,
     protocol: Protocol,
@@ -72,7 +73,7 @@ impl Returned {
         Ok(match value {
             Value::String(text) => Answer::bulk(text.as_bytes()),
             Value::Integer(value) => Answer::Integer(*value),
-            // C does this with these numbers on the machines that Redis runs on.
+            // The result of the conversion in C on the machines on which Redis runs.
             Value::Number(value) if !(-9.3e18..9.223_372_036_854_775e18).contains(value) => {
                 Answer::Integer(i64::MIN)
             }
@@ -99,7 +100,7 @@ impl Returned {
         }
     }
 
-    /// A table that says by its field what kind of answer it is.
+    /// Converts a table that names its type of answer by a field; returns `None` for another table.
     fn of_one_field(&mut self, table: &Table, depth: usize) -> mlua::Result<Option<Answer>> {
         let field = |name: &str| table.raw_get::<Value>(name);
         if let Value::String(text) = field("err")? {
@@ -151,7 +152,7 @@ impl Returned {
     }
 }
 
-/// The text of what a script failed with.
+/// Returns the text of the error with which a script failed.
 pub(super) fn to_text(value: &Value) -> Vec<u8> {
     match value {
         Value::Table(table) => match table.raw_get("err") {
@@ -168,7 +169,7 @@ pub(super) fn to_text(value: &Value) -> Vec<u8> {
     }
 }
 
-/// A number of Lua, which has one kind of them.
+/// Returns the value of a number of Lua, which scripts see as one type; `None` for other values.
 pub(super) fn as_number(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(value) => Some(*value as f64),
@@ -177,7 +178,7 @@ pub(super) fn as_number(value: &Value) -> Option<f64> {
     }
 }
 
-/// An error of the machine, on one line and the same each time.
+/// Formats an error of the machine on one line, without parts that differ between runs.
 pub(super) fn reason(error: &mlua::Error) -> String {
     match error {
         mlua::Error::MemoryError(_) => "not enough memory".to_owned(),

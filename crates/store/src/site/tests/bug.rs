@@ -49,12 +49,14 @@ pub(in super::super) enum Bug {
     SubscribedLate,
     /// An installation asks for rows as of a place before its subscription begins.
     Unsubscribed,
+    /// A site that comes back with its rows has commits among them that the log may never have.
+    KeptAheadOfLog,
     /// A subscriber is not told the version of a partition that was joined with one that it does not have.
     VersionUntold,
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::SnapshotAheadOfLog,
         Self::SessionIgnored,
         Self::AnswerAheadOfLog,
@@ -70,6 +72,7 @@ impl Bug {
         Self::UnloggedRead,
         Self::SubscribedLate,
         Self::Unsubscribed,
+        Self::KeptAheadOfLog,
         Self::VersionUntold,
     ];
 }

@@ -3,14 +3,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use imago_plan::design::brakes::{Brakes, Judged, Latency, Limits, inverse};
+use imago_plan::design::brakes::{Judged, Limits, inverse};
+use imago_plan::design::controller::{Controller, Outlook};
 use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
-use imago_plan::design::decide::{Parameters, decide, emulated};
+use imago_plan::design::decide::Parameters;
 use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::plans::Thresholds;
-use imago_plan::design::price::{CPU_WEIGHT, Situation, price};
-use imago_plan::design::reservoir::Reservoir;
+use imago_plan::design::price::price;
+use imago_plan::design::regimes::{Seen, Settings};
 use imago_plan::design::site_set::SiteSet;
+use imago_plan::design::strategy::MorphoSys;
 use imago_plan::design::workload::Sample;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -38,9 +40,15 @@ const ROUND_MS: u64 = 20;
 /// How long a copy that did not come in time may still come.
 const UNSETTLED_MS: u64 = 4 * PATIENCE_MS;
 const LESSONS: usize = 1_000;
-const WINDOW_MS: u64 = 400;
-const SAMPLES: usize = 25;
-const GENERATED: usize = 4;
+/// Slices are so short that a run has several regimes.
+const SETTINGS: Settings = Settings {
+    samples: 25,
+    window_ms: 400,
+    slice_ms: 40,
+    grace_ms: 20,
+    slice_samples: 12,
+    generated: 4,
+};
 /// What a row costs, in µs: read, written, applied for another site.
 const ROW_US: [f64; 3] = [1_000.0, 2_000.0, 600.0];
 
@@ -49,8 +57,8 @@ struct Plan {
     ahead: VecDeque<layout::Operator<Key>>,
     done: Vec<layout::Operator<Key>>,
     before: Layout<Key>,
-    /// The mean latency before, and the predicted one; nothing where it takes another plan back.
-    told: Option<(f64, f64)>,
+    /// The predicted mean latency, before and after, and the workload; nothing where it takes another plan back.
+    told: Option<((f64, f64), Outlook<Key>)>,
 }
 
 /// An operator whose outcome is unknown: it may come into the log as long as its site's epoch is the newest.
@@ -71,11 +79,9 @@ pub(super) struct Underway {
 pub(super) struct Planner {
     dice: StdRng,
     parameters: Parameters,
-    reservoir: Reservoir<Sample<Key>>,
-    cost: CostModel,
-    brakes: Brakes<Key>,
+    controller: Controller<Key>,
+    strategy: MorphoSys<Key>,
     cpu: BTreeMap<layout::Site, f64>,
-    latencies: VecDeque<(u64, f64)>,
     due_ms: u64,
     plans: VecDeque<Plan>,
     pub underway: Option<Underway>,
@@ -99,15 +105,14 @@ impl Planner {
         let parameters =
             Parameters { triggers: 6, plans_max: 2, thresholds, ..Parameters::default() };
         let mut dice = StdRng::seed_from_u64(seed);
-        let cost = learned(&mut dice);
+        let mut controller = Controller::new(SETTINGS, limits);
+        controller.cost = learned(&mut dice);
         Self {
             dice,
             parameters,
-            reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
-            cost,
-            brakes: Brakes::new(limits),
+            controller,
+            strategy: MorphoSys::default(),
             cpu: BTreeMap::new(),
-            latencies: VecDeque::new(),
             due_ms: ROUND_MS,
             plans: VecDeque::new(),
             underway: None,
@@ -144,7 +149,7 @@ impl Planner {
         });
         let back = thresholds.surplus(&layout, &self.owed).next();
         if let Some(back) = &back {
-            self.brakes.spend(1, now_ms);
+            self.controller.brakes.spend(1, now_ms);
             self.plan(&layout, std::slice::from_ref(back), None);
         }
         back.is_some()
@@ -183,58 +188,44 @@ impl Planner {
         let site = wish.writes.first().map_or(Site(0), |key| design.of(key).master);
         let cpu = self.cpu.get(&site.0).copied().unwrap_or(0.0);
         observe(
-            &mut self.cost,
+            &mut self.controller.cost,
             POPULATION * cpu * ROW_US[1],
             (sample.rows_read, written),
             !wish.reads.is_empty(),
         );
-        self.latencies.push_back((now_ms, waited_ms as f64 * 1e3));
-        let chance = self.dice.random::<f64>();
-        self.reservoir.offer(now_ms, 1, chance, || sample);
-    }
-
-    fn latency_us(&mut self, now_ms: u64) -> Option<f64> {
-        while self.latencies.front().is_some_and(|(at_ms, _)| at_ms + WINDOW_MS < now_ms) {
-            self.latencies.pop_front();
-        }
-        let sum: f64 = self.latencies.iter().map(|(_, us)| us).sum();
-        (!self.latencies.is_empty()).then(|| sum / self.latencies.len() as f64)
+        let (latency_us, chance) = (waited_ms as f64 * 1e3, self.dice.random());
+        self.controller.regimes.offer(Seen { at_ms: now_ms, every: 1, latency_us, chance, sample });
     }
 
     /// One decision, as the store's planner makes it.
     fn decide(&mut self, now_ms: u64, design: &Design) {
         let layout = layout_of(design);
-        self.reservoir.pass(now_ms);
-        let samples: Vec<Sample<Key>> =
-            self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
-        let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
-        let (behind, cost, rate_s) = (BTreeMap::new(), self.cost.clone(), self.reservoir.rate_s());
-        let situation = Situation {
-            samples: &samples,
-            rate_s,
-            population: POPULATION,
-            cost: &cost,
-            behind: &behind,
-            cpu_weight: CPU_WEIGHT,
-        };
+        self.controller.regimes.pass(now_ms);
+        self.controller.regimes.under_way(POPULATION);
+        let outlook = self.controller.outlook(&layout, &mut self.dice);
+        let (behind, cost) = (BTreeMap::new(), self.controller.cost.clone());
+        let situation = outlook.situation(&cost, &behind);
         for (site, load) in &price(&layout, &situation).loads {
             self.cpu.insert(*site, cpu_of(*load));
-            self.cost.cpu.observe(*load, cpu_of(*load));
+            self.controller.cost.cpu.observe(*load, cpu_of(*load));
         }
-        let decided = (cost.distrust().is_none() && !samples.is_empty()).then(|| {
-            let brakes = &self.brakes;
-            let held = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
-                brakes.holds(layout, operator, now_ms)
-            };
-            decide(&layout, &situation, &self.parameters, &held, &[], &mut self.dice)
-        });
-        let Some(latency_us) = self.latency_us(now_ms) else { return };
+        let parameters = self.controller.widened(self.parameters, None);
+        let (strategy, dice) = (&mut self.strategy, &mut self.dice);
+        let decided = self.controller.decide(
+            strategy,
+            &layout,
+            &situation,
+            &parameters,
+            (&|_: &_, _: &_| None, now_ms),
+            dice,
+        );
         let undone = self.undone;
-        for judged in self.brakes.judge(now_ms, measured(latency_us)) {
+        for judged in self.controller.judge(now_ms) {
             if let Judged::Undo(watched) = judged
                 && self.keeps(&layout, &watched.inverse)
             {
-                self.brakes.spend(watched.inverse.len(), now_ms);
+                self.controller.brakes.spend(watched.inverse.len(), now_ms);
+                self.controller.brakes.taken_back(&layout, &watched.inverse, now_ms);
                 self.undone += 1;
                 self.plan(&layout, &watched.inverse, None);
             }
@@ -243,10 +234,11 @@ impl Planner {
         let Some(decided) = decided.filter(|_| undone == self.undone) else { return };
         let chosen: Vec<_> = decided.chosen().collect();
         let plans: Vec<_> = chosen.iter().map(|plan| &plan.operators[..]).collect();
-        let sustained = self.brakes.sustained(&layout, &plans);
+        let sustained = self.controller.sustained(&outlook, &layout, &plans);
         for (plan, is_sustained) in chosen.into_iter().zip(sustained) {
-            if is_sustained && self.brakes.may_spend(plan.operators.len(), now_ms) {
-                self.plan(&layout, &plan.operators, Some((latency_us, plan.latency_us.1)));
+            if is_sustained && self.controller.brakes.may_spend(plan.operators.len(), now_ms) {
+                let told = (plan.latency_us, outlook.clone());
+                self.plan(&layout, &plan.operators, Some(told));
             }
         }
     }
@@ -255,7 +247,7 @@ impl Planner {
         &mut self,
         layout: &Layout<Key>,
         operators: &[layout::Operator<Key>],
-        told: Option<(f64, f64)>,
+        told: Option<((f64, f64), Outlook<Key>)>,
     ) {
         let (ahead, done, before) =
             (operators.iter().cloned().collect(), Vec::new(), layout.clone());
@@ -274,7 +266,7 @@ impl Planner {
         }
         self.plans.pop_front();
         let back = inverse(&before, &done);
-        self.brakes.spend(back.len(), now_ms);
+        self.controller.brakes.spend(back.len(), now_ms);
         self.plan(&before, &back, None);
         self.plans.rotate_right(1);
     }
@@ -282,16 +274,10 @@ impl Planner {
     /// The plan under way is over: all of it was done, or its next operator was not.
     fn end_plan(&mut self, now_ms: u64) {
         let Some(plan) = self.plans.pop_front() else { return };
-        if let Some(told) = plan.told.filter(|_| !plan.done.is_empty()) {
-            let told = (measured(told.0), told.1);
-            self.brakes.done(&plan.before, plan.done, now_ms, told);
+        if let Some((predicted_us, outlook)) = plan.told.filter(|_| !plan.done.is_empty()) {
+            self.controller.done(&outlook, &plan.before, plan.done, now_ms, predicted_us);
         }
     }
-}
-
-/// A latency that chance has no part in.
-fn measured(mean_us: f64) -> Latency {
-    Latency { mean_us, error_us: 0.0 }
 }
 
 /// What a transaction costs, by a law that the model can learn.

@@ -51,6 +51,8 @@ pub(super) struct Host {
     pub site: Site,
     epoch: Epoch,
     pub core: Option<Core>,
+    /// What the epoch before left.
+    kept: Option<Core>,
     pub stream: Stream,
     /// On the way to the log.
     leaving: VecDeque<LogEntry>,
@@ -98,6 +100,7 @@ pub(super) struct Simulation {
     image: Option<(Part, Vec<Snapshot>)>,
     pub images: usize,
     pub from_images: usize,
+    pub from_kept: usize,
 }
 
 impl Simulation {
@@ -131,11 +134,12 @@ impl Simulation {
             image: None,
             images: 0,
             from_images: 0,
+            from_kept: 0,
         };
         for site in (0..SITES).map(Site) {
             let (leaving, stream) = (VecDeque::new(), Stream::whole(Position(0)));
-            let (epoch, core, has_lost, skew_ms) = (Epoch(0), None, false, 0);
-            this.hosts.push(Host { site, epoch, core, stream, leaving, has_lost, skew_ms });
+            let (epoch, core, kept, has_lost, skew_ms) = (Epoch(0), None, None, false, 0);
+            this.hosts.push(Host { site, epoch, core, kept, stream, leaving, has_lost, skew_ms });
         }
         (0..SITES.into()).for_each(|at| this.begin(at));
         this
@@ -146,6 +150,18 @@ impl Simulation {
         self.hosts[at].epoch.0 += 1;
         self.hosts[at].has_lost = false;
         let epoch = self.hosts[at].epoch;
+        if let Some(kept) = self.hosts[at].kept.take() {
+            let known = kept.known();
+            let mut design = Design::new(Site(0));
+            let before = &self.log[..usize::try_from(known.0).unwrap()];
+            before.iter().for_each(|entry| _ = design.follow(entry));
+            self.hosts[at].stream = Stream::resumed(site, epoch, known, design);
+            let mut core = kept.begun(site, epoch).subscribed();
+            core.broken.bug = self.bug;
+            self.hosts[at].core = Some(core);
+            self.from_kept += 1;
+            return self.tell(at, Input::Tick(self.clock_ms(at)));
+        }
         let mut core = Core::new(site, epoch, Design::new(Site(0)));
         let (mut known, mut design) = (Position(0), Design::new(Site(0)));
         if self.dice.random_range(0..2) == 0
@@ -356,8 +372,8 @@ impl Simulation {
         if at < SITES.into() && self.dice.random_range(0..3) == 0 {
             let Host { site, epoch, skew_ms, .. } = self.hosts[at];
             let (leaving, stream) = (VecDeque::new(), Stream::whole(Position(0)));
-            let (core, has_lost) = (None, false);
-            let next = Host { site, epoch, core, stream, leaving, has_lost, skew_ms };
+            let (core, kept, has_lost) = (None, None, false);
+            let next = Host { site, epoch, core, kept, stream, leaving, has_lost, skew_ms };
             let old = std::mem::replace(&mut self.hosts[at], next);
             self.hosts.push(old);
             let moved = self.hosts.len() - 1;
@@ -397,7 +413,10 @@ impl Simulation {
     }
 
     fn kill(&mut self, at: usize) {
-        self.hosts[at].core = None;
+        let core = self.hosts[at].core.take();
+        // Its process lives on, and comes back with its rows; or it does not.
+        let lives = self.dice.random_range(0..3) > 0;
+        self.hosts[at].kept = core.filter(|_| lives).and_then(Core::into_kept);
         for session in &mut self.sessions {
             session.1.take_if(|(_, host)| *host == at);
         }

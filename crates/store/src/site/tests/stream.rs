@@ -32,7 +32,15 @@ impl Stream {
     }
 
     pub fn subscribed(site: Site, epoch: Epoch, known: Position, design: Design) -> Self {
-        let subscription = Subscription::new(site, epoch, known, design);
+        Self::of(Subscription::new(site, epoch, known, design))
+    }
+
+    /// Of a host that kept what it holds.
+    pub fn resumed(site: Site, epoch: Epoch, known: Position, design: Design) -> Self {
+        Self::of(Subscription::resumed(site, epoch, known, design))
+    }
+
+    fn of(subscription: Subscription) -> Self {
         let (requests, coming, late) = (VecDeque::new(), VecDeque::new(), Vec::new());
         Self::Subscribed(Box::new(Way { subscription, requests, coming, late }))
     }

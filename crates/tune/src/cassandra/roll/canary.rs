@@ -1,11 +1,11 @@
 //! The canary of a roll: its first node, compared with the others at the same time, under the same load.
 //!
-//! It gets all that the roll changes: its settings, with a restart if they need one, and the tables' compactions, in this node
-//! alone. Only then are the other nodes changed and the tables altered.
+//! The canary gets all changes of the roll: the settings, with a restart if they need one, and the tables' compactions,
+//! on this node only. The other nodes are changed and the tables altered only after the comparison.
 //!
-//! What is compared is the time that an operation on a node's own data takes it, by counters of the node
-//! ([`work_done`]), as a multiple of what it takes the others; and that multiple behind the change with the one before it
-//! (`imago_plan::tune::canary`). A canary does not show what only a whole cluster with the new configuration has:
+//! The metric is the service time of an operation on a node's own data, by counters of the node ([`work_done`]), as a
+//! multiple of the other nodes' service time. The multiple after the change is compared with the multiple before it
+//! (`imago_plan::tune::canary`). A canary does not show effects that need the new configuration on the whole cluster:
 //! coordinators still wait for replicas with the old one.
 
 mod work_done;
@@ -26,31 +26,31 @@ use super::work::{LOOK_EVERY, Work};
 use super::{Change, Preview, Roller};
 use work_done::Reader;
 
-/// Windows on each side, and those that are passed over at most while the canary warms up. With half as many their
-/// correlation is known so badly that hardly any gain is beyond the noise.
+/// Number of windows before and after the change, and maximum number of windows skipped while the canary warms up. With
+/// half as many windows, their correlation is estimated so badly that hardly any gain exceeds the noise.
 const WINDOWS: u32 = 12;
 const WARM_MAX: usize = 12;
-/// A shorter window would mostly show the reading of the counters.
+/// Minimum length of a window: in a shorter one the cost of reading the counters would dominate.
 const WINDOW_MIN: Duration = Duration::from_secs(2);
-/// Windows in a row in which the canary or all others may have nothing to do.
+/// Maximum number of consecutive windows in which the canary or all others execute no operations.
 const IDLE_MAX: u32 = 6;
 
-/// How far the canary has come. A job's checkpoint has it.
+/// Progress of the canary, stored in the job's checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Canary {
-    /// What all nodes did before.
+    /// The canary is unchanged; the work of all nodes before its change.
     Before(Seen),
-    /// It does better with the new configuration.
+    /// The canary is faster with the new configuration.
     Passed,
-    /// It gets the old one back, for this reason.
+    /// The canary gets the old configuration back, for this reason.
     Refused(String),
 }
 
-/// Windows of one side: of each the count and the microseconds of each kind of work, node by node.
+/// Windows before or after the change: per window, node and kind of work, the count and the total time in µs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// The nodes, in the order of the windows.
+    /// Names of the nodes, in the order used in the windows.
     nodes: Vec<String>,
     windows: Vec<Vec<Vec<(u64, u64)>>>,
 }
@@ -77,18 +77,18 @@ fn names(file: &ClusterFile) -> Vec<String> {
     file.nodes.iter().map(|node| node.name.clone()).collect()
 }
 
-/// What was found.
+/// Result of the comparison.
 enum Finding {
-    /// It takes less time than before beyond the noise.
+    /// The service time has decreased by more than the noise.
     Better(Comparison),
-    /// It does no better beyond the noise, or that could not be told.
+    /// The service time has not decreased by more than the noise, or cannot be compared, for this reason.
     NotBetter(String),
 }
 
-/// What all nodes do, window by window, while the canary can be compared with the others.
+/// Measures the work of all nodes, window by window, and returns the windows in which the canary can be compared.
 ///
 /// # Errors
-/// Too few operations, or nodes that do not answer.
+/// Fails if there are too few operations, or if a node does not answer.
 async fn seen(
     file: &ClusterFile,
     canary: &str,
@@ -123,14 +123,14 @@ async fn seen(
             found.push(window);
             continue;
         }
-        // It warms up while it takes less and less.
+        // The canary warms up while its service time decreases.
         rising.push(1.0 / multiple.max(1e-6));
         is_warm_now = is_warm(&rising) || rising.len() >= WARM_MAX;
     }
     Ok(found)
 }
 
-/// Compares the canary before and behind its change.
+/// Compares the canary before and after its change.
 fn compared(file: &ClusterFile, name: &str, before: &Seen, after: &[Window]) -> Finding {
     let names = names(file);
     let number = names.iter().position(|node| node == name).filter(|_| names == before.nodes);
@@ -144,7 +144,7 @@ fn compared(file: &ClusterFile, name: &str, before: &Seen, after: &[Window]) -> 
     Finding::NotBetter(told(&comparison))
 }
 
-/// A comparison in words.
+/// Describes a comparison in words.
 fn told(comparison: &Comparison) -> String {
     let percent = |share: f64| share * 100.0;
     let nodes = comparison.nodes_noise.map_or_else(String::new, |noise| {
@@ -158,7 +158,8 @@ fn told(comparison: &Comparison) -> String {
 }
 
 impl Roller {
-    /// Makes sure, before anything is touched, that a canary has others to be compared with and can be put back.
+    /// Checks, before any node is changed, that there are other nodes to compare the canary with, and that its change
+    /// can be reverted.
     pub(super) fn canary_can_be_compared(&self, preview: &Preview) -> Result<()> {
         if self.spec.canary_s == 0 {
             return Ok(());
@@ -193,13 +194,13 @@ impl Roller {
 }
 
 impl Work<'_> {
-    /// True if nothing may be changed but a canary.
+    /// True if the roll has a canary that has not passed yet, so that only the canary may be changed.
     pub(super) fn has_canary_before_it(&self) -> bool {
         let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
         self.roller.spec.canary_s > 0 && !is_over
     }
 
-    /// The name of the node that is compared with the others behind a step: the first step's only one.
+    /// Returns the name of the canary if this step changes it (it is the first step's only node); otherwise None.
     pub(super) fn canary<'c>(
         &self,
         cluster: &'c Cluster,
@@ -213,7 +214,7 @@ impl Work<'_> {
         Duration::from_secs(self.roller.spec.canary_s)
     }
 
-    /// Looks at the canary before it changes.
+    /// Measures all nodes before the canary changes, and saves the result.
     pub(super) async fn look_before(&mut self, name: &str) -> Result<()> {
         let what = format!("{name}: is compared with the others");
         let why = "it is the first one, and the roll goes on only if it does better then";
@@ -225,7 +226,7 @@ impl Work<'_> {
         Ok(self.run.save(self.checkpoint.value()).await?)
     }
 
-    /// Looks at the canary behind its change, and puts it back if it does no better.
+    /// Measures all nodes after the canary's change, and reverts the change if the canary is no faster.
     pub(super) async fn look_behind(
         &mut self,
         cluster: &Cluster,
@@ -262,7 +263,7 @@ impl Work<'_> {
         Err(self.put_back(cluster, step.clone(), &why).await)
     }
 
-    /// Gives the canary its old configuration back, and says why.
+    /// Reverts these nodes to their old configuration, and returns the error that reports the reason.
     pub(super) async fn put_back(
         &mut self,
         cluster: &Cluster,
@@ -307,7 +308,7 @@ impl Work<'_> {
         }
     }
 
-    /// Gives some nodes alone the new compactions, or those that the tables have.
+    /// Sets the compactions on these nodes only: the new ones, or the present ones of the tables.
     async fn set_compactions(
         &self,
         cluster: &Cluster,
@@ -333,7 +334,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Waits for something unless the job is to stop.
+    /// Waits for `work`; returns early with an error if the job is to stop.
     async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         loop {

@@ -1,4 +1,4 @@
-//! One node's part of a roll. It may be taken again from any state in which a dead process left the node.
+//! The change of one node in a roll. It can be repeated from any state in which a dead process left the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,32 +23,36 @@ use crate::cluster::costs::Took;
 use crate::cluster::error::did_not_start;
 use crate::cluster::node::LOOK_BOUND;
 
-/// Age of the journal's last answer behind which another process may have taken the job over; it is well below the
-/// silence after which that can be.
+/// Age of the journal's last answer after which another process may have taken over the job; well below the silence
+/// that a takeover requires.
 const SURE_FOR: Duration = Duration::from_secs(20);
-/// For the journal to keep what is done to a node that was begun with.
+/// Time allowed to journal an action on a node whose change has begun.
 const NOTE_BOUND: Duration = Duration::from_secs(3);
-/// Times that a node is started among others that start, and the time between two.
+/// Maximum number of start attempts if all nodes start at once, and the delay between two.
 const START_TRIES: u32 = 6;
 const START_EVERY: Duration = Duration::from_secs(5);
-/// Times that a node is asked to end.
+/// Maximum number of start attempts with the old file, after a node did not start with the new one.
+const BACK_TRIES: u32 = 2;
+/// Minimum time allowed for a starting JVM to answer `nodetool`.
+const JVM_BOUND: Duration = Duration::from_secs(10);
+/// Maximum number of stop attempts.
 const STOP_TRIES: u32 = 3;
-/// For a command by which a node takes no more clients.
+/// Time allowed for a `nodetool` command that closes the port for clients or applies a setting.
 const DISABLE_BOUND: Duration = Duration::from_secs(60);
-/// For the commands that end and start a node.
+/// Time allowed for the stop command and for the start command of a node.
 const STOP_BOUND: Duration = Duration::from_secs(180);
 const START_BOUND: Duration = Duration::from_secs(300);
-/// For a node that was started to take clients.
+/// Time allowed for a started node to accept clients.
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
-/// For all nodes to see it up, and to have sent it what it missed.
+/// Time allowed until all nodes see a restarted node up and have sent it the writes that it missed.
 const RETURN_BOUND: Duration = Duration::from_secs(1_800);
-/// The least part of the heap that a JVM tells of.
+/// Minimum ratio of the heap size that a JVM reports to the configured one.
 const HEAP_LEAST: f64 = 0.85;
-/// Intervals between two looks.
+/// Delays between two probes of a port, and between two inspections.
 const PROBE_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// See the module's documentation.
+/// The change of one node; see the module's documentation.
 pub(super) struct Step<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) uri: &'a Uri,
@@ -58,18 +62,28 @@ pub(super) struct Step<'a> {
     pub(super) run: &'a Run,
     pub(super) journal: &'a CassandraJournal,
     pub(super) number: usize,
-    /// The other nodes that are stopped meanwhile.
+    /// Indices of the other nodes that are stopped meanwhile.
     pub(super) others: BTreeSet<usize>,
 }
 
 impl Step<'_> {
-    /// How long it took; nothing if the node was left as it is.
+    /// Changes the node and returns the durations; None if the node needed no change.
     pub(super) async fn take(&self) -> Result<Option<Took>> {
         if self.changes.is_empty() {
             return Ok(None);
         }
         let began = Instant::now();
-        let contents = self.files().contents().await?;
+        if !answers(self.address(), self.uri).await && self.is_starting().await {
+            // A stop now would discard the progress of this start.
+            self.say("still starts", "it is waited for").await;
+            self.takes_clients().await;
+        }
+        let contents = match self.files().contents().await {
+            Ok(contents) => contents,
+            Err(error) if answers(self.address(), self.uri).await => return Err(error),
+            // A dead process has left the node stopped.
+            Err(error) => return Err(self.go_back(&error, began).await),
+        };
         let mut away = Duration::ZERO;
         if self.restarts {
             let Some(served_again) = self.restart(&contents).await? else { return Ok(None) };
@@ -80,7 +94,7 @@ impl Step<'_> {
         Ok(Some(Took { away_s: away.as_secs_f64(), whole_s: began.elapsed().as_secs_f64() }))
     }
 
-    /// The values that its files have now.
+    /// Reads the present values of the settings from the node's files.
     pub(super) async fn before(&self) -> Result<BTreeMap<String, Option<String>>> {
         self.files().values().await
     }
@@ -105,8 +119,8 @@ impl Step<'_> {
         &self.run.record().id
     }
 
-    /// Makes sure that the job is still this process's own: one that was frozen is the last to know that another one
-    /// works in its place.
+    /// Checks that this process still owns the job: a process that was suspended does not notice that another one has
+    /// taken over.
     async fn is_own(&self) -> Result<()> {
         if self.run.ownership().age() <= SURE_FOR {
             return Ok(());
@@ -118,12 +132,12 @@ impl Step<'_> {
                 self.job(),
                 self.name()
             )))),
-            // A journal that does not answer gives the job to no other process either.
+            // While the journal does not answer, no other process can take the job over either.
             Err(_) => Ok(()),
         }
     }
 
-    /// Says what is done next, keeps it, and makes sure that this process may.
+    /// Journals and reports the next action, and checks that this process owns the job.
     async fn begin(&self, what: &str, why: &str) -> Result<()> {
         let what = format!("{}: {what}", self.name());
         self.journal.note(self.job(), &what, why).await?;
@@ -132,8 +146,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Says what is done next, or what came of it, and keeps it if it can: a node that was begun with has to come back,
-    /// though the nodes that keep the journal are away.
+    /// Reports an action or its result, and journals it if possible: a node whose change has begun must return to
+    /// service even if the nodes that store the journal are down.
     async fn say(&self, what: &str, why: &str) {
         let what = format!("{}: {what}", self.name());
         let noted = tokio::time::timeout(NOTE_BOUND, self.journal.note(self.job(), &what, why));
@@ -143,7 +157,7 @@ impl Step<'_> {
         self.run.reporter().decision(what, why);
     }
 
-    /// Changes the file, and applies live what it says.
+    /// Changes the files, and applies the settings live.
     async fn apply(&self, contents: &[Contents<'_>]) -> Result<()> {
         if contents.iter().any(Contents::changes) {
             self.begin("gets its new file", "what is set live is lost by a restart").await?;
@@ -165,7 +179,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Restarts the node with the new file, and returns when it took clients again. Nothing if it was left as it is.
+    /// Restarts the node with the new files. Returns the time at which it accepted clients again; None if not
+    /// restarted.
     async fn restart(&self, contents: &[Contents<'_>]) -> Result<Option<Instant>> {
         let is_new = !contents.iter().any(Contents::changes);
         let answers = answers(self.address(), self.uri).await;
@@ -176,15 +191,16 @@ impl Step<'_> {
         }
         if !is_new {
             self.is_own().await?;
-            // A disk that is full is found while the node still serves.
+            // A full disk is detected while the node still serves.
             self.files().stage(self.job(), contents).await?;
         }
         if answers && let Err(error) = self.leave().await {
             self.files().unstage(self.job(), contents).await;
             return Err(error);
         }
-        // A node that has stopped is started again, unless another process has taken the job over and does that.
+        // A stopped node is started again, unless another process has taken over the job and does that.
         self.stop().await?;
+        let stopped = Instant::now();
         let mut installed = Ok(());
         if !is_new {
             self.is_own().await?;
@@ -192,20 +208,17 @@ impl Step<'_> {
         }
         match (installed, self.start().await) {
             (Ok(()), Ok(())) => {}
-            (Ok(()), Err(error)) => return Err(self.go_back(&error).await),
-            // It runs with the file that is there.
+            (Ok(()), Err(error)) => return Err(self.go_back(&error, stopped).await),
+            // The node runs with its present file.
             (Err(error), Ok(())) => {
                 self.has_returned().await?;
                 return Err(error);
             }
             (Err(error), Err(silent)) => {
-                let (name, why, silent) = (self.name(), chain(&error), chain(&silent));
-                return Err(Error::failed(
-                    format!(
-                        "{name} could not get its new file ({why}), and does not start ({silent})"
-                    ),
-                    "see its log; the other nodes serve, and no other one was stopped",
-                ));
+                let (why, silent) = (chain(&error), chain(&silent));
+                let why = format!("it could not get its new file ({why}), and ends ({silent})");
+                let error = Error::failed(why, "see its log");
+                return Err(self.go_back(&error, stopped).await);
             }
         }
         let served_again = Instant::now();
@@ -224,7 +237,7 @@ impl Step<'_> {
         ))
     }
 
-    /// Has the node take no more clients, and write down what it has in memory.
+    /// Closes the node's port for clients, and flushes its memtables.
     async fn leave(&self) -> Result<()> {
         let why = "clients go to other nodes before it stops";
         self.begin("takes no more clients", why).await?;
@@ -233,7 +246,7 @@ impl Step<'_> {
         let gone = disabled.is_ok()
             && within(DISABLE_BOUND, PROBE_EVERY, async || !accepts(address).await).await;
         if !gone {
-            // As it was: nothing else has been done yet.
+            // The port is reopened: nothing else has been changed yet.
             let _ = nodetool(self.access(), "enablebinary", DISABLE_BOUND).await;
             let said = match disabled {
                 Err(error) => chain(&error),
@@ -259,7 +272,7 @@ impl Step<'_> {
         loop {
             tries += 1;
             let Err(error) = access.run("stopping", &stop, STOP_BOUND).await else { return Ok(()) };
-            // One that had stopped already is what was wanted; where nothing can be run, nothing is known.
+            // A node that is already stopped is a success; if no command can be run there, its state is unknown.
             let reached = access.run("looking", "true\n", LOOK_BOUND).await.is_ok();
             let stopped = nodetool(access, "info", LOOK_BOUND).await.is_err();
             if reached && stopped && !accepts(self.address()).await {
@@ -279,14 +292,14 @@ impl Step<'_> {
     async fn start(&self) -> Result<()> {
         let why = "it is to serve again";
         if self.is_at_once {
-            // No node keeps the journal at this moment.
+            // The journal is unavailable: all nodes are down.
             self.run.reporter().decision(format!("{}: starts", self.name()), why);
         } else {
             self.say("starts", why).await;
         }
         let (access, start) = (self.access(), format!("{}\n", self.access().start));
         let mut tries = 1;
-        // Where all start at once, a node may find none to ask who is there, and ends: it is started again when they are up.
+        // If all nodes start at once, one may find no peer to join and exit: it is started again when others are up.
         while let Err(error) = access.run("starting", &start, START_BOUND).await {
             if !self.is_at_once || tries >= START_TRIES {
                 return Err(error);
@@ -294,8 +307,7 @@ impl Step<'_> {
             tries += 1;
             tokio::time::sleep(START_EVERY).await;
         }
-        let (address, uri) = (self.address(), self.uri);
-        if within(ANSWER_BOUND, PROBE_EVERY, async || answers(address, uri).await).await {
+        if self.takes_clients().await {
             return Ok(());
         }
         Err(Error::Command {
@@ -305,8 +317,41 @@ impl Step<'_> {
         })
     }
 
-    /// Gives the node its old configuration back after it did not start, and says what came of it.
-    async fn go_back(&self, why: &Error) -> Error {
+    /// Waits until the node accepts clients and answers them. Returns false after [`ANSWER_BOUND`].
+    async fn takes_clients(&self) -> bool {
+        let (address, uri) = (self.address(), self.uri);
+        within(ANSWER_BOUND, PROBE_EVERY, async || answers(address, uri).await).await
+    }
+
+    /// True if the node's JVM runs but does not accept clients yet, or will within moments (a process may have started
+    /// it).
+    async fn is_starting(&self) -> bool {
+        let member = &self.cluster.members[self.number];
+        let limit = self.cluster.waits.limit(member);
+        let began = Instant::now();
+        loop {
+            if let Ok(said) = nodetool(self.access(), "netstats", limit).await {
+                let is = |mode: &str| said.lines().any(|line| line.trim() == mode);
+                // A dead process may have closed the port for clients: a drained node does not open it again.
+                if is("Mode: DRAINED") || is("Mode: DRAINING") {
+                    return false;
+                }
+                if is("Mode: NORMAL") {
+                    let opened = nodetool(self.access(), "enablebinary", limit).await;
+                    tracing::debug!(is_open = opened.is_ok(), "its port for clients is opened");
+                }
+                return true;
+            }
+            if began.elapsed() > JVM_BOUND.max(limit / 2) {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Restores the old configuration after the node did not start. Returns the error that reports the outcome, and how
+    /// long the node accepted no clients.
+    async fn go_back(&self, why: &Error, away_since: Instant) -> Error {
         if let Err(taken_over) = self.is_own().await {
             return taken_over;
         }
@@ -316,19 +361,36 @@ impl Step<'_> {
             format!("{name} does not start with the new configuration: {}", chain(why)),
             "it gets the old one back",
         );
+        let mut served_again = None;
         let back = async {
-            // It may be half up.
-            let stop = format!("{}\n", self.access().stop);
-            let _ = self.access().run("stopping", &stop, STOP_BOUND).await;
-            let restored = self.files().restore(self.job()).await?;
-            self.start().await?;
-            self.has_returned().await?;
-            Ok::<_, Error>(restored)
+            let mut tries = 1;
+            loop {
+                // The node may be partly up.
+                let stop = format!("{}\n", self.access().stop);
+                let _ = self.access().run("stopping", &stop, STOP_BOUND).await;
+                let restored = self.files().restore(self.job()).await;
+                // The node is started with any file, rather than left down.
+                match self.start().await {
+                    Ok(()) => {
+                        served_again = Some(Instant::now());
+                        let restored = restored?;
+                        self.has_returned().await?;
+                        return Ok::<_, Error>(restored);
+                    }
+                    Err(error) if tries >= BACK_TRIES => return Err(error),
+                    Err(_) => tries += 1,
+                }
+                tokio::time::sleep(START_EVERY).await;
+            }
         };
-        did_not_start(name, why, back.await)
+        let back = back.await;
+        let away = served_again.unwrap_or_else(Instant::now).duration_since(away_since);
+        let error = did_not_start(name, why, back, away);
+        self.say("has its old files back", &error.to_string()).await;
+        error
     }
 
-    /// Waits until every node sees it up and has sent it what it missed.
+    /// Waits until every node sees this one up and has sent it the writes that it missed.
     async fn has_returned(&self) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -354,7 +416,7 @@ impl Step<'_> {
         }
     }
 
-    /// The settings that it runs with and that its file has otherwise.
+    /// Returns the settings whose running value differs from the configured one.
     async fn differences(&self) -> Result<Vec<String>> {
         let running = settings(self.access(), self.uri).await?;
         let different = |change: &Change| {
@@ -375,8 +437,8 @@ impl Step<'_> {
     }
 }
 
-/// What `nodetool info` says of the heap if that is not what was asked for, in MiB. What a JVM calls its heap may be a
-/// little smaller: some collectors do not count the part that they keep free.
+/// Returns the heap size by `nodetool info` if it is not the requested one, in MiB. The size that a JVM reports may be
+/// a little smaller: some collectors do not count the part that they keep free.
 fn other_heap(info: &str, asked_mib: &str) -> Option<String> {
     let line = info.lines().find_map(|line| line.strip_prefix("Heap Memory (MB)"))?;
     let runs: f64 = line.rsplit('/').next()?.trim().replace(',', "").parse().ok()?;
@@ -385,18 +447,18 @@ fn other_heap(info: &str, asked_mib: &str) -> Option<String> {
     (!is_that).then(|| format!("{HEAP} is {runs:.0}MiB, not {asked_mib}MiB"))
 }
 
-/// True if the node takes clients and answers them.
+/// True if the node accepts clients and answers them.
 async fn answers(node: SocketAddr, uri: &Uri) -> bool {
     accepts(node).await && connect_to(node, uri).await.is_ok()
 }
 
-/// True if its port for clients is open.
+/// True if the port for clients is open.
 async fn accepts(node: SocketAddr) -> bool {
     let connecting = tokio::net::TcpStream::connect(node);
     matches!(tokio::time::timeout(Duration::from_secs(3), connecting).await, Ok(Ok(_)))
 }
 
-/// True as soon as it holds; false if it does not within the bound.
+/// Polls until the condition holds; returns false if it does not within the bound.
 async fn within(bound: Duration, every: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let began = Instant::now();
     loop {

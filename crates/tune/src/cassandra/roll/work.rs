@@ -1,4 +1,4 @@
-//! The work at a roll's job, from its claim to its end, and by one process after another.
+//! The execution of a roll's job, from its claim to its end, by one process after another.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -26,29 +26,29 @@ use super::super::ring::Cluster;
 use super::Took;
 use super::canary::Canary;
 use super::step::Step;
-use super::{Change, KIND, Outcome, Roller, Spec};
+use super::{Change, KIND, Outcome, Roller, Spec, check};
 use crate::cluster::job::{self, Job, Lock, checkpoint};
 
-/// For the cluster to settle before a step, and behind the last one: hints of many hours take long.
+/// Time allowed for the cluster to become healthy before a step and after the last one: many hours of hints take long.
 const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
-/// Interval between two looks at the cluster while it settles.
+/// Delay between two inspections of the cluster while it is not healthy.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The state from which another process goes on.
+/// Persistent state of a roll, from which another process can resume it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Checkpoint {
-    /// The nodes that have the new configuration.
+    /// Host IDs of the nodes with the new configuration.
     done: BTreeSet<Uuid>,
-    /// The nodes that may be stopped at this moment.
+    /// Host IDs of the nodes that may be stopped at this moment.
     under_way: BTreeSet<Uuid>,
-    /// The values of before, of each node that was changed.
+    /// Settings before the roll, by host ID of each changed node and by name; None: the file did not have the setting.
     pub(super) before: BTreeMap<Uuid, BTreeMap<String, Option<String>>>,
-    /// How long each node took.
+    /// Durations of the change, by host ID.
     took: BTreeMap<Uuid, Took>,
-    /// The compactions of before, of each table that was changed.
+    /// Compactions before the roll, by name of each changed table.
     compaction_before: BTreeMap<String, Compaction>,
-    /// How far the canary has come; none before it, or without one.
+    /// Progress of the canary; None before the canary's step, and in a roll without a canary.
     pub(super) canary: Option<Canary>,
 }
 
@@ -58,7 +58,7 @@ impl Checkpoint {
     }
 }
 
-/// One process's work at a job.
+/// The execution of a job by one process.
 pub(super) struct Work<'a> {
     pub(super) roller: &'a Roller,
     pub(super) run: &'a Run,
@@ -67,10 +67,12 @@ pub(super) struct Work<'a> {
 }
 
 impl Roller {
-    /// Begins a job and does it.
+    /// Creates a job and executes it.
     ///
     /// # Errors
-    /// Something speaks against it, and nothing was touched; or it failed on the way: the message says where it stands.
+    /// Fails if a precondition does not hold (no node was changed then), or during the roll: the message reports the
+    /// state.
+    #[crate::boxed(?Send)]
     pub async fn begin(
         &self,
         process: &str,
@@ -92,7 +94,7 @@ impl Roller {
         self.work(&journal, &record.id, process, events, interrupted, true).await
     }
 
-    /// Works at a job until it ends.
+    /// Executes a job until it ends.
     async fn work(
         &self,
         journal: &CassandraJournal,
@@ -129,7 +131,7 @@ impl Work<'_> {
         let began = Instant::now();
         let cluster = self.roller.cluster()?;
         let number = |id: &Uuid| cluster.members.iter().position(|one| one.id == *id);
-        // What a dead process left comes first, in any state, also when the job is to end.
+        // Nodes that a dead process left in an unknown state come first, even if the job is to be cancelled.
         let left: BTreeSet<usize> = self.checkpoint.under_way.iter().filter_map(number).collect();
         let canary: BTreeSet<usize> =
             self.checkpoint.before.keys().find_map(number).into_iter().collect();
@@ -145,15 +147,17 @@ impl Work<'_> {
                     let name = cluster.members[*number].access.name.clone();
                     self.look_behind(&cluster, &canary, &name).await?;
                 }
-                // It was only looked at.
+                // The canary was only measured, not changed.
                 None => self.checkpoint.canary = None,
             }
         }
-        // Another roll may have changed the others since.
+        // Another roll may have changed the other nodes since.
         self.checkpoint.done.retain(|id| number(id).is_some_and(|number| left.contains(&number)));
         let steps = self.roller.steps(&cluster)?;
+        // A file may have been edited since the roll was requested, or since its last process died.
+        check::would_start(&cluster, &self.roller.changes).await?;
         self.run.enter("roll").await?;
-        // A table is altered in all nodes at once: behind the canary.
+        // A table is altered on all nodes at once, and so only after the canary.
         if !self.has_canary_before_it() {
             self.alter_tables().await?;
         }
@@ -180,7 +184,7 @@ impl Work<'_> {
         }
         let name = |id: &Uuid| number(id).map(|at| cluster.members[at].access.name.clone());
         let took = self.checkpoint.took.iter();
-        // A canary of tables alone is done, and has nothing that others have not.
+        // A canary of compactions only is in `done`, but has no settings that other nodes lack.
         let changed = self.checkpoint.done.iter().filter(|_| !self.roller.changes.is_empty());
         Ok(Outcome {
             job: self.run.record().id.clone(),
@@ -198,7 +202,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives a table another compaction.
+    /// Alters a table to this compaction, and journals the previous one.
     async fn alter(&mut self, table: &str, to: &Compaction) -> Result<()> {
         self.run.control().checkpoint().await.map_err(Error::Stopped)?;
         let session = &self.roller.session;
@@ -214,7 +218,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives some nodes the new configuration, or another one.
+    /// Changes these nodes to the roll's configuration, or by `changes` if given.
     pub(super) async fn take(
         &mut self,
         cluster: &Cluster,
@@ -243,7 +247,7 @@ impl Work<'_> {
         }
         let ids = numbers.iter().map(|number| cluster.members[*number].id);
         self.checkpoint.under_way = ids.collect();
-        // It is asked for by a job that is to end, too, if its nodes have to come back first.
+        // A job that is being cancelled saves this, too, if its nodes must be restored first.
         self.run.save_at_last(self.checkpoint.value()).await?;
         let ended = join_all(steps.iter().map(Step::take)).await;
         let mut wrong = None;
@@ -262,7 +266,7 @@ impl Work<'_> {
             }
         }
         if wrong.is_none() && numbers.len() > 1 {
-            // Each was waited for without the others.
+            // Each step has ignored the other nodes.
             wrong = self.all_see_each_other(cluster).await.err();
         }
         if wrong.is_none() {
@@ -292,12 +296,12 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until nothing speaks against a step, and returns the cluster as it is then.
+    /// Waits until no obstacle to a step is left, and returns the cluster's state at that time.
     async fn settled(&self, step: &BTreeSet<usize>) -> Result<Cluster> {
         let began = Instant::now();
         let mut said = String::new();
         loop {
-            // It may have changed since the last step.
+            // The ring may have changed since the last step.
             let refreshed = self.roller.session.refresh_metadata().await;
             refreshed.map_err(failed("looking at the ring"))?;
             let cluster = self.roller.cluster()?;
@@ -337,10 +341,11 @@ fn unsettled(obstacles: &[String]) -> Error {
     )
 }
 
-/// Goes on with a job whose process has died or was interrupted.
+/// Resumes a job whose process has died or was interrupted.
 ///
 /// # Errors
-/// There is no such job, another process works at it, or it failed on the way.
+/// Fails if there is no such job, if another process executes it, or if the roll fails.
+#[crate::boxed(?Send)]
 pub async fn resume(
     file: ClusterFile,
     id: &JobId,
@@ -360,7 +365,8 @@ pub async fn resume(
     roller.work(&journal, id, process, events, interrupted, false).await
 }
 
-/// How long each node took in a roll that is kept; nothing if that was no roll, or of another version.
+/// Returns the duration of each node's change in a past roll; empty if the job is not a roll, or of an incompatible
+/// version.
 #[must_use]
 pub fn took(record: &Record) -> Vec<Took> {
     let is_roll = record.kind == KIND;
@@ -368,11 +374,12 @@ pub fn took(record: &Record) -> Vec<Took> {
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
-/// Ends a job at which no process works any more, unless it left nodes that have to come back first: that is for
-/// [`resume`]. True if it has ended.
+/// Cancels a job that no process executes any more. A job that left nodes to restore is not cancelled: [`resume`] it.
+/// Returns true if the job has ended.
 ///
 /// # Errors
-/// There is no such job, it has ended, or the journal cannot be reached.
+/// Fails if the journal cannot be reached, or if the job's checkpoint cannot be read.
+#[crate::boxed]
 pub async fn cancel(uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
     let journal = CassandraJournal::open(uri).await?;
     let leaves_nodes = |saved: &Json| Ok(!checkpoint::<Checkpoint>(saved)?.under_way.is_empty());

@@ -1,9 +1,16 @@
-//! A sample of a server's keys, and the facts beside it. Nothing is written.
+//! A sample of a server's keys, and statistics of the server. Nothing is written.
 //!
-//! `SCAN` goes through the keys in the order of their hashes, which has nothing to do with what they hold, so that the first
-//! keys are a fair sample. A key is asked for its size before it is read (`DUMP`), as a large one would hold the server up.
+//! `SCAN` returns the keys in the order of their hashes, which is independent of their contents, so that the first keys
+//! are a representative sample. The size of a key is checked before it is read (`DUMP`), as a large one would block the
+//! server.
+//!
+//! A few large keys may hold most of the memory, and none of them may be among the first. So the sizes of more keys are
+//! inspected than are read, up to a bound of keys and of time, and the largest outliers are read, too. These form a
+//! group of their own, in which each key represents itself, while the other keys represent all keys outside of this
+//! group.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue as _, Pipeline, Value};
 
@@ -11,42 +18,50 @@ use super::super::connection::{Node, line};
 use super::FITTED;
 use crate::cluster::{Error, Result};
 
-/// Keys that are larger are not read.
+/// Maximum size of a key that is read, in bytes.
 const KEY_BYTES_MAX: u64 = 4 << 20;
-/// The sample ends when it holds so much.
+/// Total size at which the sample is complete, in bytes.
 const SAMPLE_BYTES_MAX: usize = 16 << 20;
-/// Names asked for at once, keys looked at at once, and read at once.
+/// Maximum number of keys whose sizes are inspected, and the time limit for that.
+const LOOK_MAX: u64 = 500_000;
+const LOOK_BOUND: Duration = Duration::from_secs(60);
+/// Maximum number of outliers, and the minimum ratio of their size to the mean.
+const LARGE_MAX: usize = 100;
+const LARGE: f64 = 8.0;
+/// Batch sizes: names per SCAN, keys inspected together, and keys read together.
 const SCAN_COUNT: &str = "200";
 const LOOK_AT_ONCE: usize = 50;
 const READ_AT_ONCE: usize = 10;
-/// Elements of a key by which its size is told.
+/// Number of elements of a key from which the server estimates its size.
 const SIZED_BY: u32 = 100;
 
-/// A server, as it is.
+/// Statistics and settings of a server.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Its version.
+    /// Version of the server.
     pub version: String,
-    /// Its keys.
+    /// Number of keys.
     pub keys: u64,
-    /// What counts towards `maxmemory`, in bytes.
+    /// Memory in use that counts towards `maxmemory`, in bytes.
     pub used_bytes: u64,
-    /// What of it is not for keys: the program itself, clients, what replicas may miss, and without keys all the rest; in
-    /// bytes.
+    /// Part of the memory in use that is not for keys, in bytes: the server itself, clients, the replication backlog;
+    /// without keys, all of it.
     pub base_bytes: u64,
-    /// `maxmemory`, in bytes; zero is no limit.
+    /// Value of `maxmemory`, in bytes; zero is no limit.
     pub limit_bytes: u64,
-    /// What happens there (`maxmemory-policy`).
+    /// Eviction policy at the limit (`maxmemory-policy`).
     pub policy: String,
-    /// The values of [`FITTED`].
+    /// Values of the settings in [`FITTED`].
     pub settings: BTreeMap<String, String>,
 }
 
 impl Server {
-    /// Asks it.
+    /// Reads the statistics and settings of a server.
     ///
     /// # Errors
-    /// It does not answer, forbids what is asked, is no Redis server, or holds keys in another database than 0.
+    /// Fails if the server does not answer, refuses a command, is not a Redis server, or has keys in a database other
+    /// than 0.
+    #[crate::boxed]
     pub async fn look(node: &Node) -> Result<Self> {
         let info: String = node.ask(&["INFO"]).await?;
         let address = &node.address;
@@ -72,14 +87,14 @@ impl Server {
                 Error::failed(format!("{address} does not tell {key} (INFO)"), "is it Redis 7?")
             })
         };
-        // It fills up sooner or later.
+        // The backlog fills up sooner or later.
         let is_replicated = line(&info, "repl_backlog_active") == Some("1");
         let backlog = number("repl_backlog_size").filter(|_| is_replicated).unwrap_or(0);
         let backlog_now = number("mem_replication_backlog").unwrap_or(0);
         let backlog = backlog.max(backlog_now);
         let clients = number("mem_clients_normal").unwrap_or(0);
         let (used_bytes, keys) = (needed("used_memory")?, node.ask(&["DBSIZE"]).await?);
-        // What else it needs, such as for the latencies of each command, is told by a server without keys alone.
+        // Other base memory, such as for latency statistics of each command, is visible only on a server without keys.
         let base_bytes = match keys {
             0 => used_bytes.saturating_sub(backlog_now) + backlog,
             _ => needed("used_memory_startup")? + clients + backlog,
@@ -107,37 +122,42 @@ impl Server {
     }
 }
 
-/// A key of a sample.
+/// A sampled key with its content.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) name: Vec<u8>,
-    /// `hash`, `zset`, and so on.
+    /// Type of the key: `hash`, `zset`, and so on.
     pub(super) kind: String,
     pub(super) encoding: String,
-    /// As the server tells it (`MEMORY USAGE`).
+    /// Size by `MEMORY USAGE`, in bytes.
     pub(super) bytes: u64,
-    /// As `RESTORE` takes it.
+    /// Serialized content, as `RESTORE` takes it.
     pub(super) payload: Vec<u8>,
 }
 
-/// Some keys of a server.
+/// A sample of a server's keys.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
+    /// Keys that represent all keys except the outliers.
     pub(super) keys: Vec<Key>,
-    /// Keys that were too large to be read, and their bytes in all.
+    /// Outliers that were read.
+    pub(super) large: Vec<Key>,
+    /// Number of keys that were too large to be read, and their total size by `MEMORY USAGE`, in bytes.
     pub(super) too_large: (u64, u64),
+    /// Number of keys whose sizes were inspected, and their total size by `MEMORY USAGE`, in bytes.
+    pub(super) looked: (u64, u64),
 }
 
 pub(super) const LOOKING: &str = "TYPE, OBJECT ENCODING and MEMORY USAGE";
 
-/// Asks for a key's kind, encoding and size.
+/// Adds the commands that return a key's type, encoding and size.
 pub(super) fn look_at(commands: &mut Pipeline, name: &[u8]) {
     commands.cmd("TYPE").arg(name);
     commands.cmd("OBJECT").arg("ENCODING").arg(name);
     commands.cmd("MEMORY").arg("USAGE").arg(name).arg("SAMPLES").arg(SIZED_BY);
 }
 
-/// The answers for each key; nothing for one that is not there.
+/// Decodes the replies for each key: type, encoding and size in bytes; None if the key does not exist.
 pub(super) fn looked_at(
     answers: &[Value],
 ) -> impl Iterator<Item = Option<(String, String, u64)>> + '_ {
@@ -150,106 +170,214 @@ pub(super) fn looked_at(
     })
 }
 
+/// An inspected key, without its content.
+#[derive(Clone, Debug)]
+struct Looked {
+    bytes: u64,
+    name: Vec<u8>,
+    kind: String,
+    encoding: String,
+}
+
 impl Sample {
-    /// Reads so many keys at most.
+    /// Reads at most this many keys, and the outliers.
     ///
     /// # Errors
-    /// The server does not answer, or forbids what is asked.
+    /// Fails if the server does not answer, or refuses a command.
+    #[crate::boxed]
     pub async fn take(node: &Node, keys_max: usize) -> Result<Self> {
         let (mut sample, mut cursor) = (Self::default(), String::from("0"));
+        let began = Instant::now();
+        let (mut first, mut largest) = (Vec::<Looked>::new(), Vec::<Looked>::new());
         loop {
             let words = ["SCAN", &cursor, "COUNT", SCAN_COUNT];
             let (next, names): (String, Vec<Vec<u8>>) = node.ask(&words).await?;
             for names in names.chunks(LOOK_AT_ONCE) {
-                if sample.add(node, names, keys_max).await? {
-                    return Ok(sample);
+                for one in look(node, names).await? {
+                    sample.looked = (sample.looked.0 + 1, sample.looked.1 + one.bytes);
+                    largest.push(one.clone());
+                    if first.len() < keys_max {
+                        first.push(one);
+                    }
+                }
+                if largest.len() > 4 * LARGE_MAX {
+                    keep_largest(&mut largest);
                 }
             }
-            if next == "0" {
-                return Ok(sample);
+            let is_enough = sample.looked.0 >= LOOK_MAX || began.elapsed() >= LOOK_BOUND;
+            if next == "0" || (is_enough && first.len() >= keys_max) {
+                break;
             }
             cursor = next;
         }
+        keep_largest(&mut largest);
+        let (keys, bytes) = sample.looked;
+        let stands_out = LARGE * bytes as f64 / keys.max(1) as f64;
+        largest.retain(|one| one.bytes as f64 >= stands_out || one.bytes > KEY_BYTES_MAX);
+        // SCAN may return a key twice if the server's hash table grows meanwhile.
+        largest.sort_by(|one, two| one.name.cmp(&two.name));
+        largest.dedup_by(|one, two| one.name == two.name);
+        let is_large =
+            |one: &Looked| largest.binary_search_by(|other| other.name.cmp(&one.name)).is_ok();
+        let common: Vec<Looked> = first.into_iter().filter(|one| !is_large(one)).collect();
+        sample.keys =
+            read(node, common.into_iter().filter(|one| one.bytes <= KEY_BYTES_MAX)).await?;
+        for one in largest.iter().filter(|one| one.bytes > KEY_BYTES_MAX) {
+            sample.too_large = (sample.too_large.0 + 1, sample.too_large.1 + one.bytes);
+        }
+        let readable = largest.into_iter().filter(|one| one.bytes <= KEY_BYTES_MAX);
+        let expected: Vec<Looked> = readable.collect();
+        sample.large = read(node, expected.iter().cloned()).await?;
+        // Outliers beyond the maximum size of the sample count by their sizes only.
+        let is_read = |one: &&Looked| sample.large.iter().any(|key| key.name == one.name);
+        let left: Vec<&Looked> = expected.iter().filter(|one| !is_read(one)).collect();
+        sample.too_large.0 += left.len() as u64;
+        sample.too_large.1 += left.iter().map(|one| one.bytes).sum::<u64>();
+        Ok(sample)
     }
 
-    /// Reads these keys. Returns true when the sample is full.
-    async fn add(&mut self, node: &Node, names: &[Vec<u8>], keys_max: usize) -> Result<bool> {
-        let room = keys_max.saturating_sub(self.keys.len());
-        let mut looked = self.look(node, &names[..names.len().min(room)]).await?;
-        while !looked.is_empty() {
-            let mut some: Vec<Key> = looked.drain(..looked.len().min(READ_AT_ONCE)).collect();
-            let mut commands = redis::pipe();
-            for key in &some {
-                commands.cmd("DUMP").arg(&key.name);
-            }
-            let payloads: Vec<Option<Vec<u8>>> = node.ask_all("DUMP", &commands).await?;
-            for (key, payload) in some.iter_mut().zip(payloads) {
-                key.payload = payload.unwrap_or_default();
-            }
-            // One that is gone meanwhile has none.
-            self.keys.extend(some.into_iter().filter(|key| !key.payload.is_empty()));
-            let bytes: usize = self.keys.iter().map(|key| key.payload.len()).sum();
-            if bytes >= SAMPLE_BYTES_MAX {
-                return Ok(true);
-            }
-        }
-        Ok(self.keys.len() >= keys_max)
+    /// Returns two values for each group (the common keys, the outliers) on a server with this many keys: the number of
+    /// keys that the group represents, and the ratio of their mean size to that of the keys that were read.
+    pub(super) fn groups(&self, keys: f64) -> [(f64, f64); 2] {
+        let (looked, bytes) = (self.looked.0 as f64, self.looked.1 as f64);
+        let all = |keys: &[Key]| keys.iter().map(|key| key.bytes).sum::<u64>() as f64;
+        let (out, out_bytes) = (
+            self.large.len() as u64 + self.too_large.0,
+            all(&self.large) + self.too_large.1 as f64,
+        );
+        let scale = keys / looked.max(1.0);
+        let common = looked - out as f64;
+        let mean = (bytes - out_bytes).max(0.0) / common.max(1.0);
+        let read = all(&self.keys) / (self.keys.len() as f64).max(1.0);
+        let larger = if read > 0.0 { mean / read } else { 1.0 };
+        [(common * scale, larger), (self.large.len() as f64 * scale, 1.0)]
     }
 
-    /// The keys that may be read, without their content.
-    async fn look(&mut self, node: &Node, names: &[Vec<u8>]) -> Result<Vec<Key>> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut commands = redis::pipe();
-        names.iter().for_each(|name| look_at(&mut commands, name));
-        let answers: Vec<Value> = node.ask_all(LOOKING, &commands).await?;
-        let mut keys = Vec::new();
-        for (name, told) in names.iter().zip(looked_at(&answers)) {
-            // One that is gone meanwhile has no encoding.
-            let Some((kind, encoding, bytes)) = told else { continue };
-            if bytes > KEY_BYTES_MAX {
-                self.too_large = (self.too_large.0 + 1, self.too_large.1 + bytes);
-                continue;
-            }
-            keys.push(Key { name: name.clone(), kind, encoding, bytes, payload: Vec::new() });
-        }
-        Ok(keys)
+    /// Returns the total size of the keys that were not read, in bytes, on a server with this many keys.
+    pub(super) fn unread_bytes(&self, keys: f64) -> f64 {
+        self.too_large.1 as f64 * keys / (self.looked.0 as f64).max(1.0)
     }
 
-    /// The keys that were read.
+    /// Returns the number of keys that were read.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.keys.len() + self.large.len()
     }
 
-    /// True if none was.
+    /// Returns the number of keys whose sizes were inspected.
+    #[must_use]
+    pub fn looked(&self) -> u64 {
+        self.looked.0
+    }
+
+    /// True if no key was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.len() == 0
     }
 
-    /// What a key takes on the server, as it tells, in the mean of those that were read, in bytes.
+    /// Returns the mean size of the inspected keys by `MEMORY USAGE`, in bytes.
     #[must_use]
     pub fn key_bytes(&self) -> f64 {
-        let all: u64 = self.keys.iter().map(|key| key.bytes).sum();
-        all as f64 / self.keys.len().max(1) as f64
+        self.looked.1 as f64 / (self.looked.0 as f64).max(1.0)
     }
 
-    /// The same of all keys that were seen, those that were not read included.
-    pub(super) fn key_bytes_of_all(&self) -> f64 {
-        let (number, bytes) = self.too_large;
-        let all = self.keys.iter().map(|key| key.bytes).sum::<u64>() + bytes;
-        all as f64 / (self.keys.len() as u64 + number).max(1) as f64
-    }
-
-    /// The keys of each kind and encoding, as `hash listpack`.
+    /// Returns the number of keys of each type and encoding, such as `hash listpack`.
     #[must_use]
     pub fn encodings(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
-        for key in &self.keys {
+        for key in self.keys.iter().chain(&self.large) {
             *counts.entry(format!("{} {}", key.kind, key.encoding)).or_default() += 1;
         }
         counts
+    }
+}
+
+/// Truncates the list to the largest keys.
+fn keep_largest(all: &mut Vec<Looked>) {
+    all.sort_by(|one, two| two.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&two.name)));
+    all.dedup_by(|one, two| one.name == two.name);
+    all.truncate(LARGE_MAX);
+}
+
+/// Inspects these keys.
+async fn look(node: &Node, names: &[Vec<u8>]) -> Result<Vec<Looked>> {
+    let mut commands = redis::pipe();
+    names.iter().for_each(|name| look_at(&mut commands, name));
+    let answers: Vec<Value> = node.ask_all(LOOKING, &commands).await?;
+    let told = names.iter().zip(looked_at(&answers)).filter_map(|(name, told)| {
+        // A key that was deleted meanwhile has no encoding.
+        let (kind, encoding, bytes) = told?;
+        Some(Looked { bytes, name: name.clone(), kind, encoding })
+    });
+    Ok(told.collect())
+}
+
+/// Reads keys with their content, up to the maximum size of a sample.
+async fn read(node: &Node, looked: impl Iterator<Item = Looked>) -> Result<Vec<Key>> {
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    let mut looked = looked.peekable();
+    while looked.peek().is_some() && bytes < SAMPLE_BYTES_MAX {
+        let some: Vec<Looked> = looked.by_ref().take(READ_AT_ONCE).collect();
+        let mut commands = redis::pipe();
+        for one in &some {
+            commands.cmd("DUMP").arg(&one.name);
+        }
+        let payloads: Vec<Option<Vec<u8>>> = node.ask_all("DUMP", &commands).await?;
+        for (Looked { bytes: told, name, kind, encoding }, payload) in
+            some.into_iter().zip(payloads)
+        {
+            // A key that was deleted meanwhile has no content.
+            let Some(payload) = payload else { continue };
+            bytes += payload.len();
+            keys.push(Key { name, kind, encoding, bytes: told, payload });
+        }
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(bytes: u64) -> Key {
+        Key {
+            name: Vec::new(),
+            kind: "hash".into(),
+            encoding: "listpack".into(),
+            bytes,
+            payload: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn keys_that_stand_out_count_as_themselves_and_the_others_for_the_rest() {
+        // A thousand of 100 bytes in the mean, of which ten of 90 were read; ten of 100,000; and one that was too large.
+        let sample = Sample {
+            keys: vec![key(90); 10],
+            large: vec![key(100_000); 10],
+            too_large: (1, 5_000_000),
+            looked: (1_011, 100 * 1_000 + 1_000_000 + 5_000_000),
+        };
+        let [(common, larger), (large, as_large)] = sample.groups(1_011.0);
+        assert!((common - 1_000.0).abs() < 1e-9 && (large - 10.0).abs() < 1e-9);
+        assert!((larger - 100.0 / 90.0).abs() < 1e-9 && (as_large - 1.0).abs() < 1e-9);
+        assert!((sample.unread_bytes(1_011.0) - 5e6).abs() < 1e-6);
+        // Twice the keys, if they are of the same kinds.
+        let [(common, _), (large, _)] = sample.groups(2_022.0);
+        assert!((common - 2_000.0).abs() < 1e-9 && (large - 20.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_largest_are_kept_once() {
+        let one = |bytes: u64| Looked {
+            bytes,
+            name: bytes.to_be_bytes().to_vec(),
+            kind: "string".into(),
+            encoding: "raw".into(),
+        };
+        let mut all: Vec<Looked> = (0..300).chain(250..300).map(one).collect();
+        keep_largest(&mut all);
+        assert_eq!((all.len(), all[0].bytes, all[99].bytes), (LARGE_MAX, 299, 200));
     }
 }

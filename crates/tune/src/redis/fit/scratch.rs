@@ -1,10 +1,11 @@
-//! What a sample takes with some settings, on a server that serves nothing else: memory, and processor time of operations.
+//! Measures a sample with candidate settings on a scratch server without other load: memory, and CPU time of
+//! operations.
 //!
-//! Hashes, sorted sets and sets are written element by element, as clients do: their encoding, and what room is left in it, is
-//! then that of new data. Keys of other kinds are restored as they were; no setting that is tried concerns them.
+//! Hashes, sorted sets and sets are written element by element, as clients do: their encoding and free space are then
+//! those of new data. Keys of other types are restored unchanged; no candidate setting affects them.
 //!
-//! Time is the processor time of the server itself (`INFO cpu`), so that neither the network nor this process counts.
-//! Operations are sent many at a time; one that comes alone takes longer, by as much with each setting.
+//! Time is the CPU time of the server process (`INFO cpu`), without the network and this process. Operations are
+//! pipelined; a single one takes longer, by the same amount with each setting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,52 +21,52 @@ use super::super::connection::{Node, line};
 use super::sample::{Key, LOOKING, Sample, look_at, looked_at};
 use crate::cluster::{Error, Result};
 
-/// For an answer; what is sent at once is bounded.
+/// Timeout of a reply; the size of a batch is bounded.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
-/// Bytes, and commands, that are sent at once.
+/// Maximum size of a batch, in bytes and in commands.
 const BYTES_AT_ONCE: usize = 256 << 10;
 const OPERATIONS_AT_ONCE: usize = 100;
-/// Words of a command that writes elements: an even number.
+/// Maximum number of words in a command that writes elements; even, as elements may have two words.
 const WORDS_AT_ONCE: usize = 2_000;
-/// Operations of a measurement.
+/// Number of operations in a measurement.
 const OPERATIONS: usize = 10_000;
-/// Rounds, forth and back in turn.
+/// Number of rounds, in alternating order.
 const ROUNDS: usize = 3;
 const SEED: u64 = 27;
 
-/// What a sample took.
+/// Measurements of a sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// The keys of each kind and encoding, as `hash listpack`.
+    /// Number of keys of each type and encoding, such as `hash listpack`.
     pub encodings: BTreeMap<String, u64>,
-    /// Memory that a key takes, in bytes: the mean.
+    /// Mean memory of a key, in bytes.
     pub key_bytes: f64,
-    /// The same as the server tells it of each key (`MEMORY USAGE`): less, as it counts no room that the allocator adds.
+    /// Mean size of a key by `MEMORY USAGE`, in bytes: smaller, as it excludes the allocator's overhead.
     pub told_bytes: f64,
-    /// Processor time, in microseconds; none if no key is a hash, a sorted set or a set.
+    /// CPU times; None if no key is a hash, a sorted set or a set.
     pub times: Option<Times>,
 }
 
-/// Processor time of the server, in microseconds: medians of the rounds.
+/// CPU time of the server, in µs: medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// To write a whole key.
+    /// Time to write a complete key, in µs.
     pub load_us: f64,
-    /// To read one element: HGET, ZSCORE, SISMEMBER.
+    /// Time to read one element (HGET, ZSCORE, SISMEMBER), in µs.
     pub read_us: f64,
-    /// To write one that is there: HSET, ZINCRBY, SADD.
+    /// Time to overwrite one element (HSET, ZINCRBY, SADD), in µs.
     pub write_us: f64,
 }
 
-/// A key as it is written.
+/// Content of a key, in the form in which it is written.
 enum Content {
-    /// The command, and its words behind the key.
+    /// Type, and the words of all elements.
     Elements(Kind, Vec<Vec<u8>>),
-    /// For RESTORE.
+    /// Serialized content for RESTORE.
     Payload(Vec<u8>),
 }
 
-/// A kind of keys whose encoding is by its size.
+/// A type of keys whose encoding depends on the size.
 #[derive(Clone, Copy)]
 enum Kind {
     Hash,
@@ -83,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// Words of an element.
+    /// Returns the number of words per element.
     fn words(self) -> usize {
         match self {
             Self::Hash | Self::SortedSet => 2,
@@ -110,7 +111,7 @@ impl Kind {
         commands.cmd(command).arg(name).arg(words);
     }
 
-    /// Reads an element, by the words with which it was written.
+    /// Adds the command that reads one element; `element` has the words with which it was written.
     fn read_one(self, commands: &mut Pipeline, name: &[u8], element: &[Vec<u8>]) {
         match self {
             Self::Hash => commands.cmd("HGET").arg(name).arg(&element[0]),
@@ -128,19 +129,20 @@ impl Kind {
     }
 }
 
-/// A server that serves nothing else.
+/// A scratch server without other load.
 pub struct Scratch {
     node: Node,
-    /// Its version.
+    /// Version of the server.
     pub version: String,
     keys: Vec<(Vec<u8>, Content)>,
 }
 
 impl Scratch {
-    /// Takes a server, which keeps nothing on disk and has no limit from now on.
+    /// Connects to a server, and disables its persistence and its memory limit.
     ///
     /// # Errors
-    /// It does not answer, or it holds keys: then it is none for this, as all would be deleted.
+    /// Fails if the server does not answer, or if it has keys, which the measurements would delete.
+    #[crate::boxed]
     pub async fn open(uri: &Uri) -> Result<Self> {
         let node = Node::connect_to_any(uri, ANSWER_WAIT).await?;
         if node.ask::<u64>(&["DBSIZE"]).await? > 0 {
@@ -157,13 +159,20 @@ impl Scratch {
         Ok(Self { node, version, keys: Vec::new() })
     }
 
-    /// Takes a sample of another server.
+    /// Loads all keys of another server's sample.
     ///
     /// # Errors
-    /// This server cannot read what the other one wrote.
+    /// Fails if this server cannot read the other server's format.
+    #[crate::boxed]
     pub async fn take(&mut self, sample: &Sample) -> Result<()> {
+        let keys: Vec<Key> = sample.keys.iter().chain(&sample.large).cloned().collect();
+        self.take_keys(&keys).await
+    }
+
+    /// Loads these keys of a sample.
+    pub(super) async fn take_keys(&mut self, keys: &[Key]) -> Result<()> {
         self.keys.clear();
-        for keys in batches(&sample.keys, |key| key.payload.len()) {
+        for keys in batches(keys, |key| key.payload.len()) {
             self.flush().await?;
             self.restore(keys.iter().map(|key| (&*key.name, &*key.payload))).await?;
             let contents = self.contents(keys).await?;
@@ -192,7 +201,7 @@ impl Scratch {
         }
     }
 
-    /// What keys hold that were restored.
+    /// Reads the contents of restored keys.
     async fn contents(&self, keys: &[Key]) -> Result<Vec<Content>> {
         let mut commands = redis::pipe();
         let kinds: Vec<Option<Kind>> = keys.iter().map(|key| Kind::of(&key.kind)).collect();
@@ -220,10 +229,11 @@ impl Scratch {
         self.node.ask(&["FLUSHALL", "SYNC"]).await
     }
 
-    /// Measures the sample with each of these settings, in rounds, forth and back in turn.
+    /// Measures the sample with each of these settings, in rounds of alternating order.
     ///
     /// # Errors
-    /// The server refuses a setting, or runs out of memory.
+    /// Fails if the server refuses a setting, or runs out of memory.
+    #[crate::boxed]
     pub async fn measure(&self, all: &[BTreeMap<String, String>]) -> Result<Vec<Measured>> {
         let mut rounds: Vec<Vec<Measured>> = vec![Vec::new(); all.len()];
         for (_, number) in order(all.len(), ROUNDS) {
@@ -273,7 +283,7 @@ impl Scratch {
         Ok(Measured { encodings, key_bytes, told_bytes, times })
     }
 
-    /// The mean time of operations on elements that are drawn from keys in turn.
+    /// Returns the mean CPU time, in µs, of an operation on random elements of the keys in turn.
     async fn operations(
         &self,
         keys: &[&(Vec<u8>, Content)],
@@ -295,7 +305,7 @@ impl Scratch {
         Ok((self.cpu_us().await? - before) / OPERATIONS as f64)
     }
 
-    /// The keys of each kind and encoding, and what a key takes as the server tells it.
+    /// Returns the number of keys of each type and encoding, and the mean size of a key by `MEMORY USAGE`, in bytes.
     async fn encodings(&self) -> Result<(BTreeMap<String, u64>, f64)> {
         let (mut counts, mut bytes) = (BTreeMap::new(), 0);
         for keys in self.keys.chunks(OPERATIONS_AT_ONCE) {
@@ -315,7 +325,7 @@ impl Scratch {
         Ok((counts, bytes as f64 / self.keys.len().max(1) as f64))
     }
 
-    /// Memory in use, without what the connection itself takes.
+    /// Returns the memory in use, in bytes, without that of normal client connections.
     async fn used_bytes(&self) -> Result<u64> {
         let info: String = self.node.ask(&["INFO", "memory"]).await?;
         let number = |key| line(&info, key).and_then(|told| told.parse::<u64>().ok());
@@ -324,7 +334,7 @@ impl Scratch {
         used.ok_or_else(|| self.untold("its memory"))
     }
 
-    /// Processor time of the server so far, in microseconds.
+    /// Returns the server's total CPU time, in µs.
     async fn cpu_us(&self) -> Result<f64> {
         let info: String = self.node.ask(&["INFO", "cpu"]).await?;
         let seconds = |key| line(&info, key).and_then(|told| told.parse::<f64>().ok());
@@ -349,7 +359,7 @@ impl Content {
     }
 }
 
-/// Parts of a list, each of about [`BYTES_AT_ONCE`] at most, unless one item is larger.
+/// Splits a list into parts of at most [`BYTES_AT_ONCE`], unless a single item is larger.
 fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut parts = Vec::new();
     while !items.is_empty() {
@@ -365,7 +375,7 @@ fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     parts
 }
 
-/// The medians of the rounds, of which there is one at least.
+/// Returns the medians over the rounds (at least one).
 fn middle(rounds: &[Measured]) -> Measured {
     let median = |of: fn(&Measured) -> Option<f64>| {
         let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();

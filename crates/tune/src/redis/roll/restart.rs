@@ -1,4 +1,4 @@
-//! The restart of one node with a new file. It may be taken again from any state in which a dead process left the node.
+//! The restart of one node with a new file. It can be repeated from any state in which a dead process left the node.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,22 @@ use imago_job::id::JobId;
 use super::super::connection::{Node, line};
 use super::super::knobs::Class;
 use super::Took;
+use super::persist::Planned;
 use super::work::Work;
 use crate::cluster::error::{chain, did_not_start};
 use crate::cluster::node::LOOK_BOUND;
 use crate::cluster::{Error, NodeAccess, Result};
 
-/// For the commands that end and start a node.
+/// Time allowed for the stop command and for the start command of a node.
 const STOP_BOUND: Duration = Duration::from_secs(120);
 const START_BOUND: Duration = Duration::from_secs(120);
-/// For a node that was started to have loaded its data.
+/// Time allowed for a started node to load its data.
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
-/// Times that a node is asked to end, and the time between two.
+/// Maximum number of stop attempts.
 const STOP_TRIES: u32 = 3;
+/// Maximum number of start attempts with the old file, after a node did not start with the new one.
+const BACK_TRIES: u32 = 2;
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 impl Work<'_> {
@@ -28,10 +31,34 @@ impl Work<'_> {
         let began = Instant::now();
         let roller = self.roller;
         let node = &roller.file.nodes[number];
-        let old = node.read_file(&node.configuration).await?;
-        let new = self.roller.new_text(&old);
+        let process = match accepts(node).await {
+            // A node that loads its data answers no other command.
+            true if within(ANSWER_BOUND, async || self.has_loaded(node).await).await => {
+                Some(roller.process(number).await?)
+            }
+            _ => None,
+        };
+        let changes: Vec<_> = roller.of_class(Class::Restart).collect();
+        let Planned { old, new } = match roller.planned(number, process.as_ref(), &changes).await {
+            Ok(planned) => planned,
+            Err(error) if process.is_some() => return Err(error),
+            // A dead process has left the node stopped.
+            Err(error) => return Err(self.go_back(node, &error, began).await),
+        };
+        if new == old && process.is_some() {
+            // Another process may have started the node with the new file.
+            let look = roller.look().await;
+            if look.seen[number].is_ok()
+                && roller.differences(&look, number, Class::Restart).is_empty()
+            {
+                self.say(&node.name, "is left as it is", "it runs with this configuration already");
+                self.settled(false).await?;
+                self.checkpoint.under_way = None;
+                return self.save().await;
+            }
+        }
         if new != old {
-            // A disk that is full is found while the node still serves.
+            // A full disk is detected while the node still serves.
             node.stage_file(&node.configuration, self.job(), &new).await?;
         }
         self.checkpoint.under_way = Some(node.name.clone());
@@ -46,18 +73,20 @@ impl Work<'_> {
         self.say(&node.name, "starts", "it is to serve again");
         match (installed, self.start(node).await) {
             (Ok(()), Ok(())) => {}
-            (Ok(()), Err(error)) => return Err(self.go_back(node, &error).await),
-            (Err(error), started) => {
-                // It runs with the file that is there, if it runs.
-                let silent =
-                    started.err().map(|error| format!("; it does not start: {}", chain(&error)));
+            (Ok(()), Err(error)) => return Err(self.go_back(node, &error, stopped).await),
+            (Err(error), Err(silent)) => {
+                let why = format!(
+                    "it could not get its new file ({}), and does not start ({})",
+                    chain(&error),
+                    chain(&silent)
+                );
+                let why = Error::failed(why, "look at its log");
+                return Err(self.go_back(node, &why, stopped).await);
+            }
+            (Err(error), Ok(())) => {
+                // The node runs with its present file.
                 return Err(Error::failed(
-                    format!(
-                        "{} could not get its new file ({}){}",
-                        node.name,
-                        chain(&error),
-                        silent.unwrap_or_default()
-                    ),
+                    format!("{} could not get its new file ({})", node.name, chain(&error)),
                     "no other node was stopped: mend that, and begin another roll",
                 ));
             }
@@ -92,7 +121,7 @@ impl Work<'_> {
         loop {
             tries += 1;
             if !accepts(node).await {
-                // One that had stopped already is what was wanted; where nothing can be run, nothing is known.
+                // A node that is already stopped is a success; if no command can be run there, its state is unknown.
                 return node.run("looking", "true\n", LOOK_BOUND).await.map(drop);
             }
             let Err(error) = node.run("stopping", &stop, STOP_BOUND).await else {
@@ -137,25 +166,41 @@ impl Work<'_> {
         told.is_ok_and(|told| line(&told, "loading") == Some("0"))
     }
 
-    /// Gives a node its old file back after it did not start, and says what came of it.
-    async fn go_back(&mut self, node: &NodeAccess, why: &Error) -> Error {
+    /// Restores a node's old file after the node did not start. Returns the error that reports the outcome, and how
+    /// long the node accepted no clients.
+    async fn go_back(&mut self, node: &NodeAccess, why: &Error, away_since: Instant) -> Error {
         let name = &node.name;
         self.run.reporter().warning(
             "does_not_start",
             format!("{name} does not start with the new configuration: {}", chain(why)),
             "it gets the old one back",
         );
+        let mut served_again = None;
         let back = async {
-            // It may be half up.
-            if accepts(node).await {
-                let _ = node.run("stopping", &format!("{}\n", node.stop), STOP_BOUND).await;
+            let mut tries = 1;
+            loop {
+                // The node may be partly up.
+                if accepts(node).await {
+                    let _ = node.run("stopping", &format!("{}\n", node.stop), STOP_BOUND).await;
+                }
+                let restored = node.restore_file(&node.configuration, self.job()).await;
+                // The node is started with any file, rather than left down.
+                match self.start(node).await {
+                    Ok(()) => {
+                        served_again = Some(Instant::now());
+                        let restored = restored?;
+                        self.settled(false).await?;
+                        return Ok::<_, Error>(restored);
+                    }
+                    Err(error) if tries >= BACK_TRIES => return Err(error),
+                    Err(_) => tries += 1,
+                }
             }
-            let restored = node.restore_file(&node.configuration, self.job()).await?;
-            self.start(node).await?;
-            self.settled(false).await?;
-            Ok::<_, Error>(restored)
         };
-        let error = did_not_start(name, why, back.await);
+        let back = back.await;
+        let away = served_again.unwrap_or_else(Instant::now).duration_since(away_since);
+        let error = did_not_start(name, why, back, away);
+        self.say(name, "has its old file back", &error.to_string());
         self.checkpoint.under_way = None;
         if let Err(unsaved) = self.save().await {
             tracing::debug!(%unsaved, "the job's state is not kept");
@@ -164,13 +209,13 @@ impl Work<'_> {
     }
 }
 
-/// True if its port for clients is open.
+/// True if the port for clients is open.
 async fn accepts(node: &NodeAccess) -> bool {
     let connecting = tokio::net::TcpStream::connect(node.address);
     matches!(tokio::time::timeout(Duration::from_secs(3), connecting).await, Ok(Ok(_)))
 }
 
-/// True as soon as it holds; false if it does not within the bound.
+/// Polls until the condition holds; returns false if it does not within the bound.
 pub(super) async fn within(bound: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let began = Instant::now();
     while !holds().await {

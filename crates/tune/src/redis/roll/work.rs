@@ -1,4 +1,4 @@
-//! The work at a roll's job, from its claim to its end, and by one process after another.
+//! The execution of a roll's job, from its claim to its end, by one process after another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,62 +22,66 @@ use super::super::knobs::Class;
 use super::super::look::Look;
 use super::super::replication::Replication;
 use super::super::{ClusterFile, Uri, lock};
-use super::{FailOver, KIND, Outcome, Roller, Spec, Took};
+use super::{Change, FailOver, KIND, Outcome, Roller, Spec, Took};
+use crate::cluster::error::chain;
 use crate::cluster::job::{self, Action, Job, Lock, checkpoint, holds_on};
 use crate::cluster::{Error, Result};
 
-/// For the cluster to settle before a step, and behind one: a replica that is sent everything anew takes long.
+/// Time allowed for the cluster to become healthy before and after a step: a full resynchronization of a replica takes
+/// long.
 const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// For which nothing is said of it.
+/// Time after which an obstacle is reported.
 const QUIET: Duration = Duration::from_secs(5);
-/// For a node to set its values, and to write its file.
+/// Timeout of a node's reply while it sets values or writes its file.
 const SET_WAIT: Duration = Duration::from_secs(20);
-/// For a replica to take its master's place: the server gives up after five seconds. And how often it is asked to.
+/// Time allowed for a failover (the server gives up after five seconds), number of attempts, and delay between two
+/// polls.
 const FAIL_OVER_BOUND: Duration = Duration::from_secs(10);
 const FAIL_OVER_TRIES: u32 = 3;
 const FAIL_OVER_POLL: Duration = Duration::from_millis(5);
 
-/// The state from which another process goes on.
+/// Persistent state of a roll, from which another process can resume it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Checkpoint {
-    /// The nodes whose live settings are set and written.
+    /// Names of the nodes whose live settings are set and written to the file.
     live: BTreeSet<String>,
-    /// The node that may be stopped at this moment.
+    /// Name of the node that may be stopped at this moment.
     pub(super) under_way: Option<String>,
-    /// How long each node took.
+    /// Durations of the change, by name of the node.
     pub(super) took: BTreeMap<String, Took>,
-    /// The places that were handed over.
+    /// Completed failovers.
     fail_overs: Vec<FailOver>,
-    /// What was done, and why: a few lines for each node.
+    /// Actions with their reasons: a few for each node.
     pub(super) actions: Vec<Action>,
 }
 
-/// One process's work at a job.
+/// The execution of a job by one process.
 pub(super) struct Work<'a> {
     pub(super) roller: &'a Roller,
     pub(super) run: &'a Run,
     pub(super) checkpoint: Checkpoint,
 }
 
-/// The jobs of a cluster file, which are kept in a folder beside it.
+/// Opens the journal of a cluster file's jobs, in a folder next to the file.
 ///
 /// # Errors
-/// The folder cannot be made.
+/// Fails if the folder cannot be created.
 pub fn jobs(cluster_file: &Path) -> Result<FileJournal> {
     Ok(FileJournal::open(cluster_file.with_extension("jobs"))?)
 }
 
-/// What a job did, in its order.
+/// Returns the actions of a job, in chronological order.
 ///
 /// # Errors
-/// Its state cannot be read.
+/// Fails if the job's checkpoint cannot be read.
 pub fn actions(record: &Record) -> Result<Vec<Action>> {
     Ok(checkpoint::<Checkpoint>(&record.checkpoint)?.actions)
 }
 
-/// How long each node of a job took, as far as it came.
+/// Returns the duration of each node's change in a job so far; empty if the job is not a roll, or of an incompatible
+/// version.
 #[must_use]
 pub fn took(record: &Record) -> Vec<Took> {
     let is_roll = record.kind == KIND;
@@ -85,21 +89,24 @@ pub fn took(record: &Record) -> Vec<Took> {
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
-/// Ends a job at which no process works any more, unless it left a node that has to come back first: that is for
-/// [`resume`]. True if it has ended.
+/// Cancels a job that no process executes any more. A job that left a node to restore is not cancelled: [`resume`] it.
+/// Returns true if the job has ended.
 ///
 /// # Errors
-/// There is no such job, it has ended, or the node that keeps the lock does not answer.
+/// Fails if the job's checkpoint cannot be read, or if the node that stores the lock does not answer.
+#[crate::boxed]
 pub async fn cancel(journal: &FileJournal, uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
     let leaves_nodes = |saved: &Json| Ok(checkpoint::<Checkpoint>(saved)?.under_way.is_some());
     job::cancel(journal, uri, id, process, leaves_nodes).await
 }
 
 impl Roller {
-    /// Begins a job and does it; it is kept beside the cluster file, at this path.
+    /// Creates a job and executes it; `cluster_file` is the path next to which the job is stored.
     ///
     /// # Errors
-    /// Something speaks against it, and nothing was touched; or it failed on the way: the message says where it stands.
+    /// Fails if a precondition does not hold (no node was changed then), or during the roll: the message reports the
+    /// state.
+    #[crate::boxed(?Send)]
     pub async fn begin(
         &self,
         cluster_file: &Path,
@@ -115,7 +122,7 @@ impl Roller {
             ));
         }
         let journal = jobs(cluster_file)?;
-        // Its lock may have ended: what it had begun would be undone by halves.
+        // The unfinished job's lock may have expired; without this check its changes could be overwritten in part.
         let is_unfinished = |record: &Record| record.kind == KIND && holds_on(record);
         if let Some(other) = journal.list().await?.into_iter().find(is_unfinished) {
             let id = &other.id;
@@ -132,7 +139,7 @@ impl Roller {
         self.work(&journal, &record.id, process, events, interrupted, true).await
     }
 
-    /// Works at a job until it ends.
+    /// Executes a job until it ends.
     async fn work(
         &self,
         journal: &FileJournal,
@@ -170,7 +177,7 @@ impl Lock for Uri {
 impl Work<'_> {
     async fn roll(mut self) -> Result<Outcome> {
         let began = Instant::now();
-        // What a dead process left comes first.
+        // A node that a dead process left in an unknown state comes first.
         if let Some(name) = self.checkpoint.under_way.clone() {
             let nodes = &self.roller.file.nodes;
             let number = nodes.iter().position(|node| node.name == name).ok_or_else(|| {
@@ -180,6 +187,8 @@ impl Work<'_> {
             })?;
             self.restart(number).await?;
         }
+        // A file may have been edited since the roll was requested, or since its last process died.
+        self.roller.would_last(&self.roller.look().await).await?;
         if self.roller.of_class(Class::Live).next().is_some() {
             self.run.enter("live").await?;
             for number in 0..self.roller.file.nodes.len() {
@@ -207,7 +216,7 @@ impl Work<'_> {
         })
     }
 
-    /// Waits if the operator wants that, and renews the lock.
+    /// Waits while the job is paused, and renews the lock.
     async fn go_on(&self) -> Result<()> {
         self.run.control().checkpoint().await.map_err(Error::Stopped)?;
         self.roller.file.uri.take(&self.run.record().id).await
@@ -215,11 +224,11 @@ impl Work<'_> {
 
     pub(super) async fn save(&self) -> Result<()> {
         let checkpoint = serde_json::to_value(&self.checkpoint).expect("texts and numbers");
-        // It is asked for by a job that is to end, too, if a node has to come back first.
+        // A job that is being cancelled saves this, too, if a node must be restored first.
         Ok(self.run.save_at_last(checkpoint).await?)
     }
 
-    /// Says what is done next. It is kept with the next save.
+    /// Reports an action, and adds it to the checkpoint, which the next save persists.
     pub(super) fn say(&mut self, node: &str, what: &str, why: &str) {
         let what = format!("{node}: {what}");
         let at_ms = i64::try_from(clock::now_ms()).unwrap_or(i64::MAX);
@@ -227,7 +236,7 @@ impl Work<'_> {
         self.run.reporter().decision(what, why);
     }
 
-    /// Sets the live settings of a node, reads them back, and has it write them into its file.
+    /// Sets the live settings of a node, reads them back, and makes the node write them to its file.
     async fn apply(&mut self, number: usize) -> Result<()> {
         let roller = self.roller;
         let node = &roller.file.nodes[number];
@@ -244,12 +253,41 @@ impl Work<'_> {
             self.say(&node.name, &what, "it can be set while the server runs");
         }
         self.save().await?;
-        at.try_ask::<()>(&words).await.map_err(|error| {
-            Error::failed(
+        let mut before = vec!["CONFIG".to_owned(), "SET".to_owned()];
+        for change in &changes {
+            let told: BTreeMap<String, String> =
+                at.ask(&["CONFIG", "GET", change.knob.name]).await?;
+            before.extend(told.into_iter().flat_map(|(name, value)| [name, value]));
+        }
+        let id = &self.run.record().id;
+        node.keep_file(&node.configuration, id).await?;
+        if let Err(error) = at.try_ask::<()>(&words).await {
+            // Without a reply, any of the values may be set.
+            let back = match error.is_io_error() {
+                true => at.ask::<()>(&before.iter().map(String::as_str).collect::<Vec<_>>()).await,
+                false => Ok(()),
+            };
+            if back.is_ok() {
+                node.forget_file(&node.configuration, id).await?;
+            }
+            return Err(Error::failed(
                 format!("{} refuses the new values: {error}", node.name),
                 "its own are as before; nodes before it have the new ones: roll again with other values",
-            )
-        })?;
+            ));
+        }
+        if let Err(why) = self.write(number, &at, &changes).await {
+            return Err(self.undo(number, &at, &before, &why).await);
+        }
+        node.forget_file(&node.configuration, &self.run.record().id).await?;
+        let whole_s = began.elapsed().as_secs_f64();
+        self.checkpoint.took.insert(node.name.clone(), Took { away_s: 0.0, whole_s });
+        self.checkpoint.live.insert(node.name.clone());
+        self.save().await
+    }
+
+    /// Reads live settings back, makes the node write them to its file, and checks that it would start with the file.
+    async fn write(&self, number: usize, at: &Node, changes: &[&Change]) -> Result<()> {
+        let node = &self.roller.file.nodes[number];
         for change in changes {
             let name = change.knob.name;
             let told: BTreeMap<String, String> = at.ask(&["CONFIG", "GET", name]).await?;
@@ -260,33 +298,54 @@ impl Work<'_> {
                         "{}: {name} is \"{told}\" after it was set to \"{}\"",
                         node.name, change.value
                     ),
-                    "nodes behind it have their old values",
+                    "set it by hand, and see what the server says",
                 ));
             }
         }
         at.try_ask::<()>(&["CONFIG", "REWRITE"]).await.map_err(|error| {
             Error::failed(
-                format!(
-                    "{} has the new values, and cannot write them into its file: {error}",
-                    node.name
-                ),
-                "may it write there, and is there room? They are lost with its next restart",
+                format!("{} cannot write its file: {error}", node.name),
+                "may it write there, and is there room?",
             )
         })?;
-        let whole_s = began.elapsed().as_secs_f64();
-        self.checkpoint.took.insert(node.name.clone(), Took { away_s: 0.0, whole_s });
-        self.checkpoint.live.insert(node.name.clone());
-        self.save().await
+        self.roller.was_written(number, changes).await
     }
 
-    /// The next step, as soon as nothing speaks against one.
+    /// Restores a node's values and file from before the change of live settings, and returns the error that reports
+    /// the outcome.
+    async fn undo(&mut self, number: usize, at: &Node, before: &[String], why: &Error) -> Error {
+        let node = &self.roller.file.nodes[number];
+        self.say(&node.name, "gets its old values and its old file back", &chain(why));
+        let back = async {
+            let words: Vec<&str> = before.iter().map(String::as_str).collect();
+            at.ask::<()>(&words).await?;
+            let id = &self.run.record().id;
+            node.restore_file(&node.configuration, id).await?;
+            node.forget_file(&node.configuration, id).await?;
+            self.save().await
+        };
+        let now = match back.await {
+            Ok(()) => "it has its old values and its old file again".to_owned(),
+            Err(error) => format!(
+                "and it could not be given its old values and its old file back: {}",
+                chain(&error)
+            ),
+        };
+        Error::failed(
+            format!("{} does not keep the new values: {}; {now}", node.name, chain(why)),
+            "nodes before it have the new values: correct its file or its folder, and roll again",
+        )
+    }
+
+    /// Returns the next step as soon as no obstacle is left; None if no step is left.
     async fn next(&self) -> Result<Option<Step>> {
         let (_, nodes) = self.settled(true).await?;
         let next = succession::next(&nodes, self.roller.spec.allowed());
         next.map_err(|refusal| self.roller.refused(refusal))
     }
 
-    /// All nodes, as soon as nothing speaks against a step. A wait before a step may be interrupted, one behind it not.
+    /// Waits until no obstacle is left and returns all nodes. A wait before a step can be interrupted, one after it
+    /// cannot.
     pub(super) async fn settled(&self, before: bool) -> Result<(Look<'_>, Vec<succession::Node>)> {
         let began = Instant::now();
         let mut said = String::new();
@@ -308,7 +367,7 @@ impl Work<'_> {
                     "mend that, and begin another roll: nodes that have the new configuration are left as they are",
                 ));
             }
-            // What passes within a few seconds is not worth a word.
+            // Obstacles that disappear within a few seconds are not reported.
             if now != said && began.elapsed() > QUIET {
                 self.run.reporter().warning("not_settled", now.clone(), "the roll waits for it");
                 said = now;
@@ -319,7 +378,7 @@ impl Work<'_> {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             let uri = &self.roller.file.uri;
-            // The node that keeps the lock may be the one that is away.
+            // The node that stores the lock may be the one that is down.
             let held = lock::CONFIGURATION.take(uri, self.run.record().id.as_str()).await;
             if let Ok(Some(other)) = held {
                 return Err(lock::held(&other));
@@ -327,7 +386,7 @@ impl Work<'_> {
         }
     }
 
-    /// Has a replica take its master's place. It was just seen to be in step.
+    /// Makes a replica, which was just in step, take over from its master.
     async fn fail_over(&mut self, from: usize, to: usize) -> Result<()> {
         let roller = self.roller;
         let (old, new) = (&roller.file.nodes[from], &roller.file.nodes[to]);
@@ -358,10 +417,11 @@ impl Work<'_> {
     }
 }
 
-/// Goes on with a job whose process has died or was interrupted.
+/// Resumes a job whose process has died or was interrupted.
 ///
 /// # Errors
-/// There is no such job, another process works at it, or it failed on the way.
+/// Fails if there is no such job, if another process executes it, or if the roll fails.
+#[crate::boxed(?Send)]
 pub async fn resume(
     file: ClusterFile,
     cluster_file: &Path,

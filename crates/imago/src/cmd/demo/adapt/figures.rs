@@ -1,10 +1,10 @@
-//! Figures of a load, from its transactions in each second.
+//! Figures of a load, from its throughput in each second.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Seconds from one on, up to another one.
+/// A span of seconds of a load, from the first, inclusive, to the second, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Span(pub usize, pub usize);
 
@@ -14,18 +14,19 @@ impl fmt::Display for Span {
     }
 }
 
-/// Seconds over which throughput is compared with that before a move.
+/// Number of consecutive seconds whose mean throughput is compared with that before the move.
 const OVER: usize = 3;
-/// The share of that at which a load is back.
+/// Share of the earlier throughput at which a load counts as recovered.
 const BACK: f64 = 0.9;
 
-/// The seconds that count as learned, in a load whose hotspot moves half-way: the second half of each time between moves.
+/// Returns the spans that count as learned, in a load whose hotspot moves half-way: the second half
+/// of the time before the move, and of the time after it.
 pub(super) fn learned(seconds: usize) -> Vec<Span> {
     let half = seconds / 2;
     vec![Span(half / 2, half), Span(half + (seconds - half) / 2, seconds)]
 }
 
-/// The mean over those seconds that there are.
+/// Returns the mean throughput over the part of the spans that was measured, in transactions/s.
 pub(super) fn mean_s(throughput_s: &[f64], spans: &[Span]) -> f64 {
     let many = throughput_s.len();
     let within = |span: &Span| &throughput_s[span.0.min(many)..span.1.min(many)];
@@ -33,8 +34,9 @@ pub(super) fn mean_s(throughput_s: &[f64], spans: &[Span]) -> f64 {
     of.iter().sum::<f64>() / of.len().max(1) as f64
 }
 
-/// Seconds from a move until throughput is back: to the first of three that have on average 90 % of the best three
-/// before. None if it was not back, or too little was before.
+/// Returns the seconds from the move until throughput recovered: until the first three seconds
+/// whose mean is 90 % of the best three seconds before. None if it did not recover, or if fewer
+/// than three seconds preceded the move.
 pub(super) fn recover_s(throughput_s: &[f64], moved_s: usize) -> Option<usize> {
     let (before, after) = throughput_s.split_at_checked(moved_s)?;
     let mean = |some: &[f64]| some.iter().sum::<f64>() / OVER as f64;

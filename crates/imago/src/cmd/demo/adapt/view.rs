@@ -1,5 +1,5 @@
-//! A load while it runs, on stderr: on a terminal the throughput of each second and a map of reads by key and time,
-//! redrawn in place; elsewhere a line every few seconds.
+//! The display of a running load, on stderr: on a terminal the throughput of each second and a map
+//! of reads by key and time, redrawn in place; otherwise a line every few seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -8,19 +8,19 @@ use imago_store::adapt::AdaptReport;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::super::load::Clock;
-use crate::cli::ProgressMode;
 use crate::cmd::store::reads_as_text;
 use crate::context::Context;
+use crate::options::ProgressMode;
 
-/// Seconds between two lines where there is no terminal.
+/// Seconds between two lines without a terminal.
 const LINE_EVERY: usize = 5;
-/// Rows of the map: with the lines around it as many as a small terminal has.
+/// Largest number of rows of the map: with the lines around it, it fits a small terminal.
 const ROWS_MAX: usize = 12;
-/// The most characters for the throughput of a load.
+/// Largest number of bars for the throughput of a load.
 const COLUMNS_MAX: usize = 40;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The terminal, or where lines go. What is drawn there is removed where the demo ends before its time.
+/// The output on stderr. If the demo ends early, the drawing is removed.
 pub(super) struct Screen {
     bars: MultiProgress,
     mode: ProgressMode,
@@ -43,12 +43,12 @@ impl Screen {
         }
     }
 
-    /// Prints a line above what is drawn.
+    /// Prints a line above the drawing.
     pub(super) fn say(&self, clock: &Clock, line: &str) {
         self.bars.suspend(|| clock.say(line));
     }
 
-    /// Leaves what is drawn.
+    /// Leaves the drawing on the terminal.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }
@@ -58,15 +58,15 @@ impl Drop for Screen {
     fn drop(&mut self) {
         if self.is_drawn && !self.is_kept {
             _ = self.bars.clear();
-            // A load under way draws no more.
+            // A load that still runs draws no more.
             self.bars.set_draw_target(ProgressDrawTarget::hidden());
         }
     }
 }
 
-/// The view of both loads, one after the other.
+/// The display of both loads, one after the other.
 pub(super) struct View {
-    /// None where lines are printed.
+    /// The drawing; None if lines are printed instead.
     bar: Option<ProgressBar>,
     mode: ProgressMode,
     off: Run,
@@ -85,7 +85,7 @@ impl Run {
         Self { name, seconds: seconds as usize, throughput_s: Vec::new() }
     }
 
-    /// Its throughput as bars, of which the highest stands for the most of all, and in numbers.
+    /// Returns the throughput as bars, the highest of which stands for `most`, and as numbers.
     fn line(&self, most: f64) -> String {
         let each = self.seconds.div_ceil(COLUMNS_MAX).max(1);
         let bar = |some: &[f64]| {
@@ -123,7 +123,7 @@ impl View {
             }
             None if self.mode == ProgressMode::None => {}
             None if has_moved || (second.number + 1).is_multiple_of(LINE_EVERY) => {
-                // A stderr that went away must not end the load.
+                // A stderr that is gone must not end the load.
                 let line = line(second.number, second.rate_s, has_moved, second.report);
                 _ = writeln!(std::io::stderr().lock(), "{line}");
             }
@@ -131,7 +131,7 @@ impl View {
         }
     }
 
-    /// Leaves the last map.
+    /// Leaves the last drawing on the terminal.
     pub(super) fn end(self) {
         if let Some(bar) = self.bar {
             bar.abandon();
@@ -143,7 +143,7 @@ fn changes(report: &AdaptReport) -> String {
     format!("{} changes, {} undone", report.changes, report.undone)
 }
 
-/// Both loads' throughput and the map.
+/// Returns the throughput of both loads and the map, as text.
 fn drawn(off: &Run, on: &Run, report: Option<&AdaptReport>, map: &str) -> String {
     let all = off.throughput_s.iter().chain(&on.throughput_s);
     let most = all.copied().fold(1.0, f64::max);
@@ -158,7 +158,7 @@ fn drawn(off: &Run, on: &Run, report: Option<&AdaptReport>, map: &str) -> String
     text
 }
 
-/// A second of a load in one line.
+/// Returns one second of a load as a line.
 fn line(number: usize, rate_s: f64, has_moved: bool, report: Option<&AdaptReport>) -> String {
     let moved = if has_moved { ", the hotspot moves" } else { "" };
     let adapted = report.map(|report| format!(", {}", changes(report))).unwrap_or_default();

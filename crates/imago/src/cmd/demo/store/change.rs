@@ -1,4 +1,4 @@
-//! The five changes of a design, each made a number of times where the design allows it just then.
+//! The five design changes, each made a number of times when the current design allows it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ use crate::exit::{Exit, Failure};
 
 /// Delay between two changes.
 const PAUSE: Duration = Duration::from_millis(20);
-/// As many partitions are enough: from there on they are merged before any is split.
+/// Number of partitions from which partitions are merged before another one is split.
 const PARTITIONS_MAX: usize = 16;
 
-/// Number of times that a change was made, and its duration.
+/// Number of times that a change was made, and its median duration in ms.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Times {
     pub times: usize,
     pub median_ms: f64,
 }
 
-/// See the module's documentation.
+/// A sequence of design changes: see the module's documentation.
 pub struct Changes<'s> {
     store: &'s Store,
     wanted: usize,
-    /// In ms.
+    /// Durations of the changes made, by name, in ms.
     made: BTreeMap<&'static str, Vec<f64>>,
-    /// Counts the attempts: what is chosen follows from it.
+    /// Number of attempts, which determines the next choice.
     turn: usize,
 }
 
@@ -44,7 +44,8 @@ impl<'s> Changes<'s> {
         Self { store, wanted: times as usize, made, turn: 0 }
     }
 
-    /// Makes all of them, until a time at most.
+    /// Makes all changes, until the deadline at most. Returns the number and the durations, by
+    /// name.
     pub async fn make(mut self, until: Instant) -> Result<BTreeMap<&'static str, Times>, Failure> {
         while self.made.values().any(|made| made.len() < self.wanted) {
             if Instant::now() >= until {
@@ -69,7 +70,7 @@ impl<'s> Changes<'s> {
         let Some((key, operator)) = self.chosen(name, &map.design) else { return Ok(()) };
         let began = Instant::now();
         let done = match operator {
-            // In which life the site makes its copy, the site says itself.
+            // The site itself determines the epoch of its copy.
             Operator::AddReplica(site, _) => self.store.add_replica(&key, site).await,
             operator => self.store.change(&key, operator).await,
         };
@@ -79,17 +80,17 @@ impl<'s> Changes<'s> {
                 self.made.entry(name).or_default().push(took_ms);
                 Ok(())
             }
-            // A transaction has changed the design meanwhile, as it needed it.
+            // A transaction has changed the design meanwhile.
             Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Late | Abort::Busy) => Ok(()),
             Err(error) => Err(Failure::from_error(Exit::Failed, "demo", &error)),
         }
     }
 
-    /// One that the design allows, if any.
+    /// Returns a change of this kind that the design allows; None if there is none.
     fn chosen(&self, name: &str, design: &Design) -> Option<(Key, Operator)> {
         let partitions: Vec<&Partition> = design.partitions().collect();
         let begin = |partition: &Partition| partition.range.start.clone();
-        // Each time with another one first.
+        // Each attempt starts with another partition.
         let turned = partitions.iter().cycle().skip(self.turn).take(partitions.len());
         let site_but = |taken: &dyn Fn(Site) -> bool| {
             let sites = (0..SITES).cycle().skip(self.turn / 5 % 4).take(SITES.into()).map(Site);

@@ -1,4 +1,4 @@
-//! A plan for a person.
+//! The text output of a plan.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use imago_mongo::server::collection::Size;
 use crate::render::{self, duration};
 use crate::table::table;
 
-/// The plan as tables.
+/// Formats the plan as tables.
 pub fn text(plan: &Plan) -> String {
     let mut text = format!(
         "{}  {} → {}\n{} documents, {}; {} looked at\n",
@@ -109,13 +109,13 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// A table with its first column to the left and numbers to the right.
+/// Formats a table whose numeric columns are right-aligned. The first row has the headings.
 fn section(name: &str, rows: &[Vec<String>]) -> String {
     if rows.len() < 2 {
         return format!("\n{name}: nothing\n");
     }
     let headings: Vec<&str> = rows[0].iter().map(String::as_str).collect();
-    // A column of names has no digit in its first value.
+    // A column of names does not start with a digit in its first value.
     let is_number = |column: &usize| rows[1][*column].starts_with(|c: char| c.is_ascii_digit());
     let numbers: Vec<usize> = (0..headings.len()).filter(is_number).collect();
     let lines = table(&headings, rows[1..].iter().cloned(), &numbers);

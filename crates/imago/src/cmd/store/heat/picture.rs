@@ -1,4 +1,5 @@
-//! Heat as SVG: a rectangle for each run of cells with the same colour, and the changes of the design as marks.
+//! Heat as SVG: a rectangle for each run of cells with the same colour, and the design changes as
+//! marks.
 
 use std::fmt::Write as _;
 
@@ -7,18 +8,19 @@ use imago_store::key::Key;
 
 use super::{Of, SCALE, clock, named, on_scale, shortened};
 
-/// The picture's parts, in pixels.
+/// Margins and sizes of the picture, in pixels.
 const LEFT: f64 = 210.0;
 const TOP: f64 = 48.0;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 560.0;
 const ROW_MAX: f64 = 40.0;
 const BELOW: f64 = 110.0;
-/// A key is written every so many pixels, at least.
+/// Smallest distance between two key labels, in pixels.
 const LABEL: f64 = 13.0;
-/// Colours that are told apart on the scale.
+/// Number of distinct colours on the scale.
 const SHADES: usize = 60;
-/// From the least to the most: light to dark, also where colours look alike.
+/// Colours of the scale from the smallest to the largest value. They grow darker, so that the scale
+/// is readable without colour vision.
 const COLOURS: [[f64; 3]; 5] = [
     [255.0, 246.0, 200.0],
     [254.0, 196.0, 79.0],
@@ -26,7 +28,7 @@ const COLOURS: [[f64; 3]; 5] = [
     [153.0, 40.0, 10.0],
     [50.0, 6.0, 20.0],
 ];
-/// The form of each operator around its place.
+/// SVG path of each operator's mark, relative to its position.
 const MARKS: [(&str, &str); 5] = [
     ("split", "m0 -5l4 5l-4 5l-4 -5z"),
     ("merge", "m-4 -4h8v8h-8z"),
@@ -35,7 +37,7 @@ const MARKS: [(&str, &str); 5] = [
     ("remaster", "m-4 -5l9 5l-9 5z"),
 ];
 
-/// The colour of a shade.
+/// Returns the colour of a shade, as #rrggbb.
 fn colour(shade: usize) -> String {
     let at = shade as f64 / (SHADES - 1) as f64 * (COLOURS.len() - 1) as f64;
     let below = (at as usize).min(COLOURS.len() - 2);
@@ -52,7 +54,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The places of times and keys on the picture.
+/// The positions of times and keys in the picture.
 struct Axes {
     begin_ms: f64,
     span_ms: f64,
@@ -86,7 +88,7 @@ impl Axes {
         LEFT + (WIDTH * (at_ms as f64 - self.begin_ms) / self.span_ms).clamp(0.0, WIDTH)
     }
 
-    /// The upper end of a key's row.
+    /// Returns the upper edge of a key's row, in pixels.
     fn y(&self, key: &Key) -> f64 {
         TOP + self.row * self.starts.partition_point(|start| start <= key).saturating_sub(1) as f64
     }
@@ -96,7 +98,7 @@ impl Axes {
     }
 }
 
-/// The picture.
+/// Draws the picture.
 pub(super) fn svg(report: &HeatReport, of: Of) -> String {
     let axes = Axes::new(report);
     let (width, height) = (LEFT + WIDTH + 30.0, axes.bottom() + BELOW);
@@ -198,7 +200,7 @@ fn marks(svg: &mut String, report: &HeatReport, axes: &Axes) {
     }
 }
 
-/// The scale, and what the marks mean.
+/// Draws the scale and the legend of the marks.
 fn legend(svg: &mut String, of: Of, y: f64) {
     const LONG: f64 = 360.0;
     for shade in 0..SHADES {

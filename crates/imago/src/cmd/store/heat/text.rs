@@ -1,4 +1,5 @@
-//! Heat as text: a line for each range of keys, or for some neighbours together, and a character for each span of time.
+//! Heat as text: a line for each key range, or for some adjacent ones, and a character for each
+//! time interval.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -8,18 +9,18 @@ use imago_store::adapt::{HeatMark, HeatReport};
 
 use super::{Of, clock, named, on_scale, shortened};
 
-/// The largest map, in characters.
+/// Largest size of the map and of a key, in characters.
 pub(super) const ROWS_MAX: usize = 24;
 const COLUMNS_MAX: usize = 72;
 const KEY_MAX: usize = 24;
-/// No heat, and nine steps from the least to the most.
+/// Characters for no heat, and for nine steps from the smallest to the largest value.
 const STEPS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
 fn step(per_s: f64) -> char {
     on_scale(per_s).map_or(STEPS[0], |at| STEPS[1 + ((at * 9.0) as usize).min(8)])
 }
 
-/// The letter of an operator; a star where several kinds were at once.
+/// Returns the letter of an operator; a star if several kinds occurred at once.
 fn letter(marks: &[&HeatMark]) -> char {
     let of = |mark: &HeatMark| match mark.operator.as_str() {
         "split" => 's',
@@ -35,7 +36,7 @@ fn letter(marks: &[&HeatMark]) -> char {
     }
 }
 
-/// The map, of no more than so many rows, with its axes and its legend.
+/// Formats the map in at most `rows_max` rows, with its axes and its legend.
 pub(super) fn map(report: &HeatReport, of: Of, rows_max: usize) -> String {
     let columns = report.begins_ms.len();
     if columns == 0 || report.ranges.is_empty() {

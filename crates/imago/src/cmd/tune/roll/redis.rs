@@ -6,10 +6,9 @@ use imago_tune::redis::ClusterFile;
 use imago_tune::redis::roll::{self, NodePreview, Outcome, Preview, Roller, Spec};
 
 use super::{Args, changes};
-use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
 
 /// Runs the command.
@@ -43,6 +42,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&outcome, outcome_text)
 }
 
+/// Returns the preview of a roll as text.
 fn preview_text(preview: &Preview) -> String {
     let shown = |value: &Option<String>| match value.as_deref() {
         None => "default".to_owned(),
@@ -76,6 +76,7 @@ fn preview_text(preview: &Preview) -> String {
     text
 }
 
+/// Returns the outcome of a roll as text.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut text = format!("{} is done in {:.1} s\n", outcome.job, outcome.elapsed_s);
     _ = writeln!(text, "  new settings: {}", outcome.nodes.join(", "));

@@ -1,4 +1,4 @@
-//! `bit`: operations on the bits of integers modulo 2^32, as signed numbers.
+//! The library `bit`: bitwise operations on integers modulo 2^32, with signed results.
 
 use mlua::{Lua, Table, Value};
 
@@ -26,7 +26,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     many("band", |one, other| one & other)?;
     many("bor", |one, other| one | other)?;
     many("bxor", |one, other| one ^ other)?;
-    // Of how far, the lowest five bits count.
+    // Only the lowest five bits of the shift distance count.
     let shift = |name: &'static str, run: fn(u32, u32) -> u32| {
         let run = move |_: &Lua, given: &Arguments<'_>| {
             let (value, by) = (bits(given, 1)?, bits(given, 2)? & 31);
@@ -53,9 +53,9 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The bits of a number: rounded, to the even one where it lies between two, and modulo 2^32.
+/// Returns the bits of a number: rounded, half to even, and modulo 2^32.
 fn bits(given: &Arguments<'_>, number: usize) -> Result<u32, Fault> {
-    // 2^52 + 2^51: the sum's last bits are those of the number.
+    // 2^52 + 2^51: the low bits of the sum are those of the rounded number.
     const ALIGNS: f64 = 6_755_399_441_055_744.0;
     Ok((given.number(number)? + ALIGNS).to_bits() as u32)
 }

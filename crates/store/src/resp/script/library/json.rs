@@ -1,8 +1,8 @@
-//! `cjson`: values of Lua as JSON, and back.
+//! The library `cjson`: converts values of Lua to JSON and back.
 //!
-//! A table whose keys are whole numbers from 1 on is an array, with nulls where it has holes; one with
-//! hardly anything but holes is an error, and an empty one an object. Numbers have 14 digits. What is read
-//! may have numbers that JSON does not allow, unless a script forbids it.
+//! A table whose keys are positive integers is encoded as an array, with nulls in its gaps. An excessively
+//! sparse array is an error, and an empty table is an object. Numbers are written with 14 digits by default.
+//! The decoder accepts numbers that JSON does not allow, unless a script forbids it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::{Arguments, Bounds, Fault, Outcome, function, one, text};
 mod decode;
 mod encode;
 
-/// The settings of a script.
+/// The settings of a script's JSON library.
 #[derive(Clone)]
 struct Config {
     sparse_convert: bool,
@@ -28,7 +28,7 @@ struct Config {
     keep_buffer: bool,
 }
 
-/// The treatment of numbers that JSON has no form for.
+/// The treatment of numbers that JSON cannot represent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Invalid {
     Error,

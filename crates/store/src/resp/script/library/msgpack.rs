@@ -1,17 +1,18 @@
-//! `cmsgpack`: values of Lua as MessagePack, and back.
+//! The library `cmsgpack`: converts values of Lua to MessagePack and back.
 //!
-//! A number without a fraction is an integer, in its shortest form; others are of four bytes if that is
-//! exact, and else of eight. A table whose keys are 1 to n is an array. What has no form is nil.
+//! A number without a fraction is packed as an integer in its shortest form; other numbers take four bytes if
+//! that is exact, and otherwise eight. A table whose keys are 1 to n is packed as an array. Values without a
+//! representation are packed as nil.
 
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Bounds, Fault, Outcome, as_number, function, said, text};
 
-/// The most values that a function returns: the machine's stack is bounded.
+/// Maximum number of values that a function returns: the machine's stack is limited.
 const UNPACKED_MAX: usize = 4_000;
-/// Tables that lie deeper are packed as nil.
+/// Maximum nesting of packed tables; deeper ones are packed as nil.
 const PACKED_DEPTH_MAX: usize = 16;
-/// Deepest nesting of values that are read: a thread's stack is short.
+/// Maximum nesting of unpacked values: a thread's stack is small.
 const UNPACKED_DEPTH_MAX: usize = 100;
 
 pub(super) fn library(lua: &Lua, bounds: &Bounds) -> mlua::Result<Table> {
@@ -98,7 +99,7 @@ fn shape(table: &Table) -> mlua::Result<(usize, bool)> {
     Ok((items, is_array && most == items as f64))
 }
 
-/// A kind with a length, in the shortest form that there is of it.
+/// Writes a type and a length in their shortest form.
 fn head(
     out: &mut Vec<u8>,
     length: usize,
@@ -123,7 +124,7 @@ fn head(
 
 fn number(value: f64, out: &mut Vec<u8>) {
     const LIMIT: f64 = (1_u64 << 63) as f64;
-    // 2^63 and beyond are none of 64 bits.
+    // Numbers from 2^63 on do not fit in 64 bits.
     let is_integer = value.fract() == 0.0 && (-LIMIT..LIMIT).contains(&value);
     if is_integer {
         return integer(value as i64, out);
@@ -171,8 +172,8 @@ fn integer(value: i64, out: &mut Vec<u8>) {
     }
 }
 
-/// Values from an offset on, at most so many, and first the offset of what is behind them; all of them,
-/// and no offset, if both are 0.
+/// Unpacks at most `some.0` values from offset `some.1` on, preceded by the offset after them, or -1 at the
+/// end. If both are 0, unpacks all values without the offset.
 fn unpacked(lua: &Lua, bytes: &[u8], some: (f64, f64), bounds: &Bounds) -> Outcome {
     let (limit, offset) = (some.0 as i32, some.1 as i32);
     if offset < 0 || limit < 0 {
@@ -214,7 +215,7 @@ impl<'b> Reader<'_, 'b> {
         if depth > UNPACKED_DEPTH_MAX {
             return said(format!("too many values in one another: at most {UNPACKED_DEPTH_MAX}"));
         }
-        // The machine itself counts what its values take.
+        // The machine itself counts the memory of its values.
         self.bounds.check(0)?;
         let number = |value: f64| Ok(Value::Number(value));
         match self.fixed::<1>()?[0] {
@@ -282,7 +283,7 @@ impl<'b> Reader<'_, 'b> {
         for _ in 0..length {
             let key = self.value(depth + 1)?;
             let value = self.value(depth + 1)?;
-            // A value that cannot be a key ends it, as it does in C.
+            // A key that Lua does not allow ends the script with an error, as in C.
             table.raw_set(key, value)?;
         }
         Ok(Value::Table(table))

@@ -1,10 +1,10 @@
-//! `struct`: numbers and texts as the bytes that a format says, and back.
+//! The library `struct`: packs numbers and texts into bytes by a format, and unpacks them.
 
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Bounds, Fault, function, one, said, text};
 
-/// The longest integer, and what `!` aligns to if nothing is said.
+/// Maximum size of an integer in bytes, and the default alignment of `!` in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
 const ALIGNED_TO: usize = 8;
 
@@ -20,7 +20,7 @@ pub(super) fn library(lua: &Lua, bounds: &Bounds) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// One letter of a format.
+/// One item of a format.
 enum Item {
     Padding,
     Integer {
@@ -29,9 +29,9 @@ enum Item {
     },
     Float,
     Double,
-    /// So many bytes, or as many as there are.
+    /// A string of this many bytes; 0 means as many as there are.
     Bytes(usize),
-    /// Up to a zero.
+    /// A string that ends with a zero byte.
     Text,
 }
 
@@ -47,7 +47,7 @@ impl Item {
     }
 }
 
-/// A format, as far as it was read.
+/// A format, and the progress in reading it.
 struct Format {
     letters: Vec<u8>,
     at: usize,
@@ -72,13 +72,14 @@ impl Format {
         })
     }
 
-    /// The next item, and how many bytes of padding come before it, behind so many bytes.
+    /// Returns the next item and the number of padding bytes before it, if `behind` bytes precede; `None` at
+    /// the end.
     fn next(
         &mut self,
         given: &Arguments<'_>,
         behind: usize,
     ) -> Result<Option<(Item, usize)>, Fault> {
-        // As of a text in C, nothing comes behind a zero.
+        // As in C, a zero byte ends the format.
         while let Some(letter) = self.letters.get(self.at).copied().filter(|letter| *letter != 0) {
             self.at += 1;
             let integer = |bytes, is_signed| Item::Integer { bytes, is_signed };
@@ -139,7 +140,7 @@ impl Format {
 
 fn packed(given: &Arguments<'_>, bounds: &Bounds) -> Result<Vec<u8>, Fault> {
     let mut format = Format::new(given.bytes(1)?);
-    // An absent value is nil here, and no missing argument.
+    // A missing value counts as nil, not as a missing argument.
     let with_nil = given.values.iter().cloned().chain([Value::Nil, Value::Nil]).collect();
     let given = &Arguments { values: with_nil, ..*given };
     let (mut out, mut number) = (Vec::new(), 2);
@@ -248,7 +249,7 @@ fn unpacked(lua: &Lua, given: &Arguments<'_>, bounds: &Bounds) -> super::Outcome
     Ok(MultiValue::from_vec(values))
 }
 
-/// Of up to eight bytes: what is longer says no more.
+/// Returns the value of an integer, of which only the eight lowest bytes count.
 fn integer(bytes: &[u8], is_big: bool, is_signed: bool) -> f64 {
     let place = |at: usize| if is_big { bytes[bytes.len() - 1 - at] } else { bytes[at] };
     let value = (0..bytes.len().min(8)).fold(0, |all, at| all | u64::from(place(at)) << (8 * at));

@@ -1,7 +1,7 @@
-//! What each node has done, by counters of its management interface: operations, and the time that they took.
+//! The work that each node has executed, by counters of its JMX interface: number and total duration of operations.
 //!
-//! Both only grow from the node's start, so that the work of a window is the difference of two readings. (Percentiles of
-//! the node's own tables are of some minutes past, and hardly change from one look to the next.)
+//! Both only grow after the node's start, so that the work of a window is the difference of two readings. (The
+//! percentiles in the node's own tables cover the past minutes, and hardly change from one reading to the next.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use super::super::super::nodetool::nodetool;
 use super::super::super::ring::OWN;
 use crate::cluster::NodeAccess;
 
-/// One reading: a Java program starts at the node for it.
+/// Timeout of one reading, which starts a Java program on the node.
 const READING_BOUND: Duration = Duration::from_secs(30);
-/// Counters of all keyspaces in one reading.
+/// `nodetool` command that reads the counters of all keyspaces.
 const READ: &str = "sjk mx -mg -all -b 'org.apache.cassandra.metrics:type=Keyspace,keyspace=*,name=*Latency' -f Count";
-/// Kinds of work of a node's own data, as the counters are named.
+/// Kinds of work on a node's own data, as prefixes of the counters' names.
 const KINDS: [&str; 3] = ["Read", "Write", "Range"];
 
-/// Each kind's work of one node since its start.
+/// Work of one node since its start, by kind.
 type Done = [Work; KINDS.len()];
 
 /// Reads all nodes, in the order of the cluster file.
@@ -35,7 +35,7 @@ async fn all(file: &ClusterFile) -> Result<Vec<Done>> {
     try_join_all(file.nodes.iter().map(read)).await
 }
 
-/// What a node's counters say, over the keyspaces of clients.
+/// Parses a node's counters and sums them over the keyspaces of clients.
 fn done(node: &NodeAccess, text: &str) -> Result<Done> {
     let unreadable = |line: &str| Error::Command {
         node: node.name.clone(),
@@ -71,25 +71,25 @@ fn done(node: &NodeAccess, text: &str) -> Result<Done> {
     Ok(done)
 }
 
-/// Reads window after window.
+/// Reads the work of all nodes, window by window.
 pub(super) struct Reader<'f> {
     file: &'f ClusterFile,
     last: Vec<Done>,
 }
 
 impl<'f> Reader<'f> {
-    /// Reads for the first time.
+    /// Takes the first reading.
     ///
     /// # Errors
-    /// A node does not answer.
+    /// Fails if a node does not answer.
     pub(super) async fn begin(file: &'f ClusterFile) -> Result<Self> {
         Ok(Self { file, last: all(file).await? })
     }
 
-    /// The work since the last reading.
+    /// Takes a reading and returns the work since the previous one.
     ///
     /// # Errors
-    /// A node does not answer, or was restarted.
+    /// Fails if a node does not answer, or was restarted since the previous reading.
     pub(super) async fn window(&mut self) -> Result<Window> {
         let now = all(self.file).await?;
         let mut window = Vec::new();

@@ -1,4 +1,4 @@
-//! Reading JSON.
+//! The JSON decoder.
 
 use mlua::{Lua, Table, Value};
 
@@ -11,7 +11,7 @@ pub(super) fn decoded(
     config: &Config,
     bounds: &Bounds,
 ) -> Result<Value, Fault> {
-    // Anything but UTF-8 has a zero among the first two characters.
+    // In UTF-16 and UTF-32, one of the first two bytes is zero.
     if bytes.len() >= 2 && (bytes[0] == 0 || bytes[1] == 0) {
         return said("JSON parser does not support UTF-16 or UTF-32");
     }
@@ -23,7 +23,7 @@ pub(super) fn decoded(
     }
 }
 
-/// The next token, and its beginning.
+/// A token, and its position in the text in bytes.
 struct Token {
     what: What,
     at: usize,
@@ -72,14 +72,14 @@ struct Reader<'l, 'b> {
     bounds: &'b Bounds,
 }
 
-/// An object or an array that has begun, and where its next value belongs.
+/// An object or an array that has begun, and the key or index of its next value.
 enum Open {
     Object(Table, mlua::String),
     Array(Table, usize),
 }
 
 impl Reader<'_, '_> {
-    /// The byte so many behind; a zero behind the last, as in C.
+    /// Returns the byte at this distance after the present one; after the last byte a zero, as in C.
     fn peek(&self, behind: usize) -> u8 {
         self.bytes.get(self.at + behind).copied().unwrap_or(0)
     }
@@ -88,12 +88,12 @@ impl Reader<'_, '_> {
         self.bytes[self.at..].starts_with(word)
     }
 
-    /// A value, with all that lies in it: without recursion, since a thread's stack is short.
+    /// Reads a value with all values in it. It does not recurse, since a thread's stack is small.
     fn value(&mut self) -> Result<Value, Fault> {
         let mut open: Vec<Open> = Vec::new();
         let mut token = self.next();
         loop {
-            // The machine itself counts what its values take.
+            // The machine itself counts the memory of its values.
             self.bounds.check(0)?;
             let mut value = match token.what {
                 What::Text(bytes) => Value::String(self.lua.create_string(bytes)?),
@@ -122,7 +122,8 @@ impl Reader<'_, '_> {
                 }
                 _ => return token.unexpected("value"),
             };
-            // It belongs to what was begun last, and may be the end of that, and of what that lies in.
+            // The value belongs to the innermost open container. It may complete that container, which
+            // belongs to the next one.
             loop {
                 let Some(last) = open.pop() else { return Ok(value) };
                 token = self.next();
@@ -168,7 +169,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// An object's key, and the colon behind it.
+    /// Reads an object's key and the colon after it.
     fn key(&mut self, token: Token) -> Result<mlua::String, Fault> {
         let What::Text(key) = token.what else { return token.unexpected("object key string") };
         let colon = self.next();
@@ -261,7 +262,8 @@ impl Reader<'_, '_> {
         Token { what: What::Text(text), at: begin }
     }
 
-    /// The character that an escape stands for, or two of them, and how long they are.
+    /// Returns the character that an escape, or a surrogate pair of escapes, stands for, and the length of
+    /// the escapes in bytes; `None` if they are invalid.
     fn escaped(&self) -> Option<(char, usize)> {
         let half = |behind: usize| -> Option<u32> {
             let digits = self.bytes.get(self.at + behind..self.at + behind + 4)?;
@@ -278,8 +280,8 @@ impl Reader<'_, '_> {
         Some((char::from_u32(code)?, 12))
     }
 
-    /// True if a number follows that JSON does not allow: with a plus or zeros in front, of base 16, or
-    /// none.
+    /// Returns true if a number follows in a form that JSON does not allow: with a plus sign, with leading
+    /// zeros, in base 16, infinite, or not a number.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
@@ -304,7 +306,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The number that bytes begin with, as C's `strtod` reads it, and its length; 0 if there is none.
+/// Parses the number at the beginning of the bytes, as C's `strtod` does. Returns the number and its length
+/// in bytes, 0 if there is none.
 fn prefix(bytes: &[u8]) -> (f64, usize) {
     let signed = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
     let sign = if bytes.first() == Some(&b'-') { -1.0 } else { 1.0 };
@@ -344,7 +347,7 @@ fn prefix(bytes: &[u8]) -> (f64, usize) {
     (text.parse::<f64>().expect("a number").copysign(sign), signed + length)
 }
 
-/// The rest of a number of base 16, behind so many bytes.
+/// Parses the rest of a number in base 16, after `before` bytes of sign and prefix.
 fn of_base_16(digits: &[u8], sign: f64, before: usize) -> (f64, usize) {
     let (mut value, mut length, mut scale) = (0.0_f64, 0, 0);
     let mut is_fraction = false;
@@ -361,7 +364,7 @@ fn of_base_16(digits: &[u8], sign: f64, before: usize) -> (f64, usize) {
     }
     let has_digits = digits[..length].iter().any(u8::is_ascii_hexdigit);
     if !has_digits {
-        // The zero, and nothing of what follows.
+        // Only the zero of the prefix is a number.
         return (0.0_f64.copysign(sign), before - 1);
     }
     if matches!(digits.get(length), Some(b'p' | b'P')) {

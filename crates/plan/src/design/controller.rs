@@ -1,0 +1,199 @@
+//! The decision loop, without I/O: samples, times and the design are inputs, and plans to execute are outputs.
+//!
+//! A store, its simulation and a benchmark's simulation use the same loop: they report the samples and the outcomes of
+//! changes, and execute the plans.
+//!
+//! Uncertainty raises the required gain, and stops nothing: where the load of sites is predicted inaccurately, or
+//! latencies vary much, a plan has to save more; where operators took other times than predicted, their cost counts
+//! more.
+
+use std::collections::BTreeMap;
+
+use rand::Rng;
+
+use super::brakes::{Before, Brakes, Judged, Latency, Limits};
+use super::cost::CostModel;
+use super::decide::{Decided, Hold, Parameters, emulated};
+use super::layout::{Key, Layout, Operator, Site};
+use super::price::{CPU_WEIGHT, Situation};
+use super::regimes::{Expected, OtherRegime, Regimes, Settings};
+use super::strategy::Strategy;
+use super::workload::Sample;
+
+/// Least saving of a plan, in standard errors of the mean latency: a change whose effect could not be distinguished
+/// from chance is not made.
+const ERRORS_MIN: f64 = 2.0;
+/// Largest gain that [`ERRORS_MIN`] requires, as a share of the latency, however much the latency varies.
+const GAIN_SEEN_MAX: f64 = 0.05;
+/// Largest factor on the predicted cost of operators.
+const COST_FACTOR_MAX: f64 = 10.0;
+
+/// Returns why an operator cannot be executed on a layout now; `None` if it can.
+pub type Forbids<'a, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'a;
+
+/// The decision loop: see the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Controller<K> {
+    /// The regimes of the workload, with their samples and latencies.
+    pub regimes: Regimes<K>,
+    /// The learned costs of operations.
+    pub cost: CostModel,
+    /// The brakes that hold changes back, and judge them.
+    pub brakes: Brakes<K>,
+    /// Time over which the last latency of a regime is measured, in ms.
+    measured_ms: u64,
+}
+
+/// The workload at one moment, on which a decision is based.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outlook<K> {
+    /// Number of the present regime; `None` without a workload.
+    pub regime: Option<u64>,
+    /// Transactions of the present regime and generated ones, each with its weight.
+    pub samples: Vec<(f64, Sample<K>)>,
+    /// Transactions a second.
+    pub rate_s: f64,
+    /// Number of concurrent transactions.
+    pub population: f64,
+    /// Time for which known regimes are expected to last, in seconds.
+    pub lasts_s: f64,
+    /// Other regimes that are expected.
+    pub others: Vec<OtherRegime<K>>,
+}
+
+impl<K> Default for Outlook<K> {
+    /// Returns an outlook without a workload.
+    fn default() -> Self {
+        Self {
+            regime: None,
+            samples: Vec::new(),
+            rate_s: 0.0,
+            population: 0.0,
+            lasts_s: 0.0,
+            others: Vec::new(),
+        }
+    }
+}
+
+impl<K> Outlook<K> {
+    /// Returns the workload with the costs, and with the log lag of each site in entries.
+    #[must_use]
+    pub fn situation<'s>(
+        &'s self,
+        cost: &'s CostModel,
+        behind: &'s BTreeMap<Site, f64>,
+    ) -> Situation<'s, K> {
+        Situation {
+            samples: &self.samples,
+            rate_s: self.rate_s,
+            population: self.population,
+            cost,
+            behind,
+            cpu_weight: CPU_WEIGHT,
+            expected: Expected { lasts_s: self.lasts_s, others: &self.others },
+        }
+    }
+}
+
+impl<K: Key> Controller<K> {
+    /// Creates a loop that has learned nothing.
+    #[must_use]
+    pub fn new(settings: Settings, limits: Limits) -> Self {
+        Self {
+            regimes: Regimes::new(settings),
+            cost: CostModel::default(),
+            brakes: Brakes::new(limits),
+            measured_ms: limits.measured_ms,
+        }
+    }
+
+    /// Replaces the limits of the brakes, from now on.
+    pub fn limit(&mut self, limits: Limits) {
+        self.measured_ms = limits.measured_ms;
+        self.brakes.limit(limits);
+    }
+
+    /// Returns the workload on which decisions are based now.
+    #[must_use]
+    pub fn outlook(&self, layout: &Layout<K>, dice: &mut impl Rng) -> Outlook<K> {
+        let samples: Vec<Sample<K>> = self.regimes.samples().cloned().collect();
+        let (lasts_s, others) = self.regimes.expected();
+        Outlook {
+            regime: self.regimes.id(),
+            samples: emulated(layout, samples, self.regimes.generated(), dice),
+            rate_s: self.regimes.rate_s(),
+            population: self.regimes.population(),
+            lasts_s,
+            others,
+        }
+    }
+
+    /// Returns the parameters with the additional gain and cost that uncertainty requires. `operators_error` is the
+    /// mean error of the predicted times of operators, as a share.
+    #[must_use]
+    pub fn widened(&self, parameters: Parameters, operators_error: Option<f64>) -> Parameters {
+        let share = self.latency().map(|latency| latency.error_us / latency.mean_us.max(1e-9));
+        let seen_min = share.map_or(0.0, |share| (ERRORS_MIN * share).min(GAIN_SEEN_MAX));
+        let gain_doubt = (seen_min - parameters.gain_min).max(0.0) + self.cost.uncertainty();
+        let cost_factor = (1.0 + operators_error.unwrap_or(0.0)).min(COST_FACTOR_MAX);
+        Parameters { gain_doubt, cost_factor, ..parameters }
+    }
+
+    /// Decides which plans pay. Returns `None` where nothing can be decided yet. `forbids` returns why an operator
+    /// cannot be executed now.
+    pub fn decide(
+        &self,
+        strategy: &mut dyn Strategy<K>,
+        layout: &Layout<K>,
+        situation: &Situation<'_, K>,
+        parameters: &Parameters,
+        (forbids, now_ms): (&Forbids<'_, K>, u64),
+        dice: &mut dyn Rng,
+    ) -> Option<Decided<K>> {
+        let held = |layout: &Layout<K>, operator: &Operator<K>| {
+            let forbidden = forbids(layout, operator).map(Hold::Not);
+            forbidden.or_else(|| self.brakes.holds(layout, operator, now_ms))
+        };
+        let may_decide = !situation.samples.is_empty() && strategy.distrust(situation).is_none();
+        may_decide.then(|| strategy.decide(layout, situation, parameters, &held, dice))
+    }
+
+    /// Returns for each plan that pays whether it has paid in enough consecutive decisions of its regime.
+    pub fn sustained(
+        &mut self,
+        outlook: &Outlook<K>,
+        layout: &Layout<K>,
+        plans: &[&[Operator<K>]],
+    ) -> Vec<bool> {
+        self.brakes.sustained(outlook.regime.unwrap_or(0), layout, plans)
+    }
+
+    /// Records a plan that was executed on a design, and begins to measure its effect. `predicted_us` has the predicted
+    /// mean latencies before and after the plan, in µs.
+    pub fn done(
+        &mut self,
+        outlook: &Outlook<K>,
+        layout: &Layout<K>,
+        operators: Vec<Operator<K>>,
+        now_ms: u64,
+        predicted_us: (f64, f64),
+    ) {
+        let regime = outlook.regime.unwrap_or(0);
+        let unmeasured = Latency { mean_us: predicted_us.0, error_us: 0.0 };
+        let latency = self.regimes.latencies().last(regime, self.measured_ms);
+        let others = (&outlook.others[..], self.regimes.latencies(), self.measured_ms);
+        let before = Before::of(regime, latency.unwrap_or(unmeasured), predicted_us.1, others);
+        self.brakes.done(layout, operators, now_ms, before);
+    }
+
+    /// Judges the changes that were measured for long enough.
+    pub fn judge(&mut self, now_ms: u64) -> Vec<Judged<K>> {
+        self.brakes.judge(now_ms, self.regimes.latencies())
+    }
+
+    /// Returns the mean latency over the last seconds of the present regime; `None` if it is unknown.
+    #[must_use]
+    pub fn latency(&self) -> Option<Latency> {
+        self.regimes.latencies().last(self.regimes.id()?, self.measured_ms)
+    }
+}

@@ -1,0 +1,196 @@
+//! The saving and the cost of a plan, and whether the plan pays (MorphoSys, §5.3).
+//!
+//! A plan has to pay by the present workload. Where other workloads are expected, the costs that the plan causes them
+//! must not use up its saving beyond the least gain. A saving counts for the part of the horizon that the workload is
+//! expected to last.
+//!
+//! Invariant: other workloads can only reject a plan. None makes a plan pay that does not pay by the present workload.
+
+use std::cell::OnceCell;
+
+use super::decide::{Considered, Hold, Parameters, Rejected};
+use super::layout::{Key, Layout, Operator, Site};
+use super::price::{Price, Situation, plan_cost, price, price_by};
+use super::regimes::{Expected, OtherRegime};
+use super::workload::{Accesses, Numbered};
+
+/// The basis on which plans are weighed: a design with its price, and the workload.
+pub(super) struct Weighing<'w, K: Key> {
+    layout: &'w Layout<K>,
+    before: &'w Price,
+    situation: &'w Situation<'w, K>,
+    parameters: &'w Parameters,
+    accesses: &'w Accesses,
+    held: &'w dyn Fn(&Operator<K>) -> Option<Hold>,
+    /// Accesses and price of each other workload on the design, computed when first needed.
+    others: OnceCell<Vec<(Accesses, Price)>>,
+}
+
+/// Returns the situation in which `other` is the present workload.
+fn situation_of<'o, K>(other: &'o OtherRegime<K>, now: &Situation<'o, K>) -> Situation<'o, K> {
+    let (samples, rate_s, population) = (&other.samples[..], other.rate_s, other.population);
+    Situation { samples, rate_s, population, expected: Expected::default(), ..*now }
+}
+
+impl<'w, K: Key> Weighing<'w, K> {
+    pub(super) fn new(
+        layout: &'w Layout<K>,
+        before: &'w Price,
+        situation: &'w Situation<'w, K>,
+        parameters: &'w Parameters,
+        accesses: &'w Accesses,
+        held: &'w dyn Fn(&Operator<K>) -> Option<Hold>,
+    ) -> Self {
+        let others = OnceCell::new();
+        Self { layout, before, situation, parameters, accesses, held, others }
+    }
+
+    /// Returns a plan that is not weighed: its saving and cost are zero, and its latency and CPU time those of the
+    /// design.
+    pub(super) fn untouched(
+        &self,
+        trigger: Option<K>,
+        site: Site,
+        operators: Vec<Operator<K>>,
+    ) -> Considered<K> {
+        Considered {
+            trigger,
+            site,
+            operators,
+            latency_us: (self.before.latency_us, self.before.latency_us),
+            work_us: (self.before.work_us, self.before.work_us),
+            takes_back: None,
+            benefit_us: 0.0,
+            cost_us: 0.0,
+            rejected: None,
+        }
+    }
+
+    /// True if a plan that was made for another design can be applied to this one, within its limits.
+    pub(super) fn is_possible(&self, operators: &[Operator<K>]) -> bool {
+        self.parameters.thresholds.keeps(self.layout, operators)
+    }
+
+    /// Returns a plan with its saving and cost, and with the reason for its rejection, if it is rejected.
+    pub(super) fn weighed(
+        &self,
+        trigger: Option<K>,
+        site: Site,
+        operators: Vec<Operator<K>>,
+    ) -> Considered<K> {
+        let Self { layout, before, situation, parameters, accesses, held, .. } = self;
+        let mut plan = self.untouched(trigger, site, operators);
+        let mut times = 1.0_f64;
+        for operator in &plan.operators {
+            match held(operator) {
+                Some(Hold::Not(why)) => {
+                    plan.rejected = Some(Rejected::Held(why));
+                    return plan;
+                }
+                Some(Hold::Reversal(more, why)) if more >= times => {
+                    (times, plan.takes_back) = (more, Some(why));
+                }
+                Some(Hold::Reversal(..)) | None => {}
+            }
+        }
+        let costed = plan_cost(layout, &plan.operators, situation, before, &accesses.statistics);
+        let (after, cost_us) = costed.expect("a plan can be applied to its design");
+        let after_price = priced(&after, &plan.operators, accesses, situation);
+        plan.latency_us.1 = after_price.latency_us;
+        plan.work_us.1 = after_price.work_us;
+        plan.cost_us = cost_us * parameters.cost_factor;
+        let saved_us = before.total_us - after_price.total_us;
+        let is_uncertain = plan.operators.iter().any(|one| !matches!(one, Operator::Split(_)));
+        let least_gain = parameters.least_gain(layout.sites().len(), is_uncertain);
+        let least_us = times * least_gain * before.total_us;
+        let lasts = (situation.expected.lasts_s / parameters.horizon_s).min(1.0);
+        plan.benefit_us = saved_us * situation.rate_s * parameters.horizon_s * lasts;
+        let grows = |site: &Site| after.bytes_at(*site) > layout.bytes_at(*site);
+        let full = parameters.memory_max.and_then(|max| {
+            layout.sites().iter().find(|site| grows(site) && after.bytes_at(*site) > max)
+        });
+        plan.rejected = if let Some(site) = full {
+            Some(Rejected::Memory(site))
+        } else if plan.net_us(parameters.lambda) <= 0.0 {
+            Some(Rejected::DoesNotPay)
+        } else if saved_us * lasts < least_us {
+            let more = plan.takes_back.as_ref().filter(|_| times > 1.0).map(|why| {
+                Rejected::Held(format!(
+                    "{why}: it would have to save {times:.0} times the least gain"
+                ))
+            });
+            Some(more.unwrap_or(Rejected::TooLittle))
+        } else if !situation.expected.others.is_empty() {
+            // The mean saving over all expected workloads, in µs per transaction of the present one.
+            let (others_us, weight) = self.saved_by_others_us(&after, &plan.operators);
+            let all_us = saved_us + others_us;
+            let mean_us = all_us / (1.0 + weight);
+            plan.benefit_us = mean_us * situation.rate_s * parameters.horizon_s * lasts;
+            if plan.net_us(parameters.lambda) <= 0.0 || all_us * lasts < least_us {
+                Some(Rejected::Harmful)
+            } else {
+                None
+            }
+        } else {
+            None
+        };
+        plan
+    }
+
+    /// Returns the weighted saving of the other workloads, in µs per transaction of the present one, and the sum of
+    /// their weights.
+    fn saved_by_others_us(&self, after: &Layout<K>, operators: &[Operator<K>]) -> (f64, f64) {
+        let (situation, layout) = (self.situation, self.layout);
+        let others = situation.expected.others;
+        let before = self.others.get_or_init(|| {
+            let of = |other: &OtherRegime<K>| {
+                let situation = situation_of(other, situation);
+                let accesses = Accesses::counted(&Numbered::new(layout), situation.samples);
+                let price = price_by(&accesses, layout, &situation);
+                (accesses, price)
+            };
+            others.iter().map(of).collect()
+        });
+        let (mut saved_us, mut weight) = (0.0, 0.0);
+        for (other, (accesses, before)) in others.iter().zip(before) {
+            let price = priced(after, operators, accesses, &situation_of(other, situation));
+            let share = other.weight * other.rate_s / situation.rate_s.max(1.0);
+            saved_us += share * (before.total_us - price.total_us);
+            weight += other.weight;
+        }
+        (saved_us, weight)
+    }
+}
+
+/// Returns the price of the design `after`. The accesses were counted on the design before the operators; they are
+/// counted again if an operator moves a partition boundary.
+fn priced<K: Key>(
+    after: &Layout<K>,
+    operators: &[Operator<K>],
+    accesses: &Accesses,
+    situation: &Situation<'_, K>,
+) -> Price {
+    let moves_boundary = |one: &Operator<K>| matches!(one, Operator::Split(_) | Operator::Merge(_));
+    if operators.iter().any(moves_boundary) {
+        price(after, situation)
+    } else {
+        price_by(accesses, after, situation)
+    }
+}
+
+/// Weighs one plan that can be applied to the design: returns its saving and cost, and the reason why it does not pay,
+/// if it does not. No operator is held back.
+#[must_use]
+pub fn weigh<K: Key>(
+    layout: &Layout<K>,
+    before: &Price,
+    situation: &Situation<'_, K>,
+    parameters: &Parameters,
+    site: Site,
+    operators: &[Operator<K>],
+) -> Considered<K> {
+    let accesses = &Accesses::of(&Numbered::new(layout), situation.samples);
+    let held = &|_: &Operator<K>| None;
+    let by = Weighing::new(layout, before, situation, parameters, accesses, held);
+    by.weighed(None, site, operators.to_vec())
+}

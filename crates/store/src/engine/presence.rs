@@ -1,0 +1,159 @@
+//! The processes of a router's sites: whether one is connected, its rack, and how it received its rows.
+//!
+//! A site that the log has declared dead, and that no process serves, is *down*: a partition that it masters has no
+//! other copy, because a replica would have become the master. A request that needs such a partition is refused at
+//! once. For a site whose process is back, requests wait up to [`RETURN_WAIT`], because most sites have their rows
+//! within that time.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::Shared;
+use super::site::epoch::count;
+use crate::design::Design;
+use crate::key::{Key, KeyRange};
+use crate::record::Site;
+use crate::transaction::{Abort, Absence};
+
+/// Time for which requests wait for a dead site whose process is back and receives its rows.
+const RETURN_WAIT: Duration = Duration::from_secs(1);
+
+/// The transfer of rows and log entries by which a site's process began its last epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// True if the process kept its rows, and received only the log entries after them.
+    pub is_difference: bool,
+    /// Size of the messages sent to the process, in bytes.
+    pub bytes: u64,
+    /// Time since the transfer began, or its total duration once it is done, in ms.
+    pub ms: u64,
+    /// True if the transfer is complete.
+    pub is_done: bool,
+}
+
+/// The state of a site's process.
+enum State {
+    /// No process is connected.
+    Absent,
+    /// A process has been receiving its rows since this time.
+    Receiving(Instant),
+    /// The process serves the site.
+    Serving,
+}
+
+/// The content of a [`Presence`].
+struct Inner {
+    /// State of the process.
+    state: State,
+    /// Rack of the process that connected last, if it named one.
+    rack: Option<String>,
+    /// Transfer to the process that connected last, once it has begun.
+    transfer: Option<Transfer>,
+}
+
+/// The state of one site's process, as known to the router.
+pub(in crate::engine) struct Presence(Mutex<Inner>);
+
+impl Presence {
+    /// Returns the state of a site to which no process has connected.
+    pub fn absent() -> Self {
+        Self(Mutex::new(Inner { state: State::Absent, rack: None, transfer: None }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a process has connected, in this rack, and waits for its rows.
+    pub fn come(&self, rack: Option<String>) {
+        let mut inner = self.lock();
+        (inner.state, inner.rack) = (State::Receiving(Instant::now()), rack);
+    }
+
+    /// Records that the transfer begins: of a difference to the rows that the process kept, or of all rows.
+    pub fn transfers(&self, is_difference: bool) {
+        let transfer = Transfer { is_difference, bytes: 0, ms: 0, is_done: false };
+        self.lock().transfer = Some(transfer);
+    }
+
+    /// Records the number of bytes sent to the process so far, and whether the transfer is complete.
+    pub fn progress(&self, bytes: u64, is_done: bool) {
+        let mut inner = self.lock();
+        let State::Receiving(since) = inner.state else { return };
+        if let Some(transfer) = &mut inner.transfer {
+            transfer.ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            (transfer.bytes, transfer.is_done) = (bytes, is_done);
+        }
+        if is_done {
+            inner.state = State::Serving;
+        }
+    }
+
+    /// Records that the process is no longer connected.
+    pub fn leave(&self) {
+        self.lock().state = State::Absent;
+    }
+
+    pub fn rack(&self) -> Option<String> {
+        self.lock().rack.clone()
+    }
+
+    pub fn transfer(&self) -> Option<Transfer> {
+        self.lock().transfer
+    }
+}
+
+impl Shared {
+    /// Returns why a site's partitions cannot be used, or `None` if they can. A site in this process is never absent.
+    pub(in crate::engine) fn absence(&self, design: &Design, site: Site) -> Option<Absence> {
+        let presence = self.presence.get(usize::from(site.0))?;
+        let has_begun = count(design.epoch(site)) > 0;
+        match presence.lock().state {
+            State::Serving => None,
+            State::Receiving(_) => Some(Absence::Receiving),
+            State::Absent if design.is_fenced(site) => Some(Absence::Down),
+            State::Absent if has_begun => Some(Absence::Disconnected),
+            State::Absent => Some(Absence::NotStarted),
+        }
+    }
+
+    /// True if requests must not wait for a site: it is dead, and its process is absent or takes too long to return.
+    fn is_down(&self, design: &Design, site: Site) -> bool {
+        let Some(presence) = self.presence.get(usize::from(site.0)) else { return false };
+        design.is_fenced(site)
+            && match presence.lock().state {
+                State::Absent => true,
+                State::Receiving(since) => since.elapsed() > RETURN_WAIT,
+                State::Serving => false,
+            }
+    }
+
+    /// Returns the error of a transaction that needs a partition whose site is down, or `None` if it needs none.
+    pub(in crate::engine) fn down(
+        &self,
+        design: &Design,
+        reads: &[KeyRange],
+        writes: &[Key],
+    ) -> Option<Abort> {
+        let needed = writes.iter().map(|key| design.of(key));
+        let mut needed = needed.chain(reads.iter().flat_map(|range| design.within(range)));
+        let partition = needed.find(|partition| self.is_down(design, partition.master))?;
+        let (site, from) = (partition.master, partition.range.start.clone());
+        Some(Abort::Down(site, from, self.absence(design, site)?))
+    }
+
+    /// Returns the error of a transaction that could not begin in time. It names an absent site that the transaction
+    /// needs.
+    pub(in crate::engine) fn late(&self, reads: &[KeyRange], writes: &[Key]) -> Abort {
+        let map = self.map.load();
+        let needed = writes.iter().map(|key| map.design.of(key));
+        let mut needed = needed.chain(reads.iter().flat_map(|range| map.design.within(range)));
+        let absent = needed.find_map(|partition| {
+            let absence = self.absence(&map.design, partition.master)?;
+            Some(Abort::Down(partition.master, partition.range.start.clone(), absence))
+        });
+        absent.unwrap_or(Abort::Late)
+    }
+}

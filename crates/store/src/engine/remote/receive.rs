@@ -1,0 +1,156 @@
+//! The state with which a site's process begins an epoch: all rows of a prefix of the log, or the rows that the
+//! process kept; and the log after them.
+
+use std::io::{self, BufReader};
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::site_process::{End, Serving};
+use super::transfer::PROGRESS_WAIT;
+use super::wire::{self, ToSite};
+use crate::design::Design;
+use crate::key::Key;
+use crate::record::{Epoch, Position};
+use crate::rows::{Row, Rows};
+use crate::site::{Core, Input, Snapshot};
+
+/// The rows that a site kept from an ended epoch.
+pub(super) struct KeptRows {
+    /// The run of the log in which the router sent the rows.
+    pub run: u64,
+    /// The copies as of the site's prefix of the log.
+    pub core: Core,
+}
+
+/// Returns the end of an epoch whose router sent an invalid message.
+pub(super) fn invalid(what: &'static str) -> End {
+    End::Lost(io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+impl Serving<'_> {
+    /// Receives the image with which the epoch begins, the epoch, and the number of sites. The image contains the
+    /// copies that the process kept, or those of all partitions.
+    pub(super) fn image(
+        &mut self,
+        stream: &TcpStream,
+        from: &mut BufReader<&TcpStream>,
+        kept: &mut Option<KeptRows>,
+    ) -> Result<(Core, Epoch, u16), End> {
+        let mut said = wire::read::<ToSite>(from)?;
+        while let ToSite::Alive = said {
+            said = wire::read(from)?;
+        }
+        // A router that does not lead refuses the process, which keeps its rows for the next router.
+        if let ToSite::Bye(why, is_use) = said {
+            return Err(End::Bye(why, is_use));
+        }
+        // Rows that cannot be resumed are dropped, and the next epoch begins with all rows.
+        let before = kept.take();
+        let (epoch, sites, silence_ms, run) = match &said {
+            ToSite::Welcome { epoch, sites, silence_ms, run, .. }
+            | ToSite::Resume { epoch, sites, silence_ms, run } => {
+                (*epoch, *sites, *silence_ms, *run)
+            }
+            _ => return Err(invalid("the router does not say first what to begin with")),
+        };
+        self.run = run;
+        let silence = Duration::from_millis(silence_ms.max(1));
+        // Until the epoch begins, messages may take longer to arrive.
+        stream.set_read_timeout(Some(silence.max(PROGRESS_WAIT)))?;
+        stream.set_write_timeout(Some(silence))?;
+        let core = match said {
+            ToSite::Welcome { known, design, .. } => {
+                drop(before);
+                self.whole(from, known, design)?
+            }
+            _ => {
+                let before = before.ok_or_else(|| invalid("nothing was kept to go on from"))?;
+                let mut core = before.core;
+                let followed = self.read(from).and_then(|next| self.follow(from, next, &mut core));
+                if let Err(end) = followed {
+                    if matches!(&end, End::Lost(error) if error.kind() != io::ErrorKind::InvalidData)
+                    {
+                        *kept = Some(KeptRows { run, core });
+                    }
+                    return Err(end);
+                }
+                core
+            }
+        };
+        stream.set_read_timeout(Some(silence))?;
+        Ok((core, epoch, sites))
+    }
+
+    /// Reads the next message, unless the process is to stop.
+    fn read(&self, from: &mut BufReader<&TcpStream>) -> Result<ToSite, End> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err(End::Stopped);
+        }
+        Ok(wire::read(from)?)
+    }
+
+    /// Receives all rows of a prefix of the log, and follows the log after it.
+    fn whole(
+        &self,
+        from: &mut BufReader<&TcpStream>,
+        known: Position,
+        design: Design,
+    ) -> Result<Core, End> {
+        let mut snapshots = Vec::new();
+        let mut rows: Vec<(Key, Row)> = Vec::new();
+        let mut partition: Option<(Key, u64)> = None;
+        loop {
+            let said = self.read(from)?;
+            if let ToSite::Rows(more) = said {
+                rows.extend(more.into_iter().map(wire::row));
+                continue;
+            }
+            if let ToSite::Alive = said {
+                continue;
+            }
+            if let Some((start, version)) = partition.take() {
+                let rows = std::mem::take(&mut rows);
+                if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
+                    return Err(invalid("rows that are not in their order"));
+                }
+                snapshots.push(Snapshot { start, version, rows: Rows::from_sorted(rows) });
+            }
+            if let ToSite::Partition(start, version) = said {
+                partition = Some((start, version));
+                continue;
+            }
+            let core = Core::observer_of(known, design, snapshots);
+            let mut core = core.map_err(|_| invalid("partitions are missing"))?;
+            self.follow(from, said, &mut core)?;
+            return Ok(core);
+        }
+    }
+
+    /// Follows the log, beginning with a message that was read already, until the epoch begins.
+    fn follow(
+        &self,
+        from: &mut BufReader<&TcpStream>,
+        first: ToSite,
+        core: &mut Core,
+    ) -> Result<(), End> {
+        let mut said = first;
+        loop {
+            match said {
+                ToSite::Logged(first, deliveries) => {
+                    _ = core.on(Input::Delivered(first, deliveries));
+                    if core.is_over() {
+                        return Err(invalid(
+                            "the log gives the site a partition that it did not keep",
+                        ));
+                    }
+                }
+                ToSite::Begin => return Ok(()),
+                ToSite::Alive => {}
+                ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
+                _ => return Err(invalid("the router asks before the epoch has begun")),
+            }
+            said = self.read(from)?;
+        }
+    }
+}

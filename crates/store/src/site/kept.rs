@@ -1,0 +1,110 @@
+//! The rows that a site's process keeps when an epoch ends with its connection: the next epoch begins from them, and
+//! receives only the log after them.
+//!
+//! A master runs ahead of the log by commits that the log may never have. Until the log contains a commit, the site
+//! keeps the rows as they were before it, and restores them when its epoch ends. Then each copy equals the site's
+//! prefix of the log, as at a site that never wrote.
+//!
+//! While a site is absent, the design can take partitions from it, but gives it none: a replica is added only in the
+//! site's own epoch, after it confirmed the rows. One such confirmation can still be under way to the log when the
+//! connection ends. A site that meets it drops its kept rows, and begins with all rows.
+//!
+//! Invariant: the copies of a site that begins from kept rows are those that the design at its prefix gives it, as of
+//! that prefix.
+
+use super::Core;
+use super::copy::Copy;
+use crate::key::Key;
+use crate::record::{Change, Epoch, Operator, Write};
+use crate::rows::Row;
+
+/// The state of one partition before a commit of this site.
+struct Before {
+    /// The first key of the partition.
+    start: Key,
+    /// The version of the partition.
+    version: u64,
+    /// The old row of each key that the commit wrote; `None` for a key without one.
+    rows: Vec<(Key, Option<Row>)>,
+}
+
+/// Restores the rows that a commit changed.
+pub(super) struct Undo {
+    /// The number of the commit's log entry.
+    number: u64,
+    /// The partitions that the commit changed.
+    partitions: Vec<Before>,
+}
+
+impl Core {
+    /// Saves the rows that a commit is about to change. Only a site in a process of its own outlives its connection
+    /// to the log, so no other site needs them.
+    pub(super) fn keep_before(&mut self, number: u64, writes: &[Write]) {
+        if !self.is_subscriber {
+            return;
+        }
+        let before = |write: &Write| {
+            let copy = &self.copies[&write.start];
+            let row = |key: &Key| (key.clone(), copy.rows.get(key).cloned());
+            let rows = write.rows.iter().map(|(key, _)| row(key)).collect();
+            Before { start: write.start.clone(), version: copy.version, rows }
+        };
+        let partitions = writes.iter().map(before).collect();
+        self.undo.push_back(Undo { number, partitions });
+    }
+
+    /// Drops the undo records of commits that the log has.
+    pub(super) fn forget_undo(&mut self) {
+        while self.undo.front().is_some_and(|undo| undo.number <= self.ordered) {
+            self.undo.pop_front();
+        }
+    }
+
+    /// True if a change gives this site a copy that it did not keep.
+    pub(super) fn lacks_what_it_is_given(&self, change: &Change) -> bool {
+        let is_given =
+            matches!(change.operator, Operator::AddReplica(site, _) if site == self.site);
+        self.has_kept && !self.is_live && is_given
+    }
+
+    /// Returns the site's copies as of its prefix of the log, after the end of its epoch; or `None` if it has read
+    /// that it was declared dead, or is no subscriber.
+    #[must_use]
+    pub fn into_kept(mut self) -> Option<Self> {
+        if self.is_over || !self.is_subscriber {
+            return None;
+        }
+        #[cfg(test)]
+        if self.has(super::tests::Bug::KeptAheadOfLog) {
+            self.undo.clear();
+        }
+        while let Some(undo) = self.undo.pop_back() {
+            for Before { start, version, rows } in undo.partitions {
+                let copy = self.copies.get_mut(&start)?;
+                copy.version = version;
+                for (key, row) in rows {
+                    match row {
+                        Some(row) => _ = copy.rows.insert(key, row),
+                        None => _ = copy.rows.remove(&key),
+                    }
+                }
+            }
+        }
+        let mut kept = Self::observer(self.design);
+        // No epoch of any process is above it, so none ends it.
+        (kept.site, kept.epoch, kept.known) = (self.site, Epoch(u64::MAX), self.known);
+        kept.has_kept = true;
+        let settled = |copy: Copy| {
+            let (logged, unlogged_deletes) = (copy.version, Vec::new());
+            Copy { last: 0, logged, unlogged_deletes, ..copy }
+        };
+        let copies = std::mem::take(&mut self.copies).into_iter();
+        kept.copies = copies.map(|(start, copy)| (start, settled(copy))).collect();
+        kept.align_copies();
+        #[cfg(test)]
+        {
+            kept.broken.bug = self.broken.bug;
+        }
+        Some(kept)
+    }
+}
