@@ -10,6 +10,7 @@ mod jvm_options;
 pub mod knobs;
 mod nodetool;
 pub mod observe;
+mod obstacles;
 pub mod ring;
 pub mod roll;
 pub mod settings_file;

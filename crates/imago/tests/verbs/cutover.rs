@@ -4,6 +4,7 @@
 mod back;
 mod building;
 pub mod catalog;
+mod clocks;
 mod death;
 mod disturbed;
 mod expiry;

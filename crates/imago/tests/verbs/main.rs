@@ -7,6 +7,7 @@
 mod bench;
 mod chain;
 mod cli;
+mod clock;
 mod connection;
 mod copy_pace;
 mod cutover;

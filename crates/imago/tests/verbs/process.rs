@@ -117,6 +117,12 @@ impl Process {
         let process = ProcessId::of(self.child.id()).unwrap();
         assert!(process.signal(Signal::STOP).unwrap(), "it has ended already");
     }
+
+    /// Lets it go on after that (SIGCONT).
+    pub fn thaw(&self) {
+        let process = ProcessId::of(self.child.id()).unwrap();
+        assert!(process.signal(Signal::CONT).unwrap(), "it has ended already");
+    }
 }
 
 impl Drop for Process {

@@ -13,6 +13,8 @@ pub(crate) struct Standing {
     folder: tempfile::TempDir,
     name: String,
     pub(crate) uri: String,
+    /// The administrator's URI of a MongoDB cluster; empty for others.
+    pub(crate) admin_uri: String,
     pub(crate) cluster: String,
 }
 
@@ -26,7 +28,8 @@ impl Standing {
     pub(crate) fn start_with(name: &str, up: &[&str], variables: &[(&str, &OsStr)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (name, none) = (name.to_owned(), String::new());
-        let mut standing = Self { folder, name, uri: none.clone(), cluster: none };
+        let (uri, admin_uri) = (none.clone(), none.clone());
+        let mut standing = Self { folder, name, uri, admin_uri, cluster: none };
         let name = standing.name.clone();
         let mut up =
             standing.command(&[&["testbed", "up"], up, &["--name", &name, "--json"]].concat());
@@ -34,7 +37,8 @@ impl Standing {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let up: Value = serde_json::from_slice(&output.stdout).unwrap();
         standing.uri = up["uri"].as_str().unwrap().to_owned();
-        standing.cluster = up["cluster_file"].as_str().unwrap().to_owned();
+        standing.admin_uri = up["admin_uri"].as_str().unwrap_or_default().to_owned();
+        standing.cluster = up["cluster_file"].as_str().unwrap_or_default().to_owned();
         standing
     }
 

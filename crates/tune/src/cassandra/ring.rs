@@ -23,6 +23,7 @@ use super::connection::{connect_to, connect_within, rows};
 use super::error::{Error, Result};
 use super::journal;
 use super::nodetool::nodetool;
+use super::obstacles::{Obstacles, apart, disagreement, unknown_version};
 use crate::cluster::NodeAccess;
 pub(super) use crate::cluster::error::chain;
 
@@ -97,12 +98,6 @@ pub struct View {
     /// Offset of the node's clock from this machine's, in ms (positive: ahead), uncertain by half the round trip.
     pub ahead_ms: i64,
 }
-
-/// Version of Cassandra whose settings are known.
-const KNOWN: &str = "5.0";
-/// Maximum difference of two nodes' clocks, in ms. Of two writes the one with the later timestamp wins, and the ages of
-/// jobs are measured by these clocks.
-const APART_MS_MAX: i64 = 5_000;
 
 /// Returns the cluster as the driver's metadata describes it; it includes nodes that are down.
 ///
@@ -268,26 +263,28 @@ impl Cluster {
         uri: &Uri,
         away: &BTreeSet<usize>,
         stops: bool,
-    ) -> Vec<String> {
+    ) -> Obstacles {
         let there: BTreeSet<usize> =
             (0..self.members.len()).filter(|number| !away.contains(number)).collect();
-        let mut obstacles = Vec::new();
+        let mut obstacles = Obstacles::default();
+        let lasting = &mut obstacles.lasting;
         let mut schemas = BTreeMap::<Uuid, Vec<&str>>::new();
         let mut clocks = Vec::new();
         for (number, looked) in self.views(uri, &there, stops).await {
             let name = &*self.members[number].access.name;
             match looked {
-                Err(error) => obstacles.push(format!("{name} does not answer: {}", chain(&error))),
+                Err(error) => lasting.push(format!("{name} does not answer: {}", chain(&error))),
                 Ok(view) => {
                     schemas.entry(view.schema).or_default().push(name);
                     clocks.push((view.ahead_ms, name));
-                    obstacles.extend(unknown_version(name, &view.version));
-                    obstacles.extend(self.objections(name, &view, away));
+                    lasting.extend(unknown_version(name, &view.version));
+                    lasting.extend(self.objections(name, &view, away));
+                    obstacles.passing.extend(self.missed_writes(name, &view, away));
                 }
             }
         }
-        obstacles.extend(disagreement(schemas));
-        obstacles.extend(apart(&clocks));
+        lasting.extend(disagreement(schemas));
+        lasting.extend(apart(&clocks));
         obstacles
     }
 
@@ -307,11 +304,18 @@ impl Cluster {
                     found.push(format!("{name} sees {other_name} join, leave or move"));
                 }
             }
-            if view.hints.contains(&other.id) {
-                found.push(format!("{name} keeps writes that {other_name} has missed"));
-            }
         }
         found
+    }
+
+    /// Returns the nodes for which one node keeps writes that they have missed.
+    fn missed_writes(&self, name: &str, view: &View, away: &BTreeSet<usize>) -> Vec<String> {
+        let members = self.members.iter().enumerate();
+        let missed = members
+            .filter(|(number, other)| !away.contains(number) && view.hints.contains(&other.id));
+        let text =
+            |other: &Member| format!("{name} keeps writes that {} has missed", other.access.name);
+        missed.map(|(_, other)| text(other)).collect()
     }
 }
 
@@ -325,32 +329,6 @@ fn late(member: &Member, limit: Duration) -> Error {
         doing: "looking at the cluster".into(),
         said,
     }
-}
-
-/// Returns the reason against a roll if nodes have different schemas; `schemas` has the names of nodes by version.
-fn disagreement(schemas: BTreeMap<Uuid, Vec<&str>>) -> Option<String> {
-    if schemas.len() < 2 {
-        return None;
-    }
-    let groups: Vec<String> = schemas.into_values().map(|names| names.join(" and ")).collect();
-    Some(format!("the nodes have different schemas: {}", groups.join("; ")))
-}
-
-/// Returns the reason against a roll if clocks differ too much; `clocks` has offsets in ms and names of nodes.
-fn apart(clocks: &[(i64, &str)]) -> Option<String> {
-    let (behind, slow) = clocks.iter().min()?;
-    let (ahead, quick) = clocks.iter().max()?;
-    let apart_ms = ahead - behind;
-    (apart_ms > APART_MS_MAX).then(|| {
-        format!("the clock of {quick} is {:.1} s ahead of that of {slow}", apart_ms as f64 / 1e3)
-    })
-}
-
-/// Returns the reason against a roll if the settings of this version are unknown: names and defaults differ by version.
-fn unknown_version(name: &str, version: &str) -> Option<String> {
-    let is_known = version.strip_prefix(KNOWN).is_some_and(|rest| rest.starts_with(['.', '-']));
-    (!is_known)
-        .then(|| format!("{name} runs Cassandra {version}, and settings are known of {KNOWN}"))
 }
 
 /// Reads a node's view of itself and of the others.

@@ -147,6 +147,9 @@ pub struct Preview {
     pub tables: Vec<TablePreview>,
     /// Reasons why the roll cannot start now.
     pub obstacles: Vec<String>,
+    /// True if all obstacles pass by themselves.
+    #[serde(skip)]
+    obstacles_pass: bool,
 }
 
 /// A node and the changes of a roll there.
@@ -305,12 +308,14 @@ impl Roller {
                 tables.push(TablePreview { table: table.clone(), from, to: to.clone() });
             }
         }
+        let obstacles = cluster.obstacles(&self.file.uri, &BTreeSet::new(), self.restarts()).await;
         Ok(Preview {
             tables,
             restarts: self.restarts(),
             steps: steps.iter().map(|step| step.iter().map(name).collect()).collect(),
             nodes,
-            obstacles: cluster.obstacles(&self.file.uri, &BTreeSet::new(), self.restarts()).await,
+            obstacles_pass: obstacles.pass_by_themselves(),
+            obstacles: obstacles.texts(),
         })
     }
 }

@@ -1,7 +1,10 @@
 //! Primaries, or majorities, go away during a cut-over.
 
+use std::path::Path;
 use std::time::Duration;
 
+use bson::doc;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::replica_set;
 use imago_testbed::{Cluster, wait};
 
@@ -63,13 +66,15 @@ async fn the_destinations_primary_may_die_during_the_cut_over() {
     scene.nothing_lost(load, &scene.new);
 }
 
-/// Two of three members stop where they are, the primary among them, and go on a while later.
-async fn lose_the_majority(cluster: &Cluster) {
+/// Two of three members stop where they are, the primary among them, and go on a while later. `then` is called when they
+/// have stopped.
+async fn lose_the_majority(cluster: &Cluster, then: impl FnOnce()) {
     let primary = cluster.primary(cluster.name()).await.unwrap();
     let nodes = cluster.nodes();
     let other = nodes.iter().find(|node| node.name != primary).unwrap();
     let both = [&primary, &other.name];
     both.iter().for_each(|node| cluster.stop(node).unwrap());
+    then();
     wait::lasts(Duration::from_secs(6)).await;
     both.iter().for_each(|node| cluster.resume(node).unwrap());
     cluster.settled(cluster.name()).await.unwrap();
@@ -87,15 +92,61 @@ async fn a_majority_that_is_lost_while_the_hook_runs_is_waited_for() {
         scene.folder().join("failing").exists() || !cutover.is_running()
     })
     .await;
-    lose_the_majority(&scene.old).await;
+    lose_the_majority(&scene.old, || ()).await;
     let (exit, failed) = cutover.ended();
     assert_eq!(exit, 4, "{failed}");
     assert_eq!(application_writes(&scene.old).await, Ok(()), "{failed}");
     // One that moves the clients: their cluster is recorded once it has its majority again.
     let mut cutover = in_its_hook(&scene, &job);
-    lose_the_majority(&scene.new).await;
+    lose_the_majority(&scene.new, || ()).await;
     let (exit, done) = cutover.ended();
     assert_eq!(exit, 0, "{done}");
     scene.load_goes_on(20);
     scene.nothing_lost(load, &scene.new);
+}
+
+/// A cut-over that has blocked the writes at the source and was stopped before its hook, which fails unless the file `go`
+/// is there.
+async fn stopped_before_its_hook(scene: &Scene, job: &str) -> Process {
+    let app = Endpoint::connect(&scene.old.uri(), "source").await.unwrap();
+    let note = doc! {"insert": "notes", "documents": [{"text": "written"}]};
+    let (begun, go) = (scene.path("begun"), scene.path("go"));
+    let hook =
+        format!("touch '{begun}'; test -e '{go}' || exit 7; {}", scene.switch_to(&scene.new));
+    for attempt in 0..5 {
+        let _ = std::fs::remove_file(&begun);
+        let cutover = scene.cutover(job, &["--on-cutover", &hook]);
+        let mut cutover = scene.spawn(cutover, &format!("attempt-{attempt}"));
+        while cutover.is_running() {
+            let reply = app.run("other", note.clone()).await;
+            if reply.is_err() || reply.is_ok_and(|reply| reply.contains_key("writeErrors")) {
+                break;
+            }
+        }
+        cutover.freeze();
+        if cutover.is_running() && !Path::new(&begun).exists() {
+            std::fs::write(&go, "").unwrap();
+            return cutover;
+        }
+        // It was too quick: its hook has failed, and it lifts the block.
+        cutover.thaw();
+        assert_eq!(cutover.ended().0, 4, "{}", cutover.errors());
+    }
+    panic!("no cut-over was met between its block and its hook");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_that_is_lost_between_the_block_and_the_hook_is_waited_for() {
+    for loses_old in [true, false] {
+        let scene = Scene::of(replica_set(3).with_auth(), replica_set(3).with_auth()).await;
+        let load = scene.load();
+        let job = scene.copied();
+        let mut cutover = stopped_before_its_hook(&scene, &job).await;
+        let cluster = if loses_old { &scene.old } else { &scene.new };
+        lose_the_majority(cluster, || cutover.thaw()).await;
+        let ended = cutover.ended();
+        cut_over_in_the_end(&scene, &job, ended).await;
+        scene.load_goes_on(20);
+        scene.nothing_lost(load, &scene.new);
+    }
 }

@@ -404,11 +404,7 @@ impl Step<'_> {
             if began.elapsed() > RETURN_BOUND {
                 let within = RETURN_BOUND.as_secs();
                 return Err(Error::failed(
-                    format!(
-                        "{} is not fully back within {within} s: {}",
-                        self.name(),
-                        obstacles.join("; ")
-                    ),
+                    format!("{} is not fully back within {within} s: {obstacles}", self.name(),),
                     "no other node was stopped; mend that, and begin another roll",
                 ));
             }

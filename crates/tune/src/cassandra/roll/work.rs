@@ -22,6 +22,7 @@ use super::super::Uri;
 use super::super::compaction::{self, Compaction};
 use super::super::error::{Error, Result, failed};
 use super::super::journal::CassandraJournal;
+use super::super::obstacles::Obstacles;
 use super::super::ring::Cluster;
 use super::Took;
 use super::canary::Canary;
@@ -31,6 +32,9 @@ use crate::cluster::job::{self, Job, Lock, checkpoint};
 
 /// Time allowed for the cluster to become healthy before a step and after the last one: many hours of hints take long.
 const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
+/// Maximum time that a new roll waits for nodes to get the writes that they have missed: on a busy cluster some are missed
+/// at any time, and delivered within seconds.
+const MISSED_WRITES_BOUND: Duration = Duration::from_secs(60);
 /// Delay between two inspections of the cluster while it is not healthy.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -79,7 +83,16 @@ impl Roller {
         events: &Events,
         interrupted: CancellationToken,
     ) -> Result<Outcome> {
-        let preview = self.preview().await?;
+        let began = Instant::now();
+        let mut preview = self.preview().await?;
+        while !preview.obstacles.is_empty()
+            && preview.obstacles_pass
+            && began.elapsed() < MISSED_WRITES_BOUND
+            && !interrupted.is_cancelled()
+        {
+            tokio::time::sleep(LOOK_EVERY).await;
+            preview = self.preview().await?;
+        }
         self.canary_can_be_compared(&preview)?;
         if !preview.obstacles.is_empty() {
             return Err(Error::precondition(
@@ -322,7 +335,7 @@ impl Work<'_> {
             if began.elapsed() > SETTLE_BOUND {
                 return Err(unsettled(&obstacles));
             }
-            let now = obstacles.join("; ");
+            let now = obstacles.to_string();
             if now != said {
                 let help = "the next step waits for it";
                 self.run.reporter().warning("not_settled", now.clone(), help);
@@ -333,10 +346,10 @@ impl Work<'_> {
     }
 }
 
-fn unsettled(obstacles: &[String]) -> Error {
+fn unsettled(obstacles: &Obstacles) -> Error {
     let within = SETTLE_BOUND.as_secs();
     Error::failed(
-        format!("the cluster did not settle within {within} s: {}", obstacles.join("; ")),
+        format!("the cluster did not settle within {within} s: {obstacles}"),
         "mend that, and begin another roll: nodes that have the new configuration are left as they are",
     )
 }

@@ -1,7 +1,12 @@
 /* Another clock for some processes, as on a machine whose clock is wrong: of those whose command line has CLOCK_OF, it is
-   ahead by the seconds that the file CLOCK_AHEAD has when they start. Put before them by LD_PRELOAD. */
+   ahead by the seconds that the file CLOCK_AHEAD has when they start. Put before them by LD_PRELOAD.
+
+   Waits until a time of that clock end when it is reached: without that, a process with a late clock would not wait at
+   all. Only times since 1970 are of that clock; those of a monotonic one are small. */
 
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,4 +49,25 @@ time_t time(time_t *at) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (at) *at = now.tv_sec;
     return now.tv_sec;
+}
+
+static struct timespec right(const struct timespec *until) {
+    struct timespec at = *until;
+    if (at.tv_sec > 1000000000) at.tv_sec -= ahead;
+    return at;
+}
+
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
+    static int (*wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    if (!wait) wait = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+    struct timespec at = right(until);
+    return wait(condition, mutex, &at);
+}
+
+int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock,
+                           const struct timespec *until) {
+    static int (*wait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+    if (!wait) wait = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
+    struct timespec at = clock == CLOCK_REALTIME ? right(until) : *until;
+    return wait(condition, mutex, clock, &at);
 }
