@@ -3,8 +3,8 @@
 //! The modules follow the sections of the paper: the workload model ([`reservoir`], [`workload`], §5.1), the costs of
 //! operations ([`regression`], [`cost`], §5.2), candidate plans ([`plans`], §5.3.3), the predicted price of a design
 //! ([`price`], §5.3.2), and the choice of the plans that pay ([`decide`], §5.3). A store uses all this as one strategy
-//! among others ([`strategy`]). [`regimes`] handles workloads that alternate, and [`controller`] is the decision loop,
-//! without I/O.
+//! among others ([`strategy`]). [`regimes`] handles workloads that alternate. [`controller`] joins these parts, and [`planner`] is the whole loop,
+//! without I/O: from samples to the operators that are executed, and to their judgement.
 
 pub mod allowance;
 pub mod brakes;
@@ -14,6 +14,7 @@ pub mod cost;
 pub mod decide;
 pub mod division;
 pub mod layout;
+pub mod planner;
 pub mod plans;
 pub mod price;
 pub mod queues;

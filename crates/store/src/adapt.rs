@@ -1,34 +1,32 @@
 //! Adaptation: the store chooses its own physical design while it serves (MorphoSys, §5).
 //!
 //! The threads of the sites sample the transactions that they run ([`crate::sampler`]). From the samples the planner
-//! learns the workload and the costs of operations. It decides with [`imago_plan::design`] which changes of the design
-//! pay, executes these, and measures their effect ([`planner`]). No transaction waits for the planner: without it, and
+//! learns the workload and the costs of operations, and decides which changes of the design pay; it is
+//! [`imago_plan::design::planner`], which does no I/O. The [`driver`] executes these changes. No transaction waits for the planner: without it, and
 //! while it is paused, the design changes by command, and where a transaction could run at no site otherwise.
 //!
 //! Invariants:
 //! - In [`Mode::Advise`], and while paused, adaptation does not change the design.
-//! - The planner uses at most [`planner::CPU_SHARE`] of a core: the longer a decision takes, the later the next one
+//! - The planner uses at most [`driver::CPU_SHARE`] of a core: the longer a decision takes, the later the next one
 //!   begins.
 //! - A failed change does not stop the planner: it reports the failure, and continues.
 //! - A change that would exceed a limit is not made, not even to undo an earlier change.
 
-mod carry_out;
+mod adaptation;
 mod drain;
+mod driver;
 mod explain;
 mod heat;
-mod kept;
-mod learn;
 mod limits;
-mod planner;
+mod persisted;
 mod report;
-mod site_work;
 #[cfg(test)]
 mod tests;
 
+pub use adaptation::{Adaptation, Mode, Options};
 pub use drain::{DrainFault, DrainReport, DrainState, Drains};
 pub use explain::{Explanation, NotExplained, RuleReport, SiteExplanation};
 pub use heat::{HeatMark, HeatRange, HeatReport};
-pub use kept::KeptReport;
 pub use limits::{AdaptLimits, AtMost, LimitsFault, LimitsReport, LimitsRequest, Unlimited};
-pub use planner::{Adaptation, Mode, Options};
+pub use persisted::KeptReport;
 pub use report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport, Verdict};

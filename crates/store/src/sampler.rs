@@ -30,8 +30,6 @@ const WAITING_MAX: usize = 8_192;
 const REPORTS_MAX: usize = 256;
 /// Maximum number of transactions that one sample stands for.
 const EVERY_MAX: u32 = 65_536;
-/// Target rate of samples of all threads together, in samples/s.
-const SAMPLES_S: f64 = 400.0;
 /// CPU time that a site with a CPU limit may use in one burst.
 const BURST: Duration = Duration::from_millis(20);
 /// Minimum time between two reports of a thread whose CPU use is not limited.
@@ -85,14 +83,6 @@ pub(crate) enum Cause {
 pub(crate) struct Waited {
     pub cause: Cause,
     pub us: f64,
-}
-
-impl Sampled {
-    /// Returns the total latency of the transaction, in µs.
-    pub fn latency_us(&self) -> f64 {
-        let waited_us = self.waited.map_or(0.0, |waited| waited.us);
-        self.service_us + waited_us + self.run_us + self.commit_us.unwrap_or(0.0)
-    }
 }
 
 /// A sampler: see the module's documentation.
@@ -149,11 +139,6 @@ impl Sampler {
     /// Sets the number of transactions of which one is sampled; 0: none is.
     pub(crate) fn set_every(&self, every: u32) {
         self.every.store(every.min(EVERY_MAX), Ordering::Relaxed);
-    }
-
-    /// Sets the number of transactions of which one is sampled, by the rate of transactions per second.
-    pub(crate) fn adjust(&self, rate_s: f64) {
-        self.set_every((rate_s / SAMPLES_S).ceil().clamp(1.0, f64::from(EVERY_MAX)) as u32);
     }
 
     pub(crate) fn put(&self, sampled: Sampled) {

@@ -2,10 +2,10 @@
 //!
 //! Each site serves one transaction after the other, and what it applies for other masters between them
 //! ([`site_queue`]). What each needs of a site's time is measured on the real engine ([`Demands`], [`super::larger`]), and
-//! so is the way to the log and back. Clients, workload and designs are those of the real loads, and decisions are those
-//! of `imago_plan::design` ([`planner`]). A run is determined by its specification.
+//! so is the way to the log and back. Clients, workload and designs are those of the real loads, and the planner is the
+//! store's ([`imago_plan::design::planner`]). A run is determined by its specification.
 
-mod planner;
+mod driver;
 mod site_queue;
 
 use std::cmp::Reverse;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::designs::Part;
 use super::workload::{Drawing, Kind, ROWS, Workload};
-use planner::{Planner, Ran};
+use driver::Driver;
 use site_queue::{Job, Partitions, SiteQueue, Transaction};
 
 /// The time that a site needs, of what it has, in µs.
@@ -84,7 +84,6 @@ impl Simulated {
     }
 }
 
-const US_S: f64 = 1e6;
 /// Between two decisions.
 const ROUND_US: u64 = 250_000;
 /// Bytes of a row, with its key.
@@ -114,8 +113,9 @@ struct Simulation<'s> {
     /// Its partitions.
     partitions: Partitions,
     drawings: Vec<Drawing>,
-    changes: Vec<Operator<u64>>,
-    planner: Option<Planner>,
+    /// Operators that were begun, and when, in µs.
+    changes: Vec<(Operator<u64>, u64)>,
+    planner: Option<Driver>,
     throughput_s: Vec<u64>,
 }
 
@@ -126,7 +126,7 @@ pub fn simulate(spec: &SimulationSpec) -> Simulated {
     simulation.run();
     Simulated {
         throughput_s: simulation.throughput_s,
-        changes: simulation.planner.map_or(0, |planner| planner.changes),
+        changes: simulation.planner.map_or(0, |planner| planner.changes()),
         partitions: simulation.layout.len(),
     }
 }
@@ -152,7 +152,7 @@ impl<'s> Simulation<'s> {
             partitions: Partitions::default(),
             drawings: (0..spec.clients).map(|n| spec.workload.drawing(spec.seed + n)).collect(),
             changes: Vec::new(),
-            planner: spec.adapts.then(|| Planner::new(spec.seed, spec.sites)),
+            planner: spec.adapts.then(|| Driver::new(spec.seed)),
             throughput_s: vec![0; spec.lasts_s as usize],
         };
         simulation.relay_out();
@@ -187,12 +187,7 @@ impl<'s> Simulation<'s> {
                 Event::Logged(site, number) => self.give(now_us, site, Job::Logged(number)),
                 Event::Applied(site) => self.give(now_us, site, Job::Applied),
                 Event::Round => self.decide(now_us),
-                Event::Changed(number) => {
-                    // A plan was made for the design of then: what is impossible by now is not done.
-                    if self.layout.apply(&self.changes[number]).is_ok() {
-                        self.relay_out();
-                    }
-                }
+                Event::Changed(number) => self.changed(now_us, number),
             }
         }
     }
@@ -223,36 +218,12 @@ impl<'s> Simulation<'s> {
         }
         for of in ended.answered {
             self.throughput_s[(now_us / 1_000_000) as usize] += 1;
-            self.tell_planner(now_us, site, &of);
+            if let Some(planner) = &mut self.planner {
+                planner.record(now_us, site, &of);
+            }
             self.begin(now_us, of.client);
         }
         self.go_on(now_us, site);
-    }
-
-    fn tell_planner(&mut self, now_us: u64, site: Site, of: &Transaction) {
-        let Some(planner) = &mut self.planner else { return };
-        let run_us = of.demand_us;
-        let looked_us = of.looked_us.unwrap_or(of.began_us);
-        // Beyond what the log takes, a commit waits for the site's thread. A scan's answer may wait for the log, too,
-        // but as in the store that is not told.
-        let (commit_us, commit_wait_us) = match of.kind {
-            Kind::Count(_) => {
-                let commit_us = self.spec.demands.log_us;
-                (commit_us, (now_us as f64 - of.began_us - run_us - commit_us).max(0.0))
-            }
-            Kind::Scan(..) => (0.0, 0.0),
-        };
-        planner.ran(Ran {
-            kind: of.kind,
-            at_us: now_us,
-            site,
-            service_us: looked_us - of.came_us + commit_wait_us,
-            waited_us: of.began_us - looked_us,
-            behind: of.behind,
-            reads_replica: of.reads_replica,
-            run_us,
-            commit_us,
-        });
     }
 
     /// A client begins its next transaction.
@@ -305,27 +276,38 @@ impl<'s> Simulation<'s> {
     fn decide(&mut self, now_us: u64) {
         let work: Vec<(f64, [u64; 3])> =
             self.sites.iter().map(|site| (site.worked_us, site.rows)).collect();
-        let planner = self.planner.as_mut().expect("it adapts");
-        let plans = planner.round(now_us, &self.layout, &work);
-        for operators in plans {
-            let mut at_us = now_us as f64;
-            for operator in operators {
-                let number = self.partitions.number_of(*operator.key());
-                at_us += match &operator {
-                    Operator::AddReplica(_, site) => self.copy(now_us, number, *site),
-                    _ => self.spec.demands.log_us,
-                };
-                self.changes.push(operator);
-                self.plan(at_us, Event::Changed(self.changes.len() - 1));
-            }
+        if let Some(planner) = &mut self.planner {
+            planner.decide(now_us, &self.layout, &work);
         }
+        self.execute(now_us);
         self.plan((now_us + ROUND_US) as f64, Event::Round);
     }
-}
 
-/// Processor time as a share of the time that passed.
-fn share(worked_us: f64, passed_us: f64) -> f64 {
-    worked_us / passed_us.max(1.0)
+    /// Begins the operators that the planner has executed next.
+    fn execute(&mut self, now_us: u64) {
+        let Some(planner) = &mut self.planner else { return };
+        for operator in planner.next(now_us, &self.layout) {
+            let number = self.partitions.number_of(*operator.key());
+            let took_us = match &operator {
+                Operator::AddReplica(_, site) => self.copy(now_us, number, *site),
+                _ => self.spec.demands.log_us,
+            };
+            self.changes.push((operator, now_us));
+            self.plan(now_us as f64 + took_us, Event::Changed(self.changes.len() - 1));
+        }
+    }
+
+    /// An operator takes effect, if the design of now still allows it.
+    fn changed(&mut self, now_us: u64, number: usize) {
+        let (operator, began_us) = self.changes[number].clone();
+        let is_done = self.layout.apply(&operator).is_ok();
+        if is_done {
+            self.relay_out();
+        }
+        let took_us = is_done.then_some((now_us - began_us) as f64);
+        self.planner.as_mut().expect("it adapts").ended(&operator, took_us);
+        self.execute(now_us);
+    }
 }
 
 #[cfg(test)]
@@ -358,7 +340,7 @@ mod tests {
     fn one_saturated_site_serves_what_its_demands_allow() {
         let workload = Workload { scans: 0.0, ..spec(1, false).workload };
         let result = simulate(&SimulationSpec { workload, ..spec(1, false) });
-        let expected = US_S / 600.0;
+        let expected = 1e6 / 600.0;
         assert!((result.mean_s(1) / expected - 1.0).abs() < 0.005, "{result:?}");
     }
 

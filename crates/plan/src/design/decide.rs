@@ -78,6 +78,30 @@ impl Parameters {
         let gain = self.gain_min + if is_uncertain { self.gain_doubt } else { 0.0 };
         gain * FEW_SITES as f64 / sites.max(FEW_SITES) as f64
     }
+
+    /// True if operators exceed no limit that the design keeps to, and exceed none further that it exceeds already.
+    #[must_use]
+    pub fn permits<K: Key>(&self, operators: &[Operator<K>], layout: &Layout<K>) -> bool {
+        let mut after = layout.clone();
+        if !operators.iter().all(|operator| after.apply(operator).is_ok()) {
+            // The execution of the operators reports why one is impossible.
+            return true;
+        }
+        let grows = |before: usize, after: usize, most: usize| after > most && after > before;
+        let is_full = self.memory_max.is_some_and(|most| {
+            let bytes = |site| (layout.bytes_at(site) as usize, after.bytes_at(site) as usize);
+            let mut sites = layout.sites().iter().map(bytes);
+            sites.any(|(before, after)| {
+                grows(before, after, usize::try_from(most).unwrap_or(usize::MAX))
+            })
+        });
+        let has_surplus = after.partitions().any(|(start, one)| {
+            let before = layout.of(start).1.replicas.len();
+            grows(before, one.replicas.len(), self.thresholds.replicas_max)
+        });
+        let partitions_max = self.thresholds.partitions_max;
+        !is_full && !has_surplus && !grows(layout.len(), after.len(), partitions_max)
+    }
 }
 
 /// Why a plan was not chosen.

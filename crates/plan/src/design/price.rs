@@ -41,7 +41,7 @@ pub struct Situation<'a, K> {
 }
 
 /// The price of a design.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Price {
     /// Mean latency of a transaction, in µs, including the design changes that it waits for.
     pub latency_us: f64,

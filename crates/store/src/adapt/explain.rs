@@ -1,13 +1,10 @@
 //! Explanation of a partition's placement: for each site, the rules that decide whether it could be the partition's
 //! master, and the cost model's prediction for that case.
 
-use std::collections::BTreeMap;
-
 use imago_plan::design::brakes::Brakes;
-use imago_plan::design::controller::Outlook;
-use imago_plan::design::cost::CostModel;
 use imago_plan::design::decide::{Parameters, Rejected};
-use imago_plan::design::layout::{self, Layout, Operator, Partition};
+use imago_plan::design::layout::{Layout, Operator, Partition};
+use imago_plan::design::planner::DecisionSnapshot;
 use imago_plan::design::price::{Price, Situation, price};
 use imago_plan::design::weigh::weigh;
 use serde::{Deserialize, Serialize};
@@ -26,13 +23,9 @@ mod tests;
 /// State of the planner after its last round, from which placements are explained.
 #[derive(Clone, Default)]
 pub(super) struct Known {
-    pub outlook: Outlook<Key>,
-    /// Log lag of each site, in entries.
-    pub behind: BTreeMap<layout::Site, f64>,
-    pub cost: CostModel,
+    pub snapshot: DecisionSnapshot<Key>,
+    /// `None` before the first round.
     pub brakes: Option<Brakes<Key>>,
-    /// The parameters of the last decision, with the additional gain that uncertainty required.
-    pub parameters: Parameters,
 }
 
 /// The placement of a key's partition, and each site as its possible master.
@@ -121,9 +114,10 @@ impl Adaptation {
             return Err(NotExplained::NoRow(key.to_string(), named(start), partition.master));
         }
         let known = self.known();
-        let situation = known.outlook.situation(&known.cost, &known.behind);
-        let unpredicted = match known.cost.distrust() {
-            None if known.outlook.samples.is_empty() => {
+        let DecisionSnapshot { outlook, lag_entries, cost, parameters, .. } = &known.snapshot;
+        let situation = outlook.situation(cost, lag_entries);
+        let unpredicted = match cost.distrust() {
+            None if outlook.samples.is_empty() => {
                 Some("no transaction was sampled in the last seconds".to_owned())
             }
             distrust => distrust,
@@ -137,7 +131,7 @@ impl Adaptation {
             situation,
             is_predicted: unpredicted.is_none(),
             brakes: known.brakes.as_ref(),
-            parameters: known.parameters,
+            parameters: *parameters,
         };
         let sites = (0..self.store.sites() as u16).map(|site| looked.at(site));
         Ok(Explanation {

@@ -11,11 +11,9 @@ use std::sync::PoisonError;
 
 use imago_plan::design::brakes::Limits;
 use imago_plan::design::decide::Parameters;
-use imago_plan::design::layout::{Layout, Operator};
 use serde::{Deserialize, Serialize};
 
-use super::planner::{Adaptation, Mode, Options};
-use crate::key::Key;
+use super::adaptation::{Adaptation, Mode, Options};
 use crate::record::Site;
 use crate::site::Usage;
 
@@ -338,33 +336,10 @@ impl Adaptation {
             *set = set.and(request);
             *set
         };
-        self.keeper.amend(|kept| kept.limits = set);
+        self.writer.amend(|state| state.limits = set);
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         (report.mode, report.horizon_s) = (limits.mode, limits.horizon_s);
         Ok(LimitsReport { notes: limits.notes(&held), limits })
-    }
-
-    /// True if operators exceed no limit that is kept now, and exceed none further that is exceeded now.
-    pub(super) fn permits(&self, operators: &[Operator<Key>], layout: &Layout<Key>) -> bool {
-        let Parameters { memory_max, thresholds, .. } = self.options().parameters;
-        let mut after = layout.clone();
-        if !operators.iter().all(|operator| after.apply(operator).is_ok()) {
-            // The store reports why an operator is impossible.
-            return true;
-        }
-        let grows = |before: usize, after: usize, most: usize| after > most && after > before;
-        let is_full = memory_max.is_some_and(|most| {
-            let bytes = |site| (layout.bytes_at(site) as usize, after.bytes_at(site) as usize);
-            let mut sites = layout.sites().iter().map(bytes);
-            sites.any(|(before, after)| {
-                grows(before, after, usize::try_from(most).unwrap_or(usize::MAX))
-            })
-        });
-        let is_copied = after.partitions().any(|(start, one)| {
-            let before = layout.of(start).1.replicas.len();
-            grows(before, one.replicas.len(), thresholds.replicas_max)
-        });
-        !is_full && !is_copied && !grows(layout.len(), after.len(), thresholds.partitions_max)
     }
 }
 

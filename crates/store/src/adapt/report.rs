@@ -2,12 +2,13 @@
 
 use imago_plan::design::decide::{Considered, Rejected};
 use imago_plan::design::layout::Operator;
+use imago_plan::design::planner::{self, Advised};
 use imago_plan::design::price::CPU_WEIGHT;
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
 use super::explain::Explanation;
-use super::kept::KeptReport;
+use super::persisted::KeptReport;
 use crate::key::Key;
 
 /// State of adaptation.
@@ -155,6 +156,30 @@ pub struct DecisionReport {
     pub measured_error_us: Option<f64>,
 }
 
+impl Verdict {
+    pub(super) fn of(plan: &Considered<Key>, verdict: planner::Verdict) -> Self {
+        match verdict {
+            planner::Verdict::Done => Self::Done,
+            planner::Verdict::Advised(why) => Self::Advised(not_executed(why).to_owned()),
+            planner::Verdict::Rejected => {
+                Self::Rejected(plan.rejected.as_ref().map(reason).unwrap_or_default())
+            }
+            planner::Verdict::Failed(why) => Self::Failed(why),
+        }
+    }
+}
+
+/// Returns why a plan that pays is not executed, as a sentence.
+fn not_executed(why: Advised) -> &'static str {
+    match why {
+        Advised::Paused => "adaptation is paused",
+        Advised::OnlyAdvises => "it only advises",
+        Advised::NotSustained => "it has to pay again in the next decision",
+        Advised::LimitLowered => "a limit was lowered meanwhile",
+        Advised::RateLimited => "changes a second are limited",
+    }
+}
+
 impl DecisionReport {
     pub(super) fn of(at_ms: u64, plan: &Considered<Key>, verdict: Verdict) -> Self {
         let key = |operator: &Operator<Key>| operator.key().to_string();
@@ -196,7 +221,7 @@ pub(super) fn named(start: &Key) -> String {
 }
 
 /// Returns why a plan was not chosen, as a sentence.
-pub(super) fn reason(rejected: &Rejected<Key>) -> String {
+fn reason(rejected: &Rejected<Key>) -> String {
     match rejected {
         Rejected::NoPlan(why) => why.to_string(),
         Rejected::DoesNotPay => "it saves less than it costs".to_owned(),

@@ -13,7 +13,7 @@ use crate::rows::Row;
 mod adaptation;
 mod behind;
 mod bug;
-mod planner;
+mod driver;
 mod simulation;
 mod stream;
 mod transactions;

@@ -103,7 +103,8 @@ async fn no_change_exceeds_a_limit_also_not_to_take_another_back() {
     };
     adaptation.limit(&limit).await.unwrap();
     let layout = store.layout().await;
-    let (m, may) = (key("m"), |operators: &[Planned<Key>]| adaptation.permits(operators, &layout));
+    let parameters = adaptation.options().parameters;
+    let (m, may) = (key("m"), |operators: &[Planned<Key>]| parameters.permits(operators, &layout));
     assert!(!may(&[Planned::Split(key("x"))]));
     assert!(!may(&[Planned::AddReplica(m.clone(), 2)]));
     assert!(may(&[Planned::AddReplica(Key::least(), 2)]));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::record::Site;
-use crate::sampler::{Cause, Sampler};
+use crate::sampler::{Cause, Sampled, Sampler, Waited};
 
 /// Sessions that write, and scans that are tried at most.
 const WRITERS: u32 = 4;
@@ -39,7 +39,13 @@ fn a_scan_that_waits_for_the_log_says_for_how_long_and_that_is_part_of_its_time(
             assert!(all(&mut session).await.len() <= WRITERS as usize);
             let took_us = began.elapsed().as_secs_f64() * 1e6;
             let scans = sampler.fetch().into_iter().filter(|sampled| sampled.writes.is_empty());
-            let late = scans.filter_map(|scan| Some((scan.waited?, scan.rows, scan.latency_us())));
+            // Scans commit nothing.
+            let latency_us =
+                |scan: &Sampled, waited: Waited| scan.service_us + waited.us + scan.run_us;
+            let late = scans.filter_map(|scan| {
+                let waited = scan.waited?;
+                Some((waited, scan.rows, latency_us(&scan, waited)))
+            });
             waited = late.last();
             if let Some((waited, rows, latency_us)) = waited {
                 assert!(waited.us > 0.0 && latency_us >= waited.us, "{waited:?} of {latency_us}");

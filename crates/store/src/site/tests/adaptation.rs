@@ -4,7 +4,7 @@
 
 use imago_plan::design::plans::Thresholds;
 
-use super::planner::{CHANGES_S_MAX, Planner, THRESHOLDS};
+use super::driver::{CHANGES_S_MAX, Driver, THRESHOLDS};
 use super::simulation::Simulation;
 use super::*;
 use crate::record::Operator;
@@ -37,9 +37,9 @@ impl Limited {
         before: &Design,
         after: &Design,
         change: &Change,
-        by: &Planner,
+        by: &Driver,
     ) {
-        let is_planned = by.underway.as_ref().is_some_and(|underway| underway.change == *change);
+        let is_planned = by.underway.iter().any(|underway| underway.change == *change);
         let partition = after.of(&change.start);
         self.changes.push((now_ms, is_planned, change.clone()));
         match &change.operator {
@@ -93,9 +93,9 @@ fn is_slow_enough(changes_ms: &[u64]) -> bool {
     })
 }
 
-fn adapt(seed: u64, thresholds: Thresholds) -> (Tally, Limited, u64, usize) {
+fn adapt(seed: u64, thresholds: Thresholds) -> (Tally, Limited, u64, u64) {
     let mut simulation = Simulation::new(seed, None);
-    simulation.planner = Some(Planner::new(seed, thresholds));
+    simulation.planner = Some(Driver::new(seed, thresholds));
     for _ in 0..STEPS {
         simulation.step();
     }
@@ -118,7 +118,7 @@ fn adapt(seed: u64, thresholds: Thresholds) -> (Tally, Limited, u64, usize) {
     assert!(open.is_empty(), "transactions do not end: {open:?}");
     simulation.calm_down();
     assert!(is_slow_enough(&simulation.limited.changes_ms));
-    let undone = simulation.planner.as_ref().map_or(0, |planner| planner.undone);
+    let undone = simulation.planner.as_ref().map_or(0, Driver::undone);
     (simulation.check(), std::mem::take(&mut simulation.limited), waited_ms_max, undone)
 }
 

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::*;
 use super::Bug;
 use super::adaptation::Limited;
-use super::planner::Planner;
+use super::driver::Driver;
 use super::stream::Stream;
 use super::transactions::{Move, Wish};
 use crate::design::Verdict;
@@ -80,7 +80,7 @@ pub(super) struct Simulation {
     /// Reads that were answered while the log was stalled, at a site that is ahead of it.
     pub in_stall: usize,
     /// What changes the design, instead of chance; what it did; and what sessions want meanwhile.
-    pub planner: Option<Planner>,
+    pub planner: Option<Driver>,
     pub limited: Limited,
     pub wishes: Vec<Option<Wish>>,
     pub moves: Option<Move>,

@@ -160,7 +160,7 @@ impl Simulation {
         let waited_ms = self.now_ms - wish.since_ms;
         self.waited_ms_max = self.waited_ms_max.max(waited_ms);
         if let Some(planner) = &mut self.planner {
-            planner.learn(self.now_ms, &self.design, &wish, waited_ms);
+            planner.record(self.now_ms, &self.design, &wish, waited_ms);
         }
     }
 

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::adaptation::{Adaptation, Options};
 use super::limits::{AdaptLimits, LimitsFault, LimitsRequest};
-use super::planner::{Adaptation, Options, Planner};
 use super::report::DecisionReport;
 use crate::engine::Store;
 use crate::key::Key;
@@ -34,12 +34,12 @@ use crate::sampler::Sampler;
 /// Shortest time between two writes of the file.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
 /// Version of the file format. The cost functions of earlier versions had other inputs, and are learned anew.
-const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 3;
 const NAME: &str = "adapt.json";
 
 /// Content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct Persisted {
     pub version: u32,
     /// The clock of decisions and bans, in ms.
     pub now_ms: u64,
@@ -53,19 +53,19 @@ pub(super) struct Kept {
     pub sites: u16,
     /// Share of a core that each of these sites had; `None` if unknown.
     pub site_cpu: Option<f64>,
-    functions: BTreeMap<String, Function>,
-    bans: Vec<Ban>,
+    pub(super) functions: BTreeMap<String, Function>,
+    pub(super) bans: Vec<Ban>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Function {
+pub(super) struct Function {
     numbers: Vec<f64>,
     samples: u64,
     held_out: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Ban {
+pub(super) struct Ban {
     operator: String,
     /// The operator's key, in hexadecimal digits.
     key: String,
@@ -87,20 +87,20 @@ pub struct KeptReport {
 
 /// Writes the latest state to the file, when that is due.
 #[derive(Default)]
-pub(super) struct Keeper {
+pub(super) struct StateWriter {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     report: KeptReport,
-    latest: Option<Kept>,
-    written: Option<Kept>,
+    latest: Option<Persisted>,
+    written: Option<Persisted>,
 }
 
-impl Keeper {
-    /// Returns the keeper of a folder, and the state that is persisted there.
-    pub fn open(folder: Option<&Path>) -> (Self, Kept) {
+impl StateWriter {
+    /// Returns the writer of a folder, and the state that is persisted there.
+    pub fn open(folder: Option<&Path>) -> (Self, Persisted) {
         let Some(file) = folder.map(|folder| folder.join(NAME)) else { return Default::default() };
         let (kept, refused) = match read(&file) {
             Ok(kept) => (kept, None),
@@ -117,7 +117,7 @@ impl Keeper {
                     file.display()
                 );
                 tracing::warn!("{why}");
-                (Kept::default(), Some(why))
+                (Persisted::default(), Some(why))
             }
         };
         let report = KeptReport { file: Some(file), refused, failure: None };
@@ -130,15 +130,15 @@ impl Keeper {
     }
 
     /// Sets the state to be written next.
-    pub fn offer(&self, kept: impl FnOnce() -> Kept) {
+    pub fn offer(&self, kept: impl FnOnce() -> Persisted) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.report.file.is_some() {
-            state.latest = Some(Kept { version: VERSION, ..kept() });
+            state.latest = Some(Persisted { version: VERSION, ..kept() });
         }
     }
 
     /// Changes the state to be written next, until the planner offers a newer one.
-    pub fn amend(&self, change: impl FnOnce(&mut Kept)) {
+    pub fn amend(&self, change: impl FnOnce(&mut Persisted)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(latest) = &mut state.latest {
             change(latest);
@@ -148,11 +148,11 @@ impl Keeper {
     /// Writes the latest state, if it differs from the written one in more than the clock.
     pub fn write(&self) {
         self.write_if(|latest, written| {
-            *latest != Kept { now_ms: latest.now_ms, ..written.clone() }
+            *latest != Persisted { now_ms: latest.now_ms, ..written.clone() }
         });
     }
 
-    fn write_if(&self, is_due: impl FnOnce(&Kept, &Kept) -> bool) {
+    fn write_if(&self, is_due: impl FnOnce(&Persisted, &Persisted) -> bool) {
         let (file, latest) = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let (Some(file), Some(latest)) = (&state.report.file, &state.latest) else { return };
@@ -179,14 +179,14 @@ impl Keeper {
 }
 
 /// Returns the file's content; an empty state if there is no file.
-fn read(file: &Path) -> Result<Kept, String> {
+fn read(file: &Path) -> Result<Persisted, String> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
     }
     let bytes = match fs::read(file) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Persisted::default()),
         Err(error) => return Err(error.to_string()),
     };
     let damaged = |error: serde_json::Error| format!("it is damaged: {error}");
@@ -194,7 +194,7 @@ fn read(file: &Path) -> Result<Kept, String> {
     if version > VERSION {
         return Err(format!("it is of version {version}, and this program knows {VERSION}"));
     }
-    let mut kept: Kept = serde_json::from_slice(&bytes).map_err(damaged)?;
+    let mut kept: Persisted = serde_json::from_slice(&bytes).map_err(damaged)?;
     if version < VERSION {
         kept.functions.clear();
     }
@@ -202,7 +202,7 @@ fn read(file: &Path) -> Result<Kept, String> {
     Ok(kept)
 }
 
-impl Kept {
+impl Persisted {
     /// Checks that the functions and bans can be restored.
     fn check(&self) -> Result<(), String> {
         self.model(&mut CostModel::default())?;
@@ -300,6 +300,11 @@ impl Ban {
 }
 
 impl Adaptation {
+    /// Sets the state to be written next.
+    pub(super) fn persist(&self, state: impl FnOnce() -> Persisted) {
+        self.writer.offer(state);
+    }
+
     /// Resumes from the state in a folder, if there is one. The defaults of limits in `options` are overridden by
     /// limits that were set at run time, and both by the `given` ones.
     ///
@@ -312,10 +317,10 @@ impl Adaptation {
         given: &LimitsRequest,
         folder: Option<&Path>,
     ) -> Result<Arc<Self>, LimitsFault> {
-        let (keeper, kept) = Keeper::open(folder);
-        let limits = AdaptLimits::of(&options).with(&kept.limits.and(given));
+        let (writer, persisted) = StateWriter::open(folder);
+        let limits = AdaptLimits::of(&options).with(&persisted.limits.and(given));
         limits.set(&mut options);
-        let adaptation = Self::with_kept(store, sampler, options, keeper, kept);
+        let adaptation = Self::with_persisted(store, sampler, options, writer, persisted);
         adaptation.check_limits().await?;
         Ok(adaptation)
     }
@@ -325,57 +330,13 @@ impl Adaptation {
         loop {
             sleep(EVERY).await;
             let of = Arc::clone(self);
-            _ = spawn_blocking(move || of.keeper.write()).await;
+            _ = spawn_blocking(move || of.writer.write()).await;
         }
     }
 
     /// Writes the latest state at a clean end.
     pub fn write_kept(&self) {
-        self.keeper.write_if(|latest, written| latest != written);
-    }
-}
-
-impl Planner<'_> {
-    /// Returns the state to be persisted.
-    pub(super) fn keep(&self) -> Kept {
-        let sampler = &self.of.sampler;
-        let mut kept = Kept {
-            version: VERSION,
-            now_ms: self.now_ms(),
-            limits: *self.of.set.lock().unwrap_or_else(PoisonError::into_inner),
-            is_paused: self.is_paused(),
-            changes: self.changes,
-            undone: self.undone,
-            decisions: self.decisions.iter().map(|(_, report)| report.clone()).collect(),
-            sites: sampler.sites(),
-            site_cpu: self.learned_share,
-            ..Kept::default()
-        };
-        kept.learn(&self.controller.cost);
-        kept.take_bans(&self.controller.brakes);
-        kept
-    }
-
-    /// Resumes from the persisted state. Functions that were learned for other sites are not used; where sites are
-    /// separate processes, they are used until a site reports another share of a core.
-    pub(super) fn restore(&mut self) {
-        let earlier = self.of.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(kept) = earlier.filter(|kept| kept.version > 0) else { return };
-        let sampler = &self.of.sampler;
-        // Functions and bans were checked when the file was read.
-        let share = sampler.share().or(kept.site_cpu);
-        if kept.site_cpu.is_some() && (kept.sites, kept.site_cpu) == (sampler.sites(), share) {
-            _ = kept.model(&mut self.controller.cost);
-            self.learned_share = share;
-        } else {
-            tracing::info!("the cost functions are learned anew: they were of other sites");
-        }
-        _ = kept.restore_bans(&mut self.controller.brakes);
-        (self.changes, self.undone) = (kept.changes, kept.undone);
-        self.decisions = (0..).zip(kept.decisions).collect();
-        self.next_decision = self.decisions.len() as u64;
-        self.of.report.lock().unwrap_or_else(PoisonError::into_inner).decisions =
-            self.decisions.iter().map(|(_, report)| report.clone()).collect();
+        self.writer.write_if(|latest, written| latest != written);
     }
 }
 
@@ -386,7 +347,7 @@ mod tests {
     use super::*;
     use crate::key::Table;
 
-    fn kept() -> (Kept, CostModel, Brakes<Key>) {
+    fn kept() -> (Persisted, CostModel, Brakes<Key>) {
         let (mut cost, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
         for _ in 0..60 {
             let inputs = Inputs { rows: (3.0, 1.0), ..Inputs::default() };
@@ -398,7 +359,8 @@ mod tests {
         brakes.restore_ban(Operator::Remaster(Key::least(), 3), 70_000, 1);
         // Expired when the state is persisted.
         brakes.restore_ban(Operator::AddReplica(key, 1), 4_000, 1);
-        let mut kept = Kept { now_ms: 5_000, sites: 4, is_paused: true, ..Kept::default() };
+        let mut kept =
+            Persisted { now_ms: 5_000, sites: 4, is_paused: true, ..Persisted::default() };
         kept.learn(&cost);
         kept.take_bans(&brakes);
         (kept, cost, brakes)
@@ -407,13 +369,16 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        let (keeper, nothing) = Keeper::open(Some(folder.path()));
-        assert_eq!((nothing, keeper.report().refused), (Kept::default(), None));
+        let (writer, nothing) = StateWriter::open(Some(folder.path()));
+        assert_eq!((nothing, writer.report().refused), (Persisted::default(), None));
         let (kept, cost, _) = kept();
-        keeper.offer(|| kept.clone());
-        keeper.write();
-        let (again, read) = Keeper::open(Some(folder.path()));
-        assert_eq!((&read, again.report().refused), (&Kept { version: VERSION, ..kept }, None));
+        writer.offer(|| kept.clone());
+        writer.write();
+        let (again, read) = StateWriter::open(Some(folder.path()));
+        assert_eq!(
+            (&read, again.report().refused),
+            (&Persisted { version: VERSION, ..kept }, None)
+        );
         let (mut restored, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
         read.model(&mut restored).unwrap();
         read.restore_bans(&mut brakes).unwrap();
@@ -429,17 +394,17 @@ mod tests {
     #[test]
     fn functions_of_an_earlier_version_are_not_taken() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept { version: VERSION - 1, ..kept().0 };
+        let kept = Persisted { version: VERSION - 1, ..kept().0 };
         fs::write(folder.path().join("adapt.json"), serde_json::to_string(&kept).unwrap()).unwrap();
-        let (keeper, read) = Keeper::open(Some(folder.path()));
-        assert_eq!(keeper.report().refused, None);
-        assert_eq!(read, Kept { functions: BTreeMap::new(), ..kept });
+        let (writer, read) = StateWriter::open(Some(folder.path()));
+        assert_eq!(writer.report().refused, None);
+        assert_eq!(read, Persisted { functions: BTreeMap::new(), ..kept });
     }
 
     #[test]
     fn a_file_that_cannot_be_used_is_told_and_put_aside() {
         let (good, _, _) = kept();
-        let good = serde_json::to_string(&Kept { version: VERSION, ..good }).unwrap();
+        let good = serde_json::to_string(&Persisted { version: VERSION, ..good }).unwrap();
         let cut = good[..good.len() / 2].to_owned();
         let newer = good.replacen("\"version\":3", "\"version\":4", 1);
         let unknown = good.replace("\"split\"", "\"explode\"");
@@ -455,43 +420,43 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("adapt.json");
             fs::write(&file, &content).unwrap();
-            let (keeper, kept) = Keeper::open(Some(folder.path()));
-            let refused = keeper.report().refused.expect(why);
-            assert!(refused.contains(why) && kept == Kept::default(), "{refused}");
+            let (writer, read) = StateWriter::open(Some(folder.path()));
+            let refused = writer.report().refused.expect(why);
+            assert!(refused.contains(why) && read == Persisted::default(), "{refused}");
             assert_eq!(
                 fs::read_to_string(folder.path().join("adapt.json.refused")).unwrap(),
                 content
             );
-            keeper.offer(Kept::default);
-            keeper.write();
-            assert_eq!(Keeper::open(Some(folder.path())).0.report().refused, None);
+            writer.offer(Persisted::default);
+            writer.write();
+            assert_eq!(StateWriter::open(Some(folder.path())).0.report().refused, None);
         }
     }
 
     #[test]
     fn a_store_without_a_folder_keeps_nothing_and_says_so() {
-        let (keeper, _) = Keeper::open(None);
-        keeper.offer(|| unreachable!("it is not wanted"));
-        keeper.write();
-        assert_eq!(keeper.report(), KeptReport::default());
+        let (writer, _) = StateWriter::open(None);
+        writer.offer(|| unreachable!("it is not wanted"));
+        writer.write();
+        assert_eq!(writer.report(), KeptReport::default());
     }
 
     #[test]
     fn a_disk_that_is_full_is_told_and_what_was_kept_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let (keeper, _) = Keeper::open(Some(folder.path()));
-        keeper.offer(Kept::default);
-        keeper.write();
+        let (writer, _) = StateWriter::open(Some(folder.path()));
+        writer.offer(Persisted::default);
+        writer.write();
         // A folder stands where the new file is written.
         fs::create_dir(folder.path().join("adapt.new")).unwrap();
-        keeper.offer(|| Kept { changes: 7, ..Kept::default() });
-        keeper.write();
-        assert!(keeper.report().failure.unwrap().contains("adapt.json"));
-        assert_eq!(Keeper::open(Some(folder.path())).1.changes, 0);
+        writer.offer(|| Persisted { changes: 7, ..Persisted::default() });
+        writer.write();
+        assert!(writer.report().failure.unwrap().contains("adapt.json"));
+        assert_eq!(StateWriter::open(Some(folder.path())).1.changes, 0);
         fs::remove_dir(folder.path().join("adapt.new")).unwrap();
-        keeper.write();
+        writer.write();
         assert_eq!(
-            (keeper.report().failure, Keeper::open(Some(folder.path())).1.changes),
+            (writer.report().failure, StateWriter::open(Some(folder.path())).1.changes),
             (None, 7)
         );
     }

@@ -1,0 +1,110 @@
+//! The planner of a simulated store: the store's own, in virtual time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use imago_plan::design::brakes::Limits;
+use imago_plan::design::decide::Parameters;
+use imago_plan::design::layout::{Layout, Operator, Site};
+use imago_plan::design::planner::{
+    Observed, Outcome, Planner, Round, Settings, SiteWork, WaitCause,
+};
+use imago_plan::design::strategy::MorphoSys;
+
+use super::site_queue::Transaction;
+use crate::adapt::workload::{Kind, ROWS};
+
+/// Drives the planner with the simulated transactions.
+pub(super) struct Driver {
+    planner: Planner<u64>,
+    strategy: MorphoSys<u64>,
+    skipped: u32,
+    observed: Vec<Observed<u64>>,
+}
+
+impl Driver {
+    pub fn new(seed: u64) -> Self {
+        let limits = (Parameters::default(), Limits::default());
+        Self {
+            planner: Planner::new(Settings::default(), limits, seed, 0),
+            strategy: MorphoSys::default(),
+            skipped: 0,
+            observed: Vec::new(),
+        }
+    }
+
+    /// Records a transaction that ends now, if it is its turn to be sampled.
+    pub fn record(&mut self, now_us: u64, site: Site, of: &Transaction) {
+        self.skipped += 1;
+        let every = self.planner.sample_every();
+        if self.skipped < every {
+            return;
+        }
+        self.skipped = 0;
+        let handled_us = of.looked_us.unwrap_or(of.began_us);
+        let waited_us = of.began_us - handled_us;
+        // A scan's answer may wait for the log, too, but as in the store that is not reported.
+        let commit_us = (now_us as f64 - of.began_us - of.demand_us).max(0.0);
+        let (reads, writes, rows, cause, commit_us) = match of.kind {
+            Kind::Count(user) => {
+                let cause = WaitCause::Partition;
+                (Vec::new(), vec![user], (ROWS, ROWS), cause, Some(commit_us))
+            }
+            Kind::Scan(user, users) => {
+                let reads = vec![(user, Some(user + users))];
+                (reads, Vec::new(), (users * ROWS, 0), WaitCause::Updates, None)
+            }
+        };
+        self.observed.push(Observed {
+            at_ms: of.came_us as u64 / 1_000,
+            every,
+            site,
+            reads,
+            writes,
+            rows: Some((rows.0 as u32, rows.1 as u32)),
+            lag_entries: of.behind,
+            waited: (waited_us > 0.0).then_some((cause, waited_us)),
+            service_us: handled_us - of.came_us,
+            run_us: of.demand_us,
+            commit_us,
+        });
+    }
+
+    /// Makes one decision, unless plans of the last one are under way. `work` has the CPU time of each site so far, in
+    /// µs, and its rows.
+    pub fn decide(&mut self, now_us: u64, layout: &Layout<u64>, work: &[(f64, [u64; 3])]) {
+        if self.planner.is_busy() {
+            return;
+        }
+        let (now_ms, span) = (now_us / 1_000, Duration::from_micros(now_us));
+        let of = |(site, (worked_us, rows)): (usize, &(f64, [u64; 3]))| {
+            let cpu = Duration::from_secs_f64(worked_us / 1e6);
+            (site as Site, SiteWork { span, cpu, rows: *rows, core_share: 1.0 })
+        };
+        let work: BTreeMap<Site, SiteWork> = work.iter().enumerate().map(of).collect();
+        let observed = std::mem::take(&mut self.observed);
+        let core_share = Some(1.0);
+        self.planner.observe(Round { now_ms, layout, observed, work: &work, core_share });
+        _ = self.planner.decide(now_ms, layout, &mut self.strategy, &|_: &_, _: &_| None);
+        // Nothing reports the decisions of a simulation.
+        drop(self.planner.events());
+    }
+
+    /// Returns the operators that are to be executed next; empty while others are under way.
+    pub fn next(&mut self, now_us: u64, layout: &Layout<u64>) -> Vec<Operator<u64>> {
+        let next = self.planner.next(now_us / 1_000, layout).unwrap_or_default();
+        drop(self.planner.events());
+        next
+    }
+
+    /// Records an operator's time, in µs; `None` if it was not possible any more.
+    pub fn ended(&mut self, operator: &Operator<u64>, took_us: Option<f64>) {
+        let failed = || Outcome::Failed("the design has changed".to_owned());
+        self.planner.ended(operator, took_us.map_or_else(failed, Outcome::Done));
+    }
+
+    /// Returns the number of operators that were executed.
+    pub fn changes(&self) -> u64 {
+        self.planner.changes
+    }
+}

@@ -1,0 +1,479 @@
+//! The planner of an adaptive store, without I/O: it collects samples, learns the costs of operations, decides which
+//! changes of the design pay, says which operators to execute, and judges what came of them (MorphoSys, §5).
+//!
+//! The store, the simulation of its sites and the simulated benchmark run this one planner, each with a driver of its
+//! own. In each round a driver
+//! 1. sets the limits ([`Planner::configure`]),
+//! 2. reports the samples and the work of the sites ([`Planner::observe`]),
+//! 3. lets the planner decide ([`Planner::decide`]),
+//! 4. executes the operators that [`Planner::next`] returns, and reports their outcomes ([`Planner::ended`]), until there
+//!    are none.
+//!
+//! [`Planner::events`] says what was decided, and what came of it.
+//!
+//! Invariants:
+//! - Without [`Permission::Change`] no operator is returned.
+//! - A change that would exceed a limit is not made, not even to undo an earlier change.
+//! - A decision is executed on the design on which it was made: an undo voids it.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::brakes::{Brakes, Judged, Limits};
+use super::controller::{Controller, Forbids, Outlook};
+use super::cost::CostModel;
+use super::decide::{Considered, Decided, Parameters};
+use super::layout::{Key, Layout, Operator, Site};
+use super::price::price;
+use super::regimes;
+use super::strategy::Strategy;
+
+mod decision;
+mod execute;
+mod learn;
+mod load;
+#[cfg(test)]
+mod tests;
+
+pub use decision::{Advised, DecisionSnapshot, Event, Verdict};
+pub use execute::Outcome;
+use execute::{Ended, Execution, Next, OUTDATED, Plan, Purpose};
+use learn::Learner;
+pub use learn::{Accuracy, Observed, WaitCause, Window};
+use load::SiteLoads;
+pub use load::SiteWork;
+
+/// Target rate of samples of all sites together, in samples/s.
+const SAMPLES_S: f64 = 400.0;
+/// While the transaction rate is unknown, one of this many transactions is sampled.
+const EVERY_UNKNOWN: u32 = 8;
+/// Most rejected plans of one decision that are reported.
+const REJECTED_MAX: usize = 4;
+
+/// Settings that do not change while a planner runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How workloads that alternate are told apart.
+    pub regimes: regimes::Settings,
+    /// How long samples are collected before the model learns from them.
+    pub window: Window,
+    /// Longest time, in ms, after which a new replica whose outcome is unknown may still appear.
+    pub in_doubt_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (regimes, window) = (regimes::Settings::default(), Window::default());
+        Self { regimes, window, in_doubt_ms: 60_000 }
+    }
+}
+
+/// Whether the planner may change the design.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permission {
+    /// Plans that pay are executed.
+    #[default]
+    Change,
+    /// Plans that pay are only reported.
+    Advise,
+    /// Adaptation is paused: plans that pay are only reported.
+    Paused,
+}
+
+/// A change that pays: the number and time of its decision, the plan, and the workload.
+#[derive(Clone, Debug)]
+struct Chosen<K: std::fmt::Debug> {
+    number: u64,
+    at_ms: u64,
+    plan: Considered<K>,
+    outlook: Outlook<K>,
+}
+
+/// An undo: the number of the decision whose change is undone.
+type Undo = Option<u64>;
+
+/// The planner: see the module's documentation.
+#[derive(Debug)]
+pub struct Planner<K: Key> {
+    controller: Controller<K>,
+    parameters: Parameters,
+    permission: Permission,
+    loads: SiteLoads,
+    learner: Learner,
+    execution: Execution<K, Chosen<K>, Undo>,
+    /// Least share of a core of the sites when the functions were learned; `None` if unknown.
+    core_share: Option<f64>,
+    rng: StdRng,
+    events: Vec<Event<K>>,
+    next_decision: u64,
+    /// Executed changes whose effect is being measured: the numbers of their decisions, and their operators.
+    measured: Vec<(u64, Vec<Operator<K>>)>,
+    /// Number of operators that were executed.
+    pub changes: u64,
+    /// Number of plans that made the latency worse and were undone.
+    pub undone: u64,
+    /// Why the last plan failed; `None` if it succeeded.
+    pub failure: Option<String>,
+}
+
+/// What happened at the sites since the last round.
+#[derive(Debug)]
+pub struct Round<'r, K> {
+    /// The time now, in ms.
+    pub now_ms: u64,
+    /// The present design.
+    pub layout: &'r Layout<K>,
+    /// The sampled transactions that ended.
+    pub observed: Vec<Observed<K>>,
+    /// Total work of each site since it started.
+    pub work: &'r BTreeMap<Site, SiteWork>,
+    /// Least share of a core of the sites; `None` if unknown.
+    pub core_share: Option<f64>,
+}
+
+impl<K: Key> Planner<K> {
+    /// Creates a planner that has learned nothing, and decides by `parameters` and `limits` until others are set. `seed`
+    /// determines its random choices.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        (parameters, limits): (Parameters, Limits),
+        seed: u64,
+        now_ms: u64,
+    ) -> Self {
+        Self {
+            controller: Controller::new(settings.regimes, limits),
+            parameters,
+            permission: Permission::default(),
+            loads: SiteLoads::new(settings.window.span_min),
+            learner: Learner::new(settings.window, now_ms),
+            execution: Execution::new(settings.in_doubt_ms),
+            core_share: None,
+            rng: StdRng::seed_from_u64(seed),
+            events: Vec::new(),
+            next_decision: 0,
+            measured: Vec::new(),
+            changes: 0,
+            undone: 0,
+            failure: None,
+        }
+    }
+
+    /// Replaces parameters, limits and permission, from now on.
+    pub fn configure(&mut self, parameters: Parameters, limits: Limits, permission: Permission) {
+        (self.parameters, self.permission) = (parameters, permission);
+        self.controller.limit(limits);
+    }
+
+    /// Restores cost functions and bans of an earlier run. `core_share` is the share of a core of the sites when the
+    /// functions were learned.
+    pub fn restore(
+        &mut self,
+        core_share: Option<f64>,
+        restore: impl FnOnce(&mut CostModel, &mut Brakes<K>),
+    ) {
+        restore(&mut self.controller.cost, &mut self.controller.brakes);
+        self.core_share = core_share;
+    }
+
+    /// Reports the samples and the work of a round, from which the planner learns.
+    pub fn observe(&mut self, round: Round<'_, K>) {
+        let Round { now_ms, layout, observed, work, core_share } = round;
+        if let Some(core_share) = core_share {
+            if self.core_share.is_some_and(|before| before != core_share) {
+                self.events.push(Event::CostsDiscarded { core_share });
+                self.controller.cost = CostModel::default();
+            }
+            self.core_share = Some(core_share);
+        }
+        let (controller, loads, rng) = (&mut self.controller, &mut self.loads, &mut self.rng);
+        loads.record(layout.sites(), work, &mut controller.cost);
+        let chance = || rng.random();
+        self.learner.collect(controller, now_ms, layout, loads, observed, chance);
+    }
+
+    /// Returns the number of transactions of which one should be sampled.
+    #[must_use]
+    pub fn sample_every(&self) -> u32 {
+        match self.controller.regimes.rate_s() {
+            // The rate is unknown before the first slice is over, and after a time without transactions.
+            0.0 => EVERY_UNKNOWN,
+            rate_s => (rate_s / SAMPLES_S).ceil().clamp(1.0, f64::from(u32::MAX)) as u32,
+        }
+    }
+
+    /// Decides which plans pay, judges earlier changes, and makes plans due. `forbids` returns why an operator cannot be
+    /// executed now.
+    pub fn decide(
+        &mut self,
+        now_ms: u64,
+        layout: &Layout<K>,
+        strategy: &mut dyn Strategy<K>,
+        forbids: &Forbids<'_, K>,
+    ) -> DecisionSnapshot<K> {
+        let outlook = self.controller.outlook(layout, &mut self.rng);
+        let lag_entries = self.learner.lag_entries.clone();
+        let cost = self.controller.cost.clone();
+        let operators_error = self.learner.accuracy.operators.recent_error_share();
+        let parameters = self.controller.widened(self.parameters, operators_error);
+        let situation = outlook.situation(&cost, &lag_entries);
+        let decided = self.controller.decide(
+            strategy,
+            layout,
+            &situation,
+            &parameters,
+            (forbids, now_ms),
+            &mut self.rng,
+        );
+        let distrust = strategy.distrust(&situation);
+        let price = match &decided {
+            Some(decided) => decided.before.clone(),
+            None => price(layout, &situation),
+        };
+        let is_undone = self.judge(now_ms, layout);
+        if let Some(decided) = decided.filter(|_| !is_undone) {
+            self.choose(now_ms, layout, decided, &outlook);
+        }
+        DecisionSnapshot { outlook, lag_entries, cost, parameters, price, distrust }
+    }
+
+    /// Judges the changes that were measured for long enough, and makes the undos of those due that increased the
+    /// latency. Returns true if there are any.
+    fn judge(&mut self, now_ms: u64, layout: &Layout<K>) -> bool {
+        let mut undoes = false;
+        for judged in self.controller.judge(now_ms) {
+            let (watched, is_worse) = match judged {
+                Judged::Kept(watched) => (watched, false),
+                Judged::Undo(watched) => (watched, true),
+            };
+            let at = self.measured.iter().position(|(_, done)| *done == watched.operators);
+            let number = at.map(|at| self.measured.remove(at).0);
+            if is_worse && self.permission == Permission::Change {
+                let (purpose, operators) = (Purpose::Undo(number), watched.inverse.clone());
+                undoes |= self.parameters.permits(&operators, layout);
+                self.execution.queue.push_back(Plan { purpose, operators });
+            }
+            if let Some(number) = number {
+                self.events.push(Event::Measured { number, watched: Box::new(watched) });
+            }
+        }
+        let watched = self.controller.brakes.watched();
+        self.measured.retain(|(_, done)| watched.iter().any(|one| one.operators == *done));
+        undoes
+    }
+
+    /// Makes the plans due that pay and have paid in enough consecutive decisions, and reports the others.
+    fn choose(
+        &mut self,
+        at_ms: u64,
+        layout: &Layout<K>,
+        decided: Decided<K>,
+        outlook: &Outlook<K>,
+    ) {
+        let (chosen, mut rejected): (Vec<_>, Vec<_>) =
+            decided.considered.into_iter().partition(|plan| plan.rejected.is_none());
+        let plans: Vec<&[Operator<K>]> = chosen.iter().map(|plan| &plan.operators[..]).collect();
+        let sustained = self.controller.sustained(outlook, layout, &plans);
+        for (plan, is_sustained) in chosen.into_iter().zip(sustained) {
+            let advised = self.not_permitted().or((!is_sustained).then_some(Advised::NotSustained));
+            let number = self.number();
+            if let Some(advised) = advised {
+                self.decided(number, at_ms, plan, Verdict::Advised(advised));
+                continue;
+            }
+            let operators = plan.operators.clone();
+            let chosen = Chosen { number, at_ms, plan, outlook: outlook.clone() };
+            let purpose = Purpose::Change(chosen);
+            self.execution.queue.push_back(Plan { purpose, operators });
+        }
+        rejected.sort_by(|one, two| two.net_us(1.0).total_cmp(&one.net_us(1.0)));
+        for plan in rejected.into_iter().take(REJECTED_MAX) {
+            let number = self.number();
+            self.decided(number, at_ms, plan, Verdict::Rejected);
+        }
+    }
+
+    fn not_permitted(&self) -> Option<Advised> {
+        match self.permission {
+            Permission::Change => None,
+            Permission::Advise => Some(Advised::OnlyAdvises),
+            Permission::Paused => Some(Advised::Paused),
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_decision += 1;
+        self.next_decision - 1
+    }
+
+    fn decided(&mut self, number: u64, at_ms: u64, plan: Considered<K>, verdict: Verdict) {
+        self.events.push(Event::Decided { number, at_ms, plan: Box::new(plan), verdict });
+    }
+
+    /// True if plans are due or under way.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.execution.is_idle()
+    }
+
+    /// True if operators have unknown outcomes, or unfinished plans may have left replicas: then [`Self::settle`] has
+    /// something to do.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.execution.is_unsettled()
+    }
+
+    /// Forgets operators whose outcome is known by now, and makes the removal of a replica due that an unfinished plan
+    /// left beyond a limit. `is_open` says whether an epoch of a site is the newest, and the site is not fenced.
+    pub fn settle(&mut self, now_ms: u64, layout: &Layout<K>, is_open: &dyn Fn(Site, u64) -> bool) {
+        let surplus = self.execution.settle(now_ms, layout, &self.parameters, is_open);
+        if let Some(surplus) = surplus.filter(|_| self.permission == Permission::Change) {
+            self.controller.brakes.spend(1, now_ms);
+            let (purpose, operators) = (Purpose::Cleanup, vec![surplus]);
+            self.execution.queue.push_back(Plan { purpose, operators });
+        }
+    }
+
+    /// Returns the operators to execute next on the present design, in any order or concurrently; `None` if there are
+    /// none, or while those under way have no outcome.
+    pub fn next(&mut self, now_ms: u64, layout: &Layout<K>) -> Option<Vec<Operator<K>>> {
+        loop {
+            if !self.execution.is_running() {
+                let plan = self.execution.queue.pop_front()?;
+                self.begin(now_ms, plan, layout);
+                continue;
+            }
+            let brakes = &mut self.controller.brakes;
+            match self.execution.next(now_ms, layout, &self.parameters, brakes) {
+                Next::Wait => return None,
+                Next::Execute(operators) => return Some(operators),
+                Next::Ended(ended) => self.conclude(now_ms, *ended),
+            }
+        }
+    }
+
+    /// Begins a plan, unless it is not permitted any more: limits, permission and design may have changed since it was
+    /// decided.
+    fn begin(&mut self, now_ms: u64, plan: Plan<K, Chosen<K>, Undo>, layout: &Layout<K>) {
+        let Plan { purpose, operators } = plan;
+        let many = operators.len();
+        let is_permitted = self.parameters.permits(&operators, layout);
+        let not_permitted = self.not_permitted();
+        let purpose = match purpose {
+            Purpose::Change(chosen) => {
+                let advised = not_permitted
+                    .or((!is_permitted).then_some(Advised::LimitLowered))
+                    .or_else(|| {
+                        let may_spend = self.controller.brakes.may_spend(many, now_ms);
+                        (!may_spend).then_some(Advised::RateLimited)
+                    });
+                let verdict = match advised {
+                    Some(advised) => Some(Verdict::Advised(advised)),
+                    None => (!self.execution.keeps(&self.parameters, layout, &operators))
+                        .then(|| Verdict::Failed(OUTDATED.to_owned())),
+                };
+                if let Some(verdict) = verdict {
+                    return self.decided(chosen.number, chosen.at_ms, chosen.plan, verdict);
+                }
+                Purpose::Change(chosen)
+            }
+            // Later changes may have used the room that an undo needs.
+            Purpose::Undo(_) if !is_permitted || not_permitted.is_some() => return,
+            Purpose::Undo(number) => {
+                self.controller.brakes.spend(many, now_ms);
+                Purpose::Undo(number)
+            }
+            Purpose::Cleanup if not_permitted.is_some() => return,
+            Purpose::Cleanup => Purpose::Cleanup,
+        };
+        self.execution.begin(Plan { purpose, operators }, layout);
+    }
+
+    /// Reports the outcome of an operator that [`Self::next`] returned.
+    ///
+    /// # Panics
+    /// If the operator is not under way.
+    pub fn ended(&mut self, operator: &Operator<K>, outcome: Outcome) {
+        let took_us = match &outcome {
+            Outcome::Done(us) => Some(*us),
+            _ => None,
+        };
+        let design = self.execution.ended(operator, outcome);
+        if let (Some(us), Some(design)) = (took_us, design) {
+            self.learner.learn_operator(&mut self.controller, operator, &design, us);
+            self.changes += 1;
+        }
+    }
+
+    fn conclude(&mut self, now_ms: u64, ended: Ended<K, Chosen<K>, Undo>) {
+        let Ended { purpose, before, done, failure } = ended;
+        self.failure.clone_from(&failure);
+        match purpose {
+            Purpose::Change(Chosen { number, at_ms, plan, outlook }) => {
+                if !done.is_empty() {
+                    let predicted_us = plan.latency_us;
+                    self.controller.done(&outlook, &before, done.clone(), now_ms, predicted_us);
+                    self.measured.push((number, done));
+                }
+                let verdict = failure.map_or(Verdict::Done, Verdict::Failed);
+                self.decided(number, at_ms, plan, verdict);
+            }
+            Purpose::Undo(number) => {
+                self.controller.brakes.taken_back(&before, &done, now_ms);
+                if !done.is_empty() {
+                    self.undone += 1;
+                    self.events.push(Event::Undone { number });
+                }
+            }
+            Purpose::Cleanup => {}
+        }
+    }
+
+    /// Returns the events since the last call.
+    pub fn events(&mut self) -> Vec<Event<K>> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Returns the regimes, the costs and the brakes.
+    #[must_use]
+    pub fn controller(&self) -> &Controller<K> {
+        &self.controller
+    }
+
+    /// Returns the accuracy of the predicted costs.
+    #[must_use]
+    pub fn accuracy(&self) -> &Accuracy {
+        &self.learner.accuracy
+    }
+
+    /// Returns the load of each site in its last span, as a share of the CPU that it has.
+    #[must_use]
+    pub fn site_loads(&self) -> &BTreeMap<Site, f64> {
+        &self.loads.shares
+    }
+
+    /// Returns the least share of a core of the sites when the functions were learned; `None` if unknown.
+    #[must_use]
+    pub fn core_share(&self) -> Option<f64> {
+        self.core_share
+    }
+
+    /// Returns the operators of all plans that are due or under way.
+    pub fn operators(&self) -> impl Iterator<Item = &Operator<K>> {
+        self.execution.operators()
+    }
+
+    /// Returns the operators of unfinished plans whose replicas may still have to be removed.
+    #[must_use]
+    pub fn left(&self) -> &[Operator<K>] {
+        self.execution.left()
+    }
+
+    /// True if the plan under way may leave a partition with one replica more for a while.
+    #[must_use]
+    pub fn moves(&self) -> bool {
+        self.execution.moves()
+    }
+}

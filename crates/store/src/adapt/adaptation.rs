@@ -1,0 +1,190 @@
+//! Adaptation as the rest of the store sees it: its options, its report, and the task that runs the planner.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use imago_plan::design::brakes::Limits;
+use imago_plan::design::decide::Parameters;
+use imago_plan::design::layout::Layout;
+use imago_plan::design::strategy::{MorphoSys, Strategy};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::explain::Known;
+use super::heat::{HeatRecorder, HeatReport};
+use super::limits::LimitsRequest;
+use super::persisted::{Persisted, StateWriter};
+use super::report::AdaptReport;
+use crate::engine::Store;
+use crate::key::Key;
+use crate::sampler::{Sampled, Sampler};
+
+/// Whether plans that pay are only reported, or executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Plans that pay are reported.
+    #[default]
+    Advise,
+    /// Plans that pay are executed.
+    On,
+}
+
+/// The options of adaptation.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether plans that pay are only reported, or executed.
+    pub mode: Mode,
+    /// Parameters of decisions.
+    pub parameters: Parameters,
+    /// Limits of the brakes.
+    pub limits: Limits,
+    /// Seed of the planner's rng.
+    pub seed: u64,
+}
+
+/// Adaptation of a store; it runs in the process that has the store's map.
+pub struct Adaptation {
+    pub(super) store: Arc<Store>,
+    pub(super) sampler: Arc<Sampler>,
+    pub(super) options: Mutex<Options>,
+    /// Limits that were set at run time.
+    pub(super) set: Mutex<LimitsRequest>,
+    pub(super) is_paused: AtomicBool,
+    pub(super) report: Mutex<AdaptReport>,
+    began: Instant,
+    /// Clock of decisions and bans at `began`, in ms.
+    base_ms: u64,
+    pub(super) writer: StateWriter,
+    /// Persisted state of an earlier run, until the planner restores it.
+    pub(super) earlier: Mutex<Option<Persisted>>,
+    pub(super) known: Mutex<Arc<Known>>,
+    pub(super) strategy: Mutex<Box<dyn Strategy<Key>>>,
+    heat: Mutex<HeatRecorder>,
+    /// Makes the planner panic, as a test fault.
+    #[cfg(test)]
+    pub(super) panics: AtomicBool,
+}
+
+impl Adaptation {
+    /// Starts sampling. Decisions begin with [`Adaptation::run`].
+    #[must_use]
+    pub fn new(store: Arc<Store>, sampler: Arc<Sampler>, options: Options) -> Arc<Self> {
+        Self::with_persisted(store, sampler, options, StateWriter::default(), Persisted::default())
+    }
+
+    /// Replaces the strategy, from the next decision on.
+    pub fn decide_by(&self, strategy: Box<dyn Strategy<Key>>) {
+        let mut deciding = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
+        *deciding = strategy;
+    }
+
+    /// Starts sampling, with the persisted state of an earlier run.
+    pub(super) fn with_persisted(
+        store: Arc<Store>,
+        sampler: Arc<Sampler>,
+        options: Options,
+        writer: StateWriter,
+        earlier: Persisted,
+    ) -> Arc<Self> {
+        store.sample(Arc::clone(&sampler));
+        let horizon_s = options.parameters.horizon_s;
+        let (is_paused, base_ms, set) = (earlier.is_paused, earlier.now_ms, earlier.limits);
+        let report =
+            AdaptReport { mode: options.mode, horizon_s, is_paused, ..AdaptReport::default() };
+        let (is_paused, report) = (AtomicBool::new(is_paused), Mutex::new(report));
+        Arc::new(Self {
+            store,
+            sampler,
+            options: Mutex::new(options),
+            set: Mutex::new(set),
+            is_paused,
+            report,
+            began: Instant::now(),
+            base_ms,
+            writer,
+            earlier: Mutex::new(Some(earlier)),
+            known: Mutex::default(),
+            strategy: Mutex::new(Box::new(MorphoSys::default())),
+            heat: Mutex::new(HeatRecorder::new()),
+            #[cfg(test)]
+            panics: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the state of adaptation.
+    #[must_use]
+    pub fn report(&self) -> AdaptReport {
+        let kept = self.writer.report();
+        AdaptReport { kept, ..self.report.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+    }
+
+    /// Returns the heat of key ranges over the last hour.
+    #[must_use]
+    pub fn heat(&self) -> HeatReport {
+        let heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
+        heat.report(self.up_ms(), SystemTime::now())
+    }
+
+    /// Discards the heat so far, and sets the length of its columns.
+    pub fn heat_columns(&self, each: Duration) {
+        let recorder = HeatRecorder::with_columns(each.as_millis() as u64);
+        *self.heat.lock().unwrap_or_else(PoisonError::into_inner) = recorder;
+    }
+
+    pub(super) fn record_heat(&self, fetched: &[Sampled], layout: &Layout<Key>) {
+        let mut heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
+        heat.record(self.up_ms(), &self.sampler, fetched, layout);
+    }
+
+    /// Returns the time since this process began to adapt, in ms.
+    fn up_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the clock of decisions and bans, in ms; it continues from where an earlier process left it.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.base_ms.saturating_add(self.up_ms())
+    }
+
+    /// Converts a time to the clock of [`Adaptation::now_ms`], in ms.
+    pub(super) fn ms_of(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        self.base_ms.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the state of the planner after its last round.
+    pub(super) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::SeqCst)
+    }
+
+    /// Pauses changes of the design, or resumes them.
+    pub fn pause(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::SeqCst);
+        self.writer.amend(|state| state.is_paused = is_paused);
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).is_paused = is_paused;
+    }
+
+    /// Runs the planner, and persists its state periodically. If the planner panics, the store serves on without
+    /// adaptation: the panic is reported as the failure of adaptation, and logged.
+    pub async fn run(self: Arc<Self>) {
+        let mut planner = JoinSet::new();
+        planner.spawn(Arc::clone(&self).decide());
+        let ended = tokio::select! {
+            ended = planner.join_next() => ended,
+            () = self.write_now_and_then() => None,
+        };
+        if let Some(Err(ended)) = ended {
+            let failure = format!("adaptation has ended, and the store serves on: {ended}");
+            tracing::error!(%failure, "please report this");
+            self.sampler.set_every(0);
+            let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+            (report.has_ended, report.failure) = (true, Some(failure));
+        }
+    }
+}
