@@ -12,6 +12,7 @@ use crate::standing::Standing;
 const HOUR_MS: i64 = 3_600_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "four servers with clocks of their own are started by make test-long"]
 async fn a_source_an_hour_late_is_copied_left_and_returned_to_without_a_loss() {
     let folder = tempfile::tempdir().unwrap();
     let Some(clock) = OtherClock::build(folder.path()) else { return };
