@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - The operators of one plan are executed at a time, and a wave only when all of the one before have ended.
-//! - A wave keeps to the limits on the present design, whatever becomes of the operators whose outcome is unknown.
+//! - A wave keeps to the limits on the present design, also if the operators of unknown outcome are executed.
 //! - A replica that an unfinished plan left beyond a limit is removed, as soon as it is known to be there.
 
 use std::collections::VecDeque;
@@ -128,8 +128,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
         !self.in_doubt.is_empty() || !self.left.is_empty()
     }
 
-    /// True if operators, in order, are possible on a design and keep to its limits, whatever becomes of those with an
-    /// unknown outcome: these count as executed if they still can be.
+    /// True if operators, in order, are possible on a design and keep to its limits. Operators of unknown outcome count
+    /// as executed if they still can be.
     pub fn keeps(
         &self,
         parameters: &Parameters,
