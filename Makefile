@@ -3,7 +3,7 @@
 CARGO ?= cargo
 # Tests wait much of the time, so more run at once than there are cores. How many servers they have at work
 # is bounded by the testbed's pool, or elections would time out.
-export RUST_TEST_THREADS ?= 4
+export RUST_TEST_THREADS ?= 3
 # A broker lives for seconds there: what Java's second compiler costs is never gained back.
 export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1
 # What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::time::{Duration, Instant};
 
 /// Time limit of every wait, longer than any step takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(420);
 /// Interval between two checks of a cheap condition.
 const POLL: Duration = Duration::from_millis(5);
 
