@@ -1,5 +1,4 @@
-//! The pair of clusters that benchmarks run on, one server each, and the resources their servers
-//! used.
+//! The pair of replica sets on which benchmarks run, with one server each, and the CPU time of the servers.
 
 use bson::doc;
 use imago_mongo::server::endpoint::Endpoint;
@@ -9,16 +8,17 @@ use crate::error::{Error, Result};
 use crate::process::cpu_s;
 use crate::subject::Ends;
 
-/// Small enough that a collection of a gigabyte does not lie in it as a whole, large enough that
-/// the servers wait for their processors and not for the disk.
+/// Storage cache of each server, in MiB. It is so small that a collection of a gigabyte does not fit as a whole, and
+/// so large that the servers wait for their processors and not for the disk.
 pub(crate) const CACHE_MB: u32 = 1_024;
-/// Room for all that one benchmark writes, so that no reader of changes falls off its end.
+/// Size of the oplog of each server, in MB: room for all writes of one benchmark, so that no reader of changes falls
+/// off its end.
 const OPLOG_MB: u32 = 4_096;
-/// The collection that is copied, compared and followed; floors use one of the same name.
+/// Name of the collection that is copied, compared and followed; the collections of floors have the same name.
 pub(crate) const COLL: &str = "reviews";
-/// The database of the collection that is copied.
+/// Name of the database of the collection that is copied.
 pub(crate) const DB: &str = "bench";
-/// The database of floors.
+/// Name of the database of floors.
 pub(crate) const FLOOR_DB: &str = "floor";
 
 /// Two replica sets of one server each.
@@ -50,7 +50,7 @@ impl ClusterPair {
         Ends { from: from.uri(), to: to.uri(), ns: format!("{DB}.{COLL}") }
     }
 
-    /// CPU time of both servers so far.
+    /// Returns the CPU time of both servers so far, in seconds.
     pub(crate) fn servers_cpu_s(&self) -> Result<f64> {
         let nodes = self.clusters.iter().flat_map(Cluster::nodes);
         let used = nodes.map(|node| node.process.and_then(|process| cpu_s(process.pid)));
@@ -59,8 +59,7 @@ impl ClusterPair {
         Ok(used.iter().sum())
     }
 
-    /// Removes a collection of the destination and lets both servers write out what they owe, so
-    /// that each measurement begins alike.
+    /// Drops a database of the destination and flushes both servers, so that each measurement starts alike.
     pub(crate) async fn clear(&self, db: &str) -> Result<()> {
         self.destination
             .run(db, doc! {"dropDatabase": 1, "writeConcern": {"w": "majority"}})
@@ -68,7 +67,7 @@ impl ClusterPair {
         self.rest().await
     }
 
-    /// Lets both servers write out what they owe.
+    /// Flushes the pending writes of both servers to disk (`fsync`).
     pub(crate) async fn rest(&self) -> Result<()> {
         for endpoint in [&self.source, &self.destination] {
             endpoint.run("admin", doc! {"fsync": 1}).await?;
@@ -77,7 +76,7 @@ impl ClusterPair {
     }
 }
 
-/// Documents in a collection, by counting them.
+/// Returns the number of documents in a collection, by counting them.
 pub(crate) async fn count(endpoint: &Endpoint, db: &str) -> Result<u64> {
     let collection = endpoint.client().database(db).collection::<bson::Document>(COLL);
     let counting = Box::pin(collection.count_documents(doc! {}).into_future());
@@ -85,7 +84,7 @@ pub(crate) async fn count(endpoint: &Endpoint, db: &str) -> Result<u64> {
     counted.map_err(|error| imago_mongo::error::Error::server("counting", error).into())
 }
 
-/// Makes sure that a collection holds as many documents as it must.
+/// Returns an error unless a collection holds exactly this number of documents.
 pub(crate) async fn require(endpoint: &Endpoint, db: &str, documents: u64) -> Result<()> {
     let found = count(endpoint, db).await?;
     if found == documents {

@@ -1,6 +1,7 @@
-//! The same copy by other programs, where they are on `PATH`.
+//! The same copy by other programs, if they are on `PATH`.
 //!
-//! A competitor that is absent or fails has no figure and says why: that is no error of the benchmark.
+//! A competitor that is absent or fails has no figure, and the report gives the reason. The benchmark does not fail
+//! then.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,24 +15,24 @@ use crate::error::{Error, Result, process};
 use crate::process::Measured;
 use crate::subject::Ends;
 
-/// The longest that a competitor may take.
+/// Maximum duration of the copy by a competitor.
 const PEER_MAX: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The same work by another program.
+/// The same copy by another program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Competitor {
-    /// The competitor.
+    /// Name of the competitor.
     pub name: &'static str,
-    /// Wall-clock time of the copy.
+    /// Elapsed time of the copy, in seconds.
     pub seconds: Option<f64>,
-    /// Its time, as a ratio to the time of inserting alone.
+    /// Time of the copy divided by the time of only inserting.
     pub ratio_to_floor: Option<f64>,
-    /// The reason why there is no figure.
+    /// Reason why there is no figure.
     pub note: Option<String>,
 }
 
-/// Copies with every competitor that is there.
+/// Makes the copy with each competitor that is installed. Returns an entry for every competitor.
 pub(crate) async fn copy(
     clusters: &ClusterPair,
     size: Size,
@@ -107,7 +108,7 @@ async fn dump_and_restore(ends: &Ends) -> Result<f64, Absent> {
         Err(cause) => Err(process("start mongorestore")(cause)),
     };
     let seconds = began.elapsed().as_secs_f64();
-    // It ended when its archive was read, or its reader has ended.
+    // mongodump has ended if its whole archive was read. Otherwise its reader, mongorestore, has ended.
     let _ = dumping.kill();
     let _ = dumping.wait();
     ended?;
@@ -141,7 +142,8 @@ async fn wait(name: &'static str, mut child: std::process::Child) -> Result<()> 
     })
 }
 
-/// A server of its own, which is told to start and then asked until its first copy is complete.
+/// Starts the competitor's server, starts a copy in it, and polls its status until the first copy is complete.
+/// Returns the time of the copy, in seconds.
 async fn cluster_sync(ends: &Ends) -> Result<f64, Absent> {
     let program = on_path("pcsm")?;
     let port = free_port()?.to_string();

@@ -1,8 +1,8 @@
-//! Copy: a collection from one replica set to another, until the copy has caught up.
+//! Benchmark of a copy: a collection is copied from one replica set to another until the copy has caught up.
 //!
-//! The floor is what any copy ends with: the same documents, in memory already, inserted by two
-//! writers with majority acknowledgement. The copy besides reads them, cuts, leases, keeps its
-//! state, follows the changes, and starts and ends a process; all of that is in its time.
+//! The floor is the last step of every copy: the same documents, already in memory, are inserted by two writers with
+//! majority acknowledgement. The copy also reads the documents, cuts slices and leases them, persists its state,
+//! follows the changes, and starts and ends a process; its time includes all of that.
 
 use serde::Serialize;
 
@@ -22,21 +22,21 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The copy's time, of that of only inserting.
+    /// Time of the copy divided by the time of only inserting.
     pub ratio_to_floor: f64,
-    /// CPU time of the copying process, of that of both servers meanwhile.
+    /// CPU time of the copying process divided by the CPU time of both servers during its run.
     pub client_cpu_ratio: f64,
-    /// The largest resident memory of the copying process in any run, in MB (1,000,000 bytes).
+    /// Largest resident memory of the copying process in any run, in MB (1,000,000 bytes).
     pub client_rss_mb_max: f64,
-    /// From the start of the copying process to its end.
+    /// Time from the start of the copying process to its end, in seconds.
     pub seconds: f64,
-    /// Inserting the same documents from memory.
+    /// Time of inserting the same documents from memory, in seconds.
     pub floor_seconds: f64,
-    /// CPU time by process: a busy machine disturbs it less than it does seconds.
+    /// CPU time by process, in seconds. Other load on the machine disturbs it less than elapsed time.
     pub cpu_seconds: CpuSeconds,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
-    /// The same by other programs, where found on `PATH`.
+    /// The same copy by other programs, if they are on `PATH`.
     pub competitors: Vec<Competitor>,
 }
 
@@ -60,7 +60,7 @@ struct OneRun {
     peak_mb: f64,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
@@ -114,7 +114,7 @@ async fn one(
     let copied = Measured::start("a copy", command)?.end(0).await?;
     let servers_s = clusters.servers_cpu_s()? - used_before;
     require(&clusters.destination, DB, size.documents).await?;
-    // No two jobs copy into one collection: the next run's would be refused.
+    // Two jobs cannot copy into one collection. Unless this job is cancelled, that of the next run is refused.
     let given_up = commands(&Subject::Cancel { job: job_of(&copied)? }, &clusters.ends());
     Measured::start("giving the copy up", given_up)?.end(0).await?;
     clusters.clear(DB).await?;

@@ -1,4 +1,4 @@
-//! The reasons why a benchmark has no figures.
+//! Errors that end a benchmark without figures.
 
 /// The result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -7,62 +7,62 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The size makes no sense.
+    /// The requested size is invalid.
     #[error("{0}")]
     Size(String),
     /// The clusters could not be started.
     #[error("the benchmark's clusters cannot be started: {0}")]
     Testbed(#[from] imago_testbed::Error),
-    /// This machine, or this user, cannot have network namespaces.
+    /// Network namespaces cannot be created: the machine or the rights of the user do not allow it.
     #[error("no network of namespaces can be built here: {0}")]
     Namespaces(String),
-    /// A server refused what the benchmark itself asked of it.
+    /// A server rejected a request of the benchmark itself.
     #[error("a server of the benchmark refused: {0}")]
     Server(#[from] imago_mongo::error::Error),
-    /// Tuning refused, or failed.
+    /// Tuning was refused or failed.
     #[error(transparent)]
     Tune(#[from] imago_tune::cluster::Error),
-    /// A chained job refused, or failed.
+    /// A chained job was refused or failed.
     #[error(transparent)]
     Chain(#[from] imago_provision::chain::Error),
-    /// The operating system refused something about a measured process.
+    /// A system call failed, such as starting a process or writing a file.
     #[error("cannot {doing}: {cause}")]
     Process {
         /// The attempted action and its object.
         doing: String,
-        /// The cause.
+        /// The error of the operating system.
         #[source]
         cause: std::io::Error,
     },
-    /// A measured process did not end as it should have.
+    /// A measured process ended with an unexpected status.
     #[error("{what} ended with {status} instead of {wanted}: {said}")]
     Ended {
-        /// The awaited task.
+        /// The task of the process.
         what: String,
         /// The actual exit status.
         status: String,
         /// The expected exit status.
         wanted: String,
-        /// The last lines of its output.
+        /// The last lines that the process wrote to stderr; empty if they were not collected.
         said: String,
     },
-    /// Something did not happen in time.
+    /// A condition did not become true in time.
     #[error("{what} did not happen within {bound_s} s")]
     TimedOut {
         /// The awaited condition.
         what: String,
-        /// The bound.
+        /// Bound of the wait, in seconds.
         bound_s: u64,
     },
-    /// Figures could not be drawn.
+    /// A picture could not be drawn.
     #[error("the picture {name} cannot be drawn: {cause}")]
     Picture {
-        /// The picture.
+        /// Name of the picture.
         name: &'static str,
         /// The message of the drawing library.
         cause: String,
     },
-    /// The work that was measured was not done right, so that its time means nothing.
+    /// The measured work was not done correctly, so its time is meaningless.
     #[error("the measured work is wrong: {0}")]
     Wrong(String),
 }

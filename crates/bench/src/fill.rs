@@ -1,6 +1,6 @@
-//! Inserting documents from memory: how collections are filled, and the floor of a copy.
+//! Inserting documents from memory: it fills collections, and it is the floor of a copy.
 //!
-//! The commands are encoded beforehand. What remains is what the servers need for taking them.
+//! The commands are encoded beforehand, so that the measured time is the time that the servers need for them.
 
 use std::time::Instant;
 
@@ -15,31 +15,32 @@ use crate::Size;
 use crate::cluster_pair::COLL;
 use crate::error::{Error, Result};
 
-/// Writers that send commands at the same time, here and wherever something is written in bulk from
-/// memory: two keep the server busy, more only wait for each other.
+/// Number of writers that send commands at the same time, here and wherever data is written in bulk from memory. Two
+/// keep the server busy; more only wait for each other.
 pub(crate) const WRITERS: usize = 2;
-/// A command of this size costs no measurable round trip.
+/// Maximum size of the documents of one command, in bytes: large enough that a command costs no measurable round
+/// trip.
 const COMMAND_BYTES: usize = 4 * 1024 * 1024;
 
-/// Commands, by writer.
+/// Commands by writer.
 pub(crate) type Commands = [Vec<Command>; WRITERS];
 
 /// One encoded command.
 pub(crate) struct Command {
     pub name: &'static str,
     pub body: RawDocumentBuf,
-    /// Documents that it inserts or updates.
+    /// Number of documents that it inserts or updates.
     pub len: u64,
 }
 
-/// The shape of the documents.
+/// Returns the schema of the documents.
 pub(crate) fn schema(size_bytes: u32) -> Result<Schema> {
     let reviews = Reviews { size_bytes, ..Reviews::default() };
     reviews.validate().map_err(|error| Error::Size(error.to_string()))?;
     Ok(Schema { id_form: IdForm::Integer, reviews })
 }
 
-/// The insert commands of the keys `0..documents`, each writer's share in order.
+/// Returns the insert commands for the keys `0..documents`: each writer has one half of the keys, in order.
 pub(crate) fn inserts(size: Size) -> Result<Commands> {
     let schema = schema(size.size_bytes)?;
     let half = size.documents / 2;
@@ -64,7 +65,7 @@ pub(crate) fn inserts(size: Size) -> Result<Commands> {
     }))
 }
 
-/// An insert command.
+/// Returns an insert command of `len` documents.
 pub(crate) fn insert(documents: RawArrayBuf, len: u64) -> Command {
     let body = rawdoc! {
         "insert": COLL, "ordered": false, "writeConcern": {"w": "majority"}, "documents": documents,
@@ -72,7 +73,7 @@ pub(crate) fn insert(documents: RawArrayBuf, len: u64) -> Command {
     Command { name: "insert", body, len }
 }
 
-/// Sends all commands, each writer's in order, and returns the seconds that it took.
+/// Sends all commands, those of each writer in order. Returns the time that it took, in seconds.
 pub(crate) async fn send(to: &Endpoint, db: &str, commands: &Commands) -> Result<f64> {
     let began = Instant::now();
     let [first, second] = commands;
@@ -87,7 +88,7 @@ async fn write(to: &Endpoint, db: &str, commands: &[Command]) -> Result<()> {
     Ok(())
 }
 
-/// Sends one command, of which every part must succeed.
+/// Sends one command. Returns an error if any part of it fails.
 pub(crate) async fn send_one(to: &Endpoint, db: &str, command: &Command) -> Result<()> {
     let reply = to.run_raw(db, command.name, command.body.clone()).await?;
     let done = reply.get_i32("n").unwrap_or(0);

@@ -1,8 +1,8 @@
-//! The lag of a job that follows a steady load: as the job tells it, and by markers.
+//! Measurement of the lag of a job under a steady load: as the job reports it, and by markers.
 //!
-//! Two writers send what each twenty milliseconds ask for, by a schedule that does not wait for
-//! slow answers. Twice a second a marker is inserted at the source, and looked for at the
-//! destination until it is there. What the job tells could be wrong; a marker cannot.
+//! Two writers send their commands at fixed times, every 20 ms. A slow reply does not shift the later times. At most
+//! twice a second a marker is inserted at the source, and the destination is polled until it has the marker. The
+//! reported lag could be wrong; the delay of a marker cannot.
 
 use std::time::{Duration, Instant};
 
@@ -29,30 +29,30 @@ pub struct Steady {
 const WRITE_EVERY: Duration = Duration::from_millis(20);
 const MARK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The longest that the job may take to begin, or a marker to arrive.
+/// Maximum time from the insertion of a marker until the destination has it. For the first marker, this includes the
+/// start of the job.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Exit code of a process that was interrupted and can go on.
+/// Exit code of a process that was interrupted and can be resumed.
 const INTERRUPTED: i32 = 5;
 
 /// The measured lag, and the load under which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Lag {
-    /// Writes per second that were acknowledged.
+    /// Acknowledged writes per second.
     pub writes_per_s: f64,
-    /// Duration of the writes, in seconds.
+    /// Duration of the load, in seconds.
     pub seconds: f64,
-    /// The largest lag that the job reported, in ms.
+    /// Largest lag that the job reported, in ms.
     pub told_ms_max: f64,
-    /// Lags that the job reported.
+    /// Number of progress reports of the job during the load.
     pub told: usize,
-    /// The longest time from a marker's acknowledgement at the source to its appearance at the
-    /// destination, in ms.
+    /// Longest time from the acknowledgement of a marker at the source to its appearance at the destination, in ms.
     pub marker_ms_max: f64,
-    /// Markers written.
+    /// Number of markers that were written during the load.
     pub markers: usize,
 }
 
-/// Measures the lag of `job`, which no process works at yet.
+/// Measures the lag of `job`, which no process runs yet.
 pub(crate) async fn measure(
     clusters: &ClusterPair,
     operations: &mut Operations,
@@ -62,7 +62,7 @@ pub(crate) async fn measure(
 ) -> Result<Lag> {
     let subject = Subject::Follow { job: job.to_owned() };
     let follower = Measured::start("following", commands(&subject, &clusters.ends()))?;
-    // One marker that arrives says that the job is at work, and has nothing left to catch up with.
+    // When this marker arrives, the job runs and has caught up.
     mark(clusters, 0).await?;
     let told_before = follower.progress().len();
 
@@ -118,7 +118,8 @@ pub(crate) async fn measure(
     })
 }
 
-/// Inserts a marker at the source and returns the milliseconds after which the destination has it.
+/// Inserts a marker at the source and waits until the destination has it. Returns the time from its acknowledgement
+/// until then, in ms.
 async fn mark(clusters: &ClusterPair, number: u32) -> Result<f64> {
     let id = format!("marker-{number}");
     let insert = doc! {

@@ -1,11 +1,11 @@
-//! Measurements: one file per published table or figure, one per comparison with a competitor. Each
-//! figure is a ratio to a floor or a competitor that was measured in the same run.
+//! Benchmarks: one file for each published table or figure, and one for each comparison with a competitor. Each
+//! figure is a ratio to a floor or to a competitor that is measured in the same run.
 //!
-//! The idea: seconds say more about a machine than about a program. So each benchmark starts real
-//! clusters, measures what the servers alone need for the work (the floor) and what Imago needs for
-//! it, one right after the other, and tells the ratio; of several such pairs, the median. Imago is
-//! measured as users have it: as a process of its own, from its start to its end. Decisions, which
-//! need no server, are measured where they are made: [`placement`], [`flows`], [`schedule`] and [`reuse`].
+//! A duration in seconds depends more on the machine than on the program. Each benchmark therefore starts real
+//! clusters. It measures the time that the servers alone need for the work (the floor), and directly afterwards the
+//! time that Imago needs for it. It reports the ratio of the two; of several such pairs, the median ratio. Imago is
+//! measured as users run it: as a separate process, from its start to its end. Work that needs no server is measured
+//! inside the benchmark's own process: [`placement`], [`flows`], [`schedule`] and [`reuse`].
 //!
 //! This crate must not know flags and terminals.
 
@@ -50,11 +50,11 @@ use serde::Serialize;
 /// Size of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Documents of the copied or compared collection.
+    /// Number of documents in the copied or compared collection.
     pub documents: u64,
-    /// The size of one document as stored.
+    /// Size of one document as stored, in bytes.
     pub size_bytes: u32,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -66,10 +66,10 @@ pub struct Header<S> {
     /// The benchmark's size.
     #[serde(flatten)]
     pub size: S,
-    /// The machine on which it ran.
+    /// The machine on which the benchmark ran.
     #[serde(flatten)]
     pub machine: Machine,
-    /// The cache of each server, in MB; absent without servers.
+    /// Storage cache of each MongoDB server, in MiB; absent if the benchmark starts none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_mb: Option<u32>,
 }
@@ -87,9 +87,9 @@ impl<S> Header<S> {
 /// The machine and the build that figures come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// Processor cores that this process may use, shared with the servers if there are any.
+    /// Number of processor cores that this process may use. It shares them with the servers, if there are any.
     pub cores: usize,
-    /// True for an optimised build. Figures of another build say nothing of the product.
+    /// True for an optimised build. Figures of other builds do not describe the product.
     pub is_optimised: bool,
 }
 
@@ -102,7 +102,7 @@ impl Machine {
     }
 }
 
-/// The benchmarks: the name, and the measured work.
+/// Name of each benchmark, and a description of the measured work.
 pub const BENCHMARKS: [(&str, &str); 21] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),

@@ -1,5 +1,5 @@
-//! Loads of clients, one for each database: what `imago load`, the demos and the benchmarks run, and what checks
-//! their histories.
+//! Loads of clients, one module for each database, and the checks of their histories. `imago load`, the demos and the
+//! benchmarks use them.
 
 pub mod cassandra;
 pub mod mongo;

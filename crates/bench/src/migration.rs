@@ -1,5 +1,5 @@
-//! The picture of a migration as its clients see it: second by second, how many operations were acknowledged,
-//! and how long they took.
+//! The picture of a migration as its clients see it: the number of acknowledged operations in each second, and their
+//! latencies.
 
 use std::path::{Path, PathBuf};
 
@@ -9,17 +9,17 @@ use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 /// One operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
-    /// Time at which it was due, in s since the load began.
+    /// Time at which the operation was due, in s since the start of the load.
     pub due_s: f64,
-    /// Time of its answer, in s since the load began.
+    /// Time of the reply, in s since the start of the load.
     pub ended_s: f64,
-    /// True for a read.
+    /// True if the operation is a read.
     pub is_read: bool,
-    /// True if it was acknowledged.
+    /// True if the operation was acknowledged.
     pub is_acknowledged: bool,
 }
 
-/// Draws operations into a file whose name ends in `.svg`, with words at moments (in s).
+/// Draws operations into a file whose name ends in `.svg`, and marks moments (in s) with words.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.
@@ -59,15 +59,15 @@ pub fn draw(
     Ok(file.to_owned())
 }
 
-/// Operations acknowledged in each whole second.
+/// Returns the number of operations that were acknowledged in each whole second.
 fn throughput(operations: &[Operation], is_read: bool) -> Vec<Point> {
     let of = |one: &&Operation| one.is_read == is_read && one.is_acknowledged;
     let ended = operations.iter().filter(of).map(|one| one.ended_s);
     by_second(ended.map(|at| (at, at)), |all| all.len() as f64)
 }
 
-/// The 99th percentile, in ms, of those that were due in each whole second, refused ones too: a client that
-/// is refused waits as well.
+/// Returns the 99th percentile of the latencies of the operations that were due in each whole second, in ms. Refused
+/// operations count, because a client that is refused waits as well.
 fn p99(operations: &[Operation], is_read: bool) -> Vec<Point> {
     let of = operations.iter().filter(|one| one.is_read == is_read);
     by_second(of.map(|one| (one.due_s, one.ended_s - one.due_s)), |mut all| {
@@ -77,7 +77,7 @@ fn p99(operations: &[Operation], is_read: bool) -> Vec<Point> {
     })
 }
 
-/// One point for each whole second but the last, which is not over.
+/// Returns one point for each whole second except the last one, which is incomplete.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

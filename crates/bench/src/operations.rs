@@ -1,7 +1,7 @@
-//! Mixed updates and inserts, encoded as bulk commands: what is replayed, and the floor of that.
+//! Mixed updates and inserts, encoded as bulk commands: the operations of the replay benchmark and of its floor.
 //!
-//! Half of the operations update a document that was there in the beginning, uniformly chosen; half
-//! insert a new one. Every key belongs to one writer, so that the order of its operations is kept.
+//! Half of the operations update a document of the initial collection, drawn uniformly. The other half insert a new
+//! document. Each key belongs to one writer, so that the order of its operations is preserved.
 
 use crate::load::mongo::Schema;
 use bson::raw::RawArrayBuf;
@@ -11,10 +11,10 @@ use imago_workload::scatter::Stream;
 use crate::cluster_pair::COLL;
 use crate::fill::{Command, Commands, WRITERS, insert};
 
-/// Operations in one pair of commands (one of updates, one of inserts).
+/// Mean number of operations of one writer in a pair of commands, one of updates and one of inserts.
 const GROUP_LEN: u64 = 1_000;
 
-/// Makes operations over a collection whose first documents have the keys `0..documents`.
+/// A generator of operations over a collection whose first documents have the keys `0..documents`.
 pub(crate) struct Operations {
     schema: Schema,
     documents: u64,
@@ -27,12 +27,12 @@ impl Operations {
         Self { schema, documents, inserted: 0, stream: Stream::new(documents, 7) }
     }
 
-    /// Documents that the collection holds after all operations made so far.
+    /// Returns the number of documents in the collection after all operations generated so far.
     pub(crate) fn documents(&self) -> u64 {
         self.documents + self.inserted
     }
 
-    /// The next operations, about half and half, for both writers.
+    /// Generates the next operations; each writer gets about one half of them.
     pub(crate) fn bulk(&mut self, operations: u64) -> Commands {
         let mut commands: Commands = Default::default();
         let mut left = operations;
@@ -47,7 +47,7 @@ impl Operations {
         commands
     }
 
-    /// Up to two commands for each writer, with `operations` operations in all.
+    /// Generates up to two commands for each writer, with `operations` operations in total.
     pub(crate) fn group(&mut self, operations: u64) -> [Vec<Command>; WRITERS] {
         let mut updates: [(RawArrayBuf, u64); WRITERS] = Default::default();
         let mut inserts: [(RawArrayBuf, u64); WRITERS] = Default::default();

@@ -1,7 +1,7 @@
-//! A measured process: its time, its CPU time, its largest memory, and what it said.
+//! Measurement of a process: its elapsed time, its CPU time, its peak memory, and its output.
 //!
-//! CPU time is read from `/proc/PID/stat` when the process has ended but was not waited for
-//! yet: the kernel keeps the final account until then.
+//! CPU time is read from `/proc/PID/stat` when the process has ended but has not been waited for yet: the kernel
+//! keeps the final values until then.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -14,15 +14,15 @@ use imago_testbed::process::{ProcessId, Signal};
 
 use crate::error::{Error, Result, process};
 
-/// Interval between looks at the process; the measured work takes at least a second.
+/// Interval between two reads of the state of the process. The measured work takes at least a second.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The longest that one measured process may take.
+/// Maximum duration of one measured process.
 const RUN_MAX: Duration = Duration::from_secs(1800);
-/// Linux counts CPU time in hundredths of a second for user space, at any tick rate of its own.
+/// Unit of CPU time in `/proc`: Linux reports hundredths of a second to user space, at any tick rate of its own.
 const TICKS_PER_S: f64 = 100.0;
 const SAID_MAX: usize = 20;
 
-/// CPU time of a process so far, in seconds; nothing when there is no such process.
+/// Returns the CPU time of a process so far, in seconds; `None` if there is no such process.
 pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.cpu_s)
 }
@@ -33,7 +33,7 @@ struct Stat {
 }
 
 fn parse_stat(stat: &str) -> Option<Stat> {
-    // The second field is the program's name in parentheses and may hold anything.
+    // The second field is the name of the program in parentheses, and may contain any character.
     let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
     let cpu_s = (ticks(11)? + ticks(12)?) / TICKS_PER_S;
@@ -46,13 +46,13 @@ fn parse_peak_mb(status: &str) -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
-/// The lines of a process on stderr.
+/// The output of a process on stderr.
 #[derive(Default)]
 struct Heard {
     progress: Vec<Progress>,
-    /// The phases in their order, and when each began.
+    /// The phases in their order, with the start of each in ms since the Unix epoch.
     phases: Vec<(String, u64)>,
-    /// Time of the last event, in ms.
+    /// Time of the last event, in ms since the Unix epoch.
     at_ms: u64,
     last: Vec<String>,
 }
@@ -77,14 +77,14 @@ pub(crate) struct Measured {
     readers: Option<(JoinHandle<()>, JoinHandle<Vec<u8>>)>,
 }
 
-/// The measurements.
+/// The measurements of a process that has ended.
 pub(crate) struct Ended {
     pub wall_s: f64,
     pub cpu_s: f64,
     pub peak_mb: f64,
-    /// Its standard output.
+    /// Standard output of the process.
     pub output: Vec<u8>,
-    /// The seconds that it spent in each of its phases, in their order.
+    /// The phases of the process in their order, with the duration of each in seconds.
     pub phases: Vec<(String, f64)>,
 }
 
@@ -102,7 +102,7 @@ impl Measured {
         let listener = std::thread::spawn(move || listen(stderr, &to));
         let reader = std::thread::spawn(move || {
             let mut output = Vec::new();
-            // A pipe that breaks ends the output; the exit status tells the rest.
+            // A broken pipe ends the output; the exit status shows whether the process failed.
             let _ = stdout.read_to_end(&mut output);
             output
         });
@@ -110,19 +110,19 @@ impl Measured {
         Ok(Self { what, child, began, peak_mb: 0.0, heard, readers })
     }
 
-    /// The progress reports so far.
+    /// Returns the progress reports so far.
     pub(crate) fn progress(&self) -> Vec<Progress> {
         lock(&self.heard).progress.clone()
     }
 
-    /// Asks the process to stop, as Ctrl-C does.
+    /// Sends SIGINT to the process, as Ctrl-C does.
     pub(crate) fn interrupt(&self) -> Result<()> {
         let doing = || format!("interrupt {}", self.what);
         let Some(id) = ProcessId::of(self.child.id()) else { return Ok(()) };
         id.signal(Signal::INT).map(|_| ()).map_err(process(doing()))
     }
 
-    /// Waits for its end, which must be with exit code `wanted`.
+    /// Waits for the end of the process. Returns an error unless its exit code is `wanted`.
     pub(crate) async fn end(mut self, wanted: i32) -> Result<Ended> {
         let pid = self.child.id();
         let cpu_s = loop {
@@ -155,7 +155,7 @@ impl Measured {
         Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output, phases: heard.phases() })
     }
 
-    /// The final CPU time, once the process has ended.
+    /// Updates the peak memory. Returns the final CPU time in seconds once the process has ended, and `None` before.
     fn look(&mut self, pid: u32) -> Result<Option<f64>> {
         let read = |file: &str| {
             let path = format!("/proc/{pid}/{file}");
@@ -173,7 +173,7 @@ impl Measured {
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        // It fails only for a process that has ended already, as it should.
+        // This fails only if the process has already ended, which is the normal case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

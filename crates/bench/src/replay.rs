@@ -1,11 +1,10 @@
-//! Replay: a job that was down while its source was written to catches up; then it follows a
-//! steady load, and its lag is measured.
+//! Benchmark of replay: a job that was down while clients wrote to its source catches up; then it follows a steady
+//! load, and its lag is measured.
 //!
-//! The floor of catching up is the same operations, in memory already, sent in bulk to a like
-//! collection by two writers. The job has only the source's stream of changes: it reads each
-//! changed document again and writes what it finds. Several changes of one document that wait
-//! together cost one write; with as many updates as documents, and half of the operations updates,
-//! that spares a fifth of the writes at most.
+//! The floor of catching up is the same operations, already in memory, sent in bulk to an equal collection by two
+//! writers. The job has only the change stream of the source: it reads each changed document again and writes its
+//! present state. Several changes of one document that wait together cost one write. A run has half as many updates
+//! as there are documents, uniformly distributed, so this saves about a tenth of its writes at most.
 
 use serde::Serialize;
 
@@ -26,25 +25,26 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Updates and inserts of one run.
+    /// Number of updates and inserts in one run.
     pub operations: u64,
-    /// The rate of catching up, of that of bulk writes from memory; more is better.
+    /// Rate of catching up divided by the rate of bulk writes from memory; more is better.
     pub ratio_to_bulk_apply: f64,
-    /// From the start of the resumed process to its end.
+    /// Time from the start of the resumed process to its end, in seconds.
     pub seconds: f64,
-    /// The same operations in bulk from memory.
+    /// Time of the same operations in bulk from memory, in seconds.
     pub bulk_apply_seconds: f64,
     /// Operations per second while catching up.
     pub rate_per_s: f64,
-    /// CPU time of the process, of that of both servers meanwhile.
+    /// CPU time of the process divided by the CPU time of both servers during its run.
     pub client_cpu_ratio: f64,
-    /// The largest resident memory of the process in any run, in MB.
+    /// Largest resident memory of the process in any run, in MB (1,000,000 bytes).
     pub client_rss_mb_max: f64,
-    /// The largest lag under the steady load: of those that the job tells, and of markers.
+    /// Largest lag under the steady load, in ms: the maximum of the lags that the job reports and of the delays of
+    /// markers.
     pub lag_ms_max: f64,
     /// The measured lag, and the load under which it was measured.
     pub lag: lag::Lag,
-    /// CPU time by process: a busy machine disturbs it less than it does seconds.
+    /// CPU time by process, in seconds. Other load on the machine disturbs it less than elapsed time.
     pub cpu_seconds: CpuSeconds,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -68,7 +68,7 @@ struct OneRun {
     peak_mb: f64,
 }
 
-/// Measures: `size.documents` documents, and as many operations in each run.
+/// Runs the benchmark with `size.documents` documents, and as many operations in each run.
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
@@ -152,7 +152,7 @@ async fn one(
     })
 }
 
-/// The job that a copy's process names in its result.
+/// Returns the id of the job that the process of a copy names in its result.
 pub(crate) fn job_of(ended: &Ended) -> Result<String> {
     let result: Option<serde_json::Value> = serde_json::from_slice(&ended.output).ok();
     let job = result.as_ref().and_then(|result| result["job"].as_str());

@@ -1,7 +1,7 @@
-//! Only reading: the floor of every operation that has to read everything.
+//! Only reading: the floor of every operation that has to read all documents.
 //!
-//! Batches are counted, not parsed. Each side is read in the order in which its documents lie,
-//! which no other order can beat, by one cursor that asks for as much as an answer may hold.
+//! The bytes of batches are counted, and not parsed. Each side is read in the order in which its documents are
+//! stored, which no other order can beat, by one cursor whose batches are as large as a reply may be.
 
 use std::time::Instant;
 
@@ -13,7 +13,8 @@ use imago_mongo::server::endpoint::Endpoint;
 use crate::cluster_pair::{COLL, ClusterPair, DB};
 use crate::error::{Error, Result};
 
-/// Reads both sides at the same time and returns the seconds that it took.
+/// Reads both sides at the same time, and returns the time that it took, in seconds. Fails if a side has fewer than
+/// `bytes_min` bytes.
 pub(crate) async fn both(clusters: &ClusterPair, bytes_min: u64) -> Result<f64> {
     let began = Instant::now();
     let read = (Box::pin(side(&clusters.source)), Box::pin(side(&clusters.destination)));

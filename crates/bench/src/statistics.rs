@@ -1,4 +1,4 @@
-//! Medians, and how far single runs lie from them.
+//! Statistics over several runs: medians with their extremes, percentiles, and CPU time.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 /// A figure over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The median: half of the runs lie below it.
+    /// The median; of an even number of runs, the mean of the two middle values.
     pub median: f64,
-    /// The smallest.
+    /// The smallest value.
     pub min: f64,
-    /// The largest.
+    /// The largest value.
     pub max: f64,
 }
 
 impl Figure {
-    /// The figure of these values.
+    /// Computes the figure of these values.
     ///
     /// # Panics
-    /// If there is none: a benchmark measures at least once.
+    /// If there are no values: a benchmark measures at least once.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -35,7 +35,7 @@ impl Figure {
     }
 }
 
-/// The least value that `percent` of them do not exceed; nothing of none.
+/// Returns the smallest value that `percent` percent of the values do not exceed; `None` if there are no values.
 pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -43,7 +43,7 @@ pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) 
     values.get(at).copied()
 }
 
-/// The median of each name's values.
+/// Returns the median of each name's values.
 pub(crate) fn medians<'a>(
     values: impl IntoIterator<Item = &'a (String, f64)>,
 ) -> BTreeMap<String, f64> {
@@ -57,16 +57,16 @@ pub(crate) fn medians<'a>(
 /// CPU time, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuSeconds {
-    /// Of both servers during the floor.
+    /// CPU time of both servers during the floor.
     pub floor_servers: f64,
-    /// Of both servers while the measured process ran.
+    /// CPU time of both servers while the measured process ran.
     pub servers: f64,
-    /// Of the measured process.
+    /// CPU time of the measured process.
     pub client: f64,
 }
 
 impl CpuSeconds {
-    /// The median of each.
+    /// Returns the median of each field.
     ///
     /// # Panics
     /// If there is no run.

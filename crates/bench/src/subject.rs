@@ -1,4 +1,4 @@
-//! The measured program: Imago's own commands, as processes.
+//! The measured program: the commands of Imago, run as processes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,45 +6,45 @@ use std::sync::Arc;
 
 use imago_mongo::reshard::plan::Placing;
 
-/// A command of Imago. All report their events on stderr as JSON, and their result on stdout.
+/// A command of Imago. Every command reports its events on stderr as JSON, and its result on stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// Copies a collection until the copy has caught up.
     Copy,
-    /// Gives a job up.
+    /// Cancels a job.
     Cancel {
-        /// The job.
+        /// Id of the job.
         job: String,
     },
-    /// Goes on with a job until it has caught up.
+    /// Resumes a job until it has caught up.
     CatchUp {
-        /// The job.
+        /// Id of the job.
         job: String,
     },
-    /// Goes on with a job until it is interrupted.
+    /// Resumes a job, which follows its source until it is interrupted.
     Follow {
-        /// The job.
+        /// Id of the job.
         job: String,
     },
-    /// Compares everything.
+    /// Compares all documents of the collection on both sides.
     Verify,
     /// Plans a change of the shard key of the collection at `to`, at full pace.
     PlanReshard {
-        /// The new key's field.
+        /// Field of the new key.
         key: String,
         /// Rule by which chunks are placed.
         placing: Placing,
         /// Size of chunks, in MiB; the cluster's setting if absent.
         chunk_mb: Option<u32>,
     },
-    /// Does what a plan says, at full pace.
+    /// Executes a plan, at full pace.
     Reshard {
-        /// The file that the plan is in.
+        /// The file of the plan.
         plan: PathBuf,
     },
-    /// Plans and does it, at the default pace.
+    /// Plans and executes a change of the shard key, at the default pace.
     ReshardBy {
-        /// The new key's field.
+        /// Field of the new key.
         key: String,
     },
 }
@@ -60,6 +60,6 @@ pub struct Ends {
     pub ns: String,
 }
 
-/// Makes the command line of a subject. The caller passes it in, because this crate must not know
+/// A function that builds the command line of a subject. The caller passes it in, because this crate must not know
 /// flags.
 pub type Commands = Arc<dyn Fn(&Subject, &Ends) -> Command + Send + Sync>;

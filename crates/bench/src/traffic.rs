@@ -1,8 +1,8 @@
-//! Clients at work while something is measured: what they saw, and whether what they were told is
-//! true.
+//! A load of clients during a measurement: the outcomes of its operations, and the check that acknowledged outcomes
+//! are true.
 //!
-//! Every operation is recorded with the time at which it was due, so that waiting behind a slow one
-//! counts; at the end the collection is compared with all that was acknowledged.
+//! Each operation is recorded with the time at which it was due, so that its latency includes the wait for a slow
+//! operation before it. At the end the content of the collection is compared with all acknowledged operations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Load {
     pub rate_per_s: u32,
 }
 
-/// A load that runs.
+/// A running load.
 pub(crate) struct Traffic {
     load: Running<MongoTarget>,
     uri: String,
@@ -36,7 +36,7 @@ pub(crate) struct Traffic {
     history: PathBuf,
 }
 
-/// A part of a load, in nanoseconds since its start.
+/// An interval of a load, in nanoseconds since its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub from_ns: u64,
@@ -46,11 +46,11 @@ pub(crate) struct Window {
 /// One operation as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
-    /// Time at which it was due, in s since the load's start.
+    /// Time at which the operation was due, in s since the start of the load.
     pub due_s: f64,
-    /// Time from then to its answer, or until it was given up, in ms.
+    /// Time from then until the reply, or until the operation was given up, in ms.
     pub latency_ms: f64,
-    /// True if it did its work: an answer that there is no such document does not count.
+    /// True if the operation was acknowledged. A reply that the document does not exist does not count.
     pub is_acknowledged: bool,
 }
 
@@ -60,7 +60,7 @@ impl Window {
     }
 }
 
-/// The observations of the clients.
+/// The operations of all clients, and the verdict on the content of the collection.
 pub(crate) struct Seen {
     pub verdict: Verdict,
     ops: Vec<Op>,
@@ -71,7 +71,7 @@ fn wrong(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
 }
 
 impl Traffic {
-    /// Begins operations on a collection that holds the keys `0..documents`.
+    /// Starts a load on a collection that holds the keys `0..documents`.
     pub(crate) async fn start(
         uri: &str,
         ns: &Namespace,
@@ -113,14 +113,14 @@ impl Traffic {
         self.load.control().snapshot().elapsed_ms * 1_000_000
     }
 
-    /// Lets it run for a while.
+    /// Waits for this many seconds, and returns the window.
     pub(crate) async fn pass(&self, seconds: u64) -> Window {
         let from_ns = self.now_ns();
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         Window { from_ns, to_ns: self.now_ns() }
     }
 
-    /// The part of it that some work takes, and what comes of the work.
+    /// Does other work during the load. Returns the window of the work, and its result.
     pub(crate) async fn during<T>(
         &self,
         work: impl Future<Output = Result<T>>,
@@ -130,7 +130,7 @@ impl Traffic {
         Ok((Window { from_ns, to_ns: self.now_ns() }, done))
     }
 
-    /// Ends it, and checks the content against all that was acknowledged.
+    /// Stops the load, and checks the content of the collection against all acknowledged operations.
     pub(crate) async fn end(self) -> Result<Seen> {
         self.load.control().stop();
         self.load.finish().await.map_err(|error| wrong("the load failed")(&error))?;
@@ -163,7 +163,8 @@ impl Seen {
         self.ops(reads).filter(is_within)
     }
 
-    /// The longest time within the window in which no operation succeeded, in ms.
+    /// Returns the longest time within the window without an answered operation, in ms. A reply that the document
+    /// does not exist counts as an answer.
     pub(crate) fn gap_ms(&self, reads: bool, within: Window) -> f64 {
         let ended = self.ops(reads).filter(|op| is_answered(op)).map(|op| op.end_ns);
         let mut ended: Vec<u64> = ended
@@ -175,12 +176,13 @@ impl Seen {
         gap_ns as f64 / 1e6
     }
 
-    /// The 99th percentile of latencies from the intended start, in ms; nothing without operations.
+    /// Returns the 99th percentile of the latencies of all operations that were due within the window, in ms; `None`
+    /// if there were none. Latencies begin when an operation was due.
     pub(crate) fn p99_ms(&self, reads: bool, within: Window) -> Option<f64> {
         percentile(self.due(reads, within).map(latency_ms), 99)
     }
 
-    /// Every operation that was due within the window, in the order in which they were due.
+    /// Returns the operations that were due within the window, in the order in which they were due.
     pub(crate) fn samples(&self, reads: bool, within: Window) -> Vec<Sample> {
         let sample = |op: &Op| Sample {
             due_s: op.intended_ns as f64 / 1e9,
@@ -192,7 +194,8 @@ impl Seen {
         samples
     }
 
-    /// The share of operations that succeeded, in percent; nothing without operations.
+    /// Returns the share of the operations due within the window that were answered, in percent; `None` if there were
+    /// no operations. A reply that the document does not exist counts as an answer.
     pub(crate) fn succeeded_percent(&self, reads: bool, within: Window) -> Option<f64> {
         let all = self.due(reads, within).count();
         let answered = self.due(reads, within).filter(|op| is_answered(op)).count();

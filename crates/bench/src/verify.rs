@@ -1,4 +1,4 @@
-//! Verify: every document of both sides compared, byte for byte.
+//! Benchmark of a verification: every document of both sides is compared, byte for byte.
 //!
 //! The floor is only reading both sides, at the same time, without comparing the documents.
 
@@ -19,17 +19,17 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The verification's time, of that of only reading both sides.
+    /// Time of the verification divided by the time of only reading both sides.
     pub ratio_to_read_floor: f64,
-    /// From the start of the verifying process to its end.
+    /// Time from the start of the verifying process to its end, in seconds.
     pub seconds: f64,
-    /// Only reading both sides.
+    /// Time of only reading both sides, in seconds.
     pub floor_seconds: f64,
-    /// CPU time of the verifying process, of that of both servers meanwhile.
+    /// CPU time of the verifying process divided by the CPU time of both servers during its run.
     pub client_cpu_ratio: f64,
-    /// The largest resident memory of the verifying process in any run, in MB.
+    /// Largest resident memory of the verifying process in any run, in MB (1,000,000 bytes).
     pub client_rss_mb_max: f64,
-    /// CPU time by process: a busy machine disturbs it less than it does seconds.
+    /// CPU time by process, in seconds. Other load on the machine disturbs it less than elapsed time.
     pub cpu_seconds: CpuSeconds,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -53,7 +53,7 @@ struct OneRun {
     peak_mb: f64,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
@@ -64,7 +64,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     }
     let documents = fill::inserts(size)?;
     let bytes = documents.iter().flatten().map(|command| command.body.as_bytes().len() as u64);
-    // The commands' own fields are no documents; a thousandth is more than they are.
+    // The sum includes the fields of the commands themselves, which are less than a thousandth of it.
     let bytes_min = bytes.sum::<u64>() / 1_000 * 999;
     let clusters = ClusterPair::start().await?;
     for side in [&clusters.source, &clusters.destination] {
@@ -72,7 +72,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     }
     drop(documents);
     clusters.rest().await?;
-    // The contents of the caches after filling are unknown: one reading makes all runs alike.
+    // The content of the caches after filling is unknown. A first read makes all runs start alike.
     scan::both(&clusters, bytes_min).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
