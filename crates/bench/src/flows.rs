@@ -1,14 +1,14 @@
-//! Flows: Fig. 9's five strategies of sockets, Fig. 3's stragglers, and Table 2's two data centres
-//! (Morphus, §4 and §5.6).
+//! Benchmark of flows: the five socket strategies of Fig. 9, the stragglers of Fig. 3, and the two data centres of
+//! Table 2 (Morphus, §4 and §5.6).
 //!
-//! The network is simulated ([`imago_plan::netsim`]): two levels of switches, links of 100 Mb/s, 1 ms
-//! within a rack and 2 ms between racks. As in the paper, replica sets of three share the hosts, and
-//! one member of each exchanges data; which one is drawn anew for each run, as is the data. The
-//! floor is what the busiest link alone needs for what has to go over it: where a strategy comes
-//! near to it, no other can be better. The data centres are a network of their own ([`geo`]).
+//! The network is simulated ([`imago_plan::netsim`]): two levels of switches, links of 100 Mb/s, and a latency of 1
+//! ms within a rack and of 2 ms between racks. As in the paper, replica sets of three share the hosts, and one member
+//! of each exchanges data. These members and the data are drawn anew for each run. The floor is the time that the
+//! busiest link alone needs for its traffic: where a strategy comes close to it, no other one can be better. The data
+//! centres are a separate network ([`geo`]).
 //!
-//! A simulation of rates cannot show slow start, loss, or the cost of a further connection. The window
-//! decides by how much one socket is too few, so figures are given for several.
+//! A simulation of rates cannot show slow start, loss, or the cost of an additional connection. The window determines
+//! by how much one socket is too few, so figures are given for several windows.
 
 mod drawing;
 mod exchange;
@@ -31,13 +31,13 @@ use exchange::Exchange;
 use strategy::{BARS, Outcomes, ks};
 pub use strategy::{Ratios, Spread, Strategy, Times};
 
-/// The most servers of all networks.
+/// Number of servers of the largest network.
 pub const SERVERS_MAX: u32 = 300;
 
-/// Of the drawn members and data; the n-th run adds n.
+/// Seed of the drawn members and data; the n-th run adds n.
 const SEED: u64 = 9;
 
-/// The simulated networks: hosts by rack.
+/// The simulated networks: the name, and the number of hosts of each rack.
 const NETWORKS: [(&str, &[usize]); 4] = [
     ("homogeneous", &[3, 3, 3]),
     ("heterogeneous", &[6, 2, 1]),
@@ -45,23 +45,23 @@ const NETWORKS: [(&str, &[usize]); 4] = [
     ("300-servers", &[30; 10]),
 ];
 
-/// Members of a replica set.
+/// Number of members of a replica set.
 const MEMBERS: usize = 3;
 
-/// Exchanges of so many flows are simulated in fewer runs and in coarser steps, since the time for
-/// it grows with the square of them.
+/// Number of flows above which an exchange is simulated in fewer runs and in coarser steps, because the time of a
+/// simulation grows with the square of this number.
 const FLOWS_MANY: usize = 1_000;
-/// The runs of those.
+/// Maximum number of runs of such an exchange.
 const RUNS_OF_MANY: u32 = 3;
-/// Number of steps into which those are cut, of the time that the busiest link needs.
+/// Number of steps of such an exchange within the time that the busiest link needs.
 const STEPS_OF_MANY: f64 = 1_000.0;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Runs, each with its own draw of members and data; figures are medians.
+    /// Number of runs, each with its own draw of members and data; figures are medians.
     pub runs: u32,
-    /// Networks with more servers are left out.
+    /// Maximum number of servers; larger networks are left out.
     pub servers_max: u32,
 }
 
@@ -72,75 +72,74 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The capacity of each simulated link.
+    /// Capacity of each simulated link, in Mb/s.
     pub link_mbit_s: f64,
-    /// Latency within a rack, one way.
+    /// Latency within a rack, one way, in ms.
     pub within_ms: f64,
-    /// Latency between racks, one way.
+    /// Latency between racks, one way, in ms.
     pub between_ms: f64,
     /// Data of the collection on each server that exchanges, in MB (1,000,000 bytes).
     pub data_mb_per_server: f64,
-    /// The window of the ratios at this level.
+    /// Window of the ratios at this level, in KiB.
     pub window_kib: u32,
-    /// Those of the paper.
+    /// The comparisons that the paper makes.
     #[serde(flatten)]
     pub ratios: Ratios,
-    /// Real time of the simulations.
+    /// Real time of the simulations, in seconds.
     pub seconds: f64,
-    /// Every network, window and strategy.
+    /// Results of each network, window and strategy.
     pub strategies: Vec<Simulated>,
-    /// Table 2: every window, way of receiving and way of choosing members.
+    /// Table 2: a row for each window, each choice of receivers and each choice of members.
     pub geo: Vec<geo::Row>,
-    /// The files with Figs. 3 and 9 and Table 2, with the first window.
+    /// Files with Figs. 3 and 9 and Table 2, for the first window.
     pub pictures: Vec<PathBuf>,
 }
 
 /// A bar of Fig. 9a: a strategy in a network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bar {
-    /// The network's name.
+    /// Name of the network.
     pub topology: &'static str,
-    /// Hosts by rack.
+    /// Number of hosts of each rack.
     pub racks: Vec<usize>,
-    /// Hosts in all.
+    /// Number of hosts in total.
     pub servers: usize,
-    /// Those that exchange data: a member of each replica set.
+    /// Number of hosts that exchange data: one member of each replica set.
     pub exchanging: usize,
-    /// New chunks.
+    /// Number of new chunks.
     pub chunks: usize,
-    /// The largest window of a connection.
+    /// Largest window of a connection, in KiB.
     pub window_kib: u32,
     /// Assignment of sockets to flows.
     pub strategy: Strategy,
-    /// K, the number of sockets in all; nothing for strategies that have no K.
+    /// K, the parameter for the total number of sockets; absent for strategies without K.
     pub k: Option<usize>,
-    /// Sockets in all.
+    /// Number of sockets in total.
     pub sockets: usize,
-    /// Runs.
+    /// Number of runs.
     pub runs: u32,
     /// Times of the strategy.
     #[serde(flatten)]
     pub times: Times,
 }
 
-/// A simulated bar; its seconds are simulated ones.
+/// A simulated bar; its times are simulated ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Simulated {
-    /// Its outcome.
+    /// The results of the bar.
     #[serde(flatten)]
     pub bar: Bar,
-    /// Connections that end within so long a time of each other may count as ending together; 0 is
-    /// exact.
+    /// Time within which connections that end after each other may count as ending together, in seconds; 0 is exact.
     pub resolution_s: f64,
 }
 
-/// Simulates every strategy in every network of at most `size.servers_max` servers, and Table 2's two
-/// data centres, with each of these windows; and draws into a folder if one is given.
+/// Simulates every strategy in every network of at most `size.servers_max` servers, and the two data centres of Table
+/// 2, with each of these windows (in KiB). Draws pictures into `folder` if one is given.
 ///
-/// It computes without a pause, but lets go between simulations, so that it can be dropped there.
+/// The function computes without a pause, but yields between simulations, so that it can be cancelled there.
 ///
 /// # Errors
-/// Returns an error if the size makes no sense, or the pictures cannot be written.
+/// Returns an error if the size is invalid, or the pictures cannot be written.
 #[crate::boxed]
 pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Result<Report> {
     let servers_min = NETWORKS[0].1.iter().sum::<usize>();
@@ -204,7 +203,7 @@ impl Network<'_> {
         self.exchanging() * (self.exchanging() - 1)
     }
 
-    /// The outcome, and the resolution.
+    /// Simulates all strategies. Returns the outcomes, and the resolution in seconds.
     async fn simulate(&self, runs: u32) -> (Outcomes, f64) {
         let ks = ks(self.flows());
         let is_many = self.flows() > FLOWS_MANY;
@@ -246,7 +245,7 @@ impl Network<'_> {
     }
 }
 
-/// TCP with such a window.
+/// Returns the parameters of TCP with a largest window of this size.
 fn tcp(window_kib: u32) -> Tcp {
     Tcp { window_bytes: f64::from(window_kib) * 1_024.0, ..Tcp::default() }
 }

@@ -1,11 +1,10 @@
-//! The evaluation of Morphus (Ghosh et al., "Morphus: Supporting Online Reconfigurations in Sharded
-//! NoSQL Systems", §5) with Imago in Morphus' place: its tables and figures, drawn as the paper
-//! draws them.
+//! The evaluation of Morphus (Ghosh et al., "Morphus: Supporting Online Reconfigurations in Sharded NoSQL Systems",
+//! §5), repeated with Imago instead of Morphus: its tables and figures, drawn as in the paper.
 //!
-//! [`availability`] is Table 1 and Figs. 4 to 6, which are of the same runs; [`placing`] is Fig. 7;
-//! [`scaling`] is Fig. 8. Figs. 3 and 9 and Table 2 are [`crate::flows`], and the decisions of Fig. 7
-//! alone are [`crate::placement`]. Data, keys, mix and rate are the paper's unless an option changes them;
-//! sizes are what one machine bears. The paper's own figures stand beside those that it prints.
+//! [`availability`] is Table 1 and Figs. 4 to 6, which come from the same runs; [`placing`] is Fig. 7; [`scaling`] is
+//! Fig. 8. Figs. 3 and 9 and Table 2 are in [`crate::flows`]; the decisions of Fig. 7 alone are in
+//! [`crate::placement`]. Data, keys, mix and rate are the paper's unless an option changes them; sizes are limited to
+//! those that one machine can serve. Where the paper prints a figure, the report contains it too.
 
 pub mod availability;
 pub mod placing;
@@ -17,7 +16,7 @@ use crate::error::Result;
 use crate::sharded_cluster::{Cut, ShardedCluster};
 use crate::subject::Commands;
 
-/// The paper's name for Morphus with a placement.
+/// Returns the paper's name for Morphus with a placement.
 fn name(placing: Placing) -> &'static str {
     match placing {
         Placing::Random => "random (R)",
@@ -26,13 +25,13 @@ fn name(placing: Placing) -> &'static str {
     }
 }
 
-/// A change of the shard key that was planned and done.
+/// A change of the shard key that was planned and executed.
 struct Change {
-    /// Both.
+    /// Time of planning and of executing, in seconds.
     seconds: f64,
-    /// The seconds of each phase: `plan`, then those of the job.
+    /// The phases with their durations in seconds: `plan`, then those of the job.
     phases: Vec<(String, f64)>,
-    /// New chunks.
+    /// Number of new chunks.
     chunks: usize,
     /// The fullest shard's load after the change, as a ratio to its share.
     imbalance: f64,

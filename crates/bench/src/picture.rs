@@ -1,8 +1,7 @@
-//! Pictures of figures: their content, as plain data, and the files that it becomes.
+//! Pictures: their content, as plain data, and the files that are written from it.
 //!
-//! A picture is a file with one or more charts in a grid, as the papers print them: (a), (b), … .
-//! Charts are computed without drawing, so that a benchmark decides what is shown, and [`draw`]
-//! only how.
+//! A picture is a file with one or more charts in a grid, as the papers print them: (a), (b), … . Charts are computed
+//! without drawing: a benchmark decides what they contain, and [`draw`] decides their appearance.
 
 mod draw;
 
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, process};
 
-/// One file.
+/// The content of one file.
 pub(crate) struct Picture {
-    /// The file's name, without its ending.
+    /// Name of the file, without its extension.
     pub name: &'static str,
-    /// Charts side by side.
+    /// Number of charts in a row.
     pub columns: usize,
     pub charts: Vec<Chart>,
 }
@@ -26,17 +25,17 @@ pub(crate) struct Chart {
     /// The quantity on the vertical axis, which is linear and contains 0.
     pub y: &'static str,
     pub series: Vec<Series>,
-    /// Vertical lines with a word each.
+    /// Vertical lines: the position and a word of each.
     pub marks: Vec<(f64, &'static str)>,
 }
 
 /// The horizontal axis.
 pub(crate) enum Axis {
-    /// With equal distances, of what is named.
+    /// A linear axis of the named quantity.
     Linear(&'static str),
-    /// With equal ratios, of what is named; only values above 0 are shown.
+    /// A logarithmic axis of the named quantity; only values above 0 are shown.
     Log(&'static str),
-    /// With these words at 0, 1, 2, ….
+    /// An axis with these words at 0, 1, 2, ….
     Words(Vec<&'static str>),
 }
 
@@ -47,20 +46,20 @@ pub(crate) struct Series {
     pub points: Vec<Point>,
 }
 
-/// The look of points.
+/// The appearance of the points of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// Each for itself.
+    /// Separate dots.
     Dots,
-    /// Connected.
+    /// A line through the points.
     Line,
-    /// Connected, each with its extremes.
+    /// A line through the points, each with a bar between its extremes.
     LineWithExtremes,
-    /// A bar from 0 to each, of this width, with its extremes.
+    /// A bar of this width from 0 to each point, with its extremes.
     Bars(f64),
 }
 
-/// A value, and how far single runs lie from it.
+/// A value, with its extremes over the runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
     pub x: f64,
@@ -70,13 +69,14 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// A value that was measured once.
+    /// Returns a value that was measured once.
     pub(crate) fn new(x: f64, y: f64) -> Self {
         Self { x, y, y_min: y, y_max: y }
     }
 }
 
-/// Writes the pictures into a folder, which is made if there is none, and names the files.
+/// Writes the pictures into a folder, which is created if it does not exist, and returns the paths of the files.
+/// Without a folder, nothing is written.
 pub(crate) fn save(pictures: &[Picture], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let Some(folder) = folder else { return Ok(Vec::new()) };
     std::fs::create_dir_all(folder)
@@ -97,7 +97,8 @@ pub(crate) fn write(picture: &Picture, file: &Path) -> Result<()> {
     std::fs::write(file, svg).map_err(process(format!("write {}", file.display())))
 }
 
-/// The values as a cumulative distribution: how many percent of them are at most so much.
+/// Returns the cumulative distribution of the values: for each value, the percentage of all values that do not exceed
+/// it.
 pub(crate) fn distribution(values: impl IntoIterator<Item = f64>) -> Vec<Point> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

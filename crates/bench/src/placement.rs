@@ -1,9 +1,9 @@
-//! Placement: deciding where new chunks go, so that least is moved (Morphus, §3).
+//! Benchmark of placement: deciding to which servers new chunks go, so that the least data is moved (Morphus, §3).
 //!
-//! No server takes part: what is measured is the decision alone, from weights in memory to the
-//! finished placement. It is compared with the paper's own algorithm, the textbook's Hungarian one
-//! in O(m³), on sizes at which that ends; both have to move the same. At the size that is asked for,
-//! where nothing else can be waited for, [`proof`] shows of each placement that none moves less.
+//! No server takes part: only the decision is measured, from weights in memory to the finished placement. It is
+//! compared with the paper's own algorithm, the textbook's Hungarian algorithm in O(m³), at sizes at which that one
+//! ends in reasonable time; both have to move the same amount. At the requested size, where no other algorithm ends
+//! in reasonable time, [`proof`] shows for each placement that no other one moves less.
 
 mod pattern;
 mod proof;
@@ -22,24 +22,24 @@ use crate::statistics::Figure;
 
 pub use pattern::Pattern;
 
-/// The most weights: chunks × servers. They take 12 bytes each, and as much again while rows of all
-/// servers are made from them.
+/// Maximum number of weights: chunks × servers. Each takes 12 bytes, and as much again while the weights are built
+/// from rows of all servers.
 pub const WEIGHTS_MAX: u64 = 50_000_000;
-/// The most chunks for the textbook's algorithm: beyond, its matrix alone takes hundreds of
-/// megabytes, and a run minutes.
+/// Maximum number of chunks for the textbook's algorithm. Above it, the matrix alone takes hundreds of megabytes, and
+/// a run takes minutes.
 pub const HUNGARIAN_CHUNKS_MAX: u32 = 5_000;
 
-/// Of the weights, and of the random placement beside the others.
+/// Seed of the weights, and of the random placement that is compared.
 const SEED: u64 = 3;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// New chunks to be placed.
+    /// Number of new chunks to place.
     pub chunks: u32,
-    /// Servers on which they lie, and on which they are placed, with equal shares.
+    /// Number of servers on which the data lies and on which the chunks are placed, with equal shares.
     pub servers: u32,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -49,28 +49,28 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The pattern of data that took longest; the seconds and what is moved are its own.
+    /// The pattern of data that took the longest time; the fields down to `moved_least` are of this pattern.
     pub pattern: Pattern,
-    /// From the weights to the balanced placement.
+    /// Time from the weights to the balanced placement, in seconds.
     pub seconds: f64,
-    /// Documents that the balanced placement moves.
+    /// Number of documents that the balanced placement moves.
     pub moved: u64,
-    /// Documents that any placement as balanced has to move, as the solver says.
+    /// The solver's lower bound on the number of documents that any equally balanced placement moves.
     pub moved_least: u64,
-    /// True if the proof holds for every pattern: no placement as balanced moves less.
+    /// True if the proof holds for every pattern: no equally balanced placement moves less.
     pub is_least: bool,
-    /// The time of the balanced placement, of that of the Hungarian algorithm: the largest ratio of
-    /// all patterns, at the largest size at which both were measured.
+    /// Time of the balanced placement divided by the time of the Hungarian algorithm: the largest ratio of all
+    /// patterns, at the largest size at which both were measured.
     pub ratio_to_hungarian: f64,
-    /// True if both moved the same number of documents in every comparison.
+    /// True if both algorithms moved the same number of documents in every comparison.
     pub costs_equal: bool,
-    /// Each pattern at the full size.
+    /// Results of each pattern at the full size.
     pub patterns: Vec<Placed>,
-    /// The comparisons with the Hungarian algorithm, at sizes of their own.
+    /// Comparisons with the Hungarian algorithm, at sizes of their own.
     pub hungarian: Vec<Compared>,
 }
 
-/// A pattern at the full size.
+/// Results of a pattern at the full size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Placed {
     /// Distribution of the data over the servers.
@@ -78,21 +78,21 @@ pub struct Placed {
     /// Size of the measurement.
     #[serde(flatten)]
     pub size: Size,
-    /// From the weights to the balanced placement.
+    /// Time from the weights to the balanced placement, in seconds.
     pub seconds: f64,
-    /// Documents in all.
+    /// Number of documents in total.
     pub documents: u64,
-    /// Documents that the balanced placement moves.
+    /// Number of documents that the balanced placement moves.
     pub moved: u64,
-    /// Documents that any placement as balanced has to move, as the solver says.
+    /// The solver's lower bound on the number of documents that any equally balanced placement moves.
     pub moved_least: u64,
-    /// True if the proof holds: no placement as balanced moves less.
+    /// True if the proof holds: no equally balanced placement moves less.
     pub is_least: bool,
-    /// Documents that the greedy placement moves, which heaps chunks up.
+    /// Number of documents that the greedy placement moves. It may put many chunks on one server.
     pub moved_greedy: u64,
-    /// Documents that a random placement moves.
+    /// Number of documents that a random placement moves.
     pub moved_random: u64,
-    /// Chunks on the greedy placement's fullest server, of its share of them.
+    /// Number of chunks on the fullest server of the greedy placement, divided by that server's share of the chunks.
     pub greedy_imbalance: f64,
     /// The figures with their extremes over the runs.
     pub spread: PlacedSpread,
@@ -105,7 +105,7 @@ pub struct PlacedSpread {
     pub seconds: Figure,
 }
 
-/// The same chunks placed by both algorithms.
+/// The same chunks, placed by both algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Compared {
     /// Distribution of the data over the servers.
@@ -113,15 +113,15 @@ pub struct Compared {
     /// Size of the comparison.
     #[serde(flatten)]
     pub size: Size,
-    /// The balanced placement.
+    /// Time of the balanced placement, in seconds.
     pub seconds: f64,
-    /// The textbook's Hungarian algorithm on the same chunks.
+    /// Time of the textbook's Hungarian algorithm on the same chunks, in seconds.
     pub hungarian_seconds: f64,
     /// Time of the balanced placement, as a ratio to that of the Hungarian algorithm.
     pub ratio_to_hungarian: f64,
-    /// Documents that the balanced placement moves.
+    /// Number of documents that the balanced placement moves.
     pub moved: u64,
-    /// Documents that the Hungarian algorithm's placement moves.
+    /// Number of documents that the placement of the Hungarian algorithm moves.
     pub hungarian_moved: u64,
     /// True if both moved the same number of documents.
     pub costs_equal: bool,
@@ -140,12 +140,13 @@ pub struct ComparedSpread {
     pub ratio_to_hungarian: Figure,
 }
 
-/// Measures: `size`, and the comparison with `hungarian_chunks` chunks each on as many servers.
+/// Measures the placement at `size`, and compares it with the Hungarian algorithm at each number of chunks in
+/// `hungarian_chunks`, with the same number of servers.
 ///
-/// It computes without a pause, but lets go between measurements, so that it can be dropped there.
+/// The function computes without a pause, but yields between measurements, so that it can be cancelled there.
 ///
 /// # Errors
-/// Returns an error if the size makes no sense.
+/// Returns an error if the size is invalid.
 #[crate::boxed]
 pub async fn run(size: Size, hungarian_chunks: &[u32]) -> Result<Report> {
     check(size, hungarian_chunks)?;
@@ -290,11 +291,11 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (done, began.elapsed().as_secs_f64())
 }
 
-/// The textbook's input: what each chunk costs on each place. It is made before the clock runs, so
-/// that the Hungarian algorithm does nothing but its own work.
+/// Input of the textbook's algorithm: the cost of each chunk at each place. It is built before the clock starts, so
+/// that the measured time of the Hungarian algorithm contains only its own work.
 struct Matrix {
     chunks: usize,
-    /// On each server.
+    /// Number of places on each server.
     places: usize,
     columns: usize,
     costs: Vec<i64>,
@@ -305,7 +306,7 @@ impl Matrix {
         let (chunks, servers) = (weights.chunks(), weights.servers());
         let places = chunks.div_ceil(servers);
         let columns = servers * places;
-        // Without the chunk's total, which is the same on each place, the same matching is cheapest.
+        // The chunk's total is left out of its cost. It is the same at each place, so the same matching is cheapest.
         let cost = |cell: usize| -(weights.get(cell / columns, cell % columns / places) as i64);
         let costs = (0..chunks * columns).map(cost).collect();
         Self { chunks, places, columns, costs }

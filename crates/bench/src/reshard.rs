@@ -1,13 +1,14 @@
-//! Changing a shard key: Imago, the exact optimum of what has to move, and the server's own
-//! `reshardCollection`, with its floor of five minutes and without; and what clients notice.
+//! Benchmark of a change of the shard key: Imago, the exact optimum of the moved bytes, and the server's own
+//! `reshardCollection`, with its minimum duration of five minutes and without it; and the effect on clients.
 //!
-//! Both begin with the same documents on the same shards, by a new collection each time. What moved
-//! is not taken from either side's own report: every shard is asked which documents it holds, before and
-//! afterwards. The optimum is that of all documents, not of a sample, for the chunks of the plan.
+//! Both sides begin with the same documents on the same shards, in a new collection each time. The moved bytes are
+//! not taken from the report of either side: every shard is asked for its documents before and after the change. The
+//! optimum is computed from all documents, not from a sample, for the chunks of the plan.
 //!
-//! The clients' part is measured by loads of their own: one at a rate at which an interval without
-//! a success is the cut-over's and not the load's, through several changes of the key there and
-//! back; and one at a rate that leaves the servers room, for latencies before and during.
+//! The effect on clients is measured under two loads of its own. The rate of the busy load is so high that an
+//! interval without a success is due to the cut-over and not to the load; under it, the key is changed several times,
+//! there and back. The rate of the calm load leaves the servers spare capacity; it is for latencies before and during
+//! a change.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ use crate::subject::Commands;
 mod clients;
 mod native;
 
-/// The cache of each server: a quarter of what it would take by itself on a machine with 24 GB, and
-/// enough that a server does not write out its cache all the time, which clients feel too.
+/// Storage cache of each server, in MiB: a quarter of the default on a machine with 24 GB, and enough that a server
+/// does not write out its cache all the time, which clients would notice too.
 const CACHE_MB: u32 = 3_072;
 
 pub use clients::{Clients, InPhase, Noticed};
@@ -34,23 +35,24 @@ pub use clients::{Clients, InPhase, Noticed};
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Size {
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// The size of one as stored.
+    /// Size of one document as stored, in bytes.
     pub size_bytes: u32,
-    /// Shards, of one member each.
+    /// Number of shards, of one member each.
     pub shards: u32,
-    /// The share of documents whose new key follows from the old one, in reverse order.
+    /// Share of the documents whose new key follows from the old one, in reverse order; from 0 to 1.
     pub correlation: f64,
-    /// Runs of both measurements, and of clients beside a change; figures are medians.
+    /// Number of runs of both changes, and of changes under the calm load; figures are medians.
     pub runs: u32,
-    /// Changes of the key under the clients' load.
+    /// Number of changes of the key under the busy load.
     pub cutovers: u32,
-    /// Time for which clients are watched before a change, in s.
+    /// Time for which clients are observed before a change, in s.
     pub idle_s: u64,
-    /// Rates of the clients' loads, in percent of the rates that the figures are for.
+    /// Rates of the loads of the clients, in percent of the rates that the report names.
     pub rate_percent: u32,
-    /// True if the server is also measured once with its settings as shipped: five minutes and more.
+    /// True if the server's own change is also measured once with its default settings, which takes at least five
+    /// minutes.
     pub as_shipped: bool,
 }
 
@@ -60,27 +62,27 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Planning, copying, comparing every document and the cut-over, by two processes.
+    /// Time of planning, copying, comparing every document and the cut-over, by two processes, in s.
     pub imago_s: f64,
-    /// The server's own, as shipped.
+    /// Time of the server's own change with its default settings, in s; absent if it was not measured.
     pub native_s: Option<f64>,
-    /// The server's own without its floor. It compares no documents.
+    /// Time of the server's own change without its minimum duration, in s. It compares no documents.
     pub native_no_floor_s: f64,
-    /// Imago's time, of the server's without its floor.
+    /// Time of Imago divided by the time of the server's own change without its minimum duration.
     pub ratio_to_native_no_floor: f64,
     /// Bytes of documents that Imago moved to another shard.
     pub moved_bytes: u64,
-    /// The least that can be moved to where the plan's chunks are evenly spread.
+    /// Minimum number of bytes that have to move so that the chunks of the plan are evenly spread.
     pub moved_bytes_optimum: u64,
-    /// Bytes that the server moved.
+    /// Bytes of documents that the server moved to another shard.
     pub moved_bytes_native: u64,
-    /// The bytes that the plan predicted to move.
+    /// Bytes that the plan predicted to move.
     pub predicted_bytes: u64,
     /// Duration that the plan predicted, in s.
     pub predicted_s: f64,
-    /// Duration of the part that the plan predicted, in s: all but planning.
+    /// Duration of the part to which the prediction applies, in s: everything but planning.
     pub run_s: f64,
-    /// Seconds of each phase of that part.
+    /// Duration of each phase of that part, in s.
     pub phases: BTreeMap<String, f64>,
     /// The effect on clients.
     #[serde(flatten)]
@@ -113,7 +115,7 @@ struct OneRun {
     native_moved: u64,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 ///
 /// # Errors
 /// Returns an error if the cluster cannot be started, or the work that is measured fails or is wrong.
@@ -131,8 +133,9 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     };
     let shape = Shape { shards: size.shards, members: 1, cache_mb: CACHE_MB };
     let cluster = ShardedCluster::start(shape, reviews).await?;
-    // The first change finds memory that no server has used yet, and waits until it is cleared: a floor
-    // of five minutes hides that.
+    // In the first change the servers wait for memory that they have not used before, until the system has cleared
+    // it. The first change is therefore either the one with the minimum duration of five minutes, which hides the
+    // wait, or one that is not measured.
     cluster.fill(size.documents).await?;
     let native_s = if size.as_shipped {
         Some(native::as_shipped(&cluster).await?)

@@ -1,8 +1,8 @@
-//! A sharded cluster in which shard keys are changed: how it is filled, what is on which shard, and
-//! how Imago changes the key there.
+//! A sharded cluster in which shard keys are changed: its start, its data, its shards, and the changes of the key by
+//! Imago.
 //!
-//! Every collection begins alike: the keys `0..documents`, evenly over the shards by the old shard
-//! key, all of them written out by the servers.
+//! Every collection starts alike: the keys `0..documents`, evenly distributed over the shards by the old shard key,
+//! and all of them flushed to disk by the servers.
 
 use std::path::Path;
 
@@ -25,23 +25,23 @@ use crate::traffic::{Load, Traffic};
 
 pub(crate) mod places;
 
-/// The fields that take turns as shard key.
+/// The two fields that alternate as shard key.
 pub(crate) const KEYS: [&str; 2] = ["productID", "userID"];
-/// The config server's parameter: the least time that the server's own change of a shard key takes,
-/// in ms. It is 0 here, so that what is compared with is the work alone.
+/// Name of a parameter of the config server: the minimum duration of the server's own change of a shard key, in ms.
+/// It is set to 0 here, so that the measured programs are compared with the work alone.
 pub(crate) const NATIVE_FLOOR: &str = "reshardingMinimumOperationDurationMillis";
 
 /// The shape of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub shards: u32,
-    /// Members of each shard.
+    /// Number of members of each shard.
     pub members: u32,
-    /// The cache of each member.
+    /// Storage cache of each member, in MiB.
     pub cache_mb: u32,
 }
 
-/// The cut of a collection into chunks, and the placement of the chunks on shards.
+/// The division of a collection into chunks, and the placement of the chunks on shards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub placing: Placing,
@@ -63,17 +63,17 @@ impl ShardedCluster {
         let Shape { shards, members, cache_mb } = shape;
         let spec = ClusterSpec { cache_mb, members, ..ClusterSpec::sharded("bench", shards) };
         let spec = spec.with_parameter(NATIVE_FLOOR, "0");
-        // A block of writes stops only users, and there are none without authorisation.
+        // A write block stops only the writes of users, and a cluster without authorization has no users.
         let cluster = Cluster::start(spec.with_auth()).await?;
         let router = Endpoint::connect(&cluster.admin_uri(), "cluster").await?;
-        // The balancer's own moves would count as moves of the measured program.
+        // Moves by the balancer would count as moves of the measured program.
         router.run("admin", doc! {"balancerStop": 1}).await?;
         let schema = Schema { id_form: IdForm::Integer, reviews };
         let ns = Namespace::new(DB, COLL);
         Ok(Self { cluster, router, ns, schema })
     }
 
-    /// Makes the collection anew: the keys `0..documents`, evenly over the shards by the old key.
+    /// Recreates the collection with the keys `0..documents`, evenly distributed over the shards by the old key.
     pub(crate) async fn fill(&self, documents: u64) -> Result<()> {
         let drop = doc! {"dropDatabase": 1, "writeConcern": {"w": "majority"}};
         self.router.run_at_length(DB, drop).await?;
@@ -86,7 +86,7 @@ impl ShardedCluster {
         self.rest().await
     }
 
-    /// Lets all shards write out what they owe.
+    /// Flushes the pending writes of all shards to disk (`fsync`).
     async fn rest(&self) -> Result<()> {
         for shard in self.shards().await? {
             shard.run("admin", doc! {"fsync": 1}).await?;
@@ -94,7 +94,7 @@ impl ShardedCluster {
         Ok(())
     }
 
-    /// The shards, past the router, in the order of their names.
+    /// Connects to all shards directly, without the router. Returns them in the order of their names.
     pub(crate) async fn shards(&self) -> Result<Vec<Endpoint>> {
         let mut shards = Vec::new();
         for name in self.shard_names() {
@@ -103,7 +103,7 @@ impl ShardedCluster {
         Ok(shards)
     }
 
-    /// One of the replica sets, past the router.
+    /// Connects to one of the replica sets directly, without the router.
     pub(crate) async fn set(&self, name: &str) -> Result<Endpoint> {
         let missing = || Error::Wrong(format!("there is no {name}, or no administrator of it"));
         let seed = self.cluster.seed(name).ok_or_else(missing)?;
@@ -116,7 +116,7 @@ impl ShardedCluster {
 
     pub(crate) fn shard_names(&self) -> Vec<String> {
         let mut sets: Vec<String> = self.cluster.set_names().map(str::to_owned).collect();
-        // The last one is the config server's.
+        // The last set is that of the config server.
         sets.pop();
         sets
     }
@@ -125,7 +125,7 @@ impl ShardedCluster {
         Ends { from: String::new(), to: self.cluster.admin_uri(), ns: self.ns.to_string() }
     }
 
-    /// Plans the new key, and tells the seconds that it took.
+    /// Plans the change to the new key. Returns the plan, and the time that planning took, in seconds.
     pub(crate) async fn plan(&self, cut: Cut, commands: &Commands) -> Result<(Plan, f64)> {
         let Cut { placing, chunk_mb } = cut;
         let subject = Subject::PlanReshard { key: KEYS[1].to_owned(), placing, chunk_mb };
@@ -136,7 +136,7 @@ impl ShardedCluster {
         Ok((plan, planned.wall_s))
     }
 
-    /// Does what a plan says.
+    /// Executes a plan.
     pub(crate) async fn change(&self, plan: &Plan, commands: &Commands) -> Result<Ended> {
         let file = self.cluster.folder().join("plan.json");
         let text = serde_json::to_vec(plan).expect("a plan is plain data");
@@ -145,7 +145,7 @@ impl ShardedCluster {
         Measured::start("a change of the key", command)?.end(0).await
     }
 
-    /// Plans and changes the key, by one process.
+    /// Plans and executes a change of the key, in one process.
     pub(crate) async fn reshard(&self, key: &str, commands: &Commands) -> Result<Ended> {
         let subject = Subject::ReshardBy { key: key.to_owned() };
         let command = commands(&subject, &self.ends());
@@ -156,7 +156,7 @@ impl ShardedCluster {
         Ok(ended)
     }
 
-    /// Fills the collection, and begins a load on it.
+    /// Fills the collection, and starts a load on it.
     pub(crate) async fn traffic(&self, documents: u64, load: Load) -> Result<Traffic> {
         self.fill(documents).await?;
         let (uri, folder) = (self.cluster.uri(), self.cluster.folder());

@@ -1,11 +1,10 @@
-//! Table 1 and Figs. 4 to 6: which operations succeed while the shard key changes, and how long
-//! they take.
+//! Table 1 and Figs. 4 to 6: the operations that succeed while the shard key changes, and their latencies.
 //!
-//! Four loads, each on a collection of its own: reads only, and the paper's mix on uniform, latest
-//! and Zipf keys. Each is watched before the change, during it and afterwards; "no reconfiguration"
-//! is the uniform load before its change, as in the paper. An operation succeeds when it does what
-//! was asked: a read of a document whose insert failed does not, which is why the paper's latest
-//! load does worst. Nothing is tried again, and latencies begin when an operation was due.
+//! There are four loads, each on its own collection: reads only, and the paper's mix on uniform, latest and Zipf
+//! keys. Each is observed before the change, during it and after it; "no reconfiguration" is the uniform load before
+//! its change, as in the paper. An operation succeeds if it does the requested work. A read of a document whose
+//! insert failed does not succeed, which is why the paper's latest load does worst. No operation is retried, and
+//! latencies begin when an operation was due.
 
 mod drawing;
 
@@ -26,25 +25,25 @@ use crate::statistics::percentile;
 use crate::subject::Commands;
 use crate::traffic::{Load, Sample, Seen, Window};
 
-/// For opening connections and filling caches, in s.
+/// Time for opening connections and filling caches, in s.
 const WARM_S: u64 = 3;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// The size of one as stored.
+    /// Size of one document as stored, in bytes.
     pub size_bytes: u32,
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Members of each.
+    /// Number of members of each shard.
     pub members: u32,
     /// Operations per second.
     pub rate_per_s: u32,
-    /// Time for which clients are watched before the change, and after it, in s.
+    /// Time for which clients are observed before the change, and after it, in s.
     pub around_s: u64,
-    /// How many of the loads are watched, in the order of Table 1: 2 to 4.
+    /// Number of loads that are measured, in the order of Table 1: 2 to 4.
     pub loads: u32,
 }
 
@@ -87,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// The percentages of Table 1: of reads, and of writes where there are any.
+    /// Returns the percentages of Table 1: of reads, and of writes if the load has any.
     fn paper_percent(self) -> (f64, Option<f64>) {
         match self {
             Self::ReadOnly => (99.9, None),
@@ -104,57 +103,57 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Acknowledged writes that are missing, over all loads.
+    /// Number of acknowledged writes that are missing, under all loads.
     pub lost: u64,
-    /// Deleted documents that are there again.
+    /// Number of deleted documents that exist again.
     pub resurrected: u64,
-    /// Documents that are there twice.
+    /// Number of documents that exist twice.
     pub duplicated: u64,
-    /// Documents that are older than an acknowledged write.
+    /// Number of documents that are older than an acknowledged write.
     pub stale: u64,
-    /// Writes that were acknowledged.
+    /// Number of acknowledged writes.
     pub acknowledged: u64,
     /// True if every share of Table 1 is at least the paper's.
     pub is_as_available: bool,
-    /// Table 1, with the latencies of Figs. 4 to 6.
+    /// The rows of Table 1, with the latencies of Figs. 4 to 6.
     pub loads: Vec<Row>,
-    /// The files with Figs. 4, 5 and 6.
+    /// Files with Figs. 4, 5 and 6.
     pub pictures: Vec<PathBuf>,
 }
 
-/// One load.
+/// A row of Table 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// `none` for no reconfiguration, or the load during whose change the figures were measured.
+    /// `none` for no reconfiguration; otherwise the load under which the key changed.
     pub load: &'static str,
-    /// Duration of the change, planning included, in s; nothing without a change.
+    /// Duration of the change, planning included, in s; absent without a change.
     pub change_s: Option<f64>,
-    /// Duration of its last phase, which contains the block of writes, in s.
+    /// Duration of the last phase of the change, which contains the write block, in s; absent without a change.
     pub commit_s: Option<f64>,
-    /// Reads.
+    /// The reads of the load.
     pub reads: Side,
-    /// Writes; nothing for the load that only reads.
+    /// The writes of the load; absent if it only reads.
     pub writes: Option<Side>,
 }
 
-/// The reads or the writes of a load while the key changed.
+/// The reads or the writes of a load while the key changed; without reconfiguration, before the change.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Side {
-    /// Operations that were due.
+    /// Number of operations that were due.
     pub operations: u64,
-    /// The share that succeeded, in percent.
+    /// Share of these operations that succeeded, in percent.
     pub percent: f64,
-    /// The figure of the paper's Table 1.
+    /// This share in the paper's Table 1, in percent.
     pub paper_percent: Option<f64>,
-    /// The median latency of those that succeeded, in ms.
+    /// Median latency of the operations that succeeded, in ms.
     pub p50_ms: f64,
-    /// The 96th percentile, which the paper compares, in ms.
+    /// 96th percentile of these latencies, which the paper compares, in ms.
     pub p96_ms: f64,
-    /// The 99th percentile, in ms.
+    /// 99th percentile of these latencies, in ms.
     pub p99_ms: f64,
 }
 
-/// A load, what its clients saw, and when.
+/// A load, the observations of its clients, and the windows of the measurement.
 struct Watched {
     kind: Kind,
     seen: Seen,
@@ -164,11 +163,10 @@ struct Watched {
     commit_s: f64,
 }
 
-/// Measures, and draws into a folder if one is given.
+/// Runs the benchmark, and draws pictures into `folder` if one is given.
 ///
 /// # Errors
-/// Returns an error if the cluster cannot be started, the change fails, or the pictures cannot be
-/// written.
+/// Returns an error if the cluster cannot be started, the change fails, or the pictures cannot be written.
 #[crate::boxed]
 pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     let is_small = size.documents < 1_000 || size.shards < 2 || size.loads < 2;
@@ -226,7 +224,7 @@ async fn watch(
     Ok(Watched { kind, seen, before, during, after, commit_s })
 }
 
-/// The uniform load before its change.
+/// Returns the row of the uniform load before its change.
 fn idle(all: &[Watched]) -> Result<Row> {
     let uniform = all.iter().find(|watched| watched.kind == Kind::Uniform);
     let uniform = uniform.expect("it is one of the loads");
@@ -272,7 +270,7 @@ impl Side {
     }
 }
 
-/// The latencies of those that succeeded.
+/// Returns the latencies of the operations that succeeded, in ms.
 fn succeeded(samples: &[Sample]) -> impl Iterator<Item = f64> {
     samples.iter().filter(|sample| sample.is_acknowledged).map(|sample| sample.latency_ms)
 }

@@ -1,9 +1,9 @@
-//! Fig. 7: how long a change of the shard key takes, and what it moves, with chunks placed at
-//! random (Morphus-R), greedily (Morphus-G) and in balance (Morphus-H).
+//! Fig. 7: the duration of a change of the shard key, and the bytes that it moves, with random (Morphus-R), greedy
+//! (Morphus-G) and balanced (Morphus-H) placement of chunks.
 //!
-//! Two data sets: new keys that have nothing to do with the old ones, and new keys that are the old
-//! ones in reverse order. What moved is told by asking every shard before and afterwards. The rounds
-//! go through all placements, so that a machine that becomes slower does so for each of them.
+//! There are two data sets: new keys that are independent of the old ones, and new keys that are the old ones in
+//! reverse order. To find the moved bytes, every shard is asked for its documents before and after the change. Each
+//! round goes through all placements, so that a machine that becomes slower affects all of them alike.
 
 use std::path::{Path, PathBuf};
 
@@ -28,17 +28,17 @@ const PLACINGS: [Placing; 3] = [Placing::Random, Placing::Greedy, Placing::Balan
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// The size of one as stored.
+    /// Size of one document as stored, in bytes.
     pub size_bytes: u32,
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Members of each.
+    /// Number of members of each shard.
     pub members: u32,
     /// Size of new chunks, in MiB.
     pub chunk_mb: u32,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -48,22 +48,22 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Each data set with each placement.
+    /// Results of each data set with each placement.
     pub bars: Vec<Bar>,
     /// The file with Fig. 7.
     pub pictures: Vec<PathBuf>,
 }
 
-/// A data set with a placement.
+/// Results of a data set with a placement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bar {
     /// `uncorrelated` or `correlated`.
     pub keys: &'static str,
     /// Rule by which new chunks were placed.
     pub placement: Placing,
-    /// From the plan's beginning to the change's end.
+    /// Time from the start of planning to the end of the change, in seconds.
     pub seconds: Figure,
-    /// The time, of that of the balanced placement of the same data.
+    /// Time divided by the time with the balanced placement of the same data.
     pub ratio_to_balanced: f64,
     /// Bytes of documents that were moved to another shard.
     pub moved_bytes: Figure,
@@ -71,17 +71,16 @@ pub struct Bar {
     pub imbalance: f64,
 }
 
-/// One change, and what it moved.
+/// One change, and the bytes that it moved.
 struct Moved {
     change: Change,
     bytes: u64,
 }
 
-/// Measures, and draws into a folder if one is given.
+/// Runs the benchmark, and draws the picture into `folder` if one is given.
 ///
 /// # Errors
-/// Returns an error if the cluster cannot be started, a change fails, or the picture cannot be
-/// written.
+/// Returns an error if the cluster cannot be started, a change fails, or the picture cannot be written.
 #[crate::boxed]
 pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     if size.documents < 1_000 || size.shards < 2 || size.runs == 0 {
@@ -124,7 +123,7 @@ async fn one(
     Ok(Moved { change, bytes })
 }
 
-/// The bars of one data set.
+/// Returns the bars of one data set.
 fn of(keys: &'static str, runs: &[Vec<Moved>; PLACINGS.len()]) -> Vec<Bar> {
     let seconds = runs.each_ref().map(|runs| Figure::of(runs.iter().map(|run| run.change.seconds)));
     let balanced = PLACINGS.iter().position(|placing| *placing == Placing::Balanced);
@@ -140,7 +139,7 @@ fn of(keys: &'static str, runs: &[Vec<Moved>; PLACINGS.len()]) -> Vec<Bar> {
     PLACINGS.into_iter().zip(seconds).zip(runs).map(bar).collect()
 }
 
-/// The paper's chart of seconds, and beside it what moved.
+/// Returns the paper's chart of the times, and next to it a chart of the moved bytes.
 fn picture(bars: &[Bar]) -> Picture {
     let chart = |title: &str, y, value: fn(&Bar) -> Figure| {
         let series = PLACINGS.into_iter().enumerate().map(|(index, placing)| {

@@ -1,9 +1,9 @@
-//! Fig. 8: how the time of a change of the shard key grows with (a) the data, (b) the rate of
-//! operations beside it, (c) the number of replica sets, (d) the members of each.
+//! Fig. 8: the growth of the duration of a change of the shard key with (a) the data, (b) the rate of concurrent
+//! operations, (c) the number of replica sets, (d) the number of members of each.
 //!
-//! Each part varies one of the four and leaves the others as they are at the base, so that a setup
-//! may belong to several parts; it is measured once. Each is measured with greedy and with balanced
-//! placement, as in the paper. Setups are gone through by cluster, so that each cluster starts once.
+//! Each part varies one of these four and leaves the others at the values of the base. A setup can therefore belong
+//! to several parts; it is measured once. Each setup is measured with greedy and with balanced placement, as in the
+//! paper. The setups are ordered by cluster, so that each cluster is started once.
 
 mod drawing;
 
@@ -25,10 +25,10 @@ use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 use crate::traffic::Load;
 
-/// The least that mongod takes: sixteen of them run at once.
+/// Storage cache of each member, in MiB: the minimum that mongod accepts, because up to sixteen members run at once.
 const CACHE_MB: u32 = 256;
 const PLACINGS: [Placing; 2] = [Placing::Greedy, Placing::Balanced];
-/// For opening connections, in s.
+/// Time for opening connections, in s.
 const WARM_S: u64 = 2;
 
 /// The varied parameter.
@@ -41,46 +41,46 @@ pub enum Part {
     B,
     /// Fig. 8c: replica sets.
     C,
-    /// Fig. 8d: members of each.
+    /// Fig. 8d: members of each replica set.
     D,
 }
 
 /// One cluster with its data and its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Setup {
-    /// Members of each shard.
+    /// Number of members of each shard.
     pub members: u32,
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// Operations per second beside the change.
+    /// Operations per second during the change; 0 for no load.
     pub rate_per_s: u32,
 }
 
 /// Size of the benchmark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// The setup that the others vary.
+    /// The setup of which each part varies one parameter.
     pub base: Setup,
-    /// The parts that are measured, with the values that each goes through.
+    /// The parts that are measured, with the values of the varied parameter.
     pub parts: Vec<(Part, Vec<u32>)>,
-    /// The size of a document as stored.
+    /// Size of one document as stored, in bytes.
     pub size_bytes: u32,
     /// Size of new chunks, in MiB.
     pub chunk_mb: u32,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
 /// The part of the size that all points share.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shared {
-    /// The size of a document as stored.
+    /// Size of one document as stored, in bytes.
     pub size_bytes: u32,
     /// Size of new chunks, in MiB.
     pub chunk_mb: u32,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -90,32 +90,32 @@ pub struct Report {
     /// The benchmark, the part of its size that all points share, and the machine.
     #[serde(flatten)]
     pub header: Header<Shared>,
-    /// Each value of each part with each placement.
+    /// Results of each value of each part, with each placement.
     pub points: Vec<Measured>,
-    /// The files with Figs. 8a to 8d.
+    /// Files with Figs. 8a to 8d.
     pub pictures: Vec<PathBuf>,
 }
 
 /// One point of a chart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// The chart.
+    /// The part, and thereby the chart.
     pub part: Part,
     /// The parameters of the measurement.
     #[serde(flatten)]
     pub setup: Setup,
     /// Rule by which new chunks were placed.
     pub placement: Placing,
-    /// New chunks.
+    /// Number of new chunks.
     pub chunks: usize,
-    /// From the plan's beginning to the change's end.
+    /// Time from the start of planning to the end of the change, in seconds.
     pub seconds: Figure,
-    /// The median seconds of each phase; `plan` first, then those of the job.
+    /// Median duration of `plan` and of each phase of the job, in seconds.
     pub phases: BTreeMap<String, f64>,
 }
 
 impl Part {
-    /// The base with the varied parameter set to a value.
+    /// Returns the base with the varied parameter set to a value.
     fn at(self, base: Setup, value: u32) -> Setup {
         match self {
             Self::A => Setup { documents: u64::from(value), ..base },
@@ -127,7 +127,7 @@ impl Part {
 }
 
 impl Size {
-    /// Every setup once, ordered by cluster.
+    /// Returns each setup once, ordered by cluster.
     fn setups(&self) -> BTreeSet<Setup> {
         let values = |(part, values): &(Part, Vec<u32>)| -> Vec<Setup> {
             values.iter().map(|value| part.at(self.base, *value)).collect()
@@ -147,11 +147,11 @@ impl Size {
     }
 }
 
-/// Measures, and draws into a folder if one is given.
+/// Runs the benchmark, and draws pictures into `folder` if one is given.
 ///
 /// # Errors
-/// Returns an error if a cluster cannot be started, a change fails or loses a document, or the
-/// pictures cannot be written.
+/// Returns an error if a cluster cannot be started, a change fails or loses a document, or the pictures cannot be
+/// written.
 #[crate::boxed]
 pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     size.check()?;

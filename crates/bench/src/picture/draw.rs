@@ -1,7 +1,7 @@
-//! Charts as SVG.
+//! Drawing of charts as SVG.
 //!
-//! The logarithm of an axis is taken here, and its labels are the powers again: one kind of
-//! coordinates serves every chart.
+//! Values of a logarithmic axis are replaced by their logarithms here, and its labels show the powers, so that one
+//! kind of coordinates serves every chart.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ type Failed = Box<dyn std::error::Error>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// The size of one chart, in pixels.
+/// Width and height of one chart, in pixels.
 const CHART: (u32, u32) = (620, 380);
 /// Colours that differ for red-blind and green-blind readers too (Okabe and Ito).
 const COLOURS: [RGBColor; 9] = [
@@ -29,14 +29,15 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(240, 228, 66),
     RGBColor(0, 0, 0),
 ];
-/// The room for the name of a series, in pixels.
+/// Width and height of the space for the name of a series, in pixels.
 const NAME: (u32, u32) = (135, 18);
 const NAMES_IN_ROW: usize = 4;
-/// Few enough that an axis of small whole numbers has no halves between them.
+/// Maximum number of labels of the horizontal axis: so few that an axis of small whole numbers has no halves between
+/// them.
 const X_LABELS_MAX: usize = 6;
 const FONT: &str = "sans-serif";
 
-/// A picture as the text of an SVG file.
+/// Returns a picture as the text of an SVG file.
 pub(super) fn svg(picture: &Picture) -> Result<String, Failed> {
     let columns = picture.columns.clamp(1, picture.charts.len().max(1));
     let rows = picture.charts.len().div_ceil(columns).max(1);
@@ -71,7 +72,7 @@ fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
         let at = place(&chart.x, *at);
         let line = [(at, bottom), (at, top)];
         plane.draw_series(std::iter::once(PathElement::new(line, BLACK.mix(0.5))))?;
-        // One below the other, because marks may lie close to each other.
+        // Words are placed one below the other, because marks may be close to each other.
         let height = top - 0.045 * index as f64 * (top - bottom);
         let word = Text::new(*word, (at, height), (FONT, 12));
         plane.draw_series(std::iter::once(word))?;
@@ -79,7 +80,7 @@ fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
     legend(&below, &chart.series)
 }
 
-/// The names of the series, in rows below the chart; one alone needs none.
+/// Draws the names of the series, in rows below the chart. A single series gets no legend.
 fn legend(area: &Area, series: &[Series]) -> Result<(), Failed> {
     for (index, (series, colour)) in coloured(series).enumerate().filter(|_| series.len() > 1) {
         let at = |index: usize, step: u32| i32::try_from(index).map(|n| n * step as i32);
@@ -151,7 +152,7 @@ fn points(plane: &mut Plane, chart: &Chart, of: &Series, colour: RGBColor) -> Re
     Ok(())
 }
 
-/// Position of a value on its axis.
+/// Returns the position of a value on its axis.
 fn place(axis: &Axis, x: f64) -> f64 {
     if matches!(axis, Axis::Log(_)) { x.log10() } else { x }
 }
@@ -163,7 +164,7 @@ fn word(words: &[&str], x: f64) -> String {
     word.map_or_else(String::new, |word| (*word).to_owned())
 }
 
-/// Three digits, without zeros that say nothing.
+/// Formats a number with two decimals below 10, one below 100 and none from 100 on, without trailing zeros.
 fn number(value: f64) -> String {
     if value.abs() >= 100.0 {
         return format!("{value:.0}");
@@ -187,7 +188,7 @@ fn y_range(chart: &Chart) -> Range<f64> {
     let points = chart.series.iter().flat_map(|series| &series.points);
     let values = points.flat_map(|point| [point.y_min, point.y_max]).chain([0.0]);
     let (low, high) = extremes(values).unwrap_or((0.0, 1.0));
-    // Room above for the marks' words.
+    // This is the space above the points for the words of the marks.
     let room = if chart.marks.is_empty() { 0.0 } else { 0.1 };
     let height = (high - low).max(1e-3);
     let bottom = if low < 0.0 { low - 0.05 * height } else { 0.0 };

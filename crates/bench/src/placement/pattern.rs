@@ -1,29 +1,29 @@
-//! Distributions of the new chunks' data over the servers before the chunks are placed.
+//! Distributions of the data of new chunks over the servers, before the chunks are placed.
 //!
-//! Two patterns are the paper's (§5.4): new keys that have nothing to do with the old ones, and new
-//! keys that are the old ones in reverse. The third is what made greedy fail there: one server has
-//! so much that most chunks belong to it. It is the hardest for a solver, because nearly every
-//! chunk has to leave its best server.
+//! Two patterns are the paper's (§5.4): new keys that are independent of the old ones, and new keys that are the old
+//! ones in reverse order. The third pattern is the case in which greedy placement fails there: one server has so much
+//! data that most chunks belong to it. It is the hardest pattern for a solver, because nearly every chunk has to
+//! leave its best server.
 
 use imago_plan::placement::{PlacementError, Weights};
 use rand::{Rng, RngExt};
 use serde::Serialize;
 
-/// Documents of each new chunk.
+/// Number of documents of each new chunk.
 const DOCUMENTS: u64 = 1_000;
-/// A server is drawn by a look into a table of this length.
+/// Length of the table from which servers are drawn.
 const TABLE: usize = 1 << 16;
 
 /// Distribution of the data over the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Each document lies on a server that was drawn for it, all alike.
+    /// Each document lies on a server that was drawn for it, with equal probabilities.
     Uncorrelated,
-    /// New keys are old keys in reverse: a chunk lies on one server, or on two neighbours. Servers
-    /// hold from half to one and a half of the mean.
+    /// New keys are the old keys in reverse order: a chunk lies on one server, or on two neighbours. Servers hold
+    /// from half of the mean to one and a half of it.
     Correlated,
-    /// As uncorrelated, but the n-th server holds 1/n of what the first holds.
+    /// Like `Uncorrelated`, but the n-th server holds 1/n of the amount on the first one.
     Skewed,
 }
 
@@ -31,7 +31,7 @@ impl Pattern {
     /// All patterns.
     pub const ALL: [Self; 3] = [Self::Uncorrelated, Self::Correlated, Self::Skewed];
 
-    /// The documents of each chunk on each server.
+    /// Returns the number of documents of each chunk on each server.
     pub(super) fn weights<R: Rng>(
         self,
         chunks: usize,
@@ -49,7 +49,7 @@ impl Pattern {
     }
 }
 
-/// Chunks of which each document lies on a server drawn by its share.
+/// Draws chunks: each document lies on a server that is drawn in proportion to its share.
 fn drawn<R: Rng>(chunks: usize, shares: &[f64], rng: &mut R) -> Result<Weights, PlacementError> {
     let table = table(shares);
     let mut weights = Weights::new(shares.len())?;
@@ -64,7 +64,7 @@ fn drawn<R: Rng>(chunks: usize, shares: &[f64], rng: &mut R) -> Result<Weights, 
     Ok(weights)
 }
 
-/// Servers, each as often as its share says.
+/// Returns a table in which each server occurs in proportion to its share.
 fn table(shares: &[f64]) -> Vec<usize> {
     let total: f64 = shares.iter().sum();
     let mut table = Vec::with_capacity(TABLE);
@@ -77,13 +77,13 @@ fn table(shares: &[f64]) -> Vec<usize> {
     table
 }
 
-/// Chunks of reversed keys, where each server holds a range of the old ones.
+/// Draws chunks of reversed keys, where each server holds a range of the old keys.
 fn reversed<R: Rng>(chunks: usize, servers: usize, rng: &mut R) -> Result<Weights, PlacementError> {
     let parts: Vec<u64> = (0..servers).map(|_| rng.random_range(500..1_500)).collect();
     let documents = chunks as u64 * DOCUMENTS;
     let total: u64 = parts.iter().sum();
     let mut below = 0;
-    // The first old key that no longer lies on the server.
+    // For each server, the first old key after its range.
     let ends: Vec<u64> = parts
         .iter()
         .map(|part| {

@@ -1,14 +1,14 @@
-//! Proof that a placement moves least, without solving the problem again.
+//! Proof that a placement moves the least amount, without solving the problem again.
 //!
-//! Chunks on servers with caps are a flow, and a flow is cheapest if and only if no cycle of its
-//! residual network gains anything (Klein's theorem). Here a cycle is a round of servers each of
-//! which hands a chunk to the next; it may also begin at one server and end at another that has
-//! room, which a further node, joined to all servers, closes to a cycle. For each step the chunk
-//! that loses least stands for all of them, so that N + 1 nodes remain of any number of chunks.
+//! A placement of chunks on servers with caps is a flow. A flow is cheapest if and only if its residual network has
+//! no cycle of negative cost (Klein's theorem). Here a cycle is a ring of servers, each of which hands a chunk to the
+//! next one. It may also begin at one server and end at another one that has room: an additional node, joined to all
+//! servers, closes such a path to a cycle. In each step only the chunk that loses least matters, so N + 1 nodes
+//! suffice for any number of chunks.
 
 use imago_plan::placement::Weights;
 
-/// True if the placement is within the caps, and none within them moves less.
+/// Returns true if the placement is within the caps, and no placement within them moves less.
 pub(super) fn is_least(weights: &Weights, caps: &[u64], server_of: &[usize]) -> bool {
     let mut held = vec![0; caps.len()];
     server_of.iter().for_each(|server| held[*server] += 1);
@@ -17,8 +17,8 @@ pub(super) fn is_least(weights: &Weights, caps: &[u64], server_of: &[usize]) -> 
     is_whole && is_within && !gains(&residual(weights, caps, &held, server_of))
 }
 
-/// The loss of a step, by the nodes that it joins; absent where there is no such step. The last
-/// node is room.
+/// The loss of each step, by the two nodes that it joins; `None` if there is no such step. The last node stands for
+/// room.
 type Residual = Vec<Vec<Option<i128>>>;
 
 fn residual(weights: &Weights, caps: &[u64], held: &[u64], server_of: &[usize]) -> Residual {
@@ -41,7 +41,7 @@ fn residual(weights: &Weights, caps: &[u64], held: &[u64], server_of: &[usize]) 
     losses
 }
 
-/// True if the residual network has a cycle of negative loss (Bellman and Ford).
+/// Returns true if the residual network has a cycle of negative loss (Bellman and Ford).
 fn gains(losses: &Residual) -> bool {
     let mut distance = vec![0_i128; losses.len()];
     for _ in 0..losses.len() {
@@ -72,7 +72,7 @@ mod tests {
     const CHUNKS: usize = 5;
     const SERVERS: usize = 3;
 
-    /// All placements, within the caps or not.
+    /// Returns all placements, within the caps or not.
     fn placements() -> impl Iterator<Item = Vec<usize>> {
         (0..SERVERS.pow(CHUNKS as u32)).map(|number| {
             let digit = |chunk: usize| number / SERVERS.pow(chunk as u32) % SERVERS;

@@ -14,76 +14,78 @@ use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 use crate::traffic::{Load, Seen, Traffic, Window};
 
-/// Half of these are writes.
+/// Operations per second of the busy load; half of them are writes.
 const BUSY_PER_S: u32 = 1_000;
 const BUSY_MIX: &str = "read=50,update=35,insert=10,delete=5";
-/// The rate at which latencies are compared, and its mix.
+/// Operations per second of the calm load, under which latencies are compared.
 const CALM_PER_S: u32 = 300;
 const CALM_MIX: &str = "read=40,update=40,insert=15,delete=5";
-/// The load's collections are this part of the benchmark's: a cut-over does not ask for its size.
+/// Divisors of the number of documents: the collections of the two loads are smaller than that of the benchmark,
+/// because the duration of a cut-over does not depend on the size.
 const BUSY_PART: u64 = 100;
 const CALM_PART: u64 = 10;
 
 /// The effect on clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clients {
-    /// The longest time without a successful write in any cut-over, at 500 writes/s.
+    /// Longest time without an answered write during any of the changes, in ms, at 500 writes/s.
     pub write_gap_ms_max: f64,
-    /// The same of reads, at 500 reads/s.
+    /// Longest time without an answered read during any of the changes, in ms, at 500 reads/s.
     pub read_gap_ms_max: f64,
-    /// The median over the cut-overs.
+    /// Median over the changes of the longest time without an answered write, in ms.
     pub write_gap_ms_median: f64,
-    /// The same of reads.
+    /// Median over the changes of the longest time without an answered read, in ms.
     pub read_gap_ms_median: f64,
-    /// Steps of the cut-overs' write block, in ms, as Imago measured them; medians.
+    /// Duration of each step of the write block, in ms, as Imago measured it; medians over the changes.
     pub block_steps_ms: BTreeMap<String, f64>,
-    /// A bare rename of an empty collection onto another, tried before each cut-over, in ms; the median.
+    /// Duration of a bare rename of an empty collection onto another one, which is tried before each cut-over, in ms;
+    /// the median.
     pub bare_rename_ms_median: f64,
-    /// The expected duration of the block, in ms; the median.
+    /// Predicted duration of the write block, in ms; the median.
     pub predicted_block_ms_median: f64,
-    /// Acknowledged writes that are not there, by both loads.
+    /// Number of acknowledged writes that are missing, under both loads.
     pub lost: u64,
-    /// Deleted documents that are there again.
+    /// Number of deleted documents that exist again.
     pub resurrected: u64,
-    /// Documents that are there twice.
+    /// Number of documents that exist twice.
     pub duplicated: u64,
-    /// Documents that are older than an acknowledged write.
+    /// Number of documents that are older than an acknowledged write.
     pub stale: u64,
-    /// Writes that were acknowledged, by both loads.
+    /// Number of acknowledged writes, under both loads.
     pub acknowledged: u64,
-    /// Reads during the change, at 300 operations/s.
+    /// Reads before and during a change, at 300 operations/s.
     pub reads: Noticed,
-    /// The same of writes.
+    /// Writes before and during a change, at 300 operations/s.
     pub writes: Noticed,
-    /// The phases of the last such change, in their order: when it is that clients notice it.
+    /// Latencies in each phase of the last change under the calm load, in the order of the phases.
     pub noticed_in: Vec<InPhase>,
 }
 
-/// The calm load in one phase.
+/// Latencies of the calm load in one phase of a change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InPhase {
-    /// The phase.
+    /// Name of the phase.
     pub phase: String,
     /// Duration of the phase, in s.
     pub seconds: f64,
-    /// The 99th percentile of reads' latencies in it, in ms; nothing where none was due.
+    /// 99th percentile of the latencies of reads in the phase, in ms; absent if no read was due.
     pub reads_p99_ms: Option<f64>,
-    /// The same of writes.
+    /// 99th percentile of the latencies of writes in the phase, in ms; absent if no write was due.
     pub writes_p99_ms: Option<f64>,
 }
 
-/// One side of the calm load; medians of the runs.
+/// The reads or the writes of the calm load; medians of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Noticed {
-    /// The 99th percentile of latencies before the change, in ms.
+    /// 99th percentile of latencies before the change, in ms.
     pub p99_ms_idle: f64,
-    /// The same during it.
+    /// 99th percentile of latencies during the change, in ms.
     pub p99_ms_during: f64,
-    /// The one of the other.
+    /// Percentile during the change divided by the percentile before it.
     pub p99_ratio: f64,
-    /// The largest one of a run.
+    /// The largest such ratio of a run.
     pub p99_ratio_max: f64,
-    /// The share of operations that succeeded during the change, in percent.
+    /// Share of the operations that were answered during the change, in percent.
     pub succeeded_percent: f64,
 }
 
@@ -130,7 +132,7 @@ pub(super) async fn measure(
     })
 }
 
-/// One change beside the calm load.
+/// One change under the calm load.
 struct Calm {
     seen: Seen,
     before: Window,
@@ -153,7 +155,8 @@ impl Calm {
         }
     }
 
-    /// The last phase ends with the change; what is left before the first one is the process' start.
+    /// Returns the latencies by phase. The last phase ends with the change; the time before the first phase is the
+    /// start of the process.
     fn in_phases(self) -> Vec<InPhase> {
         let Self { seen, during, phases, .. } = self;
         let mut to_ns = during.to_ns;
@@ -184,7 +187,7 @@ impl Noticed {
     }
 }
 
-/// Several changes of the key under one load.
+/// Changes the key several times, there and back, under the busy load.
 async fn there_and_back(
     cluster: &ShardedCluster,
     size: Size,
@@ -202,11 +205,11 @@ async fn there_and_back(
     Ok((traffic.end().await?, cutovers))
 }
 
-/// One change beside a load that leaves the servers room.
+/// Changes the key once under the calm load, which leaves the servers spare capacity.
 async fn beside(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Result<Calm> {
     let documents = (size.documents / CALM_PART).max(1_000);
     let traffic = start(cluster, size, documents, CALM_MIX, CALM_PER_S).await?;
-    // Connections are opened, and caches filled.
+    // Connections are opened and caches filled in this time.
     traffic.pass(3).await;
     let before = traffic.pass(size.idle_s).await;
     let Changed { window: during, phases, .. } =
@@ -241,7 +244,7 @@ async fn change(
 struct Changed {
     window: Window,
     phases: Vec<(String, f64)>,
-    /// Its result, as JSON.
+    /// The result of the change, as JSON.
     output: Vec<u8>,
 }
 

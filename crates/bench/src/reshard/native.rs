@@ -7,10 +7,10 @@ use bson::doc;
 use crate::error::Result;
 use crate::sharded_cluster::{KEYS, NATIVE_FLOOR, ShardedCluster};
 
-/// The default of the floor.
+/// Default of the minimum duration of the server's own change, in ms.
 const SHIPPED_MS: i64 = 300_000;
 
-/// Changes the key by `reshardCollection`, and returns the seconds that it took.
+/// Changes the key by `reshardCollection`. Returns the time that it took, in seconds.
 pub(super) async fn change(cluster: &ShardedCluster, field: &str) -> Result<f64> {
     let command = doc! {"reshardCollection": cluster.ns.to_string(), "key": {field: 1}};
     let began = Instant::now();
@@ -18,7 +18,7 @@ pub(super) async fn change(cluster: &ShardedCluster, field: &str) -> Result<f64>
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// The same with the floor that the server is shipped with.
+/// Changes the key with the server's default minimum duration. Returns the time that it took, in seconds.
 pub(super) async fn as_shipped(cluster: &ShardedCluster) -> Result<f64> {
     set_floor(cluster, SHIPPED_MS).await?;
     let took = change(cluster, KEYS[1]).await;

@@ -1,4 +1,4 @@
-//! The shard of each document, by asking each shard; and the documents that would have to move.
+//! The shard of each document, found by asking each shard, and the bytes of the documents that have to move.
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
@@ -10,7 +10,7 @@ use super::{KEYS, ShardedCluster};
 use crate::cluster_pair::{COLL, DB};
 use crate::error::{Error, Result};
 
-/// The shard and size of each document, by its `_id`, which are `0..len`.
+/// The shard of each document and its size in bytes, by its `_id`. The `_id`s are `0..len`.
 pub(crate) struct Places {
     of: Vec<(usize, u64)>,
     shards: Vec<String>,
@@ -46,7 +46,7 @@ impl Places {
         Ok(Self { of, shards: cluster.shard_names(), reviews: cluster.schema.reviews })
     }
 
-    /// The bytes of documents that are on another shard afterwards.
+    /// Returns the bytes of the documents that are on another shard in `after`.
     pub(crate) fn moved(&self, after: &Self) -> Result<u64> {
         if self.of.len() != after.of.len() {
             let (before, after) = (self.of.len(), after.of.len());
@@ -56,7 +56,7 @@ impl Places {
         Ok(pairs.filter(|(from, to)| from.0 != to.0).map(|(from, _)| from.1).sum())
     }
 
-    /// The least that has to move for the plan's chunks to be spread evenly.
+    /// Returns the minimum number of bytes that have to move so that the chunks of the plan are evenly spread.
     pub(crate) fn optimum(&self, plan: &Plan) -> Result<u64> {
         let wrong = |what: String| Error::Wrong(format!("the plan's chunks: {what}"));
         let mut mins = Vec::new();

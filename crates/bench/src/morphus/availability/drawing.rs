@@ -1,5 +1,5 @@
-//! Figs. 4 to 6 as the paper draws them: each operation as a dot at the time when it was due, one
-//! that failed below zero; and the distributions of the latencies of those that succeeded.
+//! Figs. 4 to 6 as the paper draws them: each operation as a dot at the time when it was due, below zero if it
+//! failed; and the distributions of the latencies of the operations that succeeded.
 
 use super::{Kind, Watched, succeeded};
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series, distribution};
@@ -8,7 +8,7 @@ use crate::traffic::{Sample, Window};
 const LATENCY: &str = "latency (ms); failed: negative";
 const SHARE: &str = "operations (%)";
 
-/// The loads in the order of Fig. 4; Fig. 6 leaves out the one without writes.
+/// The loads in the order of Fig. 4, with their titles; Fig. 6 leaves out the load without writes.
 const IN_TIME: [(Kind, &str); 4] = [
     (Kind::ReadOnly, "Read only"),
     (Kind::Uniform, "Uniform"),

@@ -1,5 +1,5 @@
-//! Figs. 8a to 8d as the paper draws them: both placements, and the phases of the balanced one; with
-//! the data also the number of chunks.
+//! Figs. 8a to 8d as the paper draws them: the times of both placements, and the phases of the balanced one. The
+//! picture of Fig. 8a also shows the number of chunks.
 
 use imago_mongo::reshard::plan::Placing;
 
@@ -23,7 +23,7 @@ impl Part {
         }
     }
 
-    /// The axis along which it goes.
+    /// Returns the label of the horizontal axis.
     fn varied(self) -> &'static str {
         match self {
             Self::A => "documents, thousands",
@@ -43,7 +43,7 @@ impl Part {
     }
 }
 
-/// A file for each part that was measured.
+/// Returns a picture for each part that was measured.
 pub(super) fn pictures(points: &[Measured]) -> Vec<Picture> {
     let picture = |part: Part| {
         let own: Vec<&Measured> = points.iter().filter(|point| point.part == part).collect();
