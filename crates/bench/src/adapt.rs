@@ -1,5 +1,5 @@
-//! Adaptation against fixed designs: YCSB by MorphoSys §7.2 on a store of four sites, each of which has a share of a
-//! core, so that they behave like four small machines.
+//! Benchmark of adaptation against fixed designs: YCSB as in MorphoSys §7.2, on a store of four sites. Each site has
+//! a share of a core, so that the sites behave like four small machines.
 
 mod clients;
 mod designs;

@@ -1,8 +1,8 @@
-//! Fetching of a chained job: the documents of many keys, by batches and through a cache, beside the loop that users write
-//! first, one `find_one` after the other.
+//! Benchmark of the fetching of a chained job: the documents of many keys, by batches and through a cache, compared
+//! with the loop that users write first, one `find_one` after the other.
 //!
-//! All of them read the same keys of the same collection on a cluster of two shards, hash each document, and have to come
-//! to the same next keys. The job runs in this process, from lines of keys to lines of keys.
+//! All variants read the same keys of the same collection on a cluster of two shards, hash each document, and must
+//! yield the same next keys. The job runs in this process; its input and its output are lines of keys.
 
 use std::io::Cursor;
 use std::time::Instant;
@@ -25,21 +25,21 @@ use crate::statistics::Figure;
 
 const DB: &str = "bench";
 const COLL: &str = "messages";
-/// Documents of one insert.
+/// Number of documents of one insert command.
 const INSERTED: u64 = 1_000;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Messages of a hundred characters in the collection, half of them on each shard.
+    /// Number of messages in the collection, of a hundred characters each; each shard has one half of them.
     pub documents: u64,
-    /// Keys that are fetched.
+    /// Number of keys that are fetched.
     pub keys: u64,
-    /// Keys of a batch.
+    /// Number of keys in a batch.
     pub batch: u32,
-    /// Batches under way at once.
+    /// Number of batches in flight.
     pub workers: u32,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -49,19 +49,20 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The loop's time, of that of the job with all workers and without a cache.
+    /// Time of the loop divided by the time of the job with all workers and without a cache.
     pub ratio_to_find_one: f64,
-    /// The same of the job with one worker.
+    /// Time of the loop divided by the time of the job with one worker and without a cache.
     pub ratio_of_one_worker: f64,
-    /// The same of the job whose cache has all documents; absent without Redis.
+    /// Time of the loop divided by the time of the job with all workers and a cache that has all documents; absent
+    /// without Redis.
     pub ratio_of_warm_cache: Option<f64>,
-    /// The loop.
+    /// Time of the loop, in seconds.
     pub find_one_seconds: f64,
-    /// The job with one worker.
+    /// Time of the job with one worker and without a cache, in seconds.
     pub one_worker_seconds: f64,
-    /// The job with all workers.
+    /// Time of the job with all workers and without a cache, in seconds.
     pub seconds: f64,
-    /// The job whose cache has all documents.
+    /// Time of the job with all workers and a cache that has all documents, in seconds; absent without Redis.
     pub warm_cache_seconds: Option<f64>,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -89,7 +90,7 @@ struct OneRun {
     warm_s: Option<f64>,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 ///
 /// # Errors
 /// Returns an error if a server cannot be started, or the work that is measured fails or is wrong.
@@ -115,7 +116,7 @@ pub async fn run(size: Size) -> Result<Report> {
     let ranks = Start::drawn(&all, keys, 1)?;
     let next = Next::new(Job::Hash, all, 1.0)?;
     let scene = Scene { router, cluster, redis, ranks, next, size };
-    // One reading makes all runs alike.
+    // A first read fills the caches of the servers, so that all runs start alike.
     scene.mapped(workers, false).await?;
     let mut measured = Vec::new();
     for _ in 0..runs {
@@ -150,7 +151,7 @@ fn report(size: Size, runs: &[OneRun]) -> Report {
     }
 }
 
-/// The messages, one half on each shard.
+/// Creates the collection and inserts the messages, one half on each shard.
 async fn fill(cluster: &Cluster, router: &Endpoint, documents: u64) -> Result<()> {
     let ns = format!("{DB}.{COLL}");
     let key = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -161,7 +162,7 @@ async fn fill(cluster: &Cluster, router: &Endpoint, documents: u64) -> Result<()
     admin(doc! {"split": &ns, "middle": middle.clone()}).await?;
     let shards: Vec<&str> = cluster.set_names().take(2).collect();
     for (from, to) in [(doc! {"_id": key(0)}, shards[0]), (middle, shards[1])] {
-        // The half that is there already stays.
+        // This has no effect for the half that is already on its shard.
         let moving = doc! {"moveChunk": &ns, "find": from, "to": to, "_waitForDelete": true};
         admin(moving).await?;
     }
@@ -216,7 +217,7 @@ impl Scene {
         Ok(OneRun { find_one_s, one_worker_s, all_workers_s, warm_s })
     }
 
-    /// The loop: its result, and its seconds.
+    /// Runs the loop. Returns its result and its time in seconds.
     async fn find_one(&self) -> Result<(Vec<u8>, f64)> {
         let collection = self.router.client().database(DB).collection::<RawDocumentBuf>(COLL);
         let began = Instant::now();
@@ -232,7 +233,7 @@ impl Scene {
         Ok((result, began.elapsed().as_secs_f64()))
     }
 
-    /// The job: its result, its seconds, and what it read.
+    /// Runs the job. Returns its result, its time in seconds, and its counts of reads.
     async fn mapped(&self, workers: u32, is_cached: bool) -> Result<(Vec<u8>, f64, Counts)> {
         let namespace = Namespace { db: DB.into(), coll: COLL.into() };
         let cache = match self.redis.as_ref().filter(|_| is_cached) {

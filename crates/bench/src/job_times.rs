@@ -1,23 +1,24 @@
-//! The picture of a plan: a job's time over the size of its cache, a curve for each number of shards, and the deadline.
+//! The chart of a provisioning plan: the predicted time of the job over the size of its cache, with one curve for
+//! each number of shards, and the deadline.
 
 use std::path::Path;
 
 use crate::error::Result;
 use crate::picture::{self, Axis, Chart, Form, Picture, Point, Series};
 
-/// One curve.
+/// One curve of the chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Its name.
+    /// Name of the curve in the legend.
     pub name: String,
     /// Size of the cache in MiB, and the job's time in seconds; in any order.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Writes the picture as an SVG file.
+/// Writes the chart as an SVG file.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// Returns an error if the chart cannot be drawn, or the file cannot be written.
 pub fn draw(file: &Path, curves: &[Curve], deadline_s: f64) -> Result<()> {
     let series = |curve: &Curve| {
         let mut points: Vec<Point> = curve.points.iter().map(|(x, y)| Point::new(*x, *y)).collect();

@@ -1,11 +1,13 @@
-//! Shards × members × cache for a chained job, measured on real servers beside what was predicted (Wong and others, §5).
+//! Benchmark of a chained job by shards, members and cache: measured on real servers, and compared with predictions
+//! (Wong and others, §5).
 //!
-//! A [`cell::Cell`] is one shape of the servers with one size of the cache. Each shape is started and filled once, and each
-//! run begins with restarted servers and an empty cache. A chain runs as a process of its own; its phases are timed, and a
-//! chain of one, two or four phases is the beginning of one of eight. All cells must yield the same keys, byte for byte.
+//! A [`cell::Cell`] is one shape of the servers with one size of the cache. Each shape is started and filled once,
+//! and each run begins with restarted servers and an empty cache. A chain runs as a separate process, and its phases
+//! are timed. A chain of one, two or four phases is the beginning of one of eight. All cells must yield the same
+//! keys, byte for byte.
 //!
-//! What is predicted comes from a probe of the first shape and from the keys that its first run read: all other shapes are
-//! held out.
+//! Predictions are computed from a probe of the first shape, and from the keys that a chain without a cache read
+//! there: all other shapes are held out.
 
 pub mod advised;
 mod awake;
@@ -35,46 +37,48 @@ use compare::{Accuracy, Compared, Predictor, compare};
 use file::{Common, File};
 use stand::{Stand, StandSpec};
 
-/// The storage cache of members, in MiB: the least that mongod takes.
+/// Default storage cache of each member, in MiB: the minimum that mongod accepts.
 pub const CACHE_MB: u32 = 256;
 
-/// Where and how cells are measured.
+/// Parameters of the measurement of cells.
 pub struct Setup<'a> {
-    /// The program whose `chain` and `provision` are run.
+    /// The program whose `chain` and `provision` commands are run.
     pub program: &'a Path,
-    /// The file of runs.
+    /// The file of the runs.
     pub out: &'a Path,
-    /// What all runs have in common.
+    /// Parameters that all runs have in common.
     pub common: Common,
-    /// Runs of each cell.
+    /// Number of runs of each cell.
     pub runs: u32,
-    /// Seconds that the probe measures.
+    /// Duration of the measurements of the probe, in seconds.
     pub probe_s: u32,
-    /// Ends it; what was measured stays in the file.
+    /// Cancels the measurement before the next run; completed runs stay in the file.
     pub cancel: &'a CancellationToken,
-    /// Is told what is done.
+    /// Receives messages about the progress.
     pub say: &'a (dyn Fn(String) + Sync),
 }
 
-/// What was measured, and the files beside it.
+/// The results of a measurement, and the files that belong to them.
 #[derive(Debug)]
 pub struct Measured {
     /// All runs.
     pub runs: Vec<Run>,
-    /// The keys that the chain read.
+    /// The file of the keys that the chain read.
     pub trace: PathBuf,
-    /// What requests cost.
+    /// The file of the measured costs of requests.
     pub probe: PathBuf,
-    /// The shape that was probed: the shares of its shards, and the members of each.
+    /// The shape that was probed: the share of the documents on each shard in percent, and the number of members of
+    /// each shard.
     pub probed: (Vec<u32>, u32),
-    /// Why members were not held to their shares of the processors, if they were not.
+    /// Reason why the members were not limited to their shares of the processors; `None` if they were.
     pub unshared: Option<String>,
 }
 
-/// Measures what the file does not have yet.
+/// Makes the runs that the file does not have yet.
 ///
 /// # Errors
-/// Servers cannot be started, a chain fails, or cells yield different keys.
+/// Returns an error if servers cannot be started, a chain fails, cells yield different keys, or the measurement is
+/// cancelled.
 #[crate::boxed]
 pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
     let mut file = File::open(setup.out, &setup.common)?;
@@ -124,7 +128,7 @@ pub async fn measure(cells: &[Cell], setup: &Setup<'_>) -> Result<Measured> {
 }
 
 impl Measured {
-    /// What the files have.
+    /// Returns the content of the files.
     fn read(runs: &[Run], trace: PathBuf, probe: PathBuf) -> Result<Self> {
         let read = Probe::read(&probe)
             .map_err(|cause| Error::Wrong(format!("{}: {cause}", probe.display())))?;
@@ -137,7 +141,7 @@ impl Measured {
         })
     }
 
-    /// True if the probe looked at this shape; shares are known to a percent.
+    /// Returns true if this shape was probed. Shares are known to one percentage point.
     fn is_probed(&self, cell: &Cell) -> bool {
         let (shares, members) = &self.probed;
         *members == cell.members
@@ -146,23 +150,23 @@ impl Measured {
     }
 }
 
-/// Runs, each cell beside its prediction.
+/// All cells, each with its measurements and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// How good the predictions are, of shapes that were not probed.
+    /// Accuracy of the predictions for shapes that were not probed.
     pub accuracy: Option<Accuracy>,
-    /// Why members were not held to their shares of the processors, if they were not.
+    /// Reason why the members were not limited to their shares of the processors; `None` if they were.
     pub unshared: Option<String>,
-    /// Keys that were recorded, in all phases.
+    /// Number of recorded keys, in all phases.
     pub keys: u64,
-    /// All cells, with whole chains.
+    /// Measured and predicted figures of each cell, for whole chains.
     pub cells: Vec<Compared>,
 }
 
-/// Measures what the file does not have yet, and puts what is predicted beside all of it.
+/// Makes the runs that the file does not have yet, and compares all runs with predictions.
 ///
 /// # Errors
-/// As [`measure`].
+/// Returns the errors of [`measure`], and an error if the predictions cannot be computed.
 #[crate::boxed]
 pub async fn predicted(cells: &[Cell], setup: &Setup<'_>) -> Result<Outcome> {
     let measured = measure(cells, setup).await?;
@@ -172,7 +176,8 @@ pub async fn predicted(cells: &[Cell], setup: &Setup<'_>) -> Result<Outcome> {
     Ok(Outcome { accuracy, unshared: measured.unshared, keys: predictor.keys(), cells })
 }
 
-/// Records the keys of a chain without a cache, and probes what requests cost.
+/// Records the keys of a chain without a cache, and probes the costs of requests; each only if its file does not
+/// exist.
 async fn probe(stand: &Stand, setup: &Setup<'_>, trace: &Path, probe: &Path) -> Result<()> {
     let cell = Cell {
         shares: stand.spec.shares.clone(),
@@ -183,7 +188,7 @@ async fn probe(stand: &Stand, setup: &Setup<'_>, trace: &Path, probe: &Path) -> 
     };
     if !trace.exists() {
         (setup.say)("recording the keys of a chain".into());
-        // Of a run that died in the middle.
+        // A recording that was interrupted may have left this file.
         let unfinished = trace.with_extension("part.imt");
         remove(&unfinished)?;
         run::once(setup.program, stand, &setup.common, &cell, 0, Some(&unfinished)).await?;
@@ -195,7 +200,7 @@ async fn probe(stand: &Stand, setup: &Setup<'_>, trace: &Path, probe: &Path) -> 
     (setup.say)(format!("probing what requests cost, for {} s", setup.probe_s));
     let unfinished = probe.with_extension("part.json");
     remove(&unfinished)?;
-    // The run without a cache has left it without memory.
+    // The recording, which uses no cache, has set the memory limit of the cache so low that it holds no entries.
     run::limit(&stand.cache, stand::CACHE_BYTES).await?;
     let mut command = Command::new(setup.program);
     let cores = f64::from(setup.common.cpu_percent.unwrap_or(100)) / 100.0;

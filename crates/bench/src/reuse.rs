@@ -1,7 +1,8 @@
-//! Miss-ratio curves: exactly, from a sample of keys, and by simulation, beside one pass over the trace.
+//! Benchmark of miss-ratio curves: exact, from a sample of keys, and by simulation, compared with one pass over the
+//! trace.
 //!
-//! No server takes part. The trace is drawn by Zipf's law, in eight phases as those of a chain. The floor is a pass
-//! over the same trace that enters each key into a hash map, which any account of reuse does at least.
+//! No server takes part. The trace is drawn by Zipf's law, in eight phases like those of a chain. The floor is a pass
+//! over the same trace that inserts each key into a hash map: every computation of reuse has to do at least that.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash as _, Hasher};
@@ -16,27 +17,27 @@ use serde::Serialize;
 use crate::Header;
 use crate::statistics::Figure;
 
-/// Phases of the trace.
+/// Number of phases of the trace.
 const PHASES: usize = 8;
-/// Capacities at which curves are compared.
+/// Number of capacities at which curves are compared.
 const CAPACITIES: u64 = 100;
-/// The share of keys in a miniature simulation.
+/// Share of the keys in a miniature simulation.
 const RATE: f64 = 0.05;
-/// Capacities that are simulated.
+/// Number of capacities that are simulated.
 const SIMULATED: u64 = 4;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Size {
-    /// References of the trace.
+    /// Number of references in the trace.
     pub references: u64,
-    /// Keys that there are.
+    /// Number of keys from which references are drawn.
     pub keys: u64,
-    /// The exponent of Zipf's law.
+    /// Exponent of Zipf's law.
     pub skew: f64,
-    /// Keys of a sample.
+    /// Number of keys in a sample.
     pub samples: usize,
-    /// Traces, each with a draw of its own; figures are medians.
+    /// Number of traces, each with its own draw; figures are medians.
     pub runs: u32,
 }
 
@@ -46,25 +47,27 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The exact curve at all capacities, in seconds.
+    /// Time to compute the exact curve for all capacities, in seconds.
     pub exact_s: f64,
-    /// Entering each reference's key into a hash map.
+    /// Time to insert the key of each reference into a hash map, in seconds.
     pub floor_s: f64,
-    /// The exact curve's time, of the floor.
+    /// Time of the exact curve divided by the floor.
     pub ratio_to_floor: f64,
-    /// The curve from a sample, in seconds.
+    /// Time to compute the curve from a sample, in seconds.
     pub sampled_s: f64,
-    /// The same, of the exact curve's time.
+    /// Time of the curve from a sample divided by the time of the exact curve.
     pub sampled_ratio_to_exact: f64,
-    /// By how much the sample's miss ratio is off, the mean of a hundred capacities up to all bytes.
+    /// Absolute error of the miss ratio from a sample, from 0 to 1: the mean over a hundred capacities up to the
+    /// bytes of all keys.
     pub sampled_error: f64,
-    /// The same, the largest of all runs.
+    /// The largest such error of all runs.
     pub sampled_error_max: f64,
-    /// The largest memory of a sample, in bytes.
+    /// Largest memory that a sample takes, in bytes.
     pub sampled_bytes_max: u64,
-    /// Miniature simulations of Redis's LRU and LFU at four capacities each, in seconds.
+    /// Time of the miniature simulations of Redis's LRU and LFU at four capacities each, in seconds.
     pub simulated_s: f64,
-    /// By how much the simulated LRU's miss ratio is off the exact one of true LRU, the mean of four capacities.
+    /// Absolute difference of the miss ratios of the simulated LRU and of exact true LRU, from 0 to 1: the mean over
+    /// four capacities.
     pub simulated_lru_error: f64,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -85,7 +88,7 @@ pub struct Spread {
     pub simulated_s: Figure,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 ///
 /// # Panics
 /// If there are no keys, or the skew is negative or not a number.
@@ -159,7 +162,7 @@ fn once(size: Size, seed: u64) -> Run {
     }
 }
 
-/// The mean distance of two curves' miss ratios.
+/// Returns the mean absolute difference of the miss ratios of two curves.
 fn error(one: &Curve, other: &Curve, capacities: &[u64]) -> f64 {
     let errors = capacities.iter().map(|at| (one.miss_ratio(*at) - other.miss_ratio(*at)).abs());
     errors.sum::<f64>() / capacities.len() as f64
@@ -171,7 +174,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (done, began.elapsed().as_secs_f64())
 }
 
-/// References by Zipf's law; an entry takes 200 to 700 bytes, always the same for the same key.
+/// Draws references by Zipf's law. An entry has 200 to 699 bytes, always the same for the same key.
 fn drawn(size: Size, dice: &mut StdRng) -> Vec<Vec<Reference>> {
     let distribution = Distribution::named("zipf", size.skew).expect("the caller checks the skew");
     let mut chooser = Chooser::new(distribution, size.keys, 1);
@@ -193,7 +196,7 @@ fn drawn(size: Size, dice: &mut StdRng) -> Vec<Vec<Reference>> {
         .collect()
 }
 
-/// Keys are hashes already.
+/// A hasher that returns its input, because keys are hashes already.
 #[derive(Default)]
 struct Unhashed(u64);
 
@@ -211,7 +214,7 @@ impl Hasher for Unhashed {
     }
 }
 
-/// The floor: how many distinct keys there are.
+/// Inserts all keys into a hash map, which is the floor. Returns the number of distinct keys.
 fn entered(phases: &reuse::Phases) -> usize {
     let mut seen: HashMap<u64, u32, BuildHasherDefault<Unhashed>> = HashMap::default();
     for reference in phases.iter().flatten() {

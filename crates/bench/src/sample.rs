@@ -1,11 +1,12 @@
-//! What each configuration of a real database serves of each mix: the measurements that tuning decides by.
+//! Measurements of the throughput of each configuration of a real database at each mix: the input of the decisions of
+//! tuning.
 //!
-//! Each configuration is rolled out (no client is served meanwhile), a closed load of one mix runs until throughput no
-//! longer rises, and then some windows are measured. Rounds go forth and back through the configurations, so that none is
-//! always the first. Each measurement is a line in a file as soon as it is made; those that the file has already are not
-//! made again.
+//! Each configuration is rolled out while no client is served. A closed load of one mix runs until throughput no
+//! longer rises, and then some windows are measured. Rounds alternate their direction through the configurations, so
+//! that none is always the first. Each measurement is appended to a file as soon as it is made. Measurements that the
+//! file already has are not repeated.
 //!
-//! How a database is filled and rolled is its own ([`Sampled`]); all else is here.
+//! Filling and rolling are specific to a database ([`Sampled`]); everything else is here.
 
 pub mod cassandra;
 mod file;
@@ -27,120 +28,123 @@ use imago_workload::timeline::Tally;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-/// Of so many reads one may find nothing: a record may be away for a moment.
+/// At most one of this many reads may find nothing, because a record may be absent for a moment.
 const MISSED_SHARE: u64 = 100;
 
-/// What is to be measured.
+/// The requested measurements.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Records, and the size of one.
+    /// Number of records.
     pub documents: u64,
-    /// The size of a record.
+    /// Size of a record, in bytes.
     pub size_bytes: u32,
-    /// The configurations.
+    /// The configurations to measure.
     pub configurations: Vec<Configuration>,
-    /// The mixes; none deletes.
+    /// The mixes to measure; none of them deletes.
     pub mixes: Vec<Mix>,
-    /// How often each is measured.
+    /// Number of measurements of each configuration with each mix.
     pub rounds: usize,
-    /// Operations at once.
+    /// Number of operations in flight.
     pub clients: u32,
-    /// The length of a window.
+    /// Length of a window.
     pub window: Duration,
-    /// Windows that are measured when the database is warm.
+    /// Number of windows that are measured once the database is warm.
     pub windows: usize,
-    /// The longest that warming up may take.
+    /// Maximum time for warming up.
     pub warm_max: Duration,
-    /// The file that gets the measurements.
+    /// The file to which the measurements are appended.
     pub out: PathBuf,
 }
 
-/// The process that has something measured.
+/// The process that requests the measurements.
 #[derive(Clone, Copy)]
 pub struct Caller<'c> {
-    /// Its name in the jobs of rolls.
+    /// Name of the process in the jobs of rolls.
     pub process: &'c str,
-    /// Cancelled: it ends behind the window that is under way.
+    /// Cancels the measurements after the current window.
     pub cancel: &'c CancellationToken,
-    /// Is told what is done.
+    /// Receives messages about the progress.
     pub say: &'c (dyn Fn(String) + Sync),
 }
 
 /// A database whose configurations are measured.
 #[expect(async_fn_in_trait, reason = "one task measures, and awaits one thing after the other")]
 pub trait Sampled {
-    /// What operations are sent to.
+    /// The type of the connection to which the load is sent.
     type Target: Target;
-    /// True if a measurement says what memory and processor time the configuration takes.
+    /// True if a measurement includes the memory and the processor time that the configuration uses.
     const TELLS_USE: bool;
 
-    /// Fills the database, or sees that it can be filled, before anything is rolled out.
+    /// Fills the database, or checks that it can be filled, before the first roll.
     ///
     /// # Errors
-    /// There are other records than are to be measured, or the server's message.
+    /// Returns an error if the database has other records than those to be measured, or the error of the server.
     async fn prepare(&self, request: &Request, caller: &Caller<'_>) -> Result<()>;
 
-    /// Gives the database the configuration of this number. Behind it all records are there, kept as it says.
+    /// Applies the configuration with this index. Afterwards all records exist, stored as the configuration
+    /// specifies.
     ///
     /// # Errors
-    /// It cannot be rolled out or filled.
+    /// Returns an error if the configuration cannot be rolled out, or the database cannot be filled.
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()>;
 
-    /// Connects for one load.
+    /// Connects to the database for one load.
     ///
     /// # Errors
-    /// No node answers or lets us in.
+    /// Returns an error if no node answers, or the login fails.
     async fn target(&self, request: &Request) -> Result<Self::Target>;
 
-    /// What it uses now; none if it does not tell.
+    /// Returns the memory in use now and the processor time so far; `None` if the database does not report them.
     ///
     /// # Errors
-    /// The server's message.
+    /// Returns the error of the server.
     async fn used(&self) -> Result<Option<Used>>;
 }
 
-/// What all nodes that serve use together.
+/// Resources of all serving nodes together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Used {
-    /// Memory.
+    /// Memory in use, in bytes.
     pub memory_bytes: u64,
-    /// Processor time since they were started, in seconds.
+    /// Processor time since the nodes were started, in seconds.
     pub cpu_s: f64,
 }
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    /// The configuration's name.
+    /// Name of the configuration.
     pub configuration: String,
     /// The mix.
     pub mix: String,
-    /// Its round.
+    /// Number of the round, from 0.
     pub round: usize,
-    /// Operations a second: the mean of the windows.
+    /// Operations per second: the mean of the windows.
     pub operations_s: f64,
-    /// The difference of the quickest window and the slowest, as a share of the mean.
+    /// Difference between the fastest and the slowest window, as a share of the mean.
     pub spread: f64,
-    /// How long warming up took, in seconds.
+    /// Time of warming up, in seconds.
     pub warm_s: f64,
-    /// False if throughput still rose when the bound was reached.
+    /// False if throughput was still rising at the end of the maximum time.
     pub is_warm: bool,
-    /// Size of a record.
+    /// Size of a record, in bytes.
     pub record_bytes: u32,
-    /// Memory in use when the configuration had been rolled out and the records were there, before any load.
+    /// Memory in use after the roll, with all records and before any load, in bytes; absent if the database does not
+    /// report it.
     pub memory_bytes: Option<u64>,
-    /// Processor time of the database per operation, in microseconds, in the windows that were measured. Unlike throughput it
-    /// does not depend on how fast the load is.
+    /// Processor time of the database per operation in the measured windows, in microseconds; absent if the database
+    /// does not report it. Unlike throughput, it does not depend on the speed of the load.
     pub cpu_us: Option<f64>,
 }
 
 impl Request {
-    /// The content of the records.
+    /// Returns the generator of the content of the records.
     fn reviews(&self) -> Reviews {
         Reviews { size_bytes: self.size_bytes, ..Reviews::default() }
     }
 
-    /// The measurements that the file does not have: round, configuration and mixes, in their order.
+    /// Returns the measurements that the file does not have: round, index of the configuration, and mixes, in the
+    /// order of measurement.
     fn missing(&self, done: &[file::Key]) -> Vec<(usize, usize, Vec<Mix>)> {
         let of = |(round, number): (usize, usize)| {
             let name = &self.configurations[number].name;
@@ -152,10 +156,11 @@ impl Request {
     }
 }
 
-/// Measures what the file does not have yet, and returns that. Ends early when it is cancelled.
+/// Makes the measurements that the file does not have yet, and returns them. Returns early if it is cancelled.
 ///
 /// # Errors
-/// The database could not be rolled or loaded; the file could not be read or written. What was measured is in the file.
+/// Returns an error if the database cannot be rolled or loaded, or the file cannot be read or written. Completed
+/// measurements are in the file.
 pub async fn run<D: Sampled>(
     database: &mut D,
     request: &Request,
@@ -205,7 +210,8 @@ fn told(sample: &Sample) -> String {
     )
 }
 
-/// Loads the records with one mix until it is warm, and measures. None if it is cancelled before it has all windows.
+/// Loads the records with one mix until the database is warm, and then measures. Returns `None` if it is cancelled
+/// before all windows are complete.
 async fn measure<D: Sampled>(
     database: &D,
     request: &Request,
@@ -284,14 +290,14 @@ async fn measure<D: Sampled>(
     }))
 }
 
-/// Operations a second within a window that begins now.
+/// Waits for the length of a window. Returns the operations per second within it.
 async fn window(control: &Control<impl Target>, length: Duration) -> f64 {
     let (began, before) = (Instant::now(), ended(control));
     tokio::time::sleep(length).await;
     (ended(control) - before) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Operations that have ended.
+/// Returns the number of operations that have ended.
 fn ended(control: &Control<impl Target>) -> u64 {
     let now = control.snapshot();
     now.reads.total() + now.writes.total()

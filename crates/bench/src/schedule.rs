@@ -1,7 +1,8 @@
-//! Deciding when a configuration should change: the exact plan beside the paper's genetic search (SOPHIA, §4.4).
+//! Benchmark of the decision when a configuration changes: the exact plan, compared with the paper's genetic search
+//! (SOPHIA, §4.4).
 //!
-//! No server takes part: what is measured is the decision alone, from throughputs in memory to the finished plan. The
-//! workload is drawn: each interval asks for more or less of what each configuration serves well, in runs of some length.
+//! No server takes part: only the decision is measured, from throughputs in memory to the finished plan. The workload
+//! is drawn: for some intervals in succession, one configuration serves more than the others.
 
 use std::time::Instant;
 
@@ -21,11 +22,11 @@ const INTERVAL_S: f64 = 30.0;
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Intervals of the look-ahead.
+    /// Number of intervals of the look-ahead.
     pub intervals: u32,
-    /// Configurations to choose from.
+    /// Number of configurations to choose from.
     pub configurations: u32,
-    /// Workloads, each with a draw of its own; figures are medians.
+    /// Number of workloads, each with its own draw; figures are medians.
     pub runs: u32,
 }
 
@@ -35,17 +36,18 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The exact plan, in milliseconds.
+    /// Time to compute the exact plan, in milliseconds.
     pub exact_ms: f64,
-    /// The genetic search as published, in milliseconds.
+    /// Time of the genetic search as published, in milliseconds.
     pub genetic_ms: f64,
-    /// What the genetic search's plan serves, of what the exact one does; the largest ratio of all runs.
+    /// Operations that the plan of the genetic search serves, divided by those of the exact plan: the largest ratio
+    /// of all runs.
     pub genetic_ratio_max: f64,
-    /// The same, the median.
+    /// The median of this ratio.
     pub genetic_ratio: f64,
-    /// What a plan that never changes serves, of what the exact one does.
+    /// Operations that a plan without changes serves, divided by those of the exact plan.
     pub static_ratio: f64,
-    /// Changes of the exact plan.
+    /// Number of changes in the exact plan.
     pub changes: f64,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -60,7 +62,7 @@ pub struct Spread {
     pub genetic_ms: Figure,
 }
 
-/// Measures.
+/// Runs the benchmark and returns its report.
 #[must_use]
 pub fn run(size: Size) -> Report {
     let runs: Vec<Run> = (0..size.runs.max(1)).map(|seed| once(size, seed.into())).collect();
@@ -104,13 +106,13 @@ fn once(size: Size, seed: u64) -> Run {
     }
 }
 
-/// A look-ahead in which each configuration is the best one at times.
+/// Draws a look-ahead in which each configuration is the best one at times.
 fn drawn(size: Size, dice: &mut StdRng) -> Outlook {
     let configurations = size.configurations.max(2) as usize;
     let mut rates_s = Vec::new();
     let mut favours = 0;
     for _ in 0..size.intervals {
-        // About ten intervals of one kind.
+        // The favoured configuration is drawn anew every ten intervals on average.
         if dice.random::<f64>() < 0.1 {
             favours = dice.random_range(0..configurations);
         }

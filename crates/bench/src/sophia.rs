@@ -1,9 +1,10 @@
-//! The workloads of SOPHIA's evaluation (§5, §6), drawn from what the paper tells of them, and lived through by the tuner
-//! and by other ways to choose, on measurements of real nodes.
+//! The workloads of SOPHIA's evaluation (§5, §6), drawn from the statistics that the paper gives. The tuner and the
+//! baselines are replayed on them, with measurements of real nodes.
 //!
-//! The traces themselves were not published: these are synthetic, but for how much clients ask for in one of them. What each configuration serves of each mix, and what
-//! a roll takes, was measured; what would have been served over weeks is replayed on that. Parts of it are done on real
-//! nodes: [`buses`], [`rolling`], and [`redis`].
+//! The traces themselves were not published. These are synthetic, except for the request rates of one of them. The
+//! throughput of each configuration at each mix and the costs of a roll were measured; the operations that would have
+//! been served over weeks are computed from these. Parts of the evaluation run on real nodes: [`buses`], [`rolling`],
+//! and [`redis`].
 
 pub mod buses;
 mod drawing;
@@ -26,7 +27,7 @@ use serde::Serialize;
 use crate::Header;
 use traces::Drawn;
 
-/// What rolling them took (docs/tune.md).
+/// Measured costs of a roll of these nodes (docs/tune.md).
 const COSTS: Costs = Costs {
     nodes: 3,
     at_once: 1,
@@ -42,81 +43,84 @@ const COSTS: Costs = Costs {
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Days of the traces that have days.
+    /// Length of the synthetic traces, in days; at most three days of the flip-flop trace.
     pub days: u32,
-    /// Jobs of the batch queue.
+    /// Number of jobs in the batch queue.
     pub jobs: u32,
-    /// The seed of all traces.
+    /// Seed of all traces.
     pub seed: u64,
 }
 
-/// The measurements.
+/// The results of the replays.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The workloads.
+    /// Results of each workload.
     pub workloads: Vec<Workload>,
 }
 
-/// A workload, lived through.
+/// The results of replaying one workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
-    /// Whose configurations and restarts: what was measured here (or is one's own), or what the paper prints.
+    /// Source of the throughputs of the configurations: `measured`, the shipped or the given measurements; or
+    /// `published`, those that the paper prints. The costs of a roll are measured ones in both cases.
     pub basis: &'static str,
-    /// The length of an interval, in seconds.
+    /// Length of an interval, in seconds.
     pub interval_s: u64,
-    /// Intervals that were lived through, behind those that were learned from.
+    /// Number of intervals that were replayed, after those that served as training data.
     pub lived: usize,
-    /// Shifts of more than 80 % of the mix in a day.
+    /// Number of shifts per day: changes of more than 80 % of the mix from one interval to the next.
     pub shifts_per_day: f64,
-    /// The forecast that was chosen by what it serves.
+    /// Name of the forecast: the one that serves most, or `job queue`.
     pub forecast: String,
-    /// The look-ahead, in intervals.
+    /// Look-ahead, in intervals.
     pub look_ahead: usize,
-    /// Changes of the configuration.
+    /// Number of changes of configuration.
     pub changes: usize,
-    /// What intervals weigh by: what could be served, as in the paper, or what is asked for.
+    /// Weight of an interval: `capacity`, the operations that could be served, as in the paper; or `demand`, the
+    /// operations that clients request.
     pub weighed_by: &'static str,
-    /// What the tuner served, as a ratio to each other way.
+    /// Amount that the tuner served, as a ratio to each baseline.
     pub ratios: Vec<Ratio>,
-    /// How far each forecast was off, one, three and twelve intervals ahead (Table 1's form).
+    /// Errors of each forecast of mixes, one, three and twelve intervals ahead (the form of Table 1).
     pub rmse: Vec<Rmse>,
-    /// The same of how much clients ask for, as a share of its mean; empty where intervals weigh by capacity.
+    /// Errors of each forecast of request rates, as a share of the mean rate; empty where intervals weigh by
+    /// capacity.
     pub demand_rmse: Vec<Rmse>,
 }
 
-/// What the tuner served, beside another way.
+/// Amount that the tuner served, compared with a baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The other way.
+    /// Name of the baseline.
     pub to: &'static str,
-    /// The ratio: above one, the tuner served more.
+    /// The ratio; above 1, the tuner served more.
     pub ratio: f64,
-    /// Changes of the other way.
+    /// Number of changes of configuration of the baseline.
     pub changes: usize,
 }
 
-/// The error of a forecast.
+/// Errors of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rmse {
-    /// Its name.
+    /// Name of the forecast.
     pub forecast: &'static str,
-    /// The root of the mean square, one interval ahead; null where it cannot tell, as below.
+    /// Root mean square error one interval ahead; null if the forecast makes no prediction for that distance.
     pub one: Option<f64>,
-    /// Three intervals ahead.
+    /// Root mean square error three intervals ahead, or null.
     pub three: Option<f64>,
-    /// Twelve intervals ahead.
+    /// Root mean square error twelve intervals ahead, or null.
     pub twelve: Option<f64>,
 }
 
-/// Lives through all workloads, on measurements of one's own or on those that are shipped.
+/// Replays all workloads, on the given measurements or on the shipped ones.
 ///
 /// # Errors
-/// A trace is too short to learn from.
+/// Returns an error if a trace is too short to learn from.
 pub fn run(size: Size, own: Option<&Measurements>) -> imago_tune::error::Result<Report> {
     let shipped = Measurements::shipped(CASSANDRA);
     let measurements = own.unwrap_or(&shipped);
@@ -129,7 +133,8 @@ pub fn run(size: Size, own: Option<&Measurements>) -> imago_tune::error::Result<
         workloads.push(by_queue(traces::jobs(size, at_once), measurements));
     }
     workloads.push(by_forecast(traces::buses_at_real_rates(size), measurements, Weight::Demand)?);
-    // What the paper prints has more to gain and to lose than what was measured here.
+    // With the throughputs that the paper prints, more can be gained and lost than with those that were measured
+    // here.
     let published = scenarios::published();
     let of_paper = |workload: Workload| Workload { basis: "published", ..workload };
     let flips = by_forecast(traces::flip_flop(size), &published, Weight::Capacity)?;
@@ -137,7 +142,7 @@ pub fn run(size: Size, own: Option<&Measurements>) -> imago_tune::error::Result<
     Ok(Report { header: Header::of("sophia-traces", size), workloads })
 }
 
-/// A workload whose future is forecast.
+/// Replays a workload whose future is forecast.
 fn by_forecast(
     drawn: Drawn,
     measurements: &Measurements,
@@ -185,7 +190,8 @@ fn by_forecast(
     })
 }
 
-/// What was served of what is asked for, beside a tuner whose intervals weigh by capacity.
+/// Compares the tuner, whose intervals weigh by demand, with one whose intervals weigh by capacity: by the requested
+/// operations that each serves.
 fn by_capacity(intervals: &[Interval], basis: &Basis<'_>, lived: ReplayReport) -> Ratio {
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
     let other = Basis { weight: Weight::Capacity, ..*basis };
@@ -202,7 +208,7 @@ fn by_capacity(intervals: &[Interval], basis: &Basis<'_>, lived: ReplayReport) -
     }
 }
 
-/// A queue of jobs, which is known for an hour.
+/// Replays a queue of jobs, which is known for an hour ahead.
 fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
     let Drawn { name, interval_s, intervals } = drawn;
     let ways = same_way(measurements.names.len(), CostClass::Restart);
@@ -219,7 +225,7 @@ fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
         let at = |distance: usize| errors.by_distance[distance - 1];
         Rmse { forecast: errors.name, one: at(1), three: at(3), twelve: at(12) }
     });
-    // One interval is enough to know where in the queue it is.
+    // One interval of training data suffices to find the present position in the queue.
     let tuned = replay(lived, 1, &mut Queue::new(intervals.clone()), &rates, &setting);
     let really = real(&lived[1..], &rates, &setting);
     let at_once = basis.setting(look_ahead, true).rolls;
@@ -270,7 +276,7 @@ fn basis<'b>(
 mod tests {
     use super::*;
 
-    /// Two configurations of which each serves a half of what there is.
+    /// Two configurations: one serves more updates, the other more reads and scans.
     const TWO: &str = "configuration,operations_s,reads,updates,scans
 write-tuned,52000,0,1,0
 write-tuned,30000,1,0,0

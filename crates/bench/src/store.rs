@@ -1,8 +1,8 @@
-//! The adaptive store: transactions for each second of processor time, beside Redis's own; what changes
-//! of design cost; memory; and how soon it is back.
+//! Benchmark of the adaptive store: transactions per second of processor time, compared with Redis; the cost of
+//! changes of design; memory; and the time of recovery.
 //!
-//! The cost of generating transactions is left out where it can be told apart: in process they are
-//! generated before the clock runs, and over RESP only the servers' own time counts.
+//! The cost of generating transactions is excluded where it can be separated. In process, transactions are generated
+//! before the clock starts; over RESP, only the processor time of the servers counts.
 
 mod kernel;
 mod operators;
@@ -22,19 +22,19 @@ pub use redis::Compared;
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Rows of 100 bytes, under keys of 16.
+    /// Number of rows, each of 100 bytes with a key of 16 bytes.
     pub rows: u64,
-    /// Transactions of each measurement in process.
+    /// Number of transactions of each measurement in process.
     pub transactions: u64,
-    /// Requests of each measurement over RESP.
+    /// Number of requests of each measurement over RESP; MSET and MGET, which have ten keys, get a quarter of it.
     pub requests: u64,
-    /// Duration of each phase of the changes of design, in seconds.
+    /// Duration of the phase without changes of design and of the phase with them, in seconds each.
     pub operators_s: u64,
-    /// Runs of each measurement; figures are medians.
+    /// Number of runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
-/// The key of a row.
+/// Returns the key of the n-th row.
 fn key(n: u64) -> Key {
     Key::new(Table(0), format!("user{n:012}").as_bytes())
 }
@@ -45,52 +45,53 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Read-modify-writes of three rows, uniform, for each second of processor time; in process, one
+    /// Read-modify-write transactions of three uniformly drawn rows, per second of processor time: in process, by one
     /// thread, without a log.
     pub rmw3_txn_per_core_s: f64,
-    /// The same with the embedded log and a wait for the disk before each answer, the log's thread
-    /// counted too, of that.
+    /// The same throughput with the embedded log, divided by `rmw3_txn_per_core_s`. Each reply waits for the disk,
+    /// and the processor time of the thread of the log counts too.
     pub rmw3_logged_ratio: f64,
-    /// Transactions a second of two threads with a site each, of one's.
+    /// Transactions per second of two threads with a site each, divided by those of one thread with one site.
     pub two_sites_speedup: f64,
-    /// The processor time that Redis needs for the same requests, of the store's: the lesser of MSET's
-    /// and MGET's. Nothing where there is no Redis.
+    /// Processor time that Redis needs for the same requests, divided by that of the store: the smaller ratio of MSET
+    /// and MGET. Absent without Redis.
     pub resp_ratio_to_redis: Option<f64>,
-    /// Each command over RESP, beside Redis.
+    /// Results of each command over RESP, for the store and for Redis.
     pub resp: Vec<Compared>,
-    /// The reason why there is no comparison.
+    /// Reason why there is no comparison with Redis.
     pub resp_note: Option<String>,
-    /// From the order to the answer that the log has it, of a partition of 5,000 rows under load.
+    /// Time of a split of a partition of 5,000 rows under load, in ms: from the request until the reply that the log
+    /// contains the split.
     pub split_ms_median: f64,
-    /// The same.
+    /// Time of a merge of such a partition, in ms, measured likewise.
     pub merge_ms_median: f64,
-    /// The same.
+    /// Time of a change of the master of such a partition, in ms, measured likewise.
     pub remaster_ms_median: f64,
-    /// p99 of transactions on other partitions while nothing changes.
+    /// 99th percentile of the latencies of transactions on another partition while the design does not change, in ms.
     pub others_p99_ms_before: f64,
-    /// And while a partition changes all the time.
+    /// 99th percentile of these latencies while one partition changes all the time, in ms.
     pub others_p99_ms_during: f64,
-    /// The second, of the first.
+    /// `others_p99_ms_during` divided by `others_p99_ms_before`.
     pub others_p99_ratio: f64,
-    /// Resident memory for each byte of keys and values.
+    /// Resident memory per byte of keys and values.
     pub bytes_per_raw_byte: f64,
-    /// From a folder with all rows in the log to a store that serves.
+    /// Time from the start on a folder whose log has all rows until the store serves, in seconds.
     pub recovery_s: f64,
-    /// Figures over the runs.
+    /// Figures with their extremes over the runs.
     pub spread: Vec<Spread>,
 }
 
-/// A figure over the runs.
+/// A figure with its extremes over the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Its name in the report.
+    /// Name of the figure in the report.
     pub name: &'static str,
-    /// Its values.
+    /// Median and extremes of the figure.
     #[serde(flatten)]
     pub figure: Figure,
 }
 
-/// Measures. Takes the program, which serves the store for Redis's clients. Blocks.
+/// Runs the benchmark and returns its report. `program` serves the store to Redis clients. The function blocks.
 ///
 /// # Errors
 /// Returns an error if a process cannot be started, or a measurement fails.
@@ -103,10 +104,11 @@ pub fn run(size: Size, program: &Path) -> Result<Report> {
     let mut resp = Vec::new();
     let mut resp_note = None;
     for run in 0..size.runs {
-        // Memory first: what the others leave behind would be taken for it.
+        // Memory is measured first: memory that the other measurements leave allocated would count as its own.
         let alone = kernel::alone(size)?;
         note("rmw3_txn_per_core_s", alone.per_core_s);
-        // Only once: later, what was freed before is not asked of the system again.
+        // Memory is measured in the first run only: in later ones, memory that was freed before is reused and does
+        // not add to the resident memory.
         if run == 0 {
             note("bytes_per_raw_byte", alone.bytes_per_raw_byte);
         }
