@@ -1,6 +1,7 @@
-//! Clients of a store in this process, each with one transaction under way: in a closed loop, or in an open one, in
-//! which transactions are due at a rate and their latency counts from when they were due. What clients were told is
-//! checked, as it comes and at the end.
+//! Clients of a store in this process, each with one transaction in progress at a time. In a closed loop, a client
+//! begins its next transaction as soon as the last one ends. In an open loop, transactions are due at a fixed rate,
+//! and their latency is measured from the time at which they are due. Every reply is checked when it is received. At
+//! the end, the rows are checked against the acknowledged increments.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,36 +19,40 @@ use tokio::task::JoinHandle;
 use super::workload::{self, Kind, Workload, answered};
 use crate::error::{Error, Result};
 
-/// Numbers that a client remembers of users.
+/// Maximum number of users whose last count a client remembers. A client that reaches it forgets all of them.
 const REMEMBERED_MAX: usize = 1_000;
-/// Longer latencies count as this.
+/// Largest latency that is recorded, in µs. Longer latencies are recorded as this value.
 const LATENCY_US_MAX: u64 = 600_000_000;
-/// Attempts of a transaction that the store put off.
+/// Maximum number of attempts of a transaction that the store rejects as late or busy.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// The outcome of a load.
+/// Results of the checks of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Checked {
-    /// Transactions that were acknowledged.
+    /// Number of acknowledged transactions.
     pub acknowledged: u64,
-    /// Those of them whose procedure ran at one site, whether once or again.
+    /// Number of acknowledged transactions whose procedure ran at one site only. Repeated runs at the same site count
+    /// as one site.
     pub single_site: u64,
-    /// Increments that were acknowledged and are not there.
+    /// Number of acknowledged increments that are missing from the rows at the end.
     pub lost: u64,
-    /// Answers that no snapshot could give: rows of one user that differ, and numbers that went back.
+    /// Number of anomalies, which no snapshot could contain: rows of one user with different counts, and counts lower
+    /// than one that the same client has already seen.
     pub anomalies: u64,
 }
 
-/// The clients of a load.
+/// Parameters of the clients of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Clients {
-    /// Their number.
+    /// Number of clients.
     pub many: u64,
-    /// Transactions that are due a second, of all together; none if each begins its next one at once.
+    /// Arrival rate of all clients together, in transactions per second (open loop). `None` if each client begins its
+    /// next transaction at once (closed loop).
     pub open_rate_s: Option<f64>,
-    /// From this time on latencies count, of transactions that are due at a rate.
+    /// Time since the start of the load after which latencies are recorded. Latencies are recorded only in an open
+    /// loop.
     pub warm: Duration,
-    /// The seed of what they draw.
+    /// Seed of the first client's random generator. Each further client adds its number.
     pub seed: u64,
 }
 
@@ -56,16 +61,16 @@ struct Tally {
     began: Instant,
     clients: Clients,
     latency: Mutex<Histogram<u64>>,
-    /// Transactions that ended in each tenth of a second.
+    /// Number of transactions that ended in each tenth of a second.
     tenths: Vec<AtomicU64>,
-    /// Acknowledged increments of each user.
+    /// Number of acknowledged increments of each user.
     counted: Vec<AtomicU64>,
     single_site: AtomicU64,
     anomalies: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// A closed-loop load under way.
+/// A load in progress.
 pub struct Load {
     tally: Arc<Tally>,
     clients: Vec<JoinHandle<Result<()>>>,
@@ -73,11 +78,11 @@ pub struct Load {
     users: u64,
 }
 
-/// Tenths of a second that a load can be as long as.
+/// Number of tenths of a second that are counted separately. Later transactions count in the last one.
 const TENTHS_MAX: usize = 36_000;
 
 impl Load {
-    /// Starts so many clients on the present runtime.
+    /// Starts the clients on the current Tokio runtime.
     pub fn start(store: &Arc<Store>, workload: Workload, clients: Clients) -> Self {
         let zeros = |many: usize| (0..many).map(|_| AtomicU64::new(0)).collect();
         let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
@@ -104,19 +109,20 @@ impl Load {
         self.tally.began
     }
 
-    /// Transactions a second between two times, since the load began, in tenths of a second.
+    /// Returns the throughput between two times, in transactions per second. Both times are in tenths of a second
+    /// since the load began.
     pub fn rate_s(&self, from: usize, to: usize) -> f64 {
         let tenths = &self.tally.tenths[from.min(TENTHS_MAX)..to.min(TENTHS_MAX)];
         let done: u64 = tenths.iter().map(|tenth| tenth.load(Ordering::Relaxed)).sum();
         done as f64 * 10.0 / tenths.len().max(1) as f64
     }
 
-    /// The latency so far.
+    /// Returns the latencies that were recorded so far.
     pub fn latency(&self) -> Latency {
         Latency::of(&self.tally.latency.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends it, and checks the whole.
+    /// Ends the load, waits for the clients, and checks the rows of all users.
     #[crate::boxed]
     pub async fn finish(self) -> Result<Checked> {
         self.tally.is_over.store(true, Ordering::Relaxed);
@@ -151,12 +157,12 @@ fn numbers(done: std::result::Result<&Done, Abort>) -> Result<(u64, u64)> {
     answered(&bytes).ok_or_else(|| Error::Wrong("an answer is too short".into()))
 }
 
-/// The sites at which a procedure ran: each has one thread.
+/// Sites at which a procedure has run. A site is identified by its thread, because each site has exactly one.
 #[derive(Default)]
 struct SitesOf(Vec<ThreadId>);
 
 impl SitesOf {
-    /// Takes note that it runs here. How many it ran at so far.
+    /// Records that the procedure runs at the site of the current thread. Returns the number of sites so far.
     fn run_here(&mut self) -> u64 {
         let here = thread::current().id();
         if !self.0.contains(&here) {
@@ -166,7 +172,7 @@ impl SitesOf {
     }
 }
 
-/// A procedure whose answer ends with the number of sites at which it ran.
+/// Wraps a procedure so that its reply ends with the number of sites at which it has run.
 fn noting_sites(
     mut procedure: impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send,
 ) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
@@ -179,7 +185,7 @@ fn noting_sites(
     }
 }
 
-/// True if a procedure that noted its sites ran at one of them.
+/// True if a procedure that [`noting_sites`] wraps ran at one site only.
 fn ran_at_one_site(done: &Done) -> bool {
     done.answer.to_bytes().last_chunk() == Some(&1_u64.to_be_bytes())
 }
@@ -203,7 +209,8 @@ async fn client(
         let (first, torn) = numbers(Ok(&done))?;
         let mut anomalies = torn;
         if let Kind::Count(user) = kind {
-            // The first of its own increments, and what others did between them, are behind it.
+            // The count includes this client's last increment and those of other clients in between, so it never
+            // decreases.
             anomalies += u64::from(seen.get(&user).is_some_and(|seen| first < *seen));
             if seen.len() >= REMEMBERED_MAX {
                 seen.clear();
@@ -226,15 +233,16 @@ async fn client(
     }
 }
 
-/// The transactions of one client, by the times at which they are due.
+/// Due times of the transactions of one client.
 struct Due {
     clients: Clients,
     next: u64,
 }
 
 impl Due {
-    /// Waits until the next one is due; the time from which its latency counts. One that is due already, because
-    /// the client was late, does not wait, and counts from then.
+    /// Waits until the next transaction is due. Returns the time from which its latency counts, which is the time at
+    /// which it is due. A transaction that is already overdue, because the client was late, is returned at once, and
+    /// its latency counts from its due time as well. In a closed loop, returns the current time at once.
     async fn wait(&mut self, began: Instant) -> Instant {
         let Some(rate_s) = self.clients.open_rate_s else { return Instant::now() };
         let at = began + Duration::from_secs_f64(self.next as f64 / rate_s);
@@ -244,7 +252,7 @@ impl Due {
     }
 }
 
-/// Runs a transaction, again where the store put it off.
+/// Runs a transaction. Retries it if the store rejects it as late or busy.
 async fn run(session: &mut Session, kind: Kind) -> Result<Done> {
     for _ in 0..ATTEMPTS_MAX {
         let done = match kind {

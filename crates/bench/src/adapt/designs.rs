@@ -1,5 +1,5 @@
-//! The designs that adaptation is compared with: a random start, and the best static one that is made by hand from
-//! the workload's own description.
+//! The designs with which adaptation is compared: a random start, and the best static design that is made by hand
+//! from the known parameters of the workload.
 
 use imago_store::engine::Store;
 use imago_store::key::Key;
@@ -14,16 +14,16 @@ use crate::error::{Error, Result};
 /// A partition of a static design.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The first user in it.
+    /// First user in the partition.
     pub from: u64,
-    /// Its master.
+    /// Site of the master.
     pub master: u16,
-    /// Its replicas.
+    /// Sites of the replicas.
     pub replicas: Vec<u16>,
 }
 
-/// Partitions of equal size, whose masters are drawn; no replicas. As a store is after years of growth, without
-/// anybody having looked.
+/// Returns partitions of equal size with random masters and no replicas. Such a design results from years of growth
+/// without tuning.
 pub fn random(users: u64, partitions: u64, sites: u16, seed: u64) -> Vec<Part> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut part = |n: u64| Part {
@@ -34,8 +34,9 @@ pub fn random(users: u64, partitions: u64, sites: u16, seed: u64) -> Vec<Part> {
     (0..partitions).map(&mut part).collect()
 }
 
-/// Partitions of equal load, four for each site and in turn; the most popular user alone. With replicas at all
-/// sites if these are wanted.
+/// Returns partitions of about equal load, four for each site, with masters on all sites in rotation. The most
+/// popular user has its own partition if its load alone is that of a partition. If `is_replicated`, each partition
+/// has replicas at all other sites.
 pub fn balanced(workload: &Workload, sites: u16, is_replicated: bool) -> Vec<Part> {
     let users = workload.users;
     let weight = |rank: u64| match workload.popularity {
@@ -60,7 +61,8 @@ pub fn balanced(workload: &Workload, sites: u16, is_replicated: bool) -> Vec<Par
     let sites_of =
         |master: u16| (0..sites).filter(|site| is_replicated && *site != master).collect();
     let part = |(n, from): (usize, &u64)| {
-        // There and back, so that the first and heaviest pieces of a round do not all fall to one site.
+        // The direction of the rotation alternates, so that the first and heaviest partitions of the rounds are not
+        // all at the same site.
         let (round, place) = (n as u16 / sites, n as u16 % sites);
         let master = if round % 2 == 0 { place } else { sites - 1 - place };
         Part { from: *from, master, replicas: sites_of(master) }
@@ -68,7 +70,8 @@ pub fn balanced(workload: &Workload, sites: u16, is_replicated: bool) -> Vec<Par
     starts.iter().enumerate().map(part).collect()
 }
 
-/// The same for popular users that are in so many places in turn: the pieces of all places, so that each is balanced.
+/// Returns a design as [`balanced`] does, for popular users that rotate through several places. It has the partition
+/// boundaries of all places, so that the load is balanced in each place.
 pub fn balanced_in_turn(
     workload: &Workload,
     places: u64,
@@ -91,7 +94,7 @@ pub fn balanced_in_turn(
     starts.into_iter().enumerate().map(part).collect()
 }
 
-/// Gives an empty store, all of which is one partition at site 0, a design.
+/// Applies a design to an empty store that has a single partition, with its master at site 0.
 pub async fn lay_out(store: &Store, parts: &[Part]) -> Result<()> {
     let start = |part: &Part| if part.from == 0 { Key::least() } else { key(part.from, 0) };
     for part in parts.iter().filter(|part| part.from > 0) {

@@ -1,5 +1,6 @@
-//! Designs of more sites than a machine can run, in simulation ([`super::simulated`]): with demands that are measured on
-//! the real engine, and beside it where it can run.
+//! Throughput of designs with more sites than a machine can run, by simulation ([`super::simulated`]). The demands of
+//! the simulation are measured on the real engine. For numbers of sites that the machine can run, the simulation is
+//! compared with the real engine.
 
 use serde::Serialize;
 
@@ -10,64 +11,66 @@ use super::simulated::{Demands, SimulationSpec, simulate};
 use super::workload::{Kind, ROWS, Workload};
 use crate::error::Result;
 
-/// Sites at which the simulation is compared with the real engine.
+/// Numbers of sites at which the simulation is compared with the real engine.
 const COMPARED: [u16; 3] = [1, 2, 4];
-/// Sites beyond.
+/// Larger numbers of sites, which are only simulated.
 const LARGER: [u16; 2] = [8, 16];
-/// Clients and partitions of a random start, for each site.
+/// Number of clients for each site.
 const CLIENTS: u64 = 16;
+/// Number of partitions of a random start for each site.
 const PARTITIONS: u64 = 8;
-/// Shares of scans by which the demands of both kinds are told.
+/// Fractions of scans in the mixes from which the demands of both kinds of transactions are computed.
 const MIXES: [f64; 3] = [0.0, 0.25, 0.75];
-/// Transactions by whose rows the mean of a scan is told.
+/// Number of drawn transactions from which the mean number of rows of a scan is computed.
 const DRAWN: usize = 20_000;
 
-/// The results.
+/// Results of the measurements and of the simulations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Larger {
-    /// The measured demands.
+    /// Measured demands.
     pub demands: Demands,
-    /// The simulation beside the real engine.
+    /// The simulation compared with the real engine.
     pub compared: Vec<Compared>,
-    /// Designs of more sites, in simulation.
+    /// Simulated designs of more sites.
     pub larger: Vec<Beyond>,
 }
 
-/// One design, run and simulated.
+/// A design that was both run on the real engine and simulated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Sites.
+    /// Number of sites.
     pub sites: u16,
-    /// The design.
+    /// Name of the design.
     pub design: &'static str,
-    /// Transactions a second of the real engine.
+    /// Throughput of the real engine, in transactions per second.
     pub measured_s: f64,
-    /// Those of the simulation.
+    /// Throughput of the simulation, in transactions per second.
     pub simulated_s: f64,
-    /// The difference of the second from the first, as a share of the first.
+    /// Relative error of the simulation: its throughput minus that of the real engine, divided by that of the real
+    /// engine.
     pub error: f64,
 }
 
-/// Designs of so many sites, simulated: transactions a second of each.
+/// Simulated designs for one number of sites.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Beyond {
-    /// Sites.
+    /// Number of sites.
     pub sites: u16,
-    /// A random start, left alone.
+    /// Throughput of a random start without adaptation, in transactions per second.
     pub random_s: f64,
-    /// The better of two static designs that are made by hand.
+    /// Throughput of the better of two hand-made static designs, in transactions per second.
     pub ideal_s: f64,
-    /// The random start, adapting, in the last third of its time.
+    /// Throughput of the random start with adaptation, in the last third of its run, in transactions per second.
     pub adapted_s: f64,
-    /// The third of the second.
+    /// Ratio of `adapted_s` to `ideal_s`.
     pub of_ideal: f64,
-    /// The third of the first.
+    /// Ratio of `adapted_s` to `random_s`.
     pub of_random: f64,
-    /// Changes of the design.
+    /// Number of changes of the design.
     pub changes: u64,
 }
 
-/// Measures what a site's work takes, compares, and simulates.
+/// Measures the demands, compares the simulation with the real engine, and simulates more sites.
 pub fn run(bench: &mut Bench<'_>, workload: Workload) -> Result<Larger> {
     let demands = demands(bench, workload)?;
     let mut compared = Vec::new();
@@ -86,7 +89,7 @@ pub fn run(bench: &mut Bench<'_>, workload: Workload) -> Result<Larger> {
     Ok(Larger { demands, compared, larger })
 }
 
-/// A load on so many sites, left alone.
+/// Runs a load on the real engine, without adaptation.
 fn load(
     bench: &mut Bench<'_>,
     workload: Workload,
@@ -99,8 +102,9 @@ fn load(
     bench.load(what, &LoadSpec { sites, clients, design, ..setting })
 }
 
-/// Measures the demands: the time of a site that is busy throughout, divided by the transactions of that time. What a
-/// transaction takes depends on what else its site does, so it is told from mixes of both kinds.
+/// Measures the demands of the simulation. The demand of a transaction is the time that a site works, of the CPU time
+/// that it has, divided by the number of transactions in that time. It depends on the other transactions at the site,
+/// so it is computed from mixes of both kinds.
 fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let part = |replicas: &[u16]| vec![Part { from: 0, master: 0, replicas: replicas.to_vec() }];
     let mix = |scans: f64| Workload { scans, ..workload };
@@ -112,7 +116,7 @@ fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
         let parts = random(workload.users, PARTITIONS, 1, SEED);
         load(bench, mix(scans), 1, parts, &what).map(|outcome| each_us(&outcome, 0))
     };
-    // There and back: a machine may be slower than a minute ago.
+    // Each mix is measured twice, in opposite orders, because the speed of the machine may change within a minute.
     let mut there = [0.0; MIXES.len()];
     for (scans, us) in MIXES.iter().zip(&mut there) {
         *us = of_mix(*scans)?;
@@ -125,7 +129,8 @@ fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let setting = bench.setting(mix(0.0), bench.size.compared_s, false);
     let alone = LoadSpec { sites: 1, clients: 1, design: part(&[]), ..setting };
     let alone = bench.load("one client", &alone)?;
-    // One client alone leaves its site idle, which so runs at the speed of the machine.
+    // A single client leaves its site mostly idle, so the site is not limited to its share of a core: it runs at the
+    // full speed of the machine.
     let alone_us = 1e6 / alone.mean_s(WARM_S, usize::MAX).max(1.0);
     let mut drawing = mix(1.0).drawing(SEED);
     let rows = |kind: Kind| match kind {
@@ -142,11 +147,12 @@ fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     })
 }
 
-/// The time of a read-modify-write alone, what it takes more beside scans, and the time of a scan, from the means of
-/// [`MIXES`]. A mean is `(1 - s) (count + s beside) + s scan`, where `s` is the share of scans.
+/// Computes the demands of both kinds of transactions from the mean times of [`MIXES`], in µs. Returns the time of a
+/// read-modify-write without scans, the factor of its additional time with scans, and the time of a scan. With a
+/// fraction `s` of scans, the mean time is `(1 - s) (count + s beside) + s scan`.
 fn told_apart([alone_us, few_us, many_us]: [f64; MIXES.len()]) -> (f64, f64, f64) {
     let [_, few, many] = MIXES;
-    // What scans add, for each of them: `(1 - s) beside + scan`.
+    // Additional time for each scan: `(1 - s) beside + scan`.
     let added = |scans: f64, us: f64| (us - (1.0 - scans) * alone_us) / scans;
     let (added_few, added_many) = (added(few, few_us), added(many, many_us));
     let beside_us = ((added_few - added_many) / (many - few)).max(0.0);

@@ -1,8 +1,10 @@
-//! Popular users that are in two places in turn, by period: a store that adapts from one partition, beside the same store
-//! left alone, and beside the better of two static designs that are made by hand from the law of both places.
+//! Popular users that alternate between two places, for several periods. A store that adapts, starting from one
+//! partition, is compared with the same store without adaptation, and with the better of two static designs that are
+//! made by hand from the distribution of accesses in both places.
 //!
-//! A store may serve less the longer it runs, as its log grows and is compacted: the better design by hand runs for the
-//! same time again, behind the adapting one, and the same part of that time is compared.
+//! The throughput of a store may decrease while it runs, because its log grows and is compacted. Therefore the better
+//! static design runs once more after the adapting store, for the same time, and the same part of both runs is
+//! compared.
 
 use serde::Serialize;
 
@@ -13,41 +15,45 @@ use super::scene::{LoadSpec, Outcome};
 use super::workload::{Popularity, Workload};
 use crate::error::Result;
 
-/// Visits of each place that a static design is measured for, and a store that adapts.
+/// Minimum number of visits of each place in the short runs, which measure static designs.
 const VISITS: u64 = 1;
+/// Minimum number of visits of each place in the long runs, which compare the adapting store with the better static
+/// design.
 const ADAPTING_VISITS: u64 = 2;
 
-/// The results for one period.
+/// Results for one period.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Period {
-    /// How long the popular users stay in a place, in seconds.
+    /// Time for which the popular users stay in a place, in seconds.
     pub period_s: u64,
-    /// Transactions a second of the store that is left alone.
+    /// Throughput of the store without adaptation, in transactions per second.
     pub off_s: f64,
-    /// Of the better static design that is made by hand, without the first quarter of its time.
+    /// Throughput of the better hand-made static design, without the first quarter of its run, in transactions per
+    /// second.
     pub by_hand_s: f64,
-    /// Of the store that adapts, over all of its time.
+    /// Throughput of the adapting store over its run, without the first 2 s, in transactions per second.
     pub on_s: f64,
-    /// The same without its first quarter, in which it learns.
+    /// Throughput of the adapting store without the first quarter of its run, in which it learns, in transactions per
+    /// second.
     pub on_late_s: f64,
-    /// `on_s` of `off_s`.
+    /// Ratio of `on_s` to `off_s`.
     pub on_of_off: f64,
-    /// `on_late_s` of `by_hand_s`.
+    /// Ratio of `on_late_s` to `by_hand_s`.
     pub on_of_by_hand: f64,
-    /// The share of its processor time that each site used, by hand and adapting.
+    /// CPU time that each site used under the hand-made design, as a fraction of its limit.
     pub by_hand_site_shares: Vec<f64>,
-    /// See [`Period::by_hand_site_shares`].
+    /// CPU time that each site used while the store adapted, as a fraction of its limit.
     pub on_site_shares: Vec<f64>,
-    /// Workloads that it remembered at the end.
+    /// Number of workloads that the planner remembered at the end.
     pub regimes: usize,
-    /// The share of a core that the planner used.
+    /// Fraction of a core that the planner used.
     pub planner_cpu: f64,
-    /// What came of its decisions, and how good its predictions were.
+    /// Outcomes of the decisions, and accuracy of the predictions.
     #[serde(flatten)]
     pub quality: Quality,
 }
 
-/// Measures each of the periods.
+/// Measures all periods.
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Period>> {
     let periods_s = bench.size.periods_s.clone();
     periods_s.into_iter().map(|period_s| one(bench, period_s)).collect()
@@ -60,7 +66,7 @@ fn one(bench: &mut Bench<'_>, period_s: u64) -> Result<Period> {
         places: Some(2),
         ..bench.workload(0.5, popularity)
     };
-    // Whole visits of both places.
+    // Whole cycles: both places are visited equally often.
     let cycles =
         |least_s: u64, visits: u64| (least_s.div_ceil(2 * period_s)).max(visits) * 2 * period_s;
     let (short_s, long_s) =

@@ -1,36 +1,37 @@
-//! The quality of adaptation's decisions: what came of them, and what was predicted.
+//! The quality of adaptation's decisions: their outcomes, and the accuracy of the predictions.
 
 use imago_store::adapt::{AdaptReport, Verdict};
 use serde::Serialize;
 
-/// See the module's documentation.
+/// Figures for the quality of decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
-    /// Changes in all.
+    /// Number of changes of the design.
     pub changes: u64,
-    /// Plans that were undone, of all.
+    /// Fraction of the executed plans that were undone.
     pub undone_share: f64,
-    /// Plans that were measured.
+    /// Number of plans whose effect was measured.
     pub measured: usize,
-    /// Plans after which transactions were quicker, of those that were measured.
+    /// Fraction of the measured plans after which the mean latency was lower.
     pub gained_share: f64,
-    /// Plans after which transactions were quicker or slower by more than chance explains (twice the standard error),
-    /// and the share of the quicker ones among these; none if there were no such plans.
+    /// Number of measured plans after which the mean latency differed by more than chance explains, which is twice
+    /// the standard error.
     pub told_apart: usize,
-    /// See [`Quality::told_apart`].
+    /// Fraction of these plans after which the mean latency was lower; `None` if there are no such plans.
     pub gained_share_told_apart: Option<f64>,
-    /// R² of what transactions and operators were predicted to take in all.
+    /// R² of the predicted total times of transactions; `None` while there are too few.
     pub r_squared_transactions: Option<f64>,
-    /// See [`Quality::r_squared_transactions`].
+    /// R² of the predicted total times of operators; `None` while there are too few.
     pub r_squared_operators: Option<f64>,
-    /// R² of each function on samples that it was not learned from.
+    /// R² of each function on held-out samples, by name; `None` while there are too few samples.
     pub r_squared: Vec<(String, Option<f64>)>,
-    /// The constant of each function, in its unit of output, and what each of its inputs adds by unit.
+    /// Name, constant and weights of each function. The constant is in the unit of the output; a weight is the
+    /// increase of the output per unit of an input.
     pub weights: Vec<(String, f64, Vec<f64>)>,
 }
 
 impl Quality {
-    /// Of a store that has adapted.
+    /// Computes the figures from the final report of a store that has adapted.
     pub fn of(report: &AdaptReport) -> Self {
         let (measured, gained, done, undone) = counted(report);
         let (told_apart, quicker) = told_apart(report);
@@ -52,7 +53,8 @@ impl Quality {
     }
 }
 
-/// Plans that were measured, those after which transactions were quicker, those that were carried out, and undone.
+/// Returns the numbers of plans that were measured, that lowered the latency, that were executed, and that were
+/// undone.
 fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
     let is =
         |verdict: &Verdict| report.decisions.iter().filter(|one| one.verdict == *verdict).count();
@@ -62,7 +64,8 @@ fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
     (measured().count(), gained, is(&Verdict::Done) + undone, undone)
 }
 
-/// Plans after which transactions were quicker or slower by more than chance explains, and the quicker of them.
+/// Returns the number of plans after which the latency differed by more than chance explains, and how many of these
+/// lowered it.
 fn told_apart(report: &AdaptReport) -> (usize, usize) {
     let measured =
         report.decisions.iter().filter_map(|one| one.measured_us.zip(one.measured_error_us));

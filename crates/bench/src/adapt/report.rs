@@ -1,4 +1,5 @@
-//! The figures of adaptation, each beside the same load without it.
+//! The figures of the adaptation benchmark: loads on a store that adapts, each compared with the same load without
+//! adaptation.
 
 use std::time::Duration;
 
@@ -18,171 +19,175 @@ use crate::statistics::Figure;
 /// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Size {
-    /// Users, with three rows of 100 bytes each.
+    /// Number of users; each has three rows of 100 bytes.
     pub users: u64,
-    /// Sites of the store.
+    /// Number of sites of the store.
     pub sites: u16,
-    /// The share of a core that each site has.
+    /// Fraction of a core that each site may use.
     pub site_cpu: f64,
-    /// Clients, each with one transaction under way.
+    /// Number of clients, each with one transaction in progress.
     pub clients: u64,
-    /// Partitions of the random start.
+    /// Number of partitions of the random start.
     pub partitions: u64,
-    /// Seconds of a load that is compared.
+    /// Duration of a load that measures a static design, in seconds.
     pub compared_s: u64,
-    /// Seconds of a load that is run with and without adaptation.
+    /// Duration of a load that runs with and without adaptation, in seconds.
     pub beside_s: u64,
-    /// Mixes of transactions from a random start: half scans, and with 2 one scan in ten.
+    /// Number of mixes of transactions that run from a random start: 1 for half scans; 2 also for one scan in ten.
     pub mixes: u8,
-    /// Simulated sites; a quarter of so many are compared with the real engine.
+    /// Maximum number of simulated sites. Numbers of sites up to a quarter of it are compared with the real engine.
     pub sites_max: u16,
-    /// Runs of each load with and without adaptation.
+    /// Number of runs of each load with adaptation, and number of its runs without.
     pub rounds: u64,
-    /// Seconds of a load under which a store learns.
+    /// Duration of a load under which a store learns, in seconds.
     pub learns_s: u64,
-    /// Seconds after which latencies of a store that adapts count.
+    /// Time after which the latencies of an adapting store are recorded, in seconds.
     pub learned_s: u64,
-    /// Seconds between two moves of the most popular users, and how often they move.
+    /// Interval between two moves of the most popular users, in seconds.
     pub shift_s: u64,
-    /// Moves of the most popular users.
+    /// Number of moves of the most popular users.
     pub shifts: u64,
-    /// Periods of two places in turn, in seconds.
+    /// Periods of two alternating places, in seconds.
     pub periods_s: Vec<u64>,
-    /// The parts that are measured.
+    /// Parts that are measured.
     pub parts: Parts,
 }
 
 /// Parts of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Parts {
-    /// From a random start, beside static designs.
+    /// Adaptation from a random start, compared with static designs.
     pub starts: bool,
-    /// The popular users move.
+    /// Popular users that move.
     pub shifts: bool,
-    /// Loads at which nothing is to be gained.
+    /// Loads that adaptation cannot improve.
     pub beside: bool,
     /// More sites, in simulation.
     pub sites: bool,
-    /// The popular users are in two places in turn.
+    /// Popular users that alternate between two places.
     pub periods: bool,
 }
 
 impl Size {
-    /// Without and with adaptation, in an order that is fair to both.
+    /// Returns for each run whether the store adapts. The order is reversed in every second round, which is fair to
+    /// both.
     fn in_turn(&self) -> impl Iterator<Item = bool> + use<> {
         (0..self.rounds)
             .flat_map(|round| if round % 2 == 0 { [false, true] } else { [true, false] })
     }
 }
 
-/// The exponent of Zipf's law, as in YCSB.
+/// Exponent of Zipf's law, as in YCSB.
 pub(super) const EXPONENT: f64 = 0.99;
-/// Seconds between moves of the most popular users that are too fast for adaptation to follow.
+/// Interval between moves of the most popular users that is too short for adaptation, in seconds.
 const TOO_FAST_S: f64 = 2.0;
-/// Seconds at the beginning of a load that do not count.
+/// Warm-up time of a load, in seconds, which the figures exclude.
 pub(super) const WARM_S: usize = 2;
-/// The share of a random start's throughput at which latencies are measured.
+/// Rate at which latencies are measured, as a fraction of the throughput of the random start.
 const OPEN_RATE: f64 = 0.8;
-/// The share of the best throughput that counts as back.
+/// Fraction of the best throughput that counts as recovered.
 const BACK: f64 = 0.9;
-/// The seed of the random start.
+/// Seed of the random start, the clients and the planner.
 pub(super) const SEED: u64 = 11;
 
 /// Results of adaptation from a random start, under one mix of transactions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learned {
-    /// The share of scans.
+    /// Fraction of the transactions that are scans.
     pub scans: f64,
-    /// Latencies at a rate that each design can serve; none where they were not measured.
+    /// Latencies at a rate that each design can serve; `None` if they were not measured.
     pub open: Option<OpenLoop>,
-    /// Transactions a second of the random start that is left alone.
+    /// Throughput of the random start without adaptation, in transactions per second.
     pub random_s: f64,
-    /// Of the best static design that is made by hand.
+    /// Throughput of the better hand-made static design, in transactions per second.
     pub ideal_s: f64,
-    /// Of the store that adapts, after 30 s.
+    /// Throughput of the adapting store from second 27 on, in transactions per second.
     pub adapted_s: f64,
-    /// The store that adapts after 15 s, of the ideal.
+    /// Ratio to `ideal_s` of the adapting store's throughput after 15 s: the mean from second 12 to second 17.
     pub at_15_s_of_ideal: f64,
-    /// After 30 s.
+    /// Ratio to `ideal_s` of the adapting store's throughput after 30 s: the mean from second 27 to second 32.
     pub at_30_s_of_ideal: f64,
-    /// After 30 s, of the random start.
+    /// Ratio of `adapted_s` to `random_s`.
     pub of_random: f64,
-    /// Seconds until it is at 90 % of the ideal; none if it never is.
+    /// Time until the adapting store reaches 90 % of `ideal_s`, in seconds; `None` if it never does.
     pub reaches_90_percent_s: Option<usize>,
-    /// Changes for 1,000 transactions after the first 30 s.
+    /// Number of changes of the design for each 1,000 transactions, after the first 30 s.
     pub changes_per_1000: f64,
-    /// The share of the process's processor time that the planner used.
+    /// Fraction of the process's CPU time that the planner used.
     pub planner_share: f64,
-    /// The share of changes of the design at the sites.
+    /// Fraction of the process's CPU time that the sites used for changes of the design.
     pub operators_share: f64,
-    /// The share of finding the sites of transactions: the time for one, times their number.
+    /// Fraction of the process's CPU time that routing used: the time of routing one transaction, times the number of
+    /// transactions.
     pub router_share: f64,
-    /// What came of its decisions, and how good its predictions were.
+    /// Outcomes of the decisions, and accuracy of the predictions.
     #[serde(flatten)]
     pub quality: Quality,
 }
 
-/// Latencies of transactions that are due at a rate, from when they were due.
+/// Latencies of transactions that are due at a rate, measured from the times at which they were due.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpenLoop {
-    /// Transactions a second: 80 % of what the random start serves in a closed loop.
+    /// Rate in transactions per second: 80 % of the throughput of the random start in a closed loop.
     pub rate_s: f64,
-    /// Of the random start that is left alone.
+    /// Latencies of the random start without adaptation.
     pub random: Latency,
-    /// Of the better static design that is made by hand.
+    /// Latencies of the better hand-made static design.
     pub ideal: Latency,
-    /// Of the store that adapts, after 30 s.
+    /// Latencies of the adapting store, after [`Size::learned_s`].
     pub adapted: Latency,
 }
 
 /// Adaptation under a load whose most popular users move.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shifted {
-    /// Seconds until the throughput is back at 90 % of the best, after each move; none if it was not until the next
-    /// one.
+    /// Time after each move until the throughput is back at 90 % of that before the move, in seconds; `None` if it is
+    /// not back before the next move.
     pub recover_s: Vec<Option<usize>>,
-    /// What came of its decisions, and how good its predictions were.
+    /// Outcomes of the decisions, and accuracy of the predictions.
     #[serde(flatten)]
     pub quality: Quality,
 }
 
-/// A load with and without adaptation.
+/// A load without and with adaptation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Beside {
-    /// Transactions a second without.
+    /// Throughput without adaptation, in transactions per second. For [`Report::rmw3_txn_per_core_s`], per second of
+    /// CPU time.
     pub off_s: f64,
-    /// And with it.
+    /// Throughput with adaptation, in the same unit.
     pub on_s: f64,
-    /// The second of the first: the median of pairs of runs one after the other.
+    /// Ratio of the throughput with adaptation to that without: the median over pairs of consecutive runs.
     pub ratio: f64,
 }
 
-/// The measurements; those of a part that was not measured are none.
+/// Results of the benchmark. Parts that were not measured are `None` or empty.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Random start, skewed load.
+    /// A random start under a skewed load, for each mix.
     pub learned: Vec<Learned>,
-    /// The most popular users move once a minute.
+    /// Popular users that move at intervals of [`Size::shift_s`].
     pub shifted: Option<Shifted>,
-    /// The most popular users are in two places in turn, from one partition, by period.
+    /// Popular users that alternate between two places, for each period. The store starts from one partition.
     pub periods: Vec<Period>,
-    /// All users alike.
+    /// A load in which all users are equally popular.
     pub uniform: Option<Beside>,
-    /// The most popular users move every two seconds.
+    /// A load in which the most popular users move every two seconds.
     pub too_fast: Option<Beside>,
-    /// Read-modify-writes of three rows, uniform, for each second of processor time; sites use what they want.
+    /// Read-modify-writes of three rows of users drawn uniformly, per second of CPU time. The sites have no CPU
+    /// limit.
     pub rmw3_txn_per_core_s: Option<Beside>,
     /// More sites than this machine can run, in simulation.
     #[serde(flatten)]
     pub larger: Option<Larger>,
-    /// Acknowledged transactions of all loads.
+    /// Number of acknowledged transactions in all loads.
     pub acknowledged: u64,
-    /// Acknowledged increments that are not there.
+    /// Number of acknowledged increments that are missing from the rows.
     pub lost: u64,
-    /// Answers that no snapshot could give.
+    /// Number of anomalies, which no snapshot could contain.
     pub anomalies: u64,
 }
 
@@ -194,14 +199,14 @@ struct Checks {
     anomalies: u64,
 }
 
-/// The benchmark under way.
+/// A run of the benchmark.
 pub(super) struct Bench<'s> {
     pub(super) size: Size,
     checks: Checks,
     pub(super) say: &'s dyn Fn(&str),
 }
 
-/// Measures. `say` is told what is done. Blocks.
+/// Runs the benchmark and blocks until it ends. Calls `say` with a description of each load.
 ///
 /// # Errors
 /// Fails if a load cannot be run.
@@ -246,7 +251,7 @@ impl Bench<'_> {
         Workload { users: self.size.users, scans, popularity, shift_every_s: None, places: None }
     }
 
-    /// A load from the random start.
+    /// Returns the parameters of a load from the random start.
     pub(super) fn setting(&self, workload: Workload, lasts_s: u64, adapts: bool) -> LoadSpec {
         let Size { users, sites, site_cpu, clients, partitions, .. } = self.size;
         LoadSpec {
@@ -289,7 +294,8 @@ impl Bench<'_> {
         }
         let outcome =
             self.load("a random start that adapts", &self.setting(workload, learns_s, true))?;
-        // Around it once more: a machine may be slower than a minute ago.
+        // The random start and the better static design are measured before and after the adapting store, because the
+        // speed of the machine may change.
         let (before_s, by_hand) = (best.0, best.1.unwrap_or_else(|| alone.clone()));
         let after_s = steady(&self.load("the better static design again", &by_hand)?);
         randoms_s.push(steady(&self.load("a random start, left alone", &alone)?));
@@ -322,7 +328,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The same load at a rate, by each design.
+    /// Measures the latencies of each design at the same rate.
     fn open_loop(&mut self, alone: &LoadSpec, by_hand: &LoadSpec, rate_s: f64) -> Result<OpenLoop> {
         let at_rate = |of: &LoadSpec, warm: Duration| LoadSpec {
             open_rate_s: Some(rate_s),
@@ -343,7 +349,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The most popular users move, while the store adapts.
+    /// Measures a store that adapts while the most popular users move.
     fn shifted(&mut self) -> Result<Shifted> {
         let Size { shift_s, shifts, .. } = self.size;
         let workload = Workload {
@@ -354,7 +360,8 @@ impl Bench<'_> {
         let outcome = self.load("the most popular users move", &setting)?;
         let recovered = |shift: u64| {
             let at = (shift * shift_s) as usize;
-            // The best that was reached before: the last quarter in front of the move.
+            // The reference is the throughput before the move: the mean of the last quarter of the interval that
+            // precedes it.
             let best_s = outcome.mean_s(at - at.min(shift_s as usize / 4), at);
             let seconds = outcome.reaches_s(at, BACK * best_s)?;
             (seconds < shift_s as usize).then_some(seconds)
@@ -363,7 +370,7 @@ impl Bench<'_> {
         Ok(Shifted { recover_s, quality: Quality::of(&outcome.report.clone().unwrap_or_default()) })
     }
 
-    /// The same load without adaptation and with it.
+    /// Runs the same load without and with adaptation.
     fn beside(&mut self, popularity: Popularity, shift_every_s: Option<f64>) -> Result<Beside> {
         let workload = Workload { shift_every_s, ..self.workload(0.5, popularity) };
         let (mut off, mut on) = (Vec::new(), Vec::new());
@@ -376,7 +383,8 @@ impl Bench<'_> {
         Ok(Beside::of(off, on))
     }
 
-    /// Many short runs: a machine's speed drifts by more within a minute than adaptation takes.
+    /// Measures the throughput per second of CPU time in many short runs, because the speed of a machine changes
+    /// within a minute by more than adaptation costs.
     fn per_core(&mut self) -> Result<Beside> {
         let workload = self.workload(0.0, Popularity::Uniform);
         let (mut off, mut on) = (Vec::new(), Vec::new());
@@ -406,7 +414,7 @@ mod tests {
 
     #[test]
     fn both_sides_are_told_by_their_medians() {
-        // A machine that became slower.
+        // The machine became slower during the runs.
         let beside = Beside::of(vec![9_000.0, 8_000.0, 5_000.0], vec![9_900.0, 5_000.0, 5_500.0]);
         assert_eq!((beside.off_s, beside.on_s, beside.ratio), (8_000.0, 5_500.0, 1.1));
     }

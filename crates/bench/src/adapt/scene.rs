@@ -1,4 +1,5 @@
-//! One load on one store: started, given a design, filled, watched, and checked.
+//! One load on one store: starts the store, applies a design, fills it, observes it under the load, and checks the
+//! rows.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,92 +20,96 @@ use super::designs::{self, Part};
 use super::workload::{self, Kind, Workload};
 use crate::error::{Error, Result, process};
 
-/// Rows that are written together while a store is filled, one user each.
+/// Number of tasks that fill a store concurrently. Each writes the rows of one user at a time.
 const FILLERS: u64 = 32;
-/// Transactions for which a site is looked for to time it.
+/// Number of transactions whose routing is timed.
 const ROUTED: usize = 20_000;
-/// The time of a column of heat.
+/// Length of a column of the heat report.
 const HEAT_COLUMN: Duration = Duration::from_secs(2);
 
 /// The parameters of a load.
 #[derive(Clone, Debug)]
 pub struct LoadSpec {
-    /// Sites of the store.
+    /// Number of sites of the store.
     pub sites: u16,
-    /// The share of a core that each site has.
+    /// Fraction of a core that each site may use; `None` for no limit.
     pub site_cpu: Option<f64>,
-    /// Clients, each with one transaction under way.
+    /// Number of clients, each with one transaction in progress.
     pub clients: u64,
-    /// Transactions that are due a second; none if each client begins its next one at once.
+    /// Arrival rate of all clients together, in transactions per second; `None` if each client begins its next
+    /// transaction at once.
     pub open_rate_s: Option<f64>,
-    /// The time from which on latencies count.
+    /// Time since the start of the load after which latencies are recorded.
     pub warm: Duration,
     /// The duration of the load.
     pub lasts: Duration,
-    /// The workload of the clients.
+    /// Workload of the clients.
     pub workload: Workload,
-    /// The design at the start.
+    /// Design at the start of the load.
     pub design: Vec<Part>,
     /// True if the store adapts.
     pub adapts: bool,
-    /// The seed of clients and planner.
+    /// Seed of the clients and of the planner.
     pub seed: u64,
 }
 
-/// The result of a load.
+/// Results of a load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Transactions a second in each second of the load.
+    /// Throughput in each second of the load, in transactions per second.
     pub throughput_s: Vec<f64>,
-    /// Latencies from when transactions were due, where they were due at a rate.
+    /// Latencies, measured from the times at which transactions were due. Empty if transactions were not due at a
+    /// rate.
     pub latency: Latency,
     /// Results of the checks.
     pub checked: Checked,
-    /// Adaptation at the end.
+    /// State of adaptation at the end of the load; `None` if the store does not adapt.
     #[serde(skip)]
     pub report: Option<AdaptReport>,
-    /// Changes of the design, by second.
+    /// Number of changes of the design in each second of the load.
     pub changes_s: Vec<u64>,
-    /// Processor time of each part of the process over the load, in seconds of a core.
+    /// CPU time of this process over the load, in seconds.
     pub cpu_s: f64,
-    /// Partitions at the end.
+    /// Number of partitions at the end of the load.
     pub partitions: usize,
-    /// Transactions for which the design was changed before they could run.
+    /// Number of transactions for which the design had to be changed before a site could run them.
     pub brought_together: u64,
-    /// The share that each site used of what it has, over the load.
+    /// CPU time that each site used over the load, as a fraction of its limit, or of a core without a limit.
     pub site_shares: Vec<f64>,
-    /// The processor time to find the site of a transaction by the design at the end, in µs.
+    /// CPU time of routing one transaction by the design at the end of the load, in µs.
     pub route_us: f64,
 }
 
 impl Outcome {
-    /// Transactions a second from a second of the load on, up to another one.
+    /// Returns the mean throughput from second `from` of the load up to second `to`, which is excluded, in
+    /// transactions per second.
     pub fn mean_s(&self, from: usize, to: usize) -> f64 {
         let of =
             &self.throughput_s[from.min(self.throughput_s.len())..to.min(self.throughput_s.len())];
         of.iter().sum::<f64>() / of.len().max(1) as f64
     }
 
-    /// The first second from which on three in a row are at least so many, counted from a second on.
+    /// Returns the number of seconds from second `from` of the load until three consecutive seconds have a mean
+    /// throughput of at least `least`; `None` if this does not happen.
     pub fn reaches_s(&self, from: usize, least: f64) -> Option<usize> {
         let seconds = self.throughput_s.get(from..)?;
         seconds.windows(3).position(|three| three.iter().sum::<f64>() / 3.0 >= least)
     }
 }
 
-/// A second of a load that runs.
+/// A second of a running load.
 pub struct Second<'a> {
-    /// Its number, from 0 on.
+    /// Number of the second, from 0 on.
     pub number: usize,
-    /// Transactions a second in it.
+    /// Throughput in this second, in transactions per second.
     pub rate_s: f64,
-    /// Adaptation at its end, where the store adapts.
+    /// State of adaptation at the end of this second; `None` if the store does not adapt.
     pub report: Option<&'a AdaptReport>,
     adaptation: Option<&'a Adaptation>,
 }
 
 impl Second<'_> {
-    /// The use of key ranges so far, in columns of 2 s, where the store adapts.
+    /// Returns the heat of key ranges so far, in columns of 2 s; `None` if the store does not adapt.
     #[must_use]
     pub fn heat(&self) -> Option<HeatReport> {
         self.adaptation.map(Adaptation::heat)
@@ -116,10 +121,11 @@ fn runtime() -> Result<Runtime> {
     built.map_err(process("start threads"))
 }
 
-/// Runs a load. `see` is told of each second: its number, transactions a second, and adaptation as it stands. Blocks.
+/// Runs a load and blocks until it ends. Calls `see` after each second with the number of the second, the throughput
+/// in transactions per second, and the state of adaptation.
 ///
 /// # Errors
-/// Fails if the store refuses an operation, or a client receives a reply that it does not understand.
+/// Fails if the store refuses an operation, or if a client receives a malformed reply.
 pub fn run(
     setting: &LoadSpec,
     mut see: impl FnMut(usize, f64, Option<&AdaptReport>),
@@ -130,10 +136,10 @@ pub fn run(
     })
 }
 
-/// Runs a load as [`run`] does. `see` is told of each second, and may end the load before its time. Blocks.
+/// Runs a load as [`run`] does. Calls `see` after each second; the load ends early if `see` returns `Break`. Blocks.
 ///
 /// # Errors
-/// As of [`run`].
+/// Fails in the same cases as [`run`].
 pub fn watch(
     setting: &LoadSpec,
     mut see: impl FnMut(&Second<'_>) -> ControlFlow<()>,
@@ -141,7 +147,7 @@ pub fn watch(
     let options = engine::Options { sites: setting.sites, log: None };
     let store = Store::start(&options).map_err(|error| Error::Wrong(error.to_string()))?;
     let store = Arc::new(store);
-    // The planner has a thread of its own, as in a server that has time: clients do not hold it up.
+    // The planner has its own thread, as in a server with spare CPU time, so that clients do not delay it.
     let (clients, planner) = (runtime()?, runtime()?);
     clients.block_on(designs::lay_out(&store, &setting.design))?;
     clients.block_on(fill(&store, setting.workload.users))?;
@@ -160,7 +166,7 @@ pub fn watch(
         planner.spawn(Arc::clone(&adaptation).run());
         Some(adaptation)
     } else {
-        // Sites that are held to a share tell their processor time; others need not even be sampled.
+        // Sites with a CPU limit report their CPU time to the sampler. Other sites need no sampler.
         if setting.site_cpu.is_some() {
             store.sample(sampler);
         }
@@ -213,7 +219,7 @@ pub fn watch(
     Ok(outcome)
 }
 
-/// The processor time to find the site of a transaction, in µs: the mean over many.
+/// Returns the mean CPU time of routing a transaction, in µs.
 fn route_us(store: &Store, setting: &LoadSpec) -> f64 {
     let mut drawing = setting.workload.drawing(setting.seed);
     let kinds: Vec<Kind> = (0..ROUTED).map(|_| drawing.next(setting.lasts)).collect();
@@ -232,7 +238,7 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Writes every user's rows once, uncounted.
+/// Writes the rows of every user once, with a count of 0.
 async fn fill(store: &Arc<Store>, users: u64) -> Result<()> {
     let filler = |n: u64| {
         let mut session = store.session();

@@ -1,9 +1,10 @@
-//! More sites than one machine can run: the store's sites as queues, in virtual time.
+//! Simulation of more sites than one machine can run: each site of the store is a queue in virtual time.
 //!
-//! Each site serves one transaction after the other, and what it applies for other masters between them
-//! ([`site_queue`]). What each needs of a site's time is measured on the real engine ([`Demands`], [`super::larger`]), and
-//! so is the way to the log and back. Clients, workload and designs are those of the real loads, and the planner is the
-//! store's ([`imago_plan::design::planner`]). A run is determined by its specification.
+//! Each site runs one job after the other: transactions, and between them the writes that it applies for other
+//! masters ([`site_queue`]). The time that each job takes at a site is measured on the real engine ([`Demands`],
+//! [`super::larger`]), and so is the round trip to the log. Clients, workload and designs are those of the real
+//! loads. The planner is that of the store ([`imago_plan::design::planner`]). The specification determines a run
+//! completely.
 
 mod driver;
 mod site_queue;
@@ -19,23 +20,25 @@ use super::workload::{Drawing, Kind, ROWS, Workload};
 use driver::Driver;
 use site_queue::{Job, Partitions, SiteQueue, Transaction};
 
-/// The time that a site needs, of what it has, in µs.
+/// Demands on a site, in µs of the CPU time that the site has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Demands {
-    /// For a read-modify-write of a user's rows, at a site without scans.
+    /// Demand of a read-modify-write of a user's rows, at a site without scans.
     pub count_us: f64,
-    /// How much more it takes at a site, times the share of scans among the transactions there: scans take the caches.
+    /// Additional demand of a read-modify-write at a site with scans, which occupy the CPU caches. It is multiplied
+    /// by the fraction of scans among the transactions of the site.
     pub count_beside_us: f64,
-    /// For each row of a scan.
+    /// Demand of each row of a scan.
     pub scanned_row_us: f64,
-    /// To apply such a read-modify-write for its master.
+    /// Demand of applying such a read-modify-write for its master.
     pub applied_us: f64,
-    /// From the end of such a read-modify-write until the log's entry is back at an idle site; not a demand on it.
+    /// Time from the end of such a read-modify-write until an idle site receives its log entry. It is no demand on
+    /// the site.
     pub log_us: f64,
 }
 
 impl Demands {
-    /// A transaction's, at a site with so large a share of scans.
+    /// Returns the demand of a transaction at a site with this fraction of scans.
     fn of(&self, kind: Kind, scans: f64) -> f64 {
         match kind {
             Kind::Count(_) => self.count_us + scans * self.count_beside_us,
@@ -47,73 +50,73 @@ impl Demands {
 /// The parameters of a simulated load.
 #[derive(Clone, Debug)]
 pub struct SimulationSpec {
-    /// The demands on a site.
+    /// Demands on a site.
     pub demands: Demands,
-    /// Sites.
+    /// Number of sites.
     pub sites: u16,
-    /// Clients, each with one transaction under way.
+    /// Number of clients, each with one transaction in progress.
     pub clients: u64,
-    /// Virtual seconds.
+    /// Duration of the load, in virtual seconds.
     pub lasts_s: u64,
-    /// The workload of the clients.
+    /// Workload of the clients.
     pub workload: Workload,
-    /// The design at the start.
+    /// Design at the start of the load.
     pub design: Vec<Part>,
     /// True if the store adapts.
     pub adapts: bool,
-    /// The seed of clients and planner.
+    /// Seed of the clients and of the planner.
     pub seed: u64,
 }
 
-/// The result of a simulated load.
+/// Results of a simulated load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
-    /// Transactions in each second.
+    /// Number of transactions in each second.
     pub throughput_s: Vec<u64>,
-    /// Operators that were carried out by decisions.
+    /// Number of operators that the planner executed.
     pub changes: u64,
-    /// Partitions at the end.
+    /// Number of partitions at the end of the load.
     pub partitions: usize,
 }
 
 impl Simulated {
-    /// Transactions a second from a second on.
+    /// Returns the mean throughput from second `from` on, in transactions per second.
     pub fn mean_s(&self, from: usize) -> f64 {
         let of = &self.throughput_s[from.min(self.throughput_s.len())..];
         of.iter().sum::<u64>() as f64 / of.len().max(1) as f64
     }
 }
 
-/// Between two decisions.
+/// Interval between two decisions, in µs.
 const ROUND_US: u64 = 250_000;
-/// Bytes of a row, with its key.
+/// Size of a row with its key, in bytes.
 const ROW_BYTES: u64 = 120;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A site has done its job.
+    /// A site ends its job.
     Done(Site),
-    /// A site's own write is back from the log.
+    /// A site's own writes up to this number come back from the log.
     Logged(Site, u64),
-    /// A write has come to a site with a copy.
+    /// A write of the master arrives at a site that has a replica.
     Applied(Site),
-    /// A decision is due.
+    /// A decision of the planner is due.
     Round,
-    /// A change of the design takes effect, by its number.
+    /// The change of the design with this index takes effect.
     Changed(usize),
 }
 
 struct Simulation<'s> {
     spec: &'s SimulationSpec,
-    /// By what is due when, in order, in µs; the second is the order in which it was planned.
+    /// Scheduled events: the time in µs, the order in which they were scheduled, and the event.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
     sites: Vec<SiteQueue>,
     layout: Layout<u64>,
-    /// Its partitions.
+    /// Partitions of the layout.
     partitions: Partitions,
     drawings: Vec<Drawing>,
-    /// Operators that were begun, and when, in µs.
+    /// Operators that were started, and the time of each start in µs.
     changes: Vec<(Operator<u64>, u64)>,
     planner: Option<Driver>,
     throughput_s: Vec<u64>,
@@ -159,7 +162,7 @@ impl<'s> Simulation<'s> {
         simulation
     }
 
-    /// Has the partitions follow the layout.
+    /// Updates the list of partitions from the layout.
     fn relay_out(&mut self) {
         let all = self.layout.partitions().map(|(start, one)| (*start, *one));
         (self.partitions.starts, self.partitions.all) = all.unzip();
@@ -197,7 +200,7 @@ impl<'s> Simulation<'s> {
         self.go_on(now_us, site);
     }
 
-    /// Has a site take its next job, if it has none.
+    /// Starts the next job of a site if the site is idle.
     fn go_on(&mut self, now_us: u64, site: Site) {
         let (now, demands) = (now_us as f64, &self.spec.demands);
         let begun = self.sites[usize::from(site)].begin(now, &self.partitions, demands);
@@ -226,7 +229,7 @@ impl<'s> Simulation<'s> {
         self.go_on(now_us, site);
     }
 
-    /// A client begins its next transaction.
+    /// Begins the next transaction of a client.
     fn begin(&mut self, now_us: u64, client: usize) {
         let after = std::time::Duration::from_micros(now_us);
         let kind = self.drawings[client].next(after);
@@ -237,8 +240,9 @@ impl<'s> Simulation<'s> {
         self.give(now_us, site, Job::Transaction(Transaction::new(client, kind, now_us as f64)));
     }
 
-    /// The site with the fewest transactions of those that have all that a scan reads. If none has, the one with most of
-    /// it gets copies of the rest first, as the real router has it (`imago_store::router::MostMastered`).
+    /// Returns the site for a scan: of the sites that have all partitions that the scan reads, the one with the
+    /// fewest transactions in progress. If no site has all of them, the site with most of them first gets replicas of
+    /// the others, as with the real router (`imago_store::router::MostMastered`).
     fn site_to_scan(&mut self, now_us: u64, kind: Kind) -> Site {
         let touched = self.partitions.touched(kind);
         let read = &self.partitions.all[touched.clone()];
@@ -263,8 +267,8 @@ impl<'s> Simulation<'s> {
         site
     }
 
-    /// Has a site get a copy of a partition; how long that takes at least. A copied row costs as much as one that is
-    /// scanned.
+    /// Copies a partition to a site. Returns the minimum duration of the copy, in µs. Copying a row costs each of
+    /// both sites as much as scanning it.
     fn copy(&mut self, now_us: u64, partition: usize, to: Site) -> f64 {
         let Partition { master, rows, .. } = self.partitions.all[partition];
         let demand_us = self.spec.demands.scanned_row_us * rows as f64;
@@ -283,7 +287,7 @@ impl<'s> Simulation<'s> {
         self.plan((now_us + ROUND_US) as f64, Event::Round);
     }
 
-    /// Begins the operators that the planner has executed next.
+    /// Starts the operators that the planner returns as the next to execute.
     fn execute(&mut self, now_us: u64) {
         let Some(planner) = &mut self.planner else { return };
         for operator in planner.next(now_us, &self.layout) {
@@ -297,7 +301,8 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    /// An operator takes effect, if the design of now still allows it.
+    /// Applies an operator that ends now, if the present design still allows it, and reports its outcome to the
+    /// planner.
     fn changed(&mut self, now_us: u64, number: usize) {
         let (operator, began_us) = self.changes[number].clone();
         let is_done = self.layout.apply(&operator).is_ok();
@@ -352,7 +357,7 @@ mod tests {
             let simulated = SimulationSpec { workload, design, ..spec(2, false) };
             simulate(&simulated).mean_s(1)
         };
-        // The master of all is the busier one with a copy elsewhere, too.
+        // The master of all partitions is the bottleneck, even if the other site has replicas.
         assert!((of(part(0, vec![])) / of(part(0, vec![1])) - 1.0).abs() < 0.005);
         let halves = |replicas: [Vec<u16>; 2]| {
             let [one, two] = replicas;

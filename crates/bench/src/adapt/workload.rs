@@ -1,9 +1,9 @@
-//! YCSB as MorphoSys uses it (§7.2): read-modify-writes of three neighbouring rows, and scans of 200 to 1,000
-//! rows, over users of whom few are popular, in a place that may move.
+//! The YCSB workload of MorphoSys (§7.2): read-modify-writes of three adjacent rows, and scans of 200 to 1,000 rows.
+//! Few users are popular. They are adjacent, and their position may change during a load.
 //!
-//! Each user has three rows, which lie together and are written together. A row's value begins with the number
-//! of times that it was written, so that every answer can be checked: the three rows of a user have the same
-//! number in any snapshot, and no session sees a number go back.
+//! Each user has three rows with adjacent keys, which are always written together. A row's value begins with the
+//! number of times that the row was incremented, so that every reply can be checked. In any snapshot the three rows
+//! of a user have the same count, and no session sees a count decrease.
 
 use std::time::Duration;
 
@@ -14,59 +14,59 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use serde::Serialize;
 
-/// Rows of a user.
+/// Number of rows of a user.
 pub const ROWS: u64 = 3;
-/// Bytes of a row's value.
+/// Size of a row's value, in bytes.
 const VALUE_BYTES: usize = 100;
-/// Rows that a scan reads.
+/// Number of rows that a scan reads, before it is rounded up to whole users.
 const SCANNED: std::ops::RangeInclusive<u64> = 200..=1_000;
 
 /// The distribution of accesses over users.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Popularity {
-    /// All alike.
+    /// All users are accessed with the same probability.
     Uniform,
-    /// By Zipf's law with this exponent: the most popular users are neighbours.
+    /// The accesses follow Zipf's law with this exponent. The most popular users are adjacent.
     Zipf(f64),
 }
 
-/// A workload.
+/// Parameters of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Users; each has three rows.
+    /// Number of users; each has three rows.
     pub users: u64,
-    /// The share of transactions that scan; the others read, modify and write a user's rows.
+    /// Fraction of the transactions that are scans. The others read, modify and write the rows of one user.
     pub scans: f64,
-    /// Which users.
+    /// Distribution of the accesses over the users.
     pub popularity: Popularity,
-    /// Seconds between moves of the most popular users; none if they never move.
+    /// Interval between two moves of the most popular users, in seconds; `None` if they never move.
     pub shift_every_s: Option<f64>,
-    /// Places that they are in one after the other, and again; none if each one is new.
+    /// Number of places that the most popular users visit in rotation; `None` if each move leads to a new place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub places: Option<u64>,
 }
 
-/// A row's key.
+/// Returns the key of a row.
 pub fn key(user: u64, row: u64) -> Key {
     Key::new(Table(0), format!("user{user:08}:{row}").as_bytes())
 }
 
-/// A user's rows.
+/// Returns the keys of a user's rows.
 pub fn rows(user: u64) -> Vec<Key> {
     (0..ROWS).map(|row| key(user, row)).collect()
 }
 
-/// A transaction, with the users that it accesses.
+/// A transaction, and the users that it accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Counts the rows of a user up.
+    /// Increments the counts in the rows of this user.
     Count(u64),
-    /// Reads the rows of so many users from this one on.
+    /// Reads the rows of consecutive users: the first user, and the number of users.
     Scan(u64, u64),
 }
 
-/// Draws transactions.
+/// A generator of random transactions.
 pub struct Drawing {
     workload: Workload,
     zipf: Option<Zipf<f64>>,
@@ -74,7 +74,7 @@ pub struct Drawing {
 }
 
 impl Workload {
-    /// Draws by a seed.
+    /// Returns a generator with this seed.
     #[must_use]
     pub fn drawing(self, seed: u64) -> Drawing {
         let zipf = match self.popularity {
@@ -86,8 +86,9 @@ impl Workload {
         Drawing { workload: self, zipf, dice: StdRng::seed_from_u64(seed) }
     }
 
-    /// The most popular user after some time: it moves by a share of the users that no small number of moves
-    /// brings back.
+    /// Returns the user that is the most popular one at time `after` since the start of the load. Without fixed
+    /// places, each move advances by a fraction of the users that leads back to an earlier place only after many
+    /// moves.
     #[must_use]
     pub fn most_popular(&self, after: Duration) -> u64 {
         let moves =
@@ -99,14 +100,14 @@ impl Workload {
         (of_users * self.users as f64) as u64
     }
 
-    /// One of so many places, as a share of the users.
+    /// Returns the position of a place as a fraction of the users. The places are evenly spaced from 0.1 to 1.
     pub(super) fn place(&self, number: u64, places: u64) -> f64 {
         0.1 + 0.9 * number as f64 / places.max(1) as f64
     }
 }
 
 impl Drawing {
-    /// The next transaction, so long after the load began.
+    /// Returns the next transaction at time `after` since the start of the load.
     pub fn next(&mut self, after: Duration) -> Kind {
         let users = self.workload.users;
         let rank = match &self.zipf {
@@ -122,7 +123,7 @@ impl Drawing {
     }
 }
 
-/// Returns the number of writes to a row, which its value begins with.
+/// Returns the number of increments of a row, which is stored at the start of its value.
 pub fn count(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
@@ -133,8 +134,8 @@ fn value(count: u64) -> Vec<u8> {
     value
 }
 
-/// Reads, modifies and writes a user's rows. Answers how often the user was counted before, and whether its rows
-/// agree.
+/// Reads, increments and writes a user's rows. The reply has the count of the first row before the increment, and the
+/// number of rows whose count differed from it.
 pub fn count_up(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
     let keys = rows(user);
     move |view| {
@@ -150,7 +151,7 @@ pub fn count_up(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort
     }
 }
 
-/// Writes a user's rows for the first time.
+/// Writes a user's rows for the first time, with a count of 0.
 pub fn fill(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
     let keys = rows(user);
     move |view| {
@@ -159,12 +160,13 @@ pub fn fill(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + 
     }
 }
 
-/// The range of a scan.
+/// Returns the key range of a scan.
 pub fn scanned(user: u64, users: u64) -> KeyRange {
     KeyRange { start: key(user, 0), end: Some(key(user + users, 0)) }
 }
 
-/// Reads the rows of users. Answers how many, and how many of them differ from the first of their user.
+/// Reads the rows of consecutive users. The reply has the number of rows, and the number of users whose rows have
+/// different counts.
 pub fn scan(user: u64, users: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
     let range = scanned(user, users);
     move |view| {
@@ -175,7 +177,8 @@ pub fn scan(user: u64, users: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8
     }
 }
 
-/// Reads a user's rows. Answers as [`count_up`] does.
+/// Reads a user's rows. The reply has the least count of the rows, and the number of rows whose count differs from
+/// it.
 pub fn look(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
     let keys = rows(user);
     move |view| {
@@ -191,7 +194,7 @@ fn answer(first: u64, second: u64) -> Vec<u8> {
     [first.to_be_bytes(), second.to_be_bytes()].concat()
 }
 
-/// The two numbers of an answer.
+/// Decodes the two numbers of a reply; `None` if the reply is too short.
 pub fn answered(bytes: &[u8]) -> Option<(u64, u64)> {
     let (first, rest) = bytes.split_first_chunk()?;
     Some((u64::from_be_bytes(*first), u64::from_be_bytes(*rest.first_chunk()?)))

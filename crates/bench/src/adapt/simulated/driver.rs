@@ -1,4 +1,4 @@
-//! The planner of a simulated store: the store's own, in virtual time.
+//! The planner of a simulated store: that of the real store, in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use imago_plan::design::strategy::MorphoSys;
 use super::site_queue::Transaction;
 use crate::adapt::workload::{Kind, ROWS};
 
-/// Drives the planner with the simulated transactions.
+/// The planner, and the transactions that were sampled since its last decision.
 pub(super) struct Driver {
     planner: Planner<u64>,
     strategy: MorphoSys<u64>,
@@ -33,7 +33,7 @@ impl Driver {
         }
     }
 
-    /// Records a transaction that ends now, if it is its turn to be sampled.
+    /// Records a transaction that ends now, if it is the next one to be sampled.
     pub fn record(&mut self, now_us: u64, site: Site, of: &Transaction) {
         self.skipped += 1;
         let every = self.planner.sample_every();
@@ -43,7 +43,7 @@ impl Driver {
         self.skipped = 0;
         let handled_us = of.looked_us.unwrap_or(of.began_us);
         let waited_us = of.began_us - handled_us;
-        // A scan's answer may wait for the log, too, but as in the store that is not reported.
+        // The reply of a scan may also wait for the log. As in the store, this wait is not reported.
         let commit_us = (now_us as f64 - of.began_us - of.demand_us).max(0.0);
         let (reads, writes, rows, cause, commit_us) = match of.kind {
             Kind::Count(user) => {
@@ -70,8 +70,8 @@ impl Driver {
         });
     }
 
-    /// Makes one decision, unless plans of the last one are under way. `work` has the CPU time of each site so far, in
-    /// µs, and its rows.
+    /// Makes one decision, unless plans of the last one are in progress. `work` has the CPU time of each site so far,
+    /// in µs, and its numbers of rows read, written, and applied for other masters.
     pub fn decide(&mut self, now_us: u64, layout: &Layout<u64>, work: &[(f64, [u64; 3])]) {
         if self.planner.is_busy() {
             return;
@@ -86,18 +86,19 @@ impl Driver {
         let core_share = Some(1.0);
         self.planner.observe(Round { now_ms, layout, observed, work: &work, core_share });
         _ = self.planner.decide(now_ms, layout, &mut self.strategy, &|_: &_, _: &_| None);
-        // Nothing reports the decisions of a simulation.
+        // A simulation does not report decisions.
         drop(self.planner.events());
     }
 
-    /// Returns the operators that are to be executed next; empty while others are under way.
+    /// Returns the operators to execute next. The result is empty while others are in progress.
     pub fn next(&mut self, now_us: u64, layout: &Layout<u64>) -> Vec<Operator<u64>> {
         let next = self.planner.next(now_us / 1_000, layout).unwrap_or_default();
         drop(self.planner.events());
         next
     }
 
-    /// Records an operator's time, in µs; `None` if it was not possible any more.
+    /// Reports the outcome of an operator to the planner: its duration in µs, or `None` if the design no longer
+    /// allowed it.
     pub fn ended(&mut self, operator: &Operator<u64>, took_us: Option<f64>) {
         let failed = || Outcome::Failed("the design has changed".to_owned());
         self.planner.ended(operator, took_us.map_or_else(failed, Outcome::Done));

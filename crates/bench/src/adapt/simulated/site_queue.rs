@@ -1,9 +1,9 @@
-//! A simulated site: its queue, its locks, and what it waits for the log to have.
+//! A simulated site: its queue, its locks, and its waits for the log.
 //!
-//! The site's thread takes one job after the other. As in the real engine (`imago_store::site`), a write is answered
-//! when the site has seen it come back from the log, and a scan that reads a replica waits until the site has seen
-//! all of its own writes to what the scan reads: so long the scan locks the partitions that the site masters, and
-//! writes there wait for it.
+//! The site's thread runs one job after the other. As in the real engine (`imago_store::site`), a write is answered
+//! when the site has received it back from the log. A scan that reads a replica waits until the site has received
+//! back all of its own writes to the partitions that the scan reads. Until then the scan locks those of its
+//! partitions that the site masters, and writes to them wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,28 +12,30 @@ use imago_plan::design::layout::{Partition, Site};
 use super::Demands;
 use crate::adapt::workload::{Kind, ROWS};
 
-/// The weight of a transaction in the share of scans among the last ones.
+/// Weight of one transaction in the moving average of the fraction of scans.
 const SCANS_RATE: f64 = 0.02;
 
-/// A client's transaction.
+/// A transaction of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transaction {
     pub client: usize,
     pub kind: Kind,
-    /// The time at which it came to the site, at which the site looked at it, and at which it could begin.
+    /// Time of its arrival at the site, in µs.
     pub came_us: f64,
+    /// Time at which the site first handled it, in µs; `None` before that.
     pub looked_us: Option<f64>,
+    /// Time at which it began to run, in µs.
     pub began_us: f64,
-    /// The time that it needs of the site.
+    /// Time that it needs of the site, in µs.
     pub demand_us: f64,
-    /// Own writes that the site had not seen in the log when it looked at it.
+    /// Number of the site's own writes that were not back from the log when the site first handled it.
     pub behind: u64,
     /// True if it reads a partition that the site does not master.
     pub reads_replica: bool,
 }
 
 impl Transaction {
-    /// One that comes to a site now.
+    /// Creates a transaction that arrives at a site now.
     pub fn new(client: usize, kind: Kind, now_us: f64) -> Self {
         let (came_us, began_us, demand_us) = (now_us, now_us, 0.0);
         let (looked_us, behind, reads_replica) = (None, 0, false);
@@ -41,26 +43,26 @@ impl Transaction {
     }
 }
 
-/// Work of a site's thread.
+/// A job of a site's thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
     Transaction(Transaction),
-    /// A write of another master.
+    /// Applies a write of another master.
     Applied,
-    /// The log has the site's own writes up to this one.
+    /// Receives the site's own writes up to this number back from the log.
     Logged(u64),
-    /// Rows that are copied, by the time that they take.
+    /// Copies rows, for this time in µs.
     Copied(f64),
 }
 
-/// An answer, and the last own write that the log has to have before it is given.
+/// A reply that waits until the own write with this number is back from the log.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     number: u64,
     of: Transaction,
 }
 
-/// The partitions of a design, by their starts.
+/// The partitions of a design, in the order of their starts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partitions {
     pub starts: Vec<u64>,
@@ -72,7 +74,7 @@ impl Partitions {
         self.starts.partition_point(|start| *start <= user).saturating_sub(1)
     }
 
-    /// The numbers of the partitions that a transaction touches.
+    /// Returns the indexes of the partitions that a transaction accesses.
     pub fn touched(&self, kind: Kind) -> std::ops::RangeInclusive<usize> {
         match kind {
             Kind::Count(user) => self.number_of(user)..=self.number_of(user),
@@ -81,7 +83,7 @@ impl Partitions {
     }
 }
 
-/// See the module's documentation.
+/// State of a simulated site.
 #[derive(Clone, Debug)]
 pub(super) struct SiteQueue {
     site: Site,
@@ -89,21 +91,23 @@ pub(super) struct SiteQueue {
     running: Option<(Job, f64)>,
     pub worked_us: f64,
     pub rows: [u64; 3],
-    /// The share of scans among its last transactions.
+    /// Moving average of the fraction of scans among its transactions.
     scans: f64,
-    /// Transactions that came and are not answered.
+    /// Number of transactions that have arrived and are not answered.
     pub under_way: u32,
-    /// Own writes: the number of the last one, and of the last that the site has seen in the log.
+    /// Number of its last own write.
     written: u64,
+    /// Number of the last own write that is back from the log.
     ordered: u64,
-    /// The last own write to each partition, by its start.
+    /// Number of the last own write to each partition, by the start of the partition.
     last: BTreeMap<u64, u64>,
     held: VecDeque<Held>,
-    /// Scans that wait for the log and writes that wait for these, as they came, and the starts that they lock.
+    /// Scans that wait for the log, and writes that wait for these scans, in order of arrival. Each has the starts of
+    /// the partitions that it locks.
     waiting: Vec<(Transaction, Vec<u64>)>,
 }
 
-/// The end of a job.
+/// The result of a job.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     /// Transactions that are answered now.
@@ -137,7 +141,7 @@ impl SiteQueue {
         self.queue.push_back(job);
     }
 
-    /// Takes the next job if the thread has none; the time that it takes.
+    /// Starts the next job if the thread is idle. Returns the duration of the job in µs, or `None` if no job starts.
     pub fn begin(&mut self, now_us: f64, by: &Partitions, demands: &Demands) -> Option<f64> {
         if self.running.is_some() {
             return None;
@@ -168,8 +172,8 @@ impl SiteQueue {
         None
     }
 
-    /// True if a transaction waits for nothing; else it is kept until it does not. What waits is granted its locks in
-    /// the order in which it came.
+    /// True if a transaction need not wait. Otherwise the transaction is added to the waiting ones. Waiting
+    /// transactions get their locks in the order in which they arrived.
     fn may_begin(&mut self, of: &mut Transaction, by: &Partitions) -> bool {
         let is_own = |number: &usize| by.all[*number].master == self.site;
         let touched = by.touched(of.kind);
@@ -188,7 +192,7 @@ impl SiteQueue {
         false
     }
 
-    /// The thread has done its job.
+    /// Ends the job of the thread.
     pub fn end(&mut self, by: &Partitions) -> Ended {
         let (job, demand_us) = self.running.take().expect("a job ends that had begun");
         self.worked_us += demand_us;
@@ -230,7 +234,8 @@ impl SiteQueue {
         ended
     }
 
-    /// Looks at what waits again, before all else and in its order.
+    /// Moves all waiting transactions to the head of the queue, in their order, so that they are tried again before
+    /// other jobs.
     fn wake(&mut self) {
         for (of, _) in std::mem::take(&mut self.waiting).into_iter().rev() {
             self.queue.push_front(Job::Transaction(of));
