@@ -1,5 +1,4 @@
-//! Figs. 3, 9a and 9b as the paper draws them, for its two networks with the first window; and Table
-//! 2 as bars.
+//! Charts of Figs. 3, 9a and 9b as in the paper, for its two networks with the first window, and Table 2 as bars.
 
 use super::geo::{self, Tags};
 use super::strategy::{BARS, Strategy};
@@ -7,14 +6,14 @@ use super::{Bar, NETWORKS, Simulated};
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series};
 use crate::statistics::Figure;
 
-/// Number of networks that are the paper's; they come first.
+/// Number of networks that are the paper's. They are the first in [`NETWORKS`].
 const PAPERS_NETWORKS: usize = 2;
-/// The network of Fig. 3.
+/// Name of the network of Fig. 3.
 const HOMOGENEOUS: &str = NETWORKS[0].0;
-/// From the middle of a bar of Fig. 9a to that of the next.
+/// Distance between the middles of adjacent bars in Fig. 9a, on the x axis.
 const STEP: f64 = 0.16;
 
-/// A file for each figure. `strategies` and `geo` have the first window, and may have others.
+/// Returns a picture for each figure. Entries of `strategies` and `geo` with other windows are ignored.
 pub(super) fn pictures(
     strategies: &[Simulated],
     geo: &[geo::Row],
@@ -32,7 +31,7 @@ pub(super) fn pictures(
     ]
 }
 
-/// The bars of a network.
+/// Returns the bars of a network.
 fn of<'a>(topology: &'a str, bars: &'a [&'a Bar]) -> impl Iterator<Item = &'a Bar> {
     bars.iter().copied().filter(move |bar| bar.topology == topology)
 }
@@ -51,14 +50,14 @@ fn name(bar: &Bar) -> String {
     bar.k.map_or_else(|| name.to_owned(), |k| format!("{name}, K = {k}"))
 }
 
-/// Fig. 3.
+/// Returns the chart of Fig. 3.
 fn stragglers(bars: &[&Bar]) -> Chart {
     let is_shown = |bar: &&Bar| bar.strategy == Strategy::ChunkBased;
     let series = of(HOMOGENEOUS, bars).filter(is_shown).map(completion).collect();
     complete(format!("New chunks, chunk-based, {HOMOGENEOUS} network"), series)
 }
 
-/// Fig. 9b, a chart for each network, with what Fig. 3 has beside it.
+/// Returns the charts of Fig. 9b, one for each network. They include the strategy of Fig. 3.
 fn completions(bars: &[&Bar]) -> Vec<Chart> {
     let largest_k = BARS.iter().filter_map(|(_, k)| *k).max();
     let is_shown = |bar: &&Bar| match bar.strategy {
@@ -78,7 +77,8 @@ fn complete(title: String, series: Vec<Series>) -> Chart {
     Chart { title, x, y, series, marks: Vec::new() }
 }
 
-/// Percent of the new chunks that are complete at each time: the first one, then each tenth.
+/// Returns the percentage of new chunks that are complete, over time: at the first chunk, and then at each tenth of
+/// the chunks.
 fn completion(bar: &Bar) -> Series {
     let tenths_s = &bar.times.chunk_tenths_s;
     let nothing = [Point::new(0.0, 0.0), Point::new(tenths_s[0], 0.0)];
@@ -89,7 +89,7 @@ fn completion(bar: &Bar) -> Series {
     Series { name: name(bar), form: Form::Line, points }
 }
 
-/// Fig. 9a.
+/// Returns the chart of Fig. 9a.
 fn makespans(bars: &[&Bar]) -> Chart {
     let series = |index: usize| {
         let middle = (BARS.len() - 1) as f64 / 2.0;
@@ -113,7 +113,7 @@ fn makespans(bars: &[&Bar]) -> Chart {
     }
 }
 
-/// Table 2: the time, and beside it what crosses.
+/// Returns the charts of Table 2: the time, and the traffic between data centres.
 fn data_centres(rows: &[&geo::Row]) -> Vec<Chart> {
     let mut receivers: Vec<&'static str> = rows.iter().map(|row| row.receivers).collect();
     receivers.dedup();

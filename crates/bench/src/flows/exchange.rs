@@ -1,9 +1,9 @@
-//! The data that servers exchange in one run, and the exchange's course with a strategy.
+//! The data that servers exchange in one run, and the progress of the exchange with a strategy.
 //!
-//! The data is that of Fig. 9: a collection whose new keys have nothing to do with the old ones, so
-//! that each server has some of each new chunk, from half to one and a half of the mean. New chunks
-//! are placed so that least is moved. What a server sends and what it gets may be at two hosts: those
-//! of two members of its replica set.
+//! The data is that of Fig. 9: a collection whose new keys are independent of the old ones. So each server has a part
+//! of each new chunk, between half and one and a half times the mean. New chunks are placed so that as little data as
+//! possible moves. A server may send from one host and receive at another: the hosts of two members of its replica
+//! set.
 //!
 //! Invariant: all strategies of a run move the same slices between the same hosts.
 
@@ -16,12 +16,12 @@ use rand::{RngExt, SeedableRng};
 use super::outcome::Outcome;
 use super::strategy::Strategy;
 
-/// Data of each server at first: a third of the paper's 500 MB, which three servers share.
+/// Amount of data that each server has at first, in bytes: a third of the paper's 500 MB, which three servers share.
 pub(super) const BYTES_PER_SERVER: u64 = 500_000_000 / 3;
-/// New chunks for each server: twelve of some 40 MB in the paper's collection.
+/// Number of new chunks for each server: the paper's collection has twelve, of about 40 MB each.
 const CHUNKS_PER_SERVER: usize = 4;
 
-/// The data that has to move between servers, wherever those are.
+/// Data that moves between servers, independent of their hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Moves {
     chunks: usize,
@@ -30,7 +30,7 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Between so many servers, each of which has so many bytes.
+    /// Draws the parts of new chunks for `servers` servers with `bytes_per_server` bytes each, and places the chunks.
     pub(super) fn draw(servers: usize, bytes_per_server: u64, rng: &mut StdRng) -> Self {
         let chunks = CHUNKS_PER_SERVER * servers;
         let mean_bytes = bytes_per_server / chunks as u64;
@@ -45,25 +45,25 @@ impl Moves {
         Self { chunks, slices, flows: placement.flows }
     }
 
-    /// The same, by pairs of servers, in bytes.
+    /// Returns the amount that moves between each pair of servers, in bytes.
     pub(super) fn flows(&self) -> &Flows {
         &self.flows
     }
 }
 
-/// The data that has to move between some of a network's hosts.
+/// Data that moves between hosts of a network.
 pub(super) struct Exchange<'a> {
     topology: &'a Topology,
-    /// The host at which each server sends.
+    /// Host from which each server sends.
     senders: Vec<usize>,
-    /// The host at which each server gets what others send.
+    /// Host at which each server receives.
     receivers: Vec<usize>,
     moves: Moves,
 }
 
 impl<'a> Exchange<'a> {
-    /// An exchange between so many of the network's hosts, each of which has so many bytes, drawn
-    /// with this seed.
+    /// Draws an exchange with this seed, between `servers` random hosts of the network with `bytes_per_server` bytes
+    /// each.
     pub(super) fn draw(
         topology: &'a Topology,
         servers: usize,
@@ -76,7 +76,8 @@ impl<'a> Exchange<'a> {
         Self::between(topology, hosts.clone(), hosts, moves)
     }
 
-    /// These moves, where each server sends at the one host and gets at the other.
+    /// Creates an exchange of these moves. Each server sends from its host in `senders` and receives at its host in
+    /// `receivers`.
     pub(super) fn between(
         topology: &'a Topology,
         senders: Vec<usize>,
@@ -88,12 +89,12 @@ impl<'a> Exchange<'a> {
         Self { topology, senders, receivers, moves }
     }
 
-    /// The hosts between which a slice goes.
+    /// Returns the sending and the receiving host of a slice.
     fn ends(&self, from: usize, to: usize) -> (usize, usize) {
         (self.senders[from], self.receivers[to])
     }
 
-    /// The time that the busiest link needs for its traffic, with any strategy.
+    /// Returns the time that the busiest link needs for its traffic, in seconds. It is the same for all strategies.
     pub(super) fn floor_s(&self) -> f64 {
         let capacities = self.topology.capacities();
         let mut bytes = vec![0.0; capacities.len()];
@@ -106,7 +107,7 @@ impl<'a> Exchange<'a> {
         bytes.iter().zip(capacities).map(|(bytes, capacity)| bytes / capacity).fold(0.0, f64::max)
     }
 
-    /// Traffic between racks, in bytes.
+    /// Returns the traffic between racks, in bytes.
     pub(super) fn crossing_bytes(&self) -> u64 {
         let crosses = |slice: &&Slice| {
             let (from, to) = self.ends(slice.from, slice.to);
@@ -115,7 +116,7 @@ impl<'a> Exchange<'a> {
         self.moves.slices.iter().filter(crosses).map(|slice| slice.amount).sum()
     }
 
-    /// Its sockets, with `k` of them where the strategy has a K.
+    /// Assigns sockets by a strategy. `k` is the number of sockets for strategies that have a K.
     pub(super) fn plan(&self, strategy: Strategy, k: usize, latencies: &Latencies) -> FlowPlan {
         let sockets = k as u32;
         let sharing = match strategy {
@@ -127,8 +128,8 @@ impl<'a> Exchange<'a> {
         flow::plan(&self.moves.slices, sharing)
     }
 
-    /// The latencies between its servers, by their numbers in a plan, when those between hosts are
-    /// as `latency_us(from, to)` says, in microseconds.
+    /// Returns the latencies between the servers, by their numbers in a plan, from those between hosts,
+    /// `latency_us(from, to)` in µs.
     pub(super) fn latencies(&self, latency_us: impl Fn(usize, usize) -> u32) -> Latencies {
         Latencies::new(self.senders.len(), |from, to| {
             let (from, to) = self.ends(from, to);
@@ -136,7 +137,7 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// The sockets as connections between hosts, each slice a part.
+    /// Returns the sockets of a plan as connections between hosts, with one part for each slice.
     pub(super) fn connections(&self, plan: &FlowPlan) -> Vec<Connection> {
         let connection = |socket: &flow::Socket| {
             let (from, to) = self.ends(socket.from, socket.to);
@@ -146,13 +147,13 @@ impl<'a> Exchange<'a> {
         plan.sockets.iter().map(connection).collect()
     }
 
-    /// Moves everything in the simulator.
+    /// Simulates the exchange.
     pub(super) fn simulate(&self, plan: &FlowPlan, tcp: Tcp, resolution_s: f64) -> Outcome {
         let run = netsim::run(self.topology, tcp, &self.connections(plan), resolution_s);
         self.outcome(plan, &run.arrived_s)
     }
 
-    /// The outcome, given the arrival times of each connection's parts.
+    /// Returns the outcome for these arrival times of each connection's parts, in seconds.
     pub(super) fn outcome(&self, plan: &FlowPlan, arrived_s: &[Vec<f64>]) -> Outcome {
         let mut chunk_s = vec![0.0_f64; self.moves.chunks];
         for (socket, arrived_s) in plan.sockets.iter().zip(arrived_s) {

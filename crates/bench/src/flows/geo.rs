@@ -1,15 +1,15 @@
-//! Table 2: two data centres, and members chosen by their tags or without a look at them (Morphus,
-//! §4.2 and §5.6).
+//! Table 2: two data centres, and members chosen by their data-centre tags or without regard to them (Morphus, §4.2
+//! and §5.6).
 //!
-//! Six servers in one data centre and three in the other have a member each of three replica sets:
-//! primaries and first secondaries in the one, second secondaries in the other. The paper says of
-//! its latencies no more than that they are within and between data centres; as in Fig. 9 they are
-//! taken as one way. Its links of 100 Mb/s are taken to include the one between the data centres.
+//! Six servers in one data centre and three in the other each have a member of one of three replica sets. The first
+//! data centre has the primaries and the first secondaries, the other one the second secondaries. The paper states of
+//! its latencies only that they are within and between data centres; as in Fig. 9 they are taken as one way. The
+//! paper's links of 100 Mb/s are taken to include the link between the data centres.
 //!
-//! The simulation covers one bulk transfer between replica sets, without clients. The paper's
-//! seconds are those of a whole reconfiguration, which has a round for each member and catches up
-//! with changes; so ratios can be compared, and seconds cannot. Replication is left out too: the
-//! copy of the new collection for a secondary far away has to cross, whichever member is chosen.
+//! The simulation covers one bulk transfer between replica sets, without clients. The paper's times are those of a
+//! whole reconfiguration, which has a round for each member and catches up with changes. So ratios can be compared,
+//! and times cannot. Replication is not simulated either: the copy of the new collection for a secondary in the other
+//! data centre has to cross for any choice of members.
 //!
 //! Invariant: the n-th run of each row moves the same slices between the same replica sets.
 
@@ -25,36 +25,36 @@ use super::exchange::{Exchange, Moves};
 use super::strategy::Strategy;
 use super::{MEMBERS, SEED, tcp};
 
-/// Servers of each data centre.
+/// Number of servers in each data centre.
 const DATA_CENTRES: [usize; 2] = [6, 3];
-/// Latency within a data centre, one way.
+/// Latency within a data centre, one way, in µs.
 const WITHIN_US: u32 = 70;
-/// Latency between the data centres, one way.
+/// Latency between the data centres, one way, in µs.
 const BETWEEN_US: u32 = 2_500;
 const LINK_BYTES_S: f64 = 100e6 / 8.0;
-/// The data of all replica sets.
+/// Amount of data of all replica sets, in bytes.
 const BYTES: u64 = 100_000_000;
-/// Replica sets.
+/// Number of replica sets.
 const SETS: usize = 3;
-/// K, for the six flows between three replica sets.
+/// K, the number of sockets for the six flows between three replica sets.
 const SOCKETS: usize = 21;
-/// Receivers of the bulk: in Morphus the chosen members, in Imago the primaries.
+/// Receivers of the bulk transfer: the chosen members in Morphus, the primaries in Imago.
 const RECEIVERS: [(&str, Receivers); 2] =
     [("chosen", Receivers::Chosen), ("primaries", Receivers::Primaries)];
 const TAGS: [Tags; 2] = [Tags::Unaware, Tags::Aware];
 
-/// The choice of members: by their data centres, or not.
+/// Rule by which members are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tags {
-    /// One of the secondaries of each replica set is drawn.
+    /// A random secondary of each replica set.
     Unaware,
-    /// Those with which least crosses ([`imago_plan::geo`]).
+    /// The members with the least traffic between data centres ([`imago_plan::geo`]).
     Aware,
 }
 
 impl Tags {
-    /// Table 2's time without reads and writes.
+    /// Returns Table 2's time without reads and writes, in seconds.
     fn paper_s(self) -> f64 {
         match self {
             Self::Unaware => 49.074,
@@ -63,28 +63,28 @@ impl Tags {
     }
 }
 
-/// A row of Table 2, for one way of receiving and one window; medians of the runs.
+/// A row of Table 2, for one kind of receivers and one window. Figures are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Receivers of the chosen members' data: `chosen`, the other chosen members, as in Morphus; or
-    /// `primaries`, as in Imago.
+    /// Receivers of the chosen members' data: `chosen` for the other chosen members, as in Morphus; `primaries` for
+    /// the primaries, as in Imago.
     pub receivers: &'static str,
     /// Rule by which members are chosen.
     pub tags: Tags,
-    /// The largest window of a connection.
+    /// Largest window of a connection, in KiB.
     pub window_kib: u32,
-    /// Until everything has arrived, in simulated seconds.
+    /// Time until all data has arrived, in simulated seconds.
     pub makespan_s: f64,
-    /// The mean of that: medians hide what few draws suffer, such as all readers far away.
+    /// Mean of the makespan over the runs, in simulated seconds. A median hides a few slow draws, such as those in
+    /// which all senders are in the other data centre.
     pub makespan_mean_s: f64,
     /// Traffic between the data centres, in MB (1,000,000 bytes).
     pub crossing_mb: f64,
-    /// The makespan, of that of the same data with members that were drawn.
+    /// Ratio of the makespan to that of the same data with random members.
     pub ratio_to_unaware: f64,
-    /// The makespan, of what the busiest link needs for what goes over it with these members.
+    /// Ratio of the makespan to the time that the busiest link needs for its traffic with these members.
     pub ratio_to_floor: f64,
-    /// The paper's figure, for a whole reconfiguration; absent for variants that Morphus does not
-    /// have.
+    /// The paper's time for a whole reconfiguration, in seconds; `None` for variants that Morphus does not have.
     pub paper_s: Option<f64>,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -103,10 +103,9 @@ pub struct Spread {
     pub ratio_to_floor: Figure,
 }
 
-/// Simulates every row with this window; draws of data and members are as many as `runs`, at least
-/// one.
+/// Simulates all rows with one window. `runs`, at least 1, is the number of draws of data and members.
 ///
-/// It lets go between draws, so that it can be dropped there.
+/// The future yields between draws, so that it can be dropped there.
 pub(super) async fn run(runs: u32, window_kib: u32) -> Vec<Row> {
     let (network, tcp) = (Network::new(), tcp(window_kib));
     let mut draws = Vec::new();
@@ -147,10 +146,10 @@ pub(super) async fn run(runs: u32, window_kib: u32) -> Vec<Row> {
     pairs.map(|(receivers, tags)| row(receivers, tags)).collect()
 }
 
-/// Two data centres as racks, and the members in them.
+/// The network, with the two data centres as racks, and the members in it.
 struct Network {
     topology: Topology,
-    /// Of each replica set the primary, which is the first, and the secondaries.
+    /// Members of each replica set: the primary, then the secondaries.
     sets: Vec<[Member; MEMBERS]>,
 }
 
@@ -167,7 +166,7 @@ impl Network {
     }
 }
 
-/// The host of a replica set's member.
+/// Returns the host of a replica set's member.
 fn host(set: usize, member: usize) -> usize {
     match member {
         0 => 2 * set,
@@ -176,7 +175,7 @@ fn host(set: usize, member: usize) -> usize {
     }
 }
 
-/// The data that has to move in a run, and the member of each set that would be taken without tags.
+/// Data that moves in a run, and the member of each set that is taken without regard to tags.
 struct Draw {
     moves: Moves,
     drawn: Vec<usize>,
@@ -197,7 +196,7 @@ impl Draw {
         Self { moves, drawn }
     }
 
-    /// By [`RECEIVERS`] and [`TAGS`].
+    /// Simulates the draw for each of [`RECEIVERS`] and each of [`TAGS`].
     fn simulate(&self, network: &Network, tcp: Tcp) -> [[Came; TAGS.len()]; RECEIVERS.len()] {
         RECEIVERS.map(|(_, receivers)| {
             TAGS.map(|tags| {
@@ -240,7 +239,8 @@ impl Draw {
 mod tests {
     use super::*;
 
-    /// Every draw of two windows, one that holds long paths back and one that does not.
+    /// Returns the outcomes of every draw with two windows: 16 KiB, which limits long paths, and 64 KiB, which does
+    /// not.
     fn draws() -> impl Iterator<Item = [[Came; TAGS.len()]; RECEIVERS.len()]> {
         let network = Network::new();
         let draws = [16, 64].into_iter().flat_map(|kib| (0..30).map(move |seed| (kib, seed)));
@@ -268,7 +268,8 @@ mod tests {
         }
     }
 
-    // With one reader far away no link need be busier than with none, and how K is rounded decides.
+    // With one sender in the other data centre, the busiest link need not carry more than with none. Then the
+    // rounding of K decides which is faster.
     #[test]
     fn tags_cost_what_primaries_get_no_more_than_the_rounding_of_sockets() {
         for [_, [unaware, aware]] in draws() {

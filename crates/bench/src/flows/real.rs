@@ -1,12 +1,11 @@
-//! The same exchanges on real processes: Fig. 9's five strategies and Fig. 3's stragglers over the
-//! kernel's TCP, in a tree of network namespaces (Morphus, §4.1 and §5.6).
+//! The exchanges on real processes: Fig. 9's five strategies and Fig. 3's stragglers over the kernel's TCP, in a tree
+//! of network namespaces (Morphus, §4.1 and §5.6).
 //!
-//! Each host is a process in a network namespace of its own ([`tree`]); links have the paper's rate
-//! by token buckets, queues are as short as a switch's, and packets that find them full are lost.
-//! Latency is made in user space ([`wire`]), packet by packet, so that the kernel's TCP has the long
-//! path's slow start, windows and recovery. What weighted fair sharing knows of latency is measured
-//! between the hosts before it decides. Beside each bar stands the simulator's time for the very
-//! same sockets, so that one sees how far the simulation holds.
+//! Each host is a process in its own network namespace ([`tree`]). Token buckets limit the links to the paper's rate.
+//! Queues are as short as a switch's, and packets that arrive at a full queue are lost. Latency is added in user
+//! space ([`wire`]), packet by packet, so that the kernel's TCP has the slow start, windows and recovery of the long
+//! path. Weighted fair sharing uses latencies that are measured between the hosts beforehand. The simulator's time
+//! for the same sockets is reported with each bar, and shows how accurate the simulation is.
 
 pub mod host;
 mod tasks;
@@ -33,16 +32,16 @@ use super::{Bar, NETWORKS, Network, SEED, tcp};
 use tasks::{Task, Transfer, now_ns};
 use tree::Tree;
 
-/// The largest window of TCP without scaling.
+/// Largest window of TCP without scaling, in KiB.
 pub const WINDOW_KIB_MAX: u32 = 64;
-/// The networks with nine hosts. Larger ones would measure this machine's processors.
+/// Number of measured networks: those with nine hosts. Larger networks would measure the CPUs of this machine.
 const SMALL_NETWORKS: usize = 2;
 /// Deadline for setting up the connections.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
-/// Deadline of an exchange: this many times the time that its busiest link needs, and some.
+/// Deadline of an exchange: this many times the time that its busiest link needs, plus [`EXCHANGE_MIN`].
 const FLOORS_MAX: f64 = 50.0;
 const EXCHANGE_MIN: Duration = Duration::from_secs(30);
-/// Delay from the order to the beginning, so that all hosts have received it.
+/// Delay between the task to begin and the start, so that all hosts have received the task.
 const NOTICE: Duration = Duration::from_millis(50);
 /// Deadline for measuring the latencies from one host.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
@@ -50,57 +49,57 @@ const MEASURE_MAX: Duration = Duration::from_secs(60);
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Runs, each with its own draw of members and data; figures are medians.
+    /// Number of runs, each with its own draw of members and data. Figures are medians.
     pub runs: u32,
     /// Data of the collection on each server that exchanges, in MB (1,000,000 bytes).
     pub data_mb_per_server: u32,
 }
 
-/// The measurements; ratios and times are medians of the runs. The ratios at this level are those
-/// of the homogeneous network with the first window; less is better.
+/// Results of the benchmark. Ratios and times are medians of the runs. The ratios at this level are those of the
+/// homogeneous network with the first window; less is better.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The rate of each link, each way.
+    /// Rate of each link in each direction, in Mb/s.
     pub link_mbit_s: f64,
-    /// The queue before a full link, in kB; further packets are lost.
+    /// Size of the queue of a link, in kB. Packets that arrive at a full queue are lost.
     pub queue_kb: f64,
-    /// Latency within a rack, one way, as measured between idle hosts.
+    /// Latency within a rack, one way, measured between idle hosts, in ms.
     pub within_ms: f64,
-    /// Latency between racks, one way, as measured between idle hosts.
+    /// Latency between racks, one way, measured between idle hosts, in ms.
     pub between_ms: f64,
-    /// The window of the ratios at this level.
+    /// Window of the ratios at this level, in KiB.
     pub window_kib: u32,
-    /// Those of the paper.
+    /// The ratios of the paper.
     #[serde(flatten)]
     pub ratios: Ratios,
-    /// The same ratios in the simulator, of the same exchanges.
+    /// The same ratios in the simulator, for the same exchanges.
     pub simulated: Ratios,
-    /// Duration of all of it.
+    /// Duration of the benchmark, in seconds.
     pub seconds: f64,
-    /// Every network, window and strategy.
+    /// Outcome of every network, window and strategy.
     pub strategies: Vec<Measured>,
 }
 
-/// A measured bar, beside the simulated one of the same sockets.
+/// A measured bar, compared with the simulation of the same sockets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Its outcome.
+    /// Measured outcome.
     #[serde(flatten)]
     pub bar: Bar,
-    /// The simulator's makespan.
+    /// Makespan in the simulator, in simulated seconds.
     pub simulated_s: f64,
-    /// The measured makespan, of the simulator's.
+    /// Ratio of the measured makespan to that in the simulator.
     pub ratio_to_simulated: f64,
-    /// Packets that the switches' full queues turned away.
+    /// Number of packets that the switches dropped because a queue was full.
     pub lost_packets: f64,
-    /// The extremes of these two figures over the runs.
+    /// Extremes of `ratio_to_simulated` and `lost_packets` over the runs.
     pub spread_beside: SpreadBeside,
 }
 
-/// The figures that only a measured bar has, with their extremes.
+/// Figures that only a measured bar has, with their extremes over the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SpreadBeside {
     /// See [`Measured::ratio_to_simulated`].
@@ -109,14 +108,13 @@ pub struct SpreadBeside {
     pub lost_packets: Figure,
 }
 
-/// Moves everything by every strategy in both networks with nine hosts, with each of these windows.
-/// `host` is a command that runs [`host::serve`] on its standard input and output.
+/// Runs all exchanges with every strategy in both networks with nine hosts, with each of these windows. `host` is a
+/// command that runs [`host::serve`] on its standard input and output.
 ///
-/// Dropping the future takes everything down.
+/// Dropping the future ends all processes, and with them the network.
 ///
 /// # Errors
-/// Returns an error if the size makes no sense, if this machine or user cannot have network
-/// namespaces, or if a host fails.
+/// Fails if the size is invalid, if this machine or user cannot have network namespaces, or if a host fails.
 #[crate::boxed]
 pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<Report> {
     let is_sized = size.runs > 0 && size.data_mb_per_server > 0;
@@ -163,7 +161,7 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
     })
 }
 
-/// Between all hosts of a network, in microseconds.
+/// Measured latencies between all hosts of a network, one way, in µs.
 struct MeasuredLatencies {
     hosts: usize,
     us: Vec<u32>,
@@ -177,13 +175,13 @@ impl MeasuredLatencies {
             .filter(|(from, to, _)| from != to)
     }
 
-    /// Between the servers of an exchange.
+    /// Returns the latencies between the servers of an exchange.
     fn of(&self, exchange: &Exchange<'_>) -> Latencies {
         exchange.latencies(|from, to| self.us[from * self.hosts + to])
     }
 }
 
-/// The outcome of a network, by bar and run.
+/// Outcomes in a network, by bar and run.
 #[derive(Default)]
 struct Came {
     real: Outcomes,
@@ -211,7 +209,7 @@ impl Came {
     }
 }
 
-/// A network that stands.
+/// A network of running hosts.
 struct RealNetwork<'a> {
     topology: &'a Topology,
     tree: Tree,
@@ -226,7 +224,7 @@ impl RealNetwork<'_> {
     ) -> Result<Came> {
         let bytes = u64::from(size.data_mb_per_server) * 1_000_000;
         let tcp = tcp(network.window_kib);
-        // 64 KiB are one byte more than a packet can offer.
+        // A packet can offer at most 65,535 bytes, one less than 64 KiB.
         let window_bytes = u16::try_from(network.window_kib * 1_024).unwrap_or(u16::MAX);
         let ks = ks(network.flows());
         let mut came = Came::default();
@@ -251,7 +249,7 @@ impl RealNetwork<'_> {
         Ok(came)
     }
 
-    /// Moves everything; when each part of each connection arrived, in seconds since all began.
+    /// Runs an exchange. Returns the arrival times of each connection's parts, in seconds since the start.
     async fn exchange(
         &mut self,
         connections: &[Connection],
@@ -294,7 +292,7 @@ impl RealNetwork<'_> {
         Ok(arrived_s)
     }
 
-    /// From each host to each other, one after the other.
+    /// Measures the latency from each host to each other host, one pair after the other.
     async fn measure_latencies(&mut self) -> Result<MeasuredLatencies> {
         let count = self.topology.hosts();
         let mut us = vec![0; count * count];

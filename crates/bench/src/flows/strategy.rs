@@ -1,6 +1,6 @@
-//! Fig. 9's bars: five strategies of sockets, and what became of each in a network.
+//! Fig. 9's bars: five assignments of sockets to flows, and their outcomes in a network.
 //!
-//! Invariant: the n-th run of each bar is the same exchange, so that ratios are those of pairs.
+//! Invariant: the n-th run of each bar is the same exchange, so that ratios are ratios of pairs.
 
 use serde::Serialize;
 
@@ -12,18 +12,18 @@ use super::outcome::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// One for each flow.
+    /// One socket for each flow.
     Fixed,
-    /// One for each new chunk and source.
+    /// One socket for each new chunk and source.
     ChunkBased,
-    /// By amount.
+    /// K sockets, in proportion to the amount of each flow.
     Orchestra,
-    /// By amount × latency.
+    /// Weighted fair sharing: K sockets, in proportion to amount × latency of each flow.
     Wfs,
 }
 
-/// The bars of Fig. 9a: a strategy, and K for the six flows between three servers. With more flows,
-/// K grows as they do.
+/// The bars of Fig. 9a: a strategy, and K for the six flows between three servers. K grows in proportion to the
+/// number of flows.
 pub(super) const BARS: [(Strategy, Option<usize>); 5] = [
     (Strategy::Fixed, None),
     (Strategy::ChunkBased, None),
@@ -38,7 +38,7 @@ const WFS_21: usize = 3;
 const WFS_28: usize = 4;
 const PAPERS_FLOWS: usize = 6;
 
-/// K of each bar where there are so many flows.
+/// Returns K of each bar for this number of flows.
 pub(super) fn ks(flows: usize) -> [Option<usize>; BARS.len()] {
     BARS.map(|(_, k)| k.map(|k| k * flows / PAPERS_FLOWS))
 }
@@ -46,18 +46,18 @@ pub(super) fn ks(flows: usize) -> [Option<usize>; BARS.len()] {
 /// Times of a strategy, in seconds and as ratios; medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// Until everything has arrived.
+    /// Time until all data has arrived, in seconds.
     pub makespan_s: f64,
-    /// The makespan, as a ratio to that of one socket for each flow.
+    /// Ratio of the makespan to that of one socket for each flow.
     pub ratio_to_fixed: f64,
-    /// The makespan, as a ratio to the time that the busiest link needs for its data.
+    /// Ratio of the makespan to the time that the busiest link needs for its data.
     pub ratio_to_floor: f64,
-    /// Until half of the new chunks are complete.
+    /// Time until half of the new chunks are complete, in seconds.
     pub chunk_median_s: f64,
-    /// The makespan, of that: 1 if all chunks end together, more the longer the tail is.
+    /// Ratio of the makespan to `chunk_median_s`: 1 if all chunks end together, and larger with a longer tail.
     pub last_to_median: f64,
-    /// Until the first chunk is complete, then a tenth of them, two tenths, until all: Fig. 3 and
-    /// Fig. 9b.
+    /// Times at which the first chunk, one tenth of the chunks, two tenths, and so on up to all chunks are complete,
+    /// in seconds: Fig. 3 and Fig. 9b.
     pub chunk_tenths_s: Vec<f64>,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
@@ -78,18 +78,18 @@ pub struct Spread {
     pub last_to_median: Figure,
 }
 
-/// The three comparisons of the paper, medians of the runs; less is better.
+/// The three comparisons of the paper as ratios of makespans, medians of the runs; less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratios {
-    /// Weighted fair sharing with K = 28, of one socket for each flow.
+    /// Weighted fair sharing with K = 28, relative to one socket for each flow.
     pub ratio_to_fixed: f64,
-    /// Weighted fair sharing with K = 28, of the chunk-based strategy.
+    /// Weighted fair sharing with K = 28, relative to the chunk-based strategy.
     pub ratio_to_chunk_based: f64,
-    /// Weighted fair sharing with K = 21, of Orchestra with as many sockets.
+    /// Weighted fair sharing with K = 21, relative to Orchestra with the same number of sockets.
     pub ratio_to_orchestra: f64,
 }
 
-/// The outcome of a network, by bar and run.
+/// Outcomes in a network, by bar and run.
 #[derive(Default)]
 pub(super) struct Outcomes {
     of_bar: [Vec<Outcome>; BARS.len()],
@@ -101,18 +101,18 @@ impl Outcomes {
         self.of_bar[bar].push(outcome);
     }
 
-    /// The runs of a bar.
+    /// Returns the runs of a bar.
     pub(super) fn of_bar(&self, bar: usize) -> &[Outcome] {
         &self.of_bar[bar]
     }
 
-    /// The makespans of one bar, of those of another, by run.
+    /// Returns the ratio of the makespan of bar `bar` to that of bar `of`, over the runs.
     fn ratios(&self, bar: usize, of: usize) -> Figure {
         let pairs = self.of_bar[bar].iter().zip(&self.of_bar[of]);
         Figure::of(pairs.map(|(bar, of)| bar.makespan_s / of.makespan_s))
     }
 
-    /// The comparisons of the paper.
+    /// Returns the comparisons of the paper.
     pub(super) fn papers_ratios(&self) -> Ratios {
         Ratios {
             ratio_to_fixed: self.ratios(WFS_28, FIXED).median,
@@ -121,7 +121,7 @@ impl Outcomes {
         }
     }
 
-    /// The times of a bar.
+    /// Returns the times of a bar.
     pub(super) fn times(&self, bar: usize) -> Times {
         let runs = self.of_bar(bar);
         let of = |part: fn(&Outcome) -> f64| Figure::of(runs.iter().map(part));

@@ -1,6 +1,6 @@
-//! A host of the network: a process that opens connections, sends and gets, as it is told.
+//! A host of the network: a process that opens connections, and sends and receives data by the tasks that it reads.
 //!
-//! It listens on ports of its own namespace from its first word on, and ends with its orders.
+//! It listens on the ports of its own namespace from its first message on, and ends when its input ends.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read as _, Write};
@@ -13,22 +13,21 @@ use crate::statistics::Figure;
 use super::tasks::{Answer, PROBES_PORT, Task, Transfer, address, now_ns};
 use super::wire::Wire;
 
-/// The longest that a connection may make no progress.
+/// Maximum time for which a connection may make no progress.
 const STILL_MAX: Duration = Duration::from_secs(30);
-/// TCP's congestion control. Cubic has been the default of Linux for twenty years, and of the
-/// paper's machines; a machine's own setting would make it another experiment.
+/// TCP congestion control algorithm. Cubic has been the default of Linux for twenty years, and is that of the paper's
+/// machines. The machine's own setting would make it a different experiment.
 const CONGESTION: &str = "cubic";
-/// The highest of a process that is no real-time one.
+/// Highest priority of a process without real-time scheduling.
 const PRIORITY: i32 = -20;
-/// Round trips of which the median is told.
+/// Number of round trips whose median is reported.
 const ROUND_TRIPS: usize = 15;
-/// The largest write and the largest read.
+/// Maximum size of a write and of a read, in bytes.
 const BUFFER_BYTES: usize = 64 * 1_024;
 static DATA: [u8; BUFFER_BYTES] = [0x5a; BUFFER_BYTES];
 
-/// Kernel settings in a host's namespace. TCP is not to remember one exchange in the next, and to
-/// offer windows as they are ([`super::wire`]); and packets may come from a link other than the one
-/// that replies take.
+/// Kernel settings in a host's namespace. TCP must not remember one exchange in the next, and must offer unscaled
+/// windows ([`super::wire`]). Packets may arrive on a link other than the one that replies take.
 const SETTINGS: [(&str, &str); 4] = [
     ("/proc/sys/net/ipv4/tcp_no_metrics_save", "1"),
     ("/proc/sys/net/ipv4/tcp_window_scaling", "0"),
@@ -36,10 +35,10 @@ const SETTINGS: [(&str, &str); 4] = [
     ("/proc/sys/net/ipv4/conf/default/rp_filter", "0"),
 ];
 
-/// Serves until the orders end.
+/// Serves tasks until the input ends.
 ///
 /// # Errors
-/// Returns an error if an order or a connection fails; the answer says so as well.
+/// Fails if a task is malformed, or if a task or connection fails. A failed task is also reported in its answer.
 pub fn serve(orders: impl BufRead, mut answers: impl Write) -> std::io::Result<()> {
     let mut host = match Host::start() {
         Ok(host) => host,
@@ -78,7 +77,7 @@ struct Host {
 
 impl Host {
     fn start() -> std::io::Result<Self> {
-        // A wire does not wait until a processor has time. This thread's threads inherit it.
+        // Packets must be sent in time even if the CPUs are busy. Threads that this thread starts inherit its priority.
         rustix::process::setpriority_process(None, PRIORITY)?;
         for (setting, value) in SETTINGS {
             let said = |cause| other(format!("cannot write {value} to {setting}: {cause}"));
@@ -86,7 +85,7 @@ impl Host {
         }
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address(0).port()))?;
         let probes = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PROBES_PORT))?;
-        // It ends with the process.
+        // The thread ends with the process.
         thread::Builder::new()
             .name("probes".into())
             .spawn(move || probes.incoming().for_each(drop))?;
@@ -121,7 +120,8 @@ impl Host {
     }
 }
 
-/// A connection stands when a packet has gone to the other end and one has come back.
+/// Returns the round trip to a host in µs, the median of several. A connection is open once a packet has gone to the
+/// other end and one has come back.
 fn round_trip_us(to: SocketAddrV4) -> std::io::Result<f64> {
     let to = SocketAddrV4::new(*to.ip(), PROBES_PORT);
     let mut round_trips_us = Vec::new();
@@ -133,15 +133,14 @@ fn round_trip_us(to: SocketAddrV4) -> std::io::Result<f64> {
     Ok(Figure::of(round_trips_us).median)
 }
 
-/// Connections that stand and wait for the beginning.
+/// Open connections that wait for the start.
 struct Prepared {
     outgoing: Vec<(Transfer, TcpStream)>,
     incoming: Vec<(u32, Transfer, TcpStream)>,
 }
 
 impl Prepared {
-    /// Connects to the hosts that this host sends to, then accepts the connections of those that
-    /// send to it.
+    /// Connects to the hosts to which this host sends, then accepts the connections of the hosts that send to it.
     fn open(
         listener: &TcpListener,
         host: usize,
@@ -175,7 +174,8 @@ impl Prepared {
         Ok(Self { outgoing, incoming })
     }
 
-    /// Sends and gets everything, from `at_ns` on.
+    /// Sends and receives all data from `at_ns` on. Returns the arrival times of the parts of each incoming
+    /// connection, in seconds since then.
     fn exchange(self, at_ns: u64) -> std::io::Result<Vec<(u32, Vec<f64>)>> {
         let now_s = || now_ns().saturating_sub(at_ns) as f64 / 1e9;
         let wait = || thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
@@ -214,7 +214,7 @@ fn send(mut stream: &TcpStream, bytes: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gets parts of these sizes; when each had arrived, by this clock.
+/// Receives parts of these sizes. Returns the arrival time of each, in seconds on this clock.
 fn get(
     mut stream: &TcpStream,
     parts_bytes: &[u64],

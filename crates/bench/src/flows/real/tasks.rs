@@ -1,43 +1,43 @@
-//! The protocol between the benchmark and the processes on its hosts: lines of JSON, an order down,
-//! an answer up.
+//! The protocol between the benchmark and the host processes: lines of JSON, with tasks to a host and answers from
+//! it.
 //!
-//! Invariant: every order has exactly one answer. A host that stops answering is gone; a host whose
-//! orders end exits.
+//! Invariant: every task has exactly one answer. A host that stops answering has failed. A host whose input ends
+//! exits.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
-/// Port on which hosts receive data, each in a namespace of its own.
+/// Port on which hosts receive data. It is the same for all, because each host has its own network namespace.
 const PORT: u16 = 7_000;
 /// Port for connections that only measure their own setup time.
 pub(super) const PROBES_PORT: u16 = 7_001;
 
-/// A task of a host.
+/// A task for a host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Task {
-    /// Make the way to each host, by number, so much longer.
+    /// Delay the packets to each host by the latency of the path.
     Lengthen {
-        /// One way, in microseconds.
+        /// Latency to each host, by host number, one way, in µs.
         latencies_us: Vec<u32>,
     },
     /// Measure the round trip to each of these hosts.
     Measure {
-        /// By number.
+        /// Numbers of the hosts.
         hosts: Vec<usize>,
     },
-    /// Open your end of these connections.
+    /// Open the host's end of these connections.
     Prepare {
-        /// Whose end that is.
+        /// Number of the host to which the task is sent.
         host: usize,
-        /// The largest window that this host is to offer.
+        /// Largest window that the host may offer, in bytes.
         window_bytes: u16,
-        /// Those of this host; each has its number.
+        /// Transfers of the host, each with the number of its connection.
         transfers: Vec<(u32, Transfer)>,
     },
-    /// Send and get all that was prepared.
+    /// Send and receive all data that was prepared.
     Begin {
-        /// Start time, on the clock of [`now_ns`].
+        /// Start time in ns, on the clock of [`now_ns`].
         at_ns: u64,
     },
 }
@@ -45,39 +45,39 @@ pub(super) enum Task {
 /// A message of a host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// It is there, in a namespace of its own, and can be connected to.
+    /// The host runs in its own network namespace and accepts connections.
     Listening,
-    /// The ways from it are as long as they should be, and their device is there.
+    /// Packets from the host are delayed, and the device for this exists.
     Lengthened,
-    /// The round trips, in microseconds, in the order of the hosts asked for.
+    /// Round trips in µs, in the order of the hosts in the task.
     Measured(Vec<f64>),
-    /// All connections stand.
+    /// All connections are open.
     Prepared,
-    /// Everything was sent and got: for each connection to this host, by number, when its parts
-    /// had arrived, in seconds since all began.
+    /// All data was sent and received. For each connection to the host, by number: the arrival times of its parts, in
+    /// seconds since the start.
     Arrived(Vec<(u32, Vec<f64>)>),
-    /// It could not, and goes.
+    /// The task failed with this error, and the host exits.
     Failed(String),
 }
 
 /// The traffic of one connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Transfer {
-    /// The host that sends.
+    /// Number of the sending host.
     pub from: usize,
-    /// The host that gets it.
+    /// Number of the receiving host.
     pub to: usize,
-    /// The parts' sizes, one after the other.
+    /// Sizes of the parts in bytes, in the order in which they are sent.
     pub parts_bytes: Vec<u64>,
 }
 
-/// The address of a host in its network.
+/// Returns the address of a host in the network of the hosts.
 pub(super) fn address(host: usize) -> SocketAddrV4 {
     let number = u8::try_from(host + 1).expect("a network here has a few hosts");
     SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, number), PORT)
 }
 
-/// A clock that all processes of this machine share and that never jumps.
+/// Returns the time in ns, on a clock that all processes of this machine share and that never jumps.
 pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

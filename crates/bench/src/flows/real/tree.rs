@@ -1,9 +1,9 @@
-//! A tree of switches and hosts, out of network namespaces: a bridge for each rack and one above
-//! them in one namespace, each host in one of its own, and every link limited to its rate.
+//! A tree of switches and hosts, made of network namespaces. One namespace has a bridge for each rack and one bridge
+//! above them. Each host has its own namespace. Every link is limited to its rate.
 //!
-//! Namespaces here have no names: each belongs to the process that was started in it, and to no
-//! else. So they are gone, with every device in them, when their processes are, and those end with
-//! this process, however it ends. The machine's own network is never touched.
+//! The namespaces have no names: each belongs only to the process that was started in it. So a namespace and its
+//! devices disappear when its process ends, and the processes end with this one, however it ends. The machine's own
+//! network is never changed.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -21,23 +21,22 @@ use crate::error::{Error, Result, process};
 use super::tasks::{Answer, Task, address};
 use super::wire::DEVICE;
 
-/// Deadline of a command about devices.
+/// Deadline of a command that configures devices.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
 /// Deadline for a process to listen after its start.
 const START_MAX: Duration = Duration::from_secs(30);
-/// The burst that a link may send after a pause: a few packets, so that it is never idle between
+/// Burst that a link may send after a pause, in bytes. It is a few packets, so that the link is never idle between
 /// two ticks of the kernel's clock.
 const BURST_BYTES: u32 = 8_000;
-/// The queue before a full link: fifty packets, the usual queue of a small switch. More are lost.
+/// Size of the queue of a link, in bytes: fifty packets, as is usual for a small switch. Further packets are lost.
 const QUEUE_BYTES: u32 = 50 * 1_514;
 
-/// The network of all hosts.
+/// Address range of all hosts.
 const NETWORK: &str = "10.0.0.0/24";
-/// The routes of TCP in a host.
+/// Number of the routing table for TCP in a host.
 const TABLE: u32 = 100;
 
-/// The programs that build the tree, with the option that shows their presence, and their Debian
-/// packages.
+/// The programs that build the tree. Each has an option that shows that the program is present, and a Debian package.
 const PROGRAMS: [(&str, &str, &str); 4] = [
     ("ip", "-V", "iproute2"),
     ("tc", "-V", "iproute2"),
@@ -45,20 +44,20 @@ const PROGRAMS: [(&str, &str, &str); 4] = [
     ("nsenter", "--version", "util-linux"),
 ];
 
-/// The queue before a full link, in kB.
+/// Size of the queue of a link, in kB.
 pub(super) const QUEUE_KB: f64 = QUEUE_BYTES as f64 / 1e3;
 
-/// Switches and hosts, as long as it lives.
+/// The running switches and hosts. They end when this is dropped.
 pub(super) struct Tree {
-    /// The process that keeps the switches' namespace; it has nothing else to do.
+    /// Process that holds the namespace of the switches. It has no other task.
     switches: Host,
-    /// By number.
+    /// Hosts, by number.
     pub hosts: Vec<Host>,
 }
 
 impl Tree {
-    /// Builds the tree of `topology`, whose racks have so many hosts; `host` is the command that
-    /// runs [`super::host::serve`].
+    /// Builds the tree of `topology`. `racks` has the number of hosts in each rack. `host` is the command that runs
+    /// [`super::host::serve`].
     pub(super) async fn build(
         topology: &Topology,
         racks: &[usize],
@@ -88,22 +87,23 @@ impl Tree {
         Ok(Self { switches, hosts })
     }
 
-    /// Packets that the switches' full queues have turned away so far.
+    /// Returns the number of packets that the switches have dropped so far because a queue was full.
     pub(super) async fn lost_packets(&self) -> Result<u64> {
         let shown = self.switches.command("tc", &["-s", "-j", "qdisc", "show"], "").await?;
         lost_packets(&shown)
     }
 }
 
-/// The switches' devices, and the limit of each.
+/// Commands that create the switches' devices and their rate limits.
 struct Shape {
     devices: String,
     limits: String,
 }
 
 impl Shape {
-    /// Host 0 of rack 0 is at port `h0`; rack 0's end of its link to the core is `up0`, the core's
-    /// is `down0`. What leaves a device is what is limited, so each direction of each link is.
+    /// Builds the commands. Host 0 of rack 0 is at port `h0`; rack 0's end of its link to the core is `up0`, the
+    /// core's end is `down0`. A limit applies to the packets that leave a device, so each direction of each link is
+    /// limited.
     fn of(racks: &[usize], pids: &[u32], bytes_s: f64) -> Self {
         let mut shape = Self { devices: String::new(), limits: String::new() };
         shape.add("link add core up type bridge\n");
@@ -131,8 +131,8 @@ impl Shape {
     }
 }
 
-/// The host's link, and the device that its TCP packets go into first. What that device sends
-/// later is no TCP of the kernel's, so it takes the link.
+/// Returns the commands that set up the host's link, and the device that receives its TCP packets first. The packets
+/// that leave that device later are not TCP packets of the kernel, so they take the link.
 fn routes(ip: &str) -> String {
     format!(
         "address add {ip}/24 dev eth0\nlink set eth0 up\nlink set {DEVICE} up\n\
@@ -141,7 +141,8 @@ fn routes(ip: &str) -> String {
     )
 }
 
-/// A cable: packets as on an Ethernet, because a queue of a few super-packets loses many at once.
+/// Returns the command that creates a cable. It carries packets as an Ethernet does, because a queue of a few
+/// super-packets loses many packets at once.
 fn pair(one: &str, other: &str) -> String {
     format!("link add {one} gso_max_segs 1 type veth peer gso_max_segs 1 name {other}\n")
 }
@@ -161,7 +162,7 @@ fn lost_packets(shown: &str) -> Result<u64> {
     Ok(lost.ok_or_else(wrong)?.into_iter().sum())
 }
 
-/// Reports missing programs, before anything is started.
+/// Checks that all programs are present and that this user is root, before any process is started.
 async fn require() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         let what = "only root may have network namespaces; run this benchmark as root";
@@ -178,7 +179,7 @@ async fn require() -> Result<()> {
     Ok(())
 }
 
-/// A process in a network namespace of its own. Dropping it ends both.
+/// A process in its own network namespace. Dropping it ends both.
 pub(super) struct Host {
     name: String,
     child: Child,
@@ -197,7 +198,7 @@ impl Host {
         let (orders, answers) = (child.stdin.take(), child.stdout.take());
         let orders = ChildStdin::from_std(orders.expect("stdin is piped"));
         let answers = ChildStdout::from_std(answers.expect("stdout is piped"));
-        // From here on dropping it ends the process.
+        // Until the `Host` below owns the process, an error has to end it explicitly.
         let (orders, answers) = match (orders, answers) {
             (Ok(orders), Ok(answers)) => (orders, BufReader::new(answers).lines()),
             (Err(cause), _) | (_, Err(cause)) => {
@@ -212,7 +213,7 @@ impl Host {
                 Err(Error::Namespaces(format!("{} cannot start: {cause}", host.name)))
             }
             Ok(answer) => Err(host.unexpected(&answer)),
-            // Its last words are on stderr: `unshare` writes there why the kernel refused.
+            // The reason is on stderr: `unshare` writes there why the kernel refused.
             Err(_) => {
                 let what = format!("{} did not listen; its last words stand above", host.name);
                 Err(Error::Namespaces(what))
@@ -220,7 +221,7 @@ impl Host {
         }
     }
 
-    /// Gives an order.
+    /// Sends a task to the host.
     pub(super) async fn order(&mut self, order: &Task) -> Result<()> {
         let line = serde_json::to_string(order).expect("an order is plain data") + "\n";
         let doing = || format!("tell {} what to do", self.name);
@@ -229,7 +230,7 @@ impl Host {
         told.map_err(|_| Error::TimedOut { what: doing(), bound_s })?.map_err(process(doing()))
     }
 
-    /// Waits for the next answer; one that says that something failed is returned as any other.
+    /// Waits for the next answer. An answer that reports a failure is returned like any other.
     async fn answer(&mut self, within: Duration) -> Result<Answer> {
         let waited = timeout(within, self.answers.next_line()).await;
         let waited = waited.map_err(|_| Error::TimedOut {
@@ -252,7 +253,7 @@ impl Host {
         }
     }
 
-    /// Waits for the round trips that were asked for, in microseconds.
+    /// Waits for the round trips that the host measures, in µs.
     pub(super) async fn measured(&mut self, within: Duration) -> Result<Vec<f64>> {
         match self.answer(within).await? {
             Answer::Measured(round_trips_us) => Ok(round_trips_us),
@@ -260,7 +261,7 @@ impl Host {
         }
     }
 
-    /// Waits until everything is prepared.
+    /// Waits until all connections are open.
     pub(super) async fn prepared(&mut self, within: Duration) -> Result<()> {
         match self.answer(within).await? {
             Answer::Prepared => Ok(()),
@@ -268,7 +269,8 @@ impl Host {
         }
     }
 
-    /// Waits until everything has arrived.
+    /// Waits until all data has arrived. Returns the arrival times of the parts of each connection to this host, in
+    /// seconds since the start.
     pub(super) async fn arrived(&mut self, within: Duration) -> Result<Vec<(u32, Vec<f64>)>> {
         match self.answer(within).await? {
             Answer::Arrived(arrived) => Ok(arrived),
@@ -283,7 +285,7 @@ impl Host {
         }
     }
 
-    /// Runs a command about devices in this namespace; returns what it printed.
+    /// Runs a command that configures devices in this namespace. Returns its output.
     async fn command(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
         let namespace = format!("--net=/proc/{}/ns/net", self.child.id());
         let mut command = tokio::process::Command::new("nsenter");
@@ -308,7 +310,7 @@ impl Host {
     }
 }
 
-/// The kernel lacks a kind of device, or the programs an option.
+/// Returns the error of a command that failed: the kernel lacks a kind of device, or a program lacks an option.
 fn refused(doing: &str, status: ExitStatus, said: &str) -> Error {
     Error::Namespaces(format!("cannot {doing} ({status}): {}", said.trim()))
 }
@@ -320,7 +322,7 @@ impl Drop for Host {
 }
 
 fn end(child: &mut Child) {
-    // It fails only for a process that has ended already, as it should.
+    // `kill` fails only if the process has ended already.
     let _ = child.kill();
     let _ = child.wait();
 }
@@ -334,7 +336,7 @@ mod tests {
         let shape = Shape::of(&[2, 1], &[11, 12, 13], 12.5e6);
         let limited: Vec<_> =
             shape.limits.lines().map(|line| line.split(' ').nth(3).unwrap()).collect();
-        // Hosts limit what they send themselves.
+        // The hosts limit the packets that they send.
         assert_eq!(limited, ["up0", "down0", "h0", "h1", "up1", "down1", "h2"]);
         assert!(shape.limits.lines().all(|line| line.contains(" rate 100000000bit ")));
         assert!(shape.devices.contains("link set h2 master rack1 up"), "{}", shape.devices);

@@ -1,15 +1,15 @@
-//! A long wire, made in user space: what a host sends over TCP leaves it later.
+//! A long path, made in user space: the TCP packets of a host leave it later.
 //!
-//! Not every kernel can delay packets. So the host's routes lead its TCP packets into a device of
-//! this process (`tun`), which keeps each one for as long as the way to its destination takes, and
-//! then sends it as it is, over the host's real link. The kernel's TCP sees a path as long as that:
-//! its round trips, slow start and recovery are those of the long path.
+//! Not every kernel can delay packets. Therefore the host's routes lead its TCP packets into a device of this process
+//! (`tun`). The process holds each packet for the latency of the path to its destination, and then sends it over the
+//! host's real link. The kernel's TCP sees a path of that latency: its round trips, slow start and recovery are those
+//! of the long path.
 //!
-//! On their way the windows that packets offer are cut down, since kernels differ in whether they
-//! heed any bound that could be asked of them. There must be no window scaling for that.
+//! The process also reduces the windows that packets offer, since kernels differ in whether they respect a configured
+//! limit. This requires that window scaling is off.
 //!
-//! Invariants: a packet leaves no sooner than its latency after it was sent; packets to one host
-//! leave in the order in which they came; no packet offers more than the window.
+//! Invariants: a packet leaves no sooner than its latency after it was sent; packets to one host leave in the order
+//! in which they arrived; no packet offers more than the window.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -26,23 +26,23 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket}
 
 use super::tasks::address;
 
-/// The device of a host that its TCP packets go into.
+/// Name of the device that receives the TCP packets of a host.
 pub(super) const DEVICE: &str = "long";
-/// More packets on the way to one host are lost, as on a wire that ends in a full queue.
+/// Maximum number of packets in transit to one host. Further packets are lost, as at a link with a full queue.
 const PACKETS_MAX: usize = 10_000;
 const PACKET_BYTES_MAX: usize = 2_048;
-/// Position of the destination address in an IPv4 packet.
+/// Bytes of an IPv4 packet that have the destination address.
 const TO: std::ops::Range<usize> = 16..20;
 
 type Packet = (Instant, Vec<u8>);
 
-/// The wire of this process, which is there until the process ends.
+/// The delayed paths of this process. They exist until the process ends.
 pub(super) struct Wire {
     window_bytes: Arc<AtomicU16>,
 }
 
 impl Wire {
-    /// Has the packets to each host, by number, leave so much later.
+    /// Starts to delay the packets to each host, by host number, by this latency.
     pub(super) fn lengthen(latencies: &[Duration]) -> std::io::Result<Self> {
         let tun = attach()?;
         let link = Arc::new(socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?);
@@ -60,44 +60,45 @@ impl Wire {
         Ok(Self { window_bytes })
     }
 
-    /// Has this host offer windows of at most so many bytes from now on.
+    /// Limits the windows that this host offers to `bytes` from now on.
     pub(super) fn set_window(&self, bytes: u16) {
         self.window_bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
-/// The way to one host.
+/// The path to one host.
 struct Way {
     to: SocketAddrV4,
     latency: Duration,
     entry: SyncSender<Packet>,
 }
 
-/// The end of [`DEVICE`] at which its packets come out; the device is there as long as this is.
+/// Creates [`DEVICE`] and returns the file from which its packets are read. The device exists as long as the file is
+/// open.
 fn attach() -> std::io::Result<File> {
-    /// The kernel's `struct ifreq`, as far as it matters here.
+    /// The kernel's `struct ifreq`, with the fields that are used here.
     #[repr(C)]
     struct Request {
         name: [u8; 16],
         flags: u16,
         rest: [u8; 22],
     }
-    /// Of the kernel's `linux/if_tun.h`: packets of IP, with nothing before them.
+    /// Flags of the kernel's `linux/if_tun.h` (`IFF_TUN`, `IFF_NO_PI`): IP packets without a preceding header.
     const TUN_WITHOUT_HEADER: u16 = 0x0001 | 0x1000;
     const TUN_SET_INTERFACE: u32 = opcode::write::<i32>(b'T', 202);
     let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let mut request = Request { name: [0; 16], flags: TUN_WITHOUT_HEADER, rest: [0; 22] };
     request.name[..DEVICE.len()].copy_from_slice(DEVICE.as_bytes());
     #[expect(unsafe_code, reason = "there is no safe form of this request to the kernel")]
-    // SAFETY: this request reads and writes one `struct ifreq` of 40 bytes, which `Request` is; it
-    // lives until the call is over, and the kernel keeps no pointer to it.
+    // SAFETY: this request reads and writes one `struct ifreq` of 40 bytes, which is the layout of `Request`.
+    // `request` lives until the call returns, and the kernel keeps no pointer to it.
     unsafe {
         ioctl(&tun, Updater::<TUN_SET_INTERFACE, Request>::new(&mut request))?;
     }
     Ok(tun)
 }
 
-/// Takes what comes, and sees that it leaves at its time.
+/// Reads packets from the device, and queues each with its departure time for the path to its host.
 fn take(mut tun: File, ways: &[Way], window_bytes: &AtomicU16) {
     let mut buffer = [0; PACKET_BYTES_MAX];
     loop {
@@ -117,7 +118,7 @@ fn take(mut tun: File, ways: &[Way], window_bytes: &AtomicU16) {
     }
 }
 
-/// Cuts down the window that a TCP packet offers, and corrects its checksum (RFC 1624).
+/// Reduces the window that a TCP packet offers to at most `window_bytes`, and corrects its checksum (RFC 1624).
 fn cut_window(packet: &mut [u8], window_bytes: u16) {
     const PROTOCOL: usize = 9;
     const TCP: u8 = 6;
@@ -131,7 +132,7 @@ fn cut_window(packet: &mut [u8], window_bytes: u16) {
         return;
     }
     let sum = u32::from(!checksum) + u32::from(!offered) + u32::from(window_bytes);
-    // Two carries at most.
+    // The sum has at most two carries.
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     packet[tcp + 14..tcp + 16].copy_from_slice(&window_bytes.to_be_bytes());
@@ -141,7 +142,7 @@ fn cut_window(packet: &mut [u8], window_bytes: u16) {
 fn carry(packets: &Receiver<Packet>, link: &OwnedFd, to: SocketAddrV4) {
     for (at, packet) in packets {
         thread::sleep(at.saturating_duration_since(Instant::now()));
-        // A link may lose what does not fit; TCP sends it again.
+        // A full link may lose packets; TCP sends them again.
         if let Err(cause) = sendto(link, &packet, SendFlags::empty(), &to) {
             tracing::warn!(%cause, %to, "a packet is lost at its host's own link");
         }
@@ -152,8 +153,8 @@ fn carry(packets: &Receiver<Packet>, link: &OwnedFd, to: SocketAddrV4) {
 mod tests {
     use super::*;
 
-    /// The sum of all 16-bit words, as a TCP checksum has it; without the pseudo-header, of which
-    /// a window is no part.
+    /// Returns the sum of all 16-bit words, as in a TCP checksum. It excludes the pseudo-header, which does not
+    /// contain the window.
     fn sum(words: &[u8]) -> u16 {
         let words = words.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
         let sum: u32 = words.sum();
