@@ -1,9 +1,9 @@
 //! A Cassandra table as the target of a load, and its content as the subject of a check.
 //!
-//! Its rows are the workload's reviews with `id` (the primary key) and `seq` (the number of the write that they are
-//! from). An update writes the whole row, as an insert does: Cassandra tells neither from the other, and of two writes
-//! of one row the one with the later timestamp stays. So each row is a pure function of its key and `seq`, and a read
-//! tells which write it saw.
+//! The rows are the reviews of the workload with `id` (the primary key) and `seq` (the number of the write that left
+//! the row). An update writes the whole row, as an insert does: Cassandra does not distinguish the two, and of two
+//! writes of one row the one with the later timestamp wins. So each row is a pure function of its key and `seq`, and
+//! a read shows which write it saw.
 
 mod content;
 mod outcome;
@@ -27,25 +27,26 @@ pub use preload::{count_rows, preload, require_rows, rewrite};
 /// The columns of a row, in the order of [`Row`].
 const COLUMNS: &str = "id, product_id, title, price, user_id, profile_name, helpfulness, score, time, summary, \
                        text, seq";
-/// The longest that a statement waits for its answer, unless the load gives it up before.
+/// Timeout of a statement, unless the load abandons it earlier.
 const STATEMENT_WAIT: Duration = Duration::from_secs(20);
-/// Replicas of each row in a keyspace that the load makes, as far as there are nodes.
+/// Maximum number of replicas of each row in a keyspace that the load creates. There are fewer if there are fewer
+/// nodes.
 const REPLICAS_MAX: usize = 3;
 
-/// A row as it is written.
+/// A row to write.
 type Row = (String, String, String, f64, String, String, String, f64, i64, String, String, i64);
 
-/// The shape of the rows.
+/// Form of the rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
-    /// The form of `id`.
+    /// Form of `id`.
     pub id_form: IdForm,
-    /// The content.
+    /// Content of the rows.
     pub reviews: Reviews,
 }
 
 impl Schema {
-    /// The schema of a recorded history.
+    /// Returns the schema of a recorded history.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self { id_form: header.id_form, reviews: header.reviews }
@@ -77,7 +78,7 @@ impl Schema {
     }
 }
 
-/// A table that a load is sent to.
+/// A table to which a load is sent.
 #[derive(Debug)]
 pub struct CassandraTarget {
     session: Session,
@@ -91,11 +92,12 @@ pub struct CassandraTarget {
 }
 
 impl CassandraTarget {
-    /// Connects to the cluster, and makes the keyspace and the table if they are not there. `consistency` is that of
-    /// all operations.
+    /// Connects to the cluster, and creates the keyspace and the table if they do not exist. `consistency` is the
+    /// level of all operations.
     ///
     /// # Errors
-    /// No node answers or lets us in; the table is there and is another one.
+    /// Fails if a name is not allowed, if no node answers or accepts the user, or if the table exists with other
+    /// columns.
     #[crate::boxed]
     pub async fn connect(
         uri: &Uri,
@@ -131,10 +133,10 @@ impl CassandraTarget {
         Ok(Self { session, schema, table, read, scan, write, delete, label })
     }
 
-    /// Empties the table; no node serves a row of it any more when this returns.
+    /// Empties the table. When this returns, no node serves a row of it.
     ///
     /// # Errors
-    /// A node is away, or does not answer.
+    /// Fails if a node is down or does not answer.
     #[crate::boxed]
     pub async fn truncate(&self) -> Result<()> {
         let (statement, doing) =
@@ -154,7 +156,7 @@ impl CassandraTarget {
     }
 }
 
-/// Makes what is missing. All nodes know it when this returns.
+/// Creates the keyspace and the table if they do not exist. All nodes know them when this returns.
 async fn make(session: &Session, uri: &Uri, keyspace: &str, table: &str) -> Result<()> {
     if session.get_cluster_state().get_keyspace(keyspace).is_none() {
         let replication = connection::replication(session, uri, REPLICAS_MAX).await;
@@ -173,7 +175,7 @@ async fn make(session: &Session, uri: &Uri, keyspace: &str, table: &str) -> Resu
     Ok(())
 }
 
-/// All statements may be repeated: a write carries its timestamp.
+/// Prepares a statement. All statements are idempotent, because a write carries its timestamp.
 async fn prepare(session: &Session, statement: String) -> Result<PreparedStatement> {
     let doing = format!("preparing {statement}");
     let mut prepared = session.prepare(statement).await.map_err(failed(doing))?;

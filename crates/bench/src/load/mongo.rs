@@ -1,11 +1,11 @@
 //! A MongoDB collection as the target of a load, and its content as the subject of a check.
 //!
-//! The documents are the workload's reviews with `_id`, `seq` (the number of the write they are
-//! from) and `n` (how many updates they have had). Every document is a pure function of its key,
-//! `seq` and `n`, so that the check compares whole documents byte for byte.
+//! The documents are the reviews of the workload with `_id`, `seq` (the number of the write that left the document)
+//! and `n` (the number of updates of the document). Every document is a pure function of its key, `seq` and `n`, so
+//! that the check compares whole documents byte by byte.
 //!
-//! Operations name `productID` and `userID` beside `_id`, as those of Morphus §5.1 do, so that a
-//! router sends them to one shard whichever of these is the shard key.
+//! Reads, updates and deletes name `productID` and `userID` in addition to `_id`, as those of Morphus §5.1 do. So a
+//! router sends each of them to one shard if any of these fields is the shard key.
 
 mod content;
 mod outcome;
@@ -28,29 +28,29 @@ use imago_mongo::server::endpoint::Endpoint;
 pub use content::show_content;
 pub use preload::{preload, require_documents};
 
-/// Connections that a target opens at most, unless its connection string says otherwise.
+/// Maximum number of connections of a target, unless its connection string sets another.
 const POOL_MAX: u32 = 64;
-/// The longest that an operation looks for a primary before it fails, unless the connection string
-/// says otherwise: shorter than a load's own time-out, so that it ends as certainly not sent.
+/// Maximum time to find a primary, unless the connection string sets another. It is shorter than the timeout of the
+/// load, so that the operation ends as certainly not sent.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The shape of the documents.
+/// Form of the documents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
-    /// The form of `_id`.
+    /// Form of `_id`.
     pub id_form: IdForm,
-    /// The content.
+    /// Content of the documents.
     pub reviews: Reviews,
 }
 
 impl Schema {
-    /// The schema of a recorded history.
+    /// Returns the schema of a recorded history.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self { id_form: header.id_form, reviews: header.reviews }
     }
 
-    /// The `_id` of a key.
+    /// Returns the `_id` of a key.
     #[must_use]
     pub fn id(&self, key: u64) -> RawBson {
         match self.id_form {
@@ -59,7 +59,7 @@ impl Schema {
         }
     }
 
-    /// The document under a key, from the write `seq` and with `n` updates.
+    /// Returns the document that the write `seq` leaves under a key, after `n` updates.
     #[must_use]
     pub fn document(&self, key: u64, seq: u64, n: u64) -> RawDocumentBuf {
         self.with_review(key, seq, n, self.reviews.review(key, seq))
@@ -96,7 +96,7 @@ impl Schema {
     }
 }
 
-/// A collection that a load is sent to: majority writes, with the driver's retryable writes.
+/// A collection to which a load is sent, with majority writes and the driver's retryable writes.
 #[derive(Debug, Clone)]
 pub struct MongoTarget {
     collection: Collection<RawDocumentBuf>,
@@ -105,10 +105,10 @@ pub struct MongoTarget {
 }
 
 impl MongoTarget {
-    /// Connects to the cluster and makes sure that it answers.
+    /// Connects to the cluster and checks that it answers.
     ///
     /// # Errors
-    /// Usage for a connection string that cannot be read; precondition for a cluster that does not
+    /// Returns a usage error if the connection string is invalid, and a precondition error if the cluster does not
     /// answer or refuses the credentials.
     #[crate::boxed]
     pub async fn connect(uri: &str, namespace: &Namespace, schema: Schema) -> Result<Self> {
@@ -126,13 +126,13 @@ impl MongoTarget {
         Ok(Self { collection, schema, label })
     }
 
-    /// The collection.
+    /// Returns the collection.
     #[must_use]
     pub fn collection(&self) -> &Collection<RawDocumentBuf> {
         &self.collection
     }
 
-    /// The shape of its documents.
+    /// Returns the form of the documents.
     #[must_use]
     pub fn schema(&self) -> &Schema {
         &self.schema
@@ -145,7 +145,7 @@ impl Target for MongoTarget {
         match find.into_future().await {
             Ok(Some(_)) => Outcome::Acked,
             Ok(None) => Outcome::NotFound,
-            // A read that failed for any reason changed nothing.
+            // A failed read has changed nothing.
             Err(error) => Outcome::Refused(outcome::told(&error)),
         }
     }

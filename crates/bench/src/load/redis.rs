@@ -1,11 +1,11 @@
-//! A Redis server or cluster as the target of a load, as the source of a check, and how it is filled.
+//! A Redis server or cluster as the target of a load and as the subject of a check, and how it is filled.
 //!
-//! Reviews are hashes under keys `DB:COLL:ID`. Every write carries its number (`seq`, which says what load it is from) and
-//! writes all fields by one HSET, so that each record is a pure function of its key and `seq`, and a read tells which
-//! write it saw. All of it goes to masters.
+//! Reviews are hashes under keys `DB:COLL:ID`. Every write carries its number (`seq`, which also identifies the load)
+//! and writes all fields by one HSET. So each record is a pure function of its key and `seq`, and a read shows which
+//! write it saw. All requests go to masters.
 //!
-//! Redis acknowledges a write before any replica has it: a master that is killed and replaced takes acknowledged writes
-//! with it. [`Durability`] has each write wait until replicas acknowledged it, too (WAIT).
+//! Redis acknowledges a write before any replica has it: if a master is killed and replaced, acknowledged writes are
+//! lost. With [`Durability`] each write also waits until replicas have acknowledged it (WAIT).
 
 mod content;
 mod lanes;
@@ -31,34 +31,37 @@ pub use record::Schema;
 use nodes::Nodes;
 use outcome::Failure;
 
-/// The longest that a request waits for its answer, unless the load gives it up before.
+/// Timeout of a request, unless the load abandons it earlier.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Connections to a node. One that waits for replicas holds up what is sent behind it.
+/// Number of connections to a node if writes do not wait for replicas.
 const LANES: usize = 4;
+/// Number of connections to a node if writes wait for replicas. A write that waits delays the requests that follow it
+/// on its connection.
 const LANES_THAT_WAIT: usize = 32;
 
-/// Times that a scan is begun at a node that has handed its slots over, and the time between two.
+/// Maximum number of attempts of a scan at a node that has handed its slots over.
 const SCAN_TRIES: u32 = 5;
+/// Delay between two attempts of a scan.
 const SCAN_PAUSE: Duration = Duration::from_millis(50);
 
-/// When a write counts as acknowledged.
+/// Condition under which a write counts as acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durability {
-    /// The replicas that have to have it besides its master.
+    /// Number of replicas that must have the write, in addition to its master.
     pub replicas: u32,
-    /// The longest that they are waited for.
+    /// Maximum time to wait for these replicas.
     pub wait: Duration,
 }
 
-/// Records that a load is sent to.
+/// Records to which a load is sent.
 #[derive(Debug)]
 pub struct RedisTarget {
     nodes: Nodes,
     schema: Schema,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     prefix: String,
     durability: Durability,
-    /// Where the next scan of a node goes on.
+    /// Cursor of the next scan, by the address of the node.
     cursors: Mutex<HashMap<String, u64>>,
     label: String,
 }
@@ -67,7 +70,8 @@ impl RedisTarget {
     /// Connects to a server, or to all nodes of a cluster. The records are those of `(database, collection)`.
     ///
     /// # Errors
-    /// No node answers or lets us in; a master has fewer replicas than are to be waited for; it is no Redis server.
+    /// Fails if no node answers or accepts the user, if the node is not a Redis server, or if a master has fewer
+    /// replicas than `durability` requires. Fails if writes are to wait for replicas, but for less than 1 ms.
     #[crate::boxed]
     pub async fn connect(
         uri: &Uri,
@@ -100,7 +104,7 @@ impl RedisTarget {
         format!("{}{}", self.prefix, self.schema.id_form.name(key))
     }
 
-    /// Runs a write, and waits for replicas as is wanted.
+    /// Runs a write, and waits for the replicas that [`Durability`] requires.
     async fn change(&self, name: &str, mut commands: Pipeline) -> std::result::Result<(), Failure> {
         let Durability { replicas, wait } = self.durability;
         if replicas > 0 {
@@ -127,7 +131,7 @@ impl RedisTarget {
         self.change(&name, commands).await
     }
 
-    /// The names behind the cursor of a node, at most about so many, and the cursor behind them.
+    /// Returns about `count` names from a node, starting at a cursor, and the next cursor.
     async fn names(
         &self,
         node: &str,
@@ -142,7 +146,7 @@ impl RedisTarget {
         told.and_then(std::result::Result::ok).ok_or_else(|| not_understood("SCAN"))
     }
 
-    /// The records of these names, which the node has.
+    /// Returns the records with these names, which the node has.
     async fn records(
         &self,
         node: &str,
@@ -174,13 +178,13 @@ impl RedisTarget {
     }
 }
 
-/// What a node answered is no answer to this command.
+/// Returns the failure for a reply that does not fit its command.
 fn not_understood(command: &str) -> Failure {
     let message = format!("an answer that is none to {command}");
     Failure { message, is_away: false, perhaps_applied: true }
 }
 
-/// Text that a pattern takes as it is.
+/// Escapes the special characters of a glob pattern.
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
@@ -239,7 +243,7 @@ impl Target for RedisTarget {
         let mut tries = 1;
         let scanned = loop {
             match self.scan(key, documents_max).await {
-                // Its node handed its slots over meanwhile, and it takes a moment until that is known.
+                // The node has handed its slots over, and the new master becomes known after a moment.
                 Err(failure) if failure.has_moved() && tries < SCAN_TRIES => tries += 1,
                 scanned => break scanned,
             }

@@ -1,13 +1,14 @@
-//! A load of list-append transactions on a store that serves the Redis protocol, from sessions that
-//! survive its failures, and their history (see `imago_workload::lists`).
+//! A load of list-append transactions on a store that serves the Redis protocol, and its history (see
+//! `imago_workload::lists`). The load continues after failures of the store.
 //!
-//! A session is a connection, on a thread of its own. MULTI, a transaction's steps and EXEC leave in one
-//! piece, and now and then some transactions do, one behind the other. When the connection breaks, or the
-//! store does not know what became of a transaction, the next one is of a new session, on a new connection;
-//! what had left with it already counts as of a session of its own.
+//! A session is one connection. Each thread runs one session after the other. MULTI, the steps of a transaction, and
+//! EXEC are sent in one piece; occasionally several transactions are sent together. When the connection breaks, or
+//! the store does not know the outcome of a transaction, the next transaction belongs to a new session, on a new
+//! connection. The transactions that were sent together with such a transaction and follow it also count as those of
+//! another session.
 //!
-//! Invariant: a transaction counts as not done only if no byte of it was sent, or the store itself said
-//! that nothing happened. After any other failure the outcome is unknown.
+//! Invariant: a transaction counts as not done only if the store replied that nothing happened. After any other
+//! failure the outcome is unknown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,23 +25,23 @@ mod probe;
 pub use client::{Client, ClientError};
 pub use probe::{Measured, Probe};
 
-/// Delay before a session connects again.
+/// Delay before a failed connection or operation is tried again.
 const AGAIN_WAIT: Duration = Duration::from_millis(20);
-/// The longest that reading the lists is retried at the end, while their partitions come together.
+/// Maximum time for which reading the lists at the end is retried, while their partitions are brought together.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 
 /// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Concurrent sessions.
+    /// Number of concurrent sessions.
     pub sessions: u32,
-    /// The seed of their transactions.
+    /// Seed of the transactions.
     pub seed: u64,
-    /// Delay of a session after each transaction.
+    /// Delay of a session after each transaction, or after those that were sent together.
     pub pause: Duration,
 }
 
-/// A load that runs. Without [`Load::finish`] its threads end by themselves.
+/// A running load. If it is dropped without [`Load::finish`], its threads end by themselves.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Vec<Transaction>>>,
@@ -57,18 +58,18 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts the load.
+    /// Starts the load on a store at one address.
     ///
     /// # Errors
-    /// Returns an error if the system gives no threads.
+    /// Fails if the system cannot start a thread.
     pub fn start(address: SocketAddr, options: Options) -> io::Result<Self> {
         Self::start_among(vec![address], options)
     }
 
-    /// Starts the load on a store that is at any of these addresses, now at one and then at another.
+    /// Starts the load on a store that may be at any of these addresses, and may change between them.
     ///
     /// # Errors
-    /// As [`Load::start`].
+    /// Fails in the same cases as [`Load::start`].
     pub fn start_among(addresses: Vec<SocketAddr>, options: Options) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             addresses,
@@ -89,13 +90,14 @@ impl Load {
         Ok(load)
     }
 
-    /// Transactions acknowledged so far.
+    /// Returns the number of transactions acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Ends the load, and returns its sessions' transactions with their answers.
+    /// Ends the load. Returns the transactions of its sessions with their replies, and the lists to which it
+    /// appended.
     ///
     /// # Panics
     /// Panics if one of its threads panicked.
@@ -104,7 +106,7 @@ impl Load {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let ended = self.threads.drain(..).map(|thread| thread.join().expect("sessions end"));
         let mut transactions: Vec<_> = ended.flatten().collect();
-        // A session's follow each other, and their order is kept.
+        // The transactions of a session are adjacent, and a stable sort keeps their order.
         transactions.sort_by_key(|transaction| transaction.session);
         (transactions, Lists { count: self.shared.pool.lists() })
     }
@@ -116,17 +118,17 @@ impl Drop for Load {
     }
 }
 
-/// The lists that a load appended to.
+/// The lists to which a load appended.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists {
     count: u32,
 }
 
 impl Lists {
-    /// Reads the present elements of the lists. No transaction may be under way any more.
+    /// Reads the elements of all lists. No transaction may be in progress.
     ///
     /// # Errors
-    /// Returns an error if the store does not answer with the lists within half a minute.
+    /// Fails if the store does not return the lists within 30 s.
     pub fn read(self, address: SocketAddr) -> Result<Vec<Vec<Element>>, ClientError> {
         let until = Instant::now() + LAST_WAIT;
         loop {
@@ -165,7 +167,7 @@ impl Shared {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs transactions of a session, and returns the session that goes on.
+    /// Runs transactions of a session, and returns the session of the next transactions.
     fn transact(
         &self,
         mut session: u32,

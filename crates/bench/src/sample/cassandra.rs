@@ -1,5 +1,5 @@
-//! A table of Cassandra whose configurations are measured. It is filled once: what is written stays what it is under every
-//! configuration, as compaction merges it.
+//! A Cassandra table whose configurations are measured. It is filled once: compaction merges the data under each
+//! configuration, so it need not be written again.
 
 use imago_job::reporter::Events;
 use imago_tune::cassandra::roll::{Roller, Spec};
@@ -13,9 +13,9 @@ use crate::load::cassandra::{CassandraTarget, Schema, count_rows, preload};
 /// The table that is loaded.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// How the nodes are reached.
+    /// Cluster file, which describes how the nodes are reached.
     pub file: ClusterFile,
-    /// The keyspace and the name.
+    /// Keyspace and name of the table.
     pub name: (String, String),
     /// The consistency level of all operations.
     pub consistency: Consistency,

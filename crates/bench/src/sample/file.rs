@@ -1,7 +1,7 @@
-//! The file of measurements: one line for each, on disk as soon as it was made.
+//! The file of measurements: one line for each measurement, written to disk as soon as it was made.
 //!
-//! Its first line says which columns there are. A file with others is left alone: it is another database's, or no file of
-//! measurements at all.
+//! The first line names the columns. A file with other columns is not changed: it belongs to another database, or is
+//! not a file of measurements.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -13,13 +13,13 @@ use imago_workload::mix::Mix;
 
 use super::Sample;
 
-/// The columns of the file.
+/// Columns of the file.
 const COLUMNS: &str =
     "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread,record_bytes";
-/// The columns behind them of a database that tells what it uses.
+/// Columns that follow them for a database that reports its memory and CPU use.
 const USED: &str = ",memory_bytes,cpu_us";
 
-/// What tells a measurement from others in the file: configuration, mix and round.
+/// Identification of a measurement in the file: configuration, mix and round.
 pub(super) type Key = (String, String, usize);
 
 pub(super) fn key(configuration: &str, mix: &Mix, round: usize) -> Key {
@@ -34,10 +34,12 @@ fn columns(tells_use: bool) -> String {
     format!("{COLUMNS}{}", if tells_use { USED } else { "" })
 }
 
-/// The measurements that the file has; none if it is not there.
+/// Reads the identifications of the measurements in the file; empty if the file does not exist. An incomplete last
+/// line is repaired first.
 ///
 /// # Errors
-/// It cannot be read, or is no such file, or was made with records of another size.
+/// Fails if the file cannot be read or repaired, is not a file of such measurements, or was made with records of
+/// another size.
 pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Vec<Key>> {
     lines::mend(path, |first| first == columns(tells_use))
         .map_err(|cause| Error::Usage(format!("cannot mend {}: {cause}", path.display())))?;
@@ -84,10 +86,10 @@ pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Ve
     Ok(found)
 }
 
-/// Adds a measurement to the file, which is on disk when this returns.
+/// Appends a measurement to the file, which is on disk when this returns.
 ///
 /// # Errors
-/// It cannot be written.
+/// Fails if the file cannot be written.
 pub(super) fn write(path: &Path, sample: &Sample, mix: &Mix, tells_use: bool) -> Result<()> {
     let written = || {
         let mut file = OpenOptions::new().create(true).append(true).open(path)?;

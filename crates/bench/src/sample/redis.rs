@@ -1,8 +1,9 @@
-//! Records of Redis whose configurations are measured.
+//! Redis records whose configurations are measured.
 //!
-//! A key keeps its encoding until it is written anew, and a table never becomes compact by itself, so that a change of a
-//! threshold alone would show nothing. Invariant: behind a roll all records were written under the configuration that is
-//! measured. They are deleted before it, as `maxmemory` may be less than what they took under the one before.
+//! A key keeps its encoding until it is written again, and a hash table never becomes compact by itself, so that a
+//! changed threshold alone would have no effect. Invariant: after a roll, all records were written under the
+//! configuration that is measured. They are deleted before the roll, because `maxmemory` may be less than their size
+//! under the previous configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,35 +20,35 @@ use imago_workload::history::IdForm;
 use super::{Caller, Request, Sampled, Used};
 use crate::load::redis::{Durability, RedisTarget, Schema, delete_records, preload, require_own};
 
-/// For a node to say how much memory it uses.
+/// Timeout of a request for a node's memory and CPU use.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The records that are loaded.
 #[derive(Clone, Debug)]
 pub struct Records {
     file: ClusterFile,
-    /// The cluster file's path: rolls are kept beside it.
+    /// Path of the cluster file. Rolls are stored next to it.
     path: PathBuf,
-    /// What keys begin with.
+    /// Database and collection, the first parts of all keys.
     namespace: (String, String),
-    /// The number of the configuration under which all records were written; none: that is not known.
+    /// Number of the configuration under which all records were written; `None` if it is unknown.
     written: Option<usize>,
 }
 
 impl Records {
-    /// The records under keys `DB:COLL:…` of a server or cluster, which a cluster file at this path names.
+    /// Returns the records under the keys `DB:COLL:…` of a server or cluster. `path` is the path of the cluster file.
     #[must_use]
     pub fn new(file: ClusterFile, path: PathBuf, namespace: (String, String)) -> Self {
         Self { file, path, namespace, written: None }
     }
 
-    /// The roll to a configuration; none if nothing differs from it.
+    /// Returns the roll to a configuration; `None` if no node differs from it.
     async fn roller(&self, request: &Request, number: usize) -> Result<Option<Roller>> {
         let changes = configurations::settings(&request.configurations, number);
         if changes.is_empty() {
             return Ok(None);
         }
-        // It is a cluster for tests: a master without a replica may be away for a moment.
+        // The cluster is one for tests, so a master without a replica may be down for a moment.
         let spec = Spec { changes, tolerate: 0, unserved: true, is_of_controller: false };
         let roller = Roller::new(self.file.clone(), spec)?;
         let preview = roller.preview().await?;
@@ -65,7 +66,7 @@ impl Sampled for Records {
     }
 
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()> {
-        // Records that a load has inserted are none of those that are measured.
+        // Records that a load has inserted are not among the records to measure, so all are written again.
         let inserts = request.mixes.iter().any(|mix| mix.insert > 0.0);
         if self.written == Some(number) && !inserts && self.roller(request, number).await?.is_none()
         {
@@ -93,7 +94,7 @@ impl Sampled for Records {
         RedisTarget::connect(&self.file.uri, namespace, durability, schema).await
     }
 
-    /// What all masters use (`used_memory`, `used_cpu_user` and `used_cpu_sys`).
+    /// Returns the sums over all masters of `used_memory`, and of `used_cpu_user` and `used_cpu_sys`.
     async fn used(&self) -> Result<Option<Used>> {
         let mut all = Used { memory_bytes: 0, cpu_s: 0.0 };
         for node in &self.file.nodes {
@@ -114,7 +115,7 @@ impl Sampled for Records {
     }
 }
 
-/// What a server uses, by its answer to INFO.
+/// Returns the memory and CPU use of a server from its reply to INFO; `None` if a field is missing.
 fn told(info: &str) -> Option<Used> {
     let seconds = |key: &str| line(info, key)?.parse::<f64>().ok();
     Some(Used {

@@ -1,4 +1,5 @@
-//! What is measured, in which order, and what is not measured again, of a database in memory that counts.
+//! Tests of the measurements with an in-memory database that counts its calls: which are made, in which order, and
+//! which are not repeated.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use imago_workload::target::{Insert, Outcome, Update};
 
 use super::*;
 
-/// Answers every operation at once, or finds nothing.
+/// A target that answers every operation at once. Its reads find nothing if `finds` is false.
 #[derive(Debug)]
 struct Answers {
     finds: bool,
@@ -41,14 +42,14 @@ impl Target for Answers {
     }
 }
 
-/// Keeps the numbers of the configurations that were rolled out; each next one takes a byte more. It has used a second more
-/// of a processor each time that it is asked.
+/// A database that records the numbers of the configurations that were rolled out. Its memory use grows by one byte
+/// with each roll, and its CPU time by one second with each request for its use.
 struct Counting {
     finds: bool,
     rolled: Vec<usize>,
     prepared: AtomicU64,
     asked: AtomicU64,
-    /// Cancelled when a measurement's windows are about to begin.
+    /// Cancelled when the windows of a measurement are about to begin.
     interrupts: Option<CancellationToken>,
 }
 
@@ -79,7 +80,7 @@ impl Sampled for Counting {
 
     async fn used(&self) -> Result<Option<Used>> {
         let cpu_s = self.asked.fetch_add(1, Ordering::Relaxed) as f64;
-        // The first time it is asked behind a roll.
+        // The first request directly follows the roll. The second one precedes the windows, and cancels.
         if let Some(cancel) = self.interrupts.as_ref().filter(|_| cpu_s > 0.0) {
             cancel.cancel();
         }
@@ -123,11 +124,11 @@ async fn rounds_go_forth_and_back_and_what_the_file_has_is_not_measured_again() 
     let of = |number: usize| (&*samples[number].configuration, &*samples[number].mix);
     let (reads, updates) = (request.mixes[0].to_string(), request.mixes[1].to_string());
     assert_eq!((of(0), of(1), of(2)), (("A", &*reads), ("A", &*updates), ("B", &*reads)));
-    // A machine that is busy with other things may leave a window of milliseconds without any.
+    // On a busy machine a window of milliseconds may have no operation.
     assert!(samples.iter().any(|one| one.operations_s > 0.0), "{samples:?}");
     let memory: Vec<u64> = samples.iter().map(|one| one.memory_bytes.unwrap()).collect();
     assert_eq!(memory, [1_001, 1_001, 1_002, 1_002, 1_003, 1_003, 1_004, 1_004]);
-    // A second for all operations of two windows of two milliseconds at least.
+    // One second of CPU time for all operations of two windows, of at least two milliseconds each.
     let seconds = |one: &Sample| Some(one.cpu_us? * 1e-6 * one.operations_s * 4e-3);
     let told: Vec<f64> = samples.iter().filter_map(seconds).collect();
     assert!(!told.is_empty() && told.iter().all(|s| *s > 0.0 && *s <= 1.1), "{samples:?}");
@@ -136,12 +137,12 @@ async fn rounds_go_forth_and_back_and_what_the_file_has_is_not_measured_again() 
         "{said}"
     );
 
-    // Nothing is missing: the database is not even looked at.
+    // No measurement is missing, so the database is not accessed.
     let (again, said) = measured(&mut database, &request).await;
     assert_eq!((again.unwrap(), &*said), (Vec::new(), ""));
     assert_eq!((database.rolled.len(), database.prepared.load(Ordering::Relaxed)), (4, 1));
 
-    // The last line is missing: its configuration is rolled out, and that mix alone is measured.
+    // The last line is missing: its configuration is rolled out, and only its mix is measured.
     let text = std::fs::read_to_string(&request.out).unwrap();
     let without = text.trim_end().rsplit_once('\n').unwrap().0;
     std::fs::write(&request.out, format!("{without}\n")).unwrap();

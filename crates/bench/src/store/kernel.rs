@@ -1,4 +1,4 @@
-//! Sites driven in this process, without sockets or queues of requests: what the engine itself costs.
+//! The cost of the engine itself: sites that are driven in this process, without sockets or request queues.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
@@ -22,11 +22,12 @@ use crate::error::{Error, Result, process};
 
 const SEED: u64 = 4;
 const VALUE_BYTES: usize = 100;
-/// Transactions given to the sequencer together, as a connection's pipeline would.
+/// Number of transactions whose log entries are submitted to the sequencer together, as with the pipeline of a
+/// connection.
 const BATCH: usize = 64;
-/// Transactions generated before the clock runs.
+/// Maximum number of transactions that are generated at a time, before the clock runs.
 const MADE: u64 = 16_384;
-/// Transactions by which a site may be ahead of the log before it waits for the log.
+/// Number of log entries by which a site may be ahead of the log before it waits for the log.
 const AHEAD_MAX: u64 = 4_096;
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: u64 = 256 * 1024 * 1024;
@@ -55,7 +56,7 @@ impl Follower for Inbox {
     fn end(&mut self, _: &str) {}
 }
 
-/// A site and what drives it.
+/// A site, the sequencer, and the log entries that pass between them.
 struct Runner {
     core: Core,
     sequencer: Sequencer,
@@ -65,7 +66,7 @@ struct Runner {
     answered: u64,
 }
 
-/// Processor time of this process so far, in seconds.
+/// Returns the CPU time of this process so far, in seconds.
 fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -106,7 +107,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Hands in the written log entries, and takes those that the sequencer has.
+    /// Submits the log entries that the site wrote, and takes those that the sequencer has. Waits if the site is too
+    /// far ahead of the log.
     fn flush(&mut self) -> Result<()> {
         self.ahead += self.leaving.len() as u64;
         self.sequencer.submit(std::mem::take(&mut self.leaving));
@@ -133,7 +135,7 @@ impl Runner {
         self.tell(Input::Logged(first, entries))
     }
 
-    /// Begins to live.
+    /// Begins the epoch of the site, and waits until the site is live.
     fn begin(&mut self) -> Result<()> {
         self.tell(Input::Tick(0))?;
         self.flush()?;
@@ -144,7 +146,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Runs transactions, and waits for what the log does not have yet.
+    /// Runs transactions. Submits their log entries in batches, and waits only if the site is too far ahead of the
+    /// log.
     fn run(&mut self, transactions: Vec<Transaction>) -> Result<()> {
         for (n, transaction) in transactions.into_iter().enumerate() {
             self.tell(Input::Transact(0, transaction, 1))?;
@@ -164,7 +167,7 @@ impl Runner {
     }
 
     fn load(&mut self, rows: std::ops::Range<u64>) -> Result<()> {
-        // Not in the order of the keys, as clients would not either.
+        // Keys are loaded out of order, as clients would load them.
         let count = rows.end - rows.start;
         let stride = (count / 2 + 1..).find(|stride| gcd(*stride, count) == 1).unwrap_or(1);
         let mut transactions = Vec::new();
@@ -209,7 +212,7 @@ fn filling(keys: Vec<Key>) -> Transaction {
     }
 }
 
-/// Reads three rows and writes them changed.
+/// Returns a transaction that reads three random rows, changes them and writes them.
 fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
     let keys = [(); 3].map(|()| key(dice.random_range(rows.clone())));
     let writes = keys.to_vec();
@@ -237,7 +240,8 @@ fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
     }
 }
 
-/// Runs so many, and returns the processor time that all of this process took, but for making them.
+/// Runs the transactions of the benchmark. Returns the CPU time of this process in seconds, without that of
+/// generating the transactions.
 fn timed(runner: &mut Runner, size: Size) -> Result<f64> {
     let mut dice = StdRng::seed_from_u64(SEED);
     let rows = 0..size.rows;
@@ -299,12 +303,13 @@ pub(super) fn logged(size: Size) -> Result<Logged> {
     Ok(Logged { per_core_s: size.transactions as f64 / took_s, recovery_s })
 }
 
-/// Transactions a second of one thread with one site.
+/// Returns the throughput of one thread with one site, in transactions per second.
 pub(super) fn one_site(size: Size) -> Result<f64> {
     side_by_side(size, 1)
 }
 
-/// Of two threads with a site each, which master one half of the rows each.
+/// Returns the throughput of two threads with one site each, in transactions per second. Each site masters one half
+/// of the rows.
 pub(super) fn two_sites(size: Size) -> Result<f64> {
     side_by_side(size, 2)
 }
@@ -331,7 +336,7 @@ fn side_by_side(size: Size, sites: u64) -> Result<f64> {
     }
     let order = Sequencer::in_memory();
     let barrier = Arc::new(Barrier::new(usize::try_from(sites).expect("few")));
-    // All sites follow before any of them writes.
+    // All sites follow the log before any of them writes.
     let runners: Vec<_> = (0..sites)
         .map(|n| Runner::new(Site(u16::try_from(n).expect("few")), &order, &design))
         .collect();

@@ -1,4 +1,4 @@
-//! Changes of a partition's design while clients are at work, there and elsewhere.
+//! Changes of one partition's design, under clients of this partition and of another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +16,14 @@ use super::key;
 use crate::error::{Error, Result, process};
 use crate::statistics::{Figure, percentile};
 
-/// Rows of the partition that changes.
+/// Number of rows of the partition that changes.
 const PARTITION_ROWS: u64 = 5_000;
-/// Rows of the others.
+/// Number of rows of the other partition.
 const OTHER_ROWS: u64 = 50_000;
-/// Between two transactions of a client.
+/// Delay between two transactions of a client.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Between two changes, in microseconds: any time, for clients wake at whole milliseconds, and threads that
-/// wakes with them always meets them.
+/// Delay between two changes, in µs. It is random, because clients wake at whole milliseconds, and a thread that
+/// wakes at the same times would always meet them.
 const CHANGE_EVERY_US: std::ops::Range<u64> = 3_000..7_000;
 
 pub(super) struct Operators {
@@ -40,7 +40,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     runtime.map_err(process("start threads"))
 }
 
-/// The rows of a store's masters.
+/// Returns the number of rows of all masters of a store.
 pub(super) fn rows(store: &Store) -> Result<u64> {
     let usage = runtime()?.block_on(store.usage());
     let copies = usage.iter().flat_map(|(_, copies)| copies);
@@ -63,7 +63,7 @@ async fn put(session: &mut Session, keys: Vec<Key>) -> Result<()> {
     done.map(|_| ()).map_err(|abort| wrong(&abort))
 }
 
-/// A client that writes a row now and then, and says how long each took, in ms, with when it began.
+/// Runs a client that writes one row at a time, with pauses. Returns the start and the duration in ms of each write.
 async fn client(
     mut session: Session,
     rows: std::ops::Range<u64>,
@@ -105,7 +105,7 @@ pub(super) fn run(size: Size) -> Result<Operators> {
             (PARTITION_ROWS..PARTITION_ROWS + OTHER_ROWS, 3),
         ]
         .map(|(rows, seed)| tokio::spawn(client(store.session(), rows, seed, Arc::clone(&ends))));
-        // The first second warms up.
+        // The first second is the warm-up.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let calm = Instant::now();
         tokio::time::sleep(phase).await;
@@ -113,7 +113,7 @@ pub(super) fn run(size: Size) -> Result<Operators> {
         let (mut split, mut merge, mut remaster) = (Vec::new(), Vec::new(), Vec::new());
         let middle = key(PARTITION_ROWS / 2);
         let mut dice = StdRng::seed_from_u64(4);
-        // This thread has nothing else to do: clients have one of their own.
+        // This blocks a thread that has no other task: the clients have a thread of their own.
         let mut wait = || {
             std::thread::sleep(Duration::from_micros(dice.random_range(CHANGE_EVERY_US)));
         };
@@ -132,7 +132,7 @@ pub(super) fn run(size: Size) -> Result<Operators> {
         let (mut before, mut during) = (Vec::new(), Vec::new());
         for (n, client) in clients.into_iter().enumerate() {
             let took = client.await.map_err(|_| Error::Wrong("a client panicked".into()))??;
-            // The first one is at the partition itself.
+            // The first client writes to the partition that changes. Only the others are measured.
             for (at, ms) in took.into_iter().filter(|_| n > 0) {
                 match at {
                     at if at >= busy && at < done => during.push(ms),

@@ -1,4 +1,4 @@
-//! The store over RESP beside a Redis server, both driven by Redis's own benchmark, one after the other.
+//! Comparison of the store over RESP with a Redis server. Redis's own benchmark loads one after the other.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,27 +13,28 @@ use crate::error::{Error, Result, process};
 use crate::process::cpu_s;
 use crate::statistics::Figure;
 
-/// Deadline for a server's first answer.
+/// Deadline for the Redis server to accept a connection.
 const START_WAIT: Duration = Duration::from_secs(20);
-/// Keys are drawn from so many.
+/// Number of keys from which each request draws.
 const KEYS: &str = "100000";
-/// Connections, and requests that each sends before it reads an answer.
+/// Options of `redis-benchmark`: the number of connections, and the number of requests that each sends before it
+/// reads a reply.
 const CLIENTS: [&str; 4] = ["-c", "20", "-P", "16"];
 
-/// A command over RESP: medians of the runs.
+/// Figures of one command over RESP, medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// MSET and MGET have ten keys.
+    /// Name of the command. MSET and MGET have ten keys.
     pub command: &'static str,
-    /// Requests a second, by wall clock, of the store.
+    /// Throughput of the store, in requests per second by wall clock.
     pub store_per_s: f64,
-    /// And of Redis.
+    /// Throughput of Redis, in requests per second by wall clock.
     pub redis_per_s: f64,
-    /// Requests for each second of the store's processor time.
+    /// Requests per second of the store's CPU time.
     pub store_per_core_s: f64,
-    /// And of Redis's.
+    /// Requests per second of Redis's CPU time.
     pub redis_per_core_s: f64,
-    /// The store's, of Redis's, for each second of processor time.
+    /// Ratio of `store_per_core_s` to `redis_per_core_s`.
     pub ratio: f64,
 }
 
@@ -48,11 +49,11 @@ impl From<Error> for Absent {
     }
 }
 
-/// A server that ends with this.
+/// A server process that ends when this is dropped.
 struct Server {
     child: Child,
     port: u16,
-    /// Its port, as long as it runs; a store finds one itself.
+    /// Reservation of its port while it runs; `None` for a store, which finds a port itself.
     _reserved: Option<Port>,
 }
 
@@ -106,7 +107,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Requests a second, and for each second of the server's processor time.
+    /// Returns the requests per second by wall clock, and per second of the server's CPU time.
     fn measure(&self, requests: u64, command: &[&str]) -> Result<(f64, f64), Absent> {
         let mut benchmark = Command::new("redis-benchmark");
         benchmark.args(["-h", "127.0.0.1", "-q", "-d", "100", "-r", KEYS, "-p"]);
@@ -131,11 +132,11 @@ impl Server {
     }
 }
 
-/// Each command once, at both.
+/// Runs each command once at both servers.
 pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
     let (store, redis) = (Server::store(program)?, Server::redis()?);
     let mget = [&["MGET"][..], &["key:__rand_int__"; 10]].concat();
-    // The reads find the values that the writes before them stored.
+    // The reads find the values that the preceding writes stored.
     let commands: [(&'static str, &[&str]); 4] = [
         ("SET", &["-t", "set"]),
         ("GET", &["-t", "get"]),
@@ -163,7 +164,7 @@ pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
     commands.into_iter().map(compare).collect()
 }
 
-/// The medians of several runs.
+/// Returns the medians of several runs.
 pub(super) fn medians(runs: &[Vec<Compared>]) -> Vec<Compared> {
     let first = runs.first().into_iter().flatten();
     first

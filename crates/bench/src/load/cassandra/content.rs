@@ -1,4 +1,4 @@
-//! Rows as they are read: of one key, and of a whole table for a check.
+//! The rows that are read: of one key, and of a whole table for a check.
 
 use futures_util::TryStreamExt as _;
 use imago_tune::cassandra::Result;
@@ -9,10 +9,10 @@ use scylla::statement::{Consistency, Statement};
 
 use super::{COLUMNS, CassandraTarget, Row, Schema};
 
-/// Rows of a page.
+/// Number of rows of a page.
 const PAGE_ROWS: i32 = 1_000;
 
-/// A row as it is read: columns that were not written are absent.
+/// A row that was read. Columns that were not written are `None`.
 type ReadRow = (
     String,
     Option<String>,
@@ -28,7 +28,8 @@ type ReadRow = (
     Option<i64>,
 );
 
-/// The number of the write that left the row of a key, if one is there.
+/// Returns the number of the write that left the row of a key, or `None` if there is no row. Fails if the row is not
+/// as a write leaves it.
 pub(super) fn seen(
     answer: QueryResult,
     schema: Schema,
@@ -50,12 +51,12 @@ fn written(row: Row) -> ReadRow {
     (id, a, b, c, d, e, Some(f), Some(g), Some(h), Some(i), Some(j), Some(k))
 }
 
-/// Shows every row of the table, as a quorum has it, to the check. Returns how many.
+/// Passes every row of the table, as a quorum has it, to the check. Returns the number of rows.
 ///
-/// The load must have ended: content that still changes is no final content.
+/// The load must have ended, so that the content is final.
 ///
 /// # Errors
-/// The server's message.
+/// Fails with the error of the server.
 #[crate::boxed]
 pub async fn show_content(target: &CassandraTarget, checker: &mut Checker) -> Result<u64> {
     let doing = format!("reading {}", target.table);

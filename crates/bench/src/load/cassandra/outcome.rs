@@ -1,12 +1,13 @@
-//! The meaning of a driver's error: for want of replicas, or another; applied, certainly not, or perhaps.
+//! The outcome of a statement that failed: whether too few replicas were available, and whether the statement was
+//! perhaps applied.
 //!
-//! The driver repeats a statement at another node when a connection breaks or a node refuses it, so that the last error
-//! says nothing about the attempts before: a write that failed is perhaps applied, with any error.
+//! The driver repeats a statement at another node when a connection breaks or a node refuses the statement. So the
+//! last error says nothing about the attempts before it: a write that failed with any error was perhaps applied.
 
 use imago_workload::target::Outcome;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
-/// The outcome of a write that failed.
+/// Returns the outcome of a failed write.
 pub(super) fn of_failed_write(error: &ExecutionError) -> Outcome {
     match of_replicas(error) {
         Some(message) => Outcome::Unavailable { message, perhaps_applied: true },
@@ -14,7 +15,7 @@ pub(super) fn of_failed_write(error: &ExecutionError) -> Outcome {
     }
 }
 
-/// The outcome of a read or scan that failed.
+/// Returns the outcome of a failed read or scan.
 pub(super) fn of_failed_read(error: &ExecutionError) -> Outcome {
     match of_replicas(error) {
         Some(message) => Outcome::Unavailable { message, perhaps_applied: false },
@@ -22,7 +23,7 @@ pub(super) fn of_failed_read(error: &ExecutionError) -> Outcome {
     }
 }
 
-/// The message, if the error is that too few replicas could be asked, or answered in time.
+/// Returns the message if too few replicas were available or answered; `None` for other errors.
 fn of_replicas(error: &ExecutionError) -> Option<String> {
     let ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, _)) = error else {
         return None;
@@ -47,7 +48,8 @@ fn of_replicas(error: &ExecutionError) -> Option<String> {
     })
 }
 
-/// The cause, without what differs from one time to the next, so that equal failures count as one.
+/// Returns the cause without the details that change from one failure to the next, so that equal failures are counted
+/// as one.
 fn told(error: &ExecutionError) -> String {
     match error {
         ExecutionError::RequestTimeout(_) => "no answer in time".into(),

@@ -1,4 +1,4 @@
-//! Filling a table before a load: the keys `0..rows`, as fast as a few writers can.
+//! Fills a table before a load: the keys `0..rows`, with concurrent writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,18 +9,19 @@ use scylla::statement::Statement;
 
 use super::CassandraTarget;
 
-/// Rows that are written at once.
+/// Number of rows that are written concurrently.
 const WRITERS: usize = 64;
-/// Rows of a page, when they are counted.
+/// Number of rows of a page when rows are counted.
 const PAGE_ROWS: i32 = 5_000;
-/// The progress is told after so many rows.
+/// Number of rows between two reports of progress.
 const TOLD_ROWS: u64 = 500;
 
-/// Inserts the rows of the keys `0..rows` into an empty table, each with `seq` = key. `progress` gets the number
-/// inserted so far.
+/// Inserts the rows of the keys `0..rows` into an empty table, each with `seq` = key. Calls `progress` with the
+/// number of rows inserted so far.
 ///
 /// # Errors
-/// The table is not empty; otherwise what the server said. The table then holds a part of the rows.
+/// Fails if the table is not empty, or with the error of the server. After an error of the server the table may hold
+/// a part of the rows.
 pub async fn preload(
     target: &CassandraTarget,
     rows: u64,
@@ -37,10 +38,10 @@ pub async fn preload(
     write(target, 0..rows, written).await
 }
 
-/// Writes rows that are there once more, each with the content that it was filled with.
+/// Writes existing rows again, each with the content that [`preload`] wrote.
 ///
 /// # Errors
-/// What the server said.
+/// Fails with the error of the server.
 pub async fn rewrite(target: &CassandraTarget, keys: impl Iterator<Item = u64>) -> Result<()> {
     write(target, keys, || {}).await
 }
@@ -64,14 +65,14 @@ async fn write(
         .await
 }
 
-/// Makes sure that the table holds exactly so many rows.
+/// Checks that the table holds exactly `rows` rows.
 ///
 /// # Errors
-/// It holds another number; otherwise what the server said.
+/// Fails if the number differs, or with the error of the server.
 #[crate::boxed]
 pub async fn require_rows(target: &CassandraTarget, rows: u64) -> Result<()> {
     let table = &target.table;
-    // One more is enough to know that there are too many.
+    // One row more is enough to show that there are too many.
     let (what, help) = match count_rows(target, rows.saturating_add(1)).await? {
         found if found == rows => return Ok(()),
         _ if rows == 0 => (format!("{table} is not empty"), "use another table, or drop this one"),
@@ -83,10 +84,10 @@ pub async fn require_rows(target: &CassandraTarget, rows: u64) -> Result<()> {
     Err(Error::Precondition { what, help: help.into() })
 }
 
-/// The number of rows, counted up to a limit.
+/// Returns the number of rows, counted up to a limit.
 ///
 /// # Errors
-/// What the server said.
+/// Fails with the error of the server.
 pub async fn count_rows(target: &CassandraTarget, limit: u64) -> Result<u64> {
     let doing = format!("counting the rows of {}", target.table);
     let mut statement = Statement::new(format!("SELECT id FROM {} LIMIT {limit}", target.table));

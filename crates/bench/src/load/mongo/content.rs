@@ -8,15 +8,15 @@ use mongodb::options::{ReadConcern, SelectionCriteria};
 use super::{MongoTarget, Schema};
 use imago_mongo::error::{Error, Result};
 
-/// Documents that the server sends at once.
+/// Number of documents that the server sends at once.
 const BATCH_DOCUMENTS: u32 = 4000;
 
-/// Shows every document of the collection, as a majority has it, to the check. Returns how many.
+/// Passes every document of the collection, as a majority has it, to the check. Returns the number of documents.
 ///
-/// The load must have ended: content that still changes is no final content.
+/// The load must have ended, so that the content is final.
 ///
 /// # Errors
-/// The server's message.
+/// Fails with the error of the server.
 #[crate::boxed]
 pub async fn show_content(target: &MongoTarget, checker: &mut Checker) -> Result<u64> {
     let doing = |cause| Error::server(format!("reading {}", target.label), cause);

@@ -1,15 +1,14 @@
-//! The meaning of a driver's answer to a write: applied, certainly not, or perhaps.
+//! The outcome of a write by the driver's result: applied, certainly not applied, or perhaps applied.
 //!
-//! The driver repeats a write once after a network error or a change of primary, under the same
-//! The driver repeats a write once after a network error or a change of primary, under the same
-//! transaction number, so that the server recognises the repetition. A certain outcome therefore
-//! has to cover both attempts: an error that says only why the second one failed does not.
+//! The driver repeats a write once after a network error or a change of primary, under the same transaction number,
+//! so that the server recognises the repetition. A certain outcome therefore has to cover both attempts: an error
+//! that explains only the failure of the second one does not.
 
 use imago_workload::target::Outcome;
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 
-/// Server codes that refuse a statement before it changes anything, and would have reported
-/// success had an earlier attempt of the same transaction number been applied.
+/// Server codes of errors that refuse a statement before it changes anything. If an earlier attempt with the same
+/// transaction number had been applied, the server would have reported success instead.
 const REFUSALS: &[i32] = &[
     2,     // BadValue
     9,     // FailedToParse
@@ -25,10 +24,10 @@ const REFUSALS: &[i32] = &[
     10334, // BSONObjectTooLarge
 ];
 
-/// The label by which a server says that no attempt of a write was applied.
+/// Label of errors by which a server reports that no attempt of a write was applied.
 const NOTHING_WRITTEN: &str = "NoWritesPerformed";
 
-/// The outcome of a write that found so many documents, or failed.
+/// Returns the outcome of a write that found this many documents, or failed.
 pub(super) fn of_write(answer: Result<u64, Error>) -> Outcome {
     match answer {
         Ok(0) => Outcome::NotFound,
@@ -43,19 +42,19 @@ fn certainly_not_applied(error: &Error) -> bool {
         return true;
     }
     match error.kind.as_ref() {
-        // The driver reports these of the first attempt only: nothing was sent.
+        // The driver reports these errors for the first attempt only: nothing was sent.
         ErrorKind::ServerSelection { .. }
         | ErrorKind::InvalidArgument { .. }
         | ErrorKind::DnsResolve { .. }
         | ErrorKind::Shutdown => true,
         ErrorKind::Write(WriteFailure::WriteError(write)) => REFUSALS.contains(&write.code),
         ErrorKind::Command(command) => REFUSALS.contains(&command.code),
-        // A write concern that failed: applied here, and perhaps rolled back later.
+        // This includes an unmet write concern: the write was applied here, and may be rolled back later.
         _ => false,
     }
 }
 
-/// The cause, without the name of the document, so that equal failures count as one.
+/// Returns the cause without the name of the document, so that equal failures are counted as one.
 pub(super) fn told(error: &Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => format!("{} ({})", command.code_name, command.code),

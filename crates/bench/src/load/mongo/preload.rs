@@ -1,4 +1,4 @@
-//! Filling a collection before a load: the keys `0..documents`, as fast as a few writers can.
+//! Fills a collection before a load: the keys `0..documents`, with a few concurrent batches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,18 +9,19 @@ use mongodb::options::{InsertManyOptions, WriteConcern};
 use super::MongoTarget;
 use imago_mongo::error::{Error, Result};
 
-/// Batches on their way at once. More only queue up in the server.
+/// Number of batches that are sent concurrently. More would only queue in the server.
 const WRITERS: usize = 4;
-/// Documents and bytes of one batch.
+/// Maximum number of documents of a batch.
 const BATCH_DOCUMENTS: u64 = 1000;
+/// Maximum size of a batch, in bytes.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// Inserts the documents of the keys `0..documents` into an empty collection, each with `seq` =
-/// key and `n` = 0, acknowledged by a majority. `progress` gets the number inserted so far.
+/// Inserts the documents of the keys `0..documents` into an empty collection, each with `seq` = key and `n` = 0,
+/// acknowledged by a majority. Calls `progress` with the number of documents inserted so far.
 ///
 /// # Errors
-/// Precondition when the collection is not empty; otherwise what the server said. The collection
-/// then holds a part of the documents.
+/// Returns a precondition error if the collection is not empty, and the error of the server otherwise. After an error
+/// of the server the collection may hold a part of the documents.
 pub async fn preload(
     target: &MongoTarget,
     documents: u64,
@@ -60,14 +61,14 @@ async fn insert(target: &MongoTarget, first: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the collection holds exactly so many documents.
+/// Checks that the collection holds exactly `documents` documents.
 ///
 /// # Errors
-/// Precondition when it holds another number; otherwise what the server said.
+/// Returns a precondition error if the number differs, and the error of the server otherwise.
 #[crate::boxed]
 pub async fn require_documents(target: &MongoTarget, documents: u64) -> Result<()> {
     let doing = |cause| Error::server(format!("counting the documents of {}", target.label), cause);
-    // One more is enough to know that there are too many.
+    // One document more is enough to show that there are too many.
     let limit = documents + 1;
     let counting = target.collection.count_documents(doc! {}).limit(limit);
     let found = counting.into_future().await.map_err(doing)?;

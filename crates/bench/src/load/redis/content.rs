@@ -1,4 +1,4 @@
-//! All records of a load, for a check.
+//! The records of a load, read for a check.
 
 use std::collections::HashSet;
 
@@ -8,15 +8,15 @@ use imago_workload::check::{Checker, Found};
 use super::RedisTarget;
 use super::outcome::Failure;
 
-/// Names that are asked for at once.
+/// Number of names that are requested at once.
 const NAMES_AT_ONCE: u32 = 500;
 
-/// Shows every record, as its master has it, to the check. Returns how many.
+/// Passes every record, as its master has it, to the check. Returns the number of records.
 ///
-/// The load must have ended, and slots must stay where they are: content that still changes is no final content.
+/// The load must have ended and slots must not move, so that the content is final.
 ///
 /// # Errors
-/// The server's message.
+/// Fails with the error of the server.
 #[crate::boxed(?Send)]
 pub async fn show_content(target: &RedisTarget, checker: &mut Checker) -> Result<u64> {
     let mut shown = 0;
@@ -40,7 +40,8 @@ pub async fn show_content(target: &RedisTarget, checker: &mut Checker) -> Result
     Ok(shown)
 }
 
-/// Calls `each` with all names, some at a time, each name once, until there were as many as the limit. Returns how many.
+/// Calls `each` with all names, in batches and each name once, until their number reaches the limit. Returns their
+/// number.
 pub(super) async fn each_name(
     target: &RedisTarget,
     limit: u64,
@@ -48,7 +49,7 @@ pub(super) async fn each_name(
 ) -> Result<u64> {
     let mut count = 0;
     for node in target.nodes.masters() {
-        // A node tells a name more than once when its table grows or shrinks meanwhile.
+        // A node returns a name more than once if its hash table grows or shrinks during the scan.
         let mut seen = HashSet::new();
         let mut cursor = 0;
         loop {

@@ -1,7 +1,7 @@
-//! The connections to one node: a few, over each of which many requests are under way at once.
+//! The connections to one node: a few, each of which carries many concurrent requests.
 //!
-//! Requests that wait for a connection while one is being made share its outcome, so that a node that hangs costs each of
-//! them one wait, and not one behind the other.
+//! Requests that wait while a connection is being opened share the outcome of that attempt. So a node that hangs
+//! delays all of them by one timeout, and not each by one timeout more than the last.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ pub(super) struct Lanes {
 #[derive(Default)]
 struct Lane {
     connection: Option<MultiplexedConnection>,
-    /// How many there were before.
+    /// Number of connections that were opened so far.
     number: u64,
-    /// When the last attempt to make one failed, and why.
+    /// Time and cause of the last failed attempt to open a connection.
     failed: Option<(Instant, String)>,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Lane {
     }
 }
 
-/// A connection that may be used.
+/// An open connection, with its lane and its number in the lane.
 pub(super) struct Open {
     pub(super) connection: MultiplexedConnection,
     lane: usize,
@@ -56,7 +56,7 @@ impl Lanes {
         Self { address, user, answer_wait, next: AtomicUsize::new(0), lanes }
     }
 
-    /// The next connection; it is made if there is none.
+    /// Returns the next connection in rotation, and opens it if it is not open.
     pub(super) async fn open(&self) -> Result<Open, String> {
         let asked = Instant::now();
         let lane = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
@@ -83,7 +83,7 @@ impl Lanes {
         }
     }
 
-    /// Forgets a connection that gave no answer.
+    /// Discards a connection that gave no reply, unless it was replaced already.
     pub(super) async fn close(&self, open: &Open) {
         let mut held = self.lanes[open.lane].lock().await;
         if held.number == open.number {

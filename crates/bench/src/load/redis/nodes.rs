@@ -1,8 +1,9 @@
-//! The nodes of a server or cluster: which one has a slot, and requests that follow a slot where it goes.
+//! The nodes of a server or cluster: the map from slots to masters, and requests that follow a slot to its master.
 //!
-//! A request is repeated only where a node said that it did not run it, and names another node (MOVED, ASK), or where it
-//! was not sent and the slot has another master meanwhile. What was sent and not answered is never sent again: a driver
-//! that does so may apply a write long after it was acknowledged.
+//! A request is repeated in two cases only. Either a node replied that it did not run the request and named another
+//! node (MOVED, ASK); or the request was not sent, and the slot has another master by then. A request that was sent
+//! and not answered is never sent again: a driver that does so may apply a write long after the write was
+//! acknowledged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -18,17 +19,18 @@ use redis::{Pipeline, Value};
 use super::lanes::Lanes;
 use super::outcome::Failure;
 
-/// Times that a request goes to another node.
+/// Maximum number of redirections of a request.
 const REDIRECTIONS_MAX: u32 = 5;
-/// Between two looks at who has which slots.
+/// Minimum interval between two requests for the slot map.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// For one node to say who has which slots.
+/// Timeout of a request for the slot map, or for the state of a node.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
-/// For replicas to have what their master has.
+/// Maximum time to wait until replicas have the data of their master.
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
+/// Interval between two checks of the replicas.
 const SETTLE_POLL: Duration = Duration::from_millis(100);
 
-/// All nodes.
+/// The nodes, and the connections to them.
 #[derive(Debug)]
 pub(super) struct Nodes {
     uri: Uri,
@@ -37,16 +39,16 @@ pub(super) struct Nodes {
     is_cluster: bool,
     view: RwLock<View>,
     connected: Mutex<HashMap<String, Arc<Lanes>>>,
-    /// When it was last asked who has which slots; held while it is.
+    /// Time at which the slot map was last requested. It is locked during the request.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// Who has which slots.
+/// The slot map: the master of each slot.
 #[derive(Debug, Default)]
 struct View {
-    /// All nodes, `host:port`.
+    /// Addresses of all nodes, `host:port`.
     addresses: Vec<Arc<str>>,
-    /// For each slot its master's place in `addresses`.
+    /// Index of each slot's master in `addresses`; `None` if the slot has no master.
     masters: Vec<Option<u16>>,
 }
 
@@ -86,7 +88,7 @@ impl View {
         }
     }
 
-    /// The masters that have slots.
+    /// Returns the addresses of the masters that have slots.
     fn all_masters(&self) -> Vec<Arc<str>> {
         let mut places: Vec<u16> = self.masters.iter().copied().flatten().collect();
         places.sort_unstable();
@@ -96,7 +98,7 @@ impl View {
 }
 
 impl Nodes {
-    /// Connects to the first node that lets us in, and asks it for the others.
+    /// Connects to the first node that accepts the connection, and reads the other nodes from it.
     pub(super) async fn connect(uri: &Uri, answer_wait: Duration, lanes: usize) -> Result<Self> {
         let node = Node::connect_to_any(uri, LOOK_WAIT).await?;
         let info: String = node.ask(&["INFO"]).await?;
@@ -124,17 +126,17 @@ impl Nodes {
         })
     }
 
-    /// The masters that have slots.
+    /// Returns the addresses of the masters that have slots.
     pub(super) fn masters(&self) -> Vec<Arc<str>> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).all_masters()
     }
 
-    /// The master of a slot.
+    /// Returns the address of a slot's master.
     pub(super) fn master(&self, slot: u16) -> Option<Arc<str>> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).master(slot)
     }
 
-    /// Makes sure that each master has so many replicas.
+    /// Checks that each master has at least `wanted` replicas that receive its writes.
     pub(super) async fn require_replicas(&self, wanted: u32) -> Result<()> {
         for address in self.masters() {
             let found = self.replication(&address).await?.online();
@@ -150,7 +152,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until the replicas have what their masters have.
+    /// Waits until the replicas have the data of their masters.
     pub(super) async fn settle(&self) -> Result<()> {
         let began = Instant::now();
         for address in self.masters() {
@@ -159,7 +161,7 @@ impl Nodes {
                 else {
                     break;
                 };
-                // What was written meanwhile is behind it.
+                // Both offsets are from one reply: writes that arrive later need not be replicated.
                 if replicas.iter().all(|one| !one.is_online || one.offset >= offset) {
                     break;
                 }
@@ -183,13 +185,13 @@ impl Nodes {
         })
     }
 
-    /// Runs commands on keys of one slot at its master, and returns their answers, none of which is an error.
+    /// Runs commands on keys of one slot at its master. Returns their replies if none of them is an error.
     pub(super) async fn run(
         &self,
         slot: u16,
         commands: &Pipeline,
     ) -> std::result::Result<Vec<Value>, Failure> {
-        // The node that a slot is moving to; it has to be told that it was meant.
+        // The node to which the slot is moving. It accepts a request only after ASKING.
         let mut asked: Option<String> = None;
         for _ in 0..=REDIRECTIONS_MAX {
             let is_asked = asked.is_some();
@@ -247,7 +249,7 @@ impl Nodes {
         Err(Failure::not_sent("sent from node to node"))
     }
 
-    /// Runs commands at a node, also if it has none of their slots.
+    /// Runs commands at a node, even if the node does not have their slots.
     pub(super) async fn run_at(
         &self,
         address: &str,
@@ -287,8 +289,9 @@ impl Nodes {
         lanes
     }
 
-    /// Asks who has which slots: this node if one is named, else the first that answers, but for the one that just failed.
-    /// One request at a time does so, and not more often than now and then; the others go on with what they know.
+    /// Requests the slot map: from node `first` if there is one, then from the known nodes until one answers, but not
+    /// from node `failed`. One task at a time does so, and at most once in [`LOOK_EVERY`]. The others continue with
+    /// the map that they have.
     async fn look(&self, first: Option<&str>, failed: &str) {
         if !self.is_cluster {
             return;
@@ -318,7 +321,7 @@ async fn topology(node: &Node) -> Result<Topology> {
     })
 }
 
-/// The same commands for a node that a slot is moving to.
+/// Returns the commands preceded by ASKING, for a node to which a slot is moving.
 fn asking(commands: &Pipeline) -> Pipeline {
     let mut all = redis::pipe();
     all.cmd("ASKING");

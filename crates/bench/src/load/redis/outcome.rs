@@ -1,58 +1,58 @@
-//! The meaning of a failure: for want of a master, or another; certainly not applied, or perhaps.
+//! The meaning of a failed request: whether no master could serve it, and whether it was perhaps applied.
 //!
-//! A node's error is an answer: the command was not run. Without an answer, from a connection that was there, the command
-//! was perhaps run, or will be: a node that hangs reads later what it was sent.
+//! An error reply means that the node did not run the command. If an open connection gave no reply, the command was
+//! perhaps run, or will be: a node that hangs reads its pending input later.
 
 use imago_workload::target::Outcome;
 use redis::RedisError;
 
-/// The errors by which a node says that it cannot serve now, as another one should, or none can.
+/// Codes of the errors by which a node reports that it cannot serve a request now: another node can, or no node can.
 const AWAY: [&str; 7] =
     ["CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN", "READONLY", "NOREPLICAS", MOVED];
 
-/// What a node says that has given a slot away.
+/// Code of the error by which a node reports that it no longer has a slot.
 const MOVED: &str = "MOVED";
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// For people, without what differs from one time to the next.
+    /// Message for people, without the details that change from one failure to the next.
     pub(super) message: String,
-    /// True if no node could serve it.
+    /// True if no node could serve the request.
     pub(super) is_away: bool,
-    /// True if it was sent, and its answer is not known.
+    /// True if the request was sent, and was perhaps applied.
     pub(super) perhaps_applied: bool,
 }
 
 impl Failure {
-    /// No node took it.
+    /// Returns the failure of a request that was sent to no node.
     pub(super) fn not_sent(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_away: true, perhaps_applied: false }
     }
 
-    /// A node took it, and did not answer.
+    /// Returns the failure of a request that was sent and not answered.
     pub(super) fn unanswered(error: &RedisError) -> Self {
         Self { message: told(error), is_away: true, perhaps_applied: true }
     }
 
-    /// True if another node has what was asked for.
+    /// True if another node has the slot of the request.
     pub(super) fn has_moved(&self) -> bool {
         self.message == MOVED
     }
 
-    /// A node refused it.
+    /// Returns the failure of a request that a node refused.
     pub(super) fn refused(error: &RedisError) -> Self {
         let is_away = error.code().is_some_and(|code| AWAY.contains(&code));
         Self { message: told(error), is_away, perhaps_applied: false }
     }
 
-    /// Too few replicas acknowledged it in time; the master has it.
+    /// Returns the failure of a write that too few replicas acknowledged in time. The master has applied it.
     pub(super) fn few_replicas(acknowledged: i64, wanted: u32) -> Self {
         let message = format!("acknowledged by {acknowledged} of {wanted} replicas");
         Self { message, is_away: true, perhaps_applied: true }
     }
 
-    /// The outcome of a write.
+    /// Returns the outcome of a write.
     pub(super) fn of_write(self) -> Outcome {
         let Self { message, is_away, perhaps_applied } = self;
         match (is_away, perhaps_applied) {
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// The outcome of a read or scan.
+    /// Returns the outcome of a read or scan.
     pub(super) fn of_read(self) -> Outcome {
         match self.is_away {
             true => Outcome::Unavailable { message: self.message, perhaps_applied: false },
@@ -71,7 +71,8 @@ impl Failure {
     }
 }
 
-/// The cause, without what differs from one time to the next, so that equal failures count as one.
+/// Returns the cause without the details that change from one failure to the next, so that equal failures are counted
+/// as one.
 pub(super) fn told(error: &RedisError) -> String {
     match error.code() {
         Some(code @ (MOVED | "ASK")) => code.to_owned(),

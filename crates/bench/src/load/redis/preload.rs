@@ -1,4 +1,4 @@
-//! Filling a server before a load: the keys `0..records`, as fast as a few writers can.
+//! Fills a server before a load: the keys `0..records`, with concurrent writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,16 +9,17 @@ use imago_tune::redis::topology::slot;
 use super::RedisTarget;
 use super::content::{each_name, failed};
 
-/// Records that are written at once.
+/// Number of records that are written concurrently.
 const WRITERS: usize = 128;
-/// The progress is told after so many records.
+/// Number of records between two reports of progress.
 const TOLD_RECORDS: u64 = 500;
 
-/// Writes the records of the keys `0..records` where there are none, each with `seq` = key, and waits until the replicas
-/// have them. `progress` gets the number written so far.
+/// Writes the records of the keys `0..records`, each with `seq` = key, if there are no records yet, and waits until
+/// the replicas have them. Calls `progress` with the number of records written so far.
 ///
 /// # Errors
-/// There are records; otherwise what the server said. It then holds a part of the records.
+/// Fails if there are records, or with the error of the server. After an error of the server, a part of the records
+/// may be there.
 pub async fn preload(
     target: &RedisTarget,
     records: u64,
@@ -48,14 +49,14 @@ pub async fn preload(
     target.nodes.settle().await
 }
 
-/// Makes sure that there are exactly so many records.
+/// Checks that there are exactly `records` records.
 ///
 /// # Errors
-/// There is another number; otherwise what the server said.
+/// Fails if the number differs, or with the error of the server.
 #[crate::boxed]
 pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
     let label = &target.label;
-    // One more is enough to know that there are too many.
+    // One record more is enough to show that there are too many.
     let (what, help) = match count_records(target, records.saturating_add(1)).await? {
         found if found == records => return Ok(()),
         _ if records == 0 => {
@@ -69,15 +70,15 @@ pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
     Err(Error::Precondition { what, help: help.into() })
 }
 
-/// Makes sure that all keys of this name are those of records that a load makes.
+/// Checks that all keys with the prefix of the target are keys of records that a load writes.
 ///
 /// # Errors
-/// One is not: the message names it. Otherwise what the server said.
+/// Fails if a key is not, and names the key in the message. Fails with the error of the server otherwise.
 pub async fn require_own(target: &RedisTarget) -> Result<()> {
     each_name(target, u64::MAX, async |_, names| are_own(target, names)).await.map(drop)
 }
 
-/// Makes sure that these keys are those of records that a load makes.
+/// Checks that these keys are keys of records that a load writes.
 fn are_own(target: &RedisTarget, names: &[String]) -> Result<()> {
     let is_own = |name: &&String| target.schema.id_form.key(&name[target.prefix.len()..]).is_some();
     match names.iter().find(|name| !is_own(name)) {
@@ -89,14 +90,15 @@ fn are_own(target: &RedisTarget, names: &[String]) -> Result<()> {
     }
 }
 
-/// Deletes all records, or none if there is a key among them that no load makes, and waits until the replicas have done so.
+/// Deletes all records, and waits until the replicas have done so. Deletes none if there is a key with the prefix
+/// that no load writes.
 ///
 /// # Errors
-/// See [`require_own`].
+/// Fails in the same cases as [`require_own`].
 pub async fn delete_records(target: &RedisTarget) -> Result<()> {
     require_own(target).await?;
     each_name(target, u64::MAX, async |node, names| {
-        // One may have come since.
+        // Another client may have written a key since the first check.
         are_own(target, names)?;
         let mut commands = redis::pipe();
         for name in names {
@@ -111,10 +113,10 @@ pub async fn delete_records(target: &RedisTarget) -> Result<()> {
     target.nodes.settle().await
 }
 
-/// The number of records; beyond the limit it may be counted no further.
+/// Returns the number of records. Counting may end early once the number reaches the limit.
 ///
 /// # Errors
-/// What the server said.
+/// Fails with the error of the server.
 pub async fn count_records(target: &RedisTarget, limit: u64) -> Result<u64> {
     each_name(target, limit, async |_, _| Ok(())).await
 }

@@ -1,41 +1,42 @@
 //! A record: the hash that a write leaves under a key.
 //!
-//! Its fields are those of a review, whose text is in pieces of a hundred bytes, so that a record is what applications
-//! keep in Redis: some sixteen fields, none of them large. How many there are depends on the key alone, so that a write
-//! replaces all fields of the one before.
+//! Its fields are those of a review, with the text in pieces of 100 bytes, so that a record resembles those that
+//! applications store in Redis: about sixteen fields, none of them large. The number of fields depends on the key
+//! alone, so that a write replaces all fields of the previous one.
 
 use std::collections::HashMap;
 
 use imago_workload::history::{Header, IdForm};
 use imago_workload::review::{Review, Reviews};
 
-/// The most that a field holds, in bytes.
+/// Maximum size of a field's value, in bytes.
 const FIELD_BYTES: usize = 100;
-/// The field that names the write.
+/// Name of the field with the number of the write.
 const SEQ: &str = "seq";
 
-/// The shape of the records.
+/// Form of the records.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
-    /// The form of the last part of the keys.
+    /// Form of the last part of a key.
     pub id_form: IdForm,
-    /// The content.
+    /// Content of the records.
     pub reviews: Reviews,
 }
 
 impl Schema {
-    /// The schema of a recorded history.
+    /// Returns the schema of a recorded history.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self { id_form: header.id_form, reviews: header.reviews }
     }
 
-    /// The fields that the write `seq` leaves under a key.
+    /// Returns the fields that the write `seq` leaves under a key.
     pub(super) fn fields(&self, key: u64, seq: u64) -> Vec<(String, String)> {
         fields(self.reviews.review(key, seq), seq)
     }
 
-    /// The number of the write that left these fields, and whether they are exactly its own; nothing if none says so.
+    /// Returns the number of the write that left these fields, and true if they are exactly the fields of that write.
+    /// Returns `None` if the fields have no such number.
     pub(super) fn write_of(&self, key: u64, read: &HashMap<String, String>) -> Option<(u64, bool)> {
         let seq = read.get(SEQ)?.parse::<u64>().ok()?;
         let written = self.fields(key, seq);
@@ -45,7 +46,7 @@ impl Schema {
     }
 }
 
-/// The fields of a review that the write `seq` leaves.
+/// Returns the fields of a review that the write `seq` leaves.
 pub(super) fn fields(review: Review, seq: u64) -> Vec<(String, String)> {
     let Review { product_id, title, price, user_id, profile_name, helpfulness, .. } = review;
     let Review { score, time, summary, text, .. } = review;
@@ -63,7 +64,7 @@ pub(super) fn fields(review: Review, seq: u64) -> Vec<(String, String)> {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    // The text is ASCII: it can be cut anywhere.
+    // The text is ASCII, so it can be cut anywhere.
     for (number, piece) in text.as_bytes().chunks(FIELD_BYTES).enumerate() {
         fields.push((format!("text:{number}"), String::from_utf8_lossy(piece).into_owned()));
     }

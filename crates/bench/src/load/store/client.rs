@@ -1,4 +1,4 @@
-//! A session's connection: transactions in the Redis protocol, and the meaning of their answers.
+//! The connection of a session: transactions in the Redis protocol, and the meaning of their replies.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,52 +6,54 @@ use std::time::Duration;
 use imago_workload::lists::{Element, List, Outcome, Request, Step, elements, written};
 use redis::{Pipeline, RedisError, Value};
 
-/// Deadlines of connecting, sending and each answer; the store's own are shorter.
+/// Timeout of a connection attempt. The timeouts of the store are shorter than all three timeouts of the client.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
+/// Timeout of a send.
 const SEND_WAIT: Duration = Duration::from_secs(10);
+/// Timeout of each reply.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// Lists read in one transaction at the end.
+/// Number of lists that one transaction reads at the end.
 const LISTS_AT_ONCE: usize = 1_000;
-/// Stands for a value that is no list: no client appends it, so the check reports it.
+/// Element that stands for a value that is not a list. No client appends it, so the check reports it.
 const NONSENSE: Element = Element::MAX;
 
-/// The reason why the store gave no usable answer.
+/// The reason why the store gave no usable reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection or the store failed.
     #[error("the store did not answer")]
     Redis(#[from] RedisError),
-    /// The store's answer was not a list.
+    /// The reply of the store was not a list.
     #[error("the store answered {0}, where lists were asked for")]
     Answer(String),
 }
 
-/// See the module's documentation.
+/// The connection of a session to the store.
 pub struct Client {
     connection: redis::Connection,
     is_usable: bool,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a store.
     ///
     /// # Errors
-    /// Returns an error if no store answers.
+    /// Fails if no store answers.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
         Ok(Self { connection: connect(address)?, is_usable: true })
     }
 
-    /// True if the session can go on: its connection is open, and the outcome of each transaction is known.
+    /// True if the session can continue: its connection is open, and the outcome of each transaction is known.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.is_usable
     }
 
-    /// Runs transactions, sent in one piece. Returns the outcome of each, and the results of its reads if
-    /// it is done.
+    /// Runs transactions that are sent in one piece. Returns the outcome of each, and the results of its reads if it
+    /// is done.
     pub fn run(&mut self, requests: &[Request]) -> Vec<(Outcome, Vec<Vec<Element>>)> {
         let sent = requests.iter().flat_map(packed).collect::<Vec<u8>>();
-        // If sending failed midway, the store may have received a part.
+        // If the send failed, the store may have received a part of it.
         let mut is_open = self.connection.send_packed_command(&sent).is_ok();
         let mut told = Vec::new();
         for request in requests {
@@ -63,11 +65,11 @@ impl Client {
         told
     }
 
-    /// Returns all lists, read by transactions that write to each list without changing it: so they see
-    /// every write that was ever acknowledged, to any client.
+    /// Returns all lists. The transactions that read them also write to each list, without changing it, so they see
+    /// every write that was acknowledged to any client.
     ///
     /// # Errors
-    /// Returns an error if the store does not answer, or answers with anything but lists.
+    /// Fails if the store does not answer, or if its reply does not have all lists.
     pub fn lists(&mut self, count: u32) -> Result<Vec<Vec<Element>>, ClientError> {
         let all: Vec<List> = (0..count).map(List).collect();
         let mut contents = Vec::new();
@@ -89,8 +91,8 @@ impl Client {
         Ok(contents)
     }
 
-    /// The answer behind so many that only say that something was queued; if one does not, the last
-    /// one says that nothing happened.
+    /// Returns the reply that follows `before` replies, each of which only reports that a command was queued. If one
+    /// of these is an error, the last reply reports that nothing happened.
     fn answer(&mut self, before: usize) -> Result<Value, RedisError> {
         for _ in 0..before {
             let queued = self.connection.recv_response();
@@ -102,7 +104,7 @@ impl Client {
     }
 }
 
-/// True if there is no answer, as opposed to an answer that is an error.
+/// True if there is no reply. An error reply is a reply.
 fn is_broken(answer: &Result<Value, RedisError>) -> bool {
     answer.as_ref().is_err_and(|error| error.code().is_none())
 }
@@ -113,7 +115,7 @@ fn understood(
 ) -> (Outcome, Vec<Vec<Element>>) {
     let outcome = match &answer {
         Some(Ok(Value::Array(_))) => Outcome::Done,
-        // A watched key would have changed: nothing happened.
+        // EXEC replies nil if a watched key has changed: nothing happened.
         Some(Ok(Value::Nil)) => Outcome::NotDone,
         Some(Err(error)) => outcome(error),
         Some(Ok(_)) | None => Outcome::Unknown,
@@ -128,7 +130,7 @@ fn understood(
     (outcome, reads.map(|(_, answer)| list(answer)).collect())
 }
 
-/// A connection whose waits are bounded.
+/// Opens a connection with timeouts.
 pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisError> {
     let client = redis::Client::open(format!("redis://{address}/"))?;
     let connection = client.get_connection_with_timeout(CONNECT_WAIT)?;
@@ -137,7 +139,7 @@ pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisErr
     Ok(connection)
 }
 
-/// The meaning of an error for the outcome.
+/// Returns the outcome of a transaction whose reply is this error.
 fn outcome(error: &RedisError) -> Outcome {
     let detail = error.detail().unwrap_or_default();
     match error.code() {
@@ -158,7 +160,7 @@ fn list(answer: &Value) -> Vec<Element> {
     read.unwrap_or_else(|| vec![NONSENSE])
 }
 
-/// Answers before the last one, each of which says only that a command was queued.
+/// Returns the number of replies that precede the last one and only report that a command was queued.
 fn before(request: &Request) -> usize {
     if request.is_one_command { 0 } else { request.steps.len() + 1 }
 }

@@ -1,8 +1,8 @@
-//! Single-key operations at a steady rate, beside the other load of a store: how long they take
-//! is what its clients notice.
+//! Single-key operations at a steady rate, concurrent with another load of a store. Their latency shows the effect on
+//! clients.
 //!
-//! Each has a moment at which it is to begin, and its latency counts from there: what waits behind a slow
-//! one is slow too. One that is refused, or cut off, is tried again until it is done, and counts once.
+//! Each operation has a time at which it is due, and its latency counts from then: an operation that waits for a slow
+//! one is slow too. An operation that is refused or cut off is tried again until it is done, and counts once.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use redis::Value;
 use super::AGAIN_WAIT;
 use super::client::connect;
 
-/// Keys that are read and written in turn.
+/// Number of keys that are written and read in rotation.
 const KEYS: u64 = 1_000;
 
-/// A probe that runs. Without [`Probe::finish`] its thread ends by itself.
+/// A running probe. If it is dropped without [`Probe::finish`], its thread ends by itself.
 pub struct Probe {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Measured>>>,
@@ -30,15 +30,15 @@ pub struct Probe {
 pub struct Measured {
     /// The time at which it was due.
     pub at: Instant,
-    /// Time from then to its completion.
+    /// Time from then until the operation was done.
     pub latency: Duration,
 }
 
 impl Probe {
-    /// Starts with one operation per interval.
+    /// Starts a probe with one operation in each interval.
     ///
     /// # Errors
-    /// Returns an error if the system gives no thread.
+    /// Fails if the system cannot start a thread.
     pub fn start(address: SocketAddr, every: Duration) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
@@ -47,7 +47,7 @@ impl Probe {
         Ok(Self { is_over, thread })
     }
 
-    /// Ends the probe, and returns its operations, in their order.
+    /// Ends the probe. Returns its operations in order.
     ///
     /// # Panics
     /// Panics if its thread panicked.
