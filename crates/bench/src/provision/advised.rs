@@ -1,14 +1,15 @@
-//! How good the advice is: for several deadlines, what the advised shape costs beside the cheapest measured one that met
-//! the deadline.
+//! Quality of the advice: for several deadlines, the cost of the advised shape compared with that of the cheapest
+//! measured shape that met the deadline.
 
 use imago_plan::provision::{CacheAt, Grid, Reads};
 use serde::Serialize;
 
 use super::compare::{Compared, Predictor, shape};
 
-/// Deadlines that are tried: those which these parts of all measured cells met.
+/// Ranks of the measured job times that serve as deadlines: the share of the measured cells that meet the deadline.
 const MET_BY: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
-/// A job that is later than its deadline by so little has met it within the noise.
+/// Maximum ratio of a job's time to its deadline at which the deadline counts as met: a smaller excess is within the
+/// noise of the measurements.
 const LATE: f64 = 1.05;
 
 /// The advice for one deadline.
@@ -16,21 +17,22 @@ const LATE: f64 = 1.05;
 pub struct Advised {
     /// The deadline, in seconds.
     pub deadline_s: f64,
-    /// The advised shape.
+    /// The advised shape, in words.
     pub shape: String,
-    /// Seconds that the job took there.
+    /// Measured time of the job on the advised shape, in seconds.
     pub measured_s: f64,
-    /// True if that was in time, or a twentieth too late at most.
+    /// True if the job met the deadline on the advised shape, or missed it by at most 5 %.
     pub is_in_time: bool,
-    /// The cheapest measured shape that was in time.
+    /// The cheapest measured shape on which the job met the deadline, in words.
     pub best: String,
-    /// What the advised shape costs, over what that one does: processors, which no price was given for.
+    /// Ratio of the processors of the advised shape to those of [`Self::best`]. Without prices, processors are the
+    /// cost.
     pub cost_ratio: f64,
-    /// The advice as a sentence.
+    /// Explanation of the advice, in one sentence.
     pub because: String,
 }
 
-/// The advice for deadlines that some of the measured cells met, among even shapes.
+/// Returns the advice for the longest chain, for deadlines that some of the measured cells met, among even shapes.
 pub(crate) fn advised(compared: &[Compared], predictor: &Predictor) -> Vec<Advised> {
     let longest = compared.iter().map(|cell| cell.measured.length).max().unwrap_or(0);
     let cells: Vec<&Compared> = compared
@@ -53,14 +55,14 @@ pub(crate) fn advised(compared: &[Compared], predictor: &Predictor) -> Vec<Advis
     let mut all = Vec::new();
     for part in MET_BY {
         let at = ((times.len() - 1) as f64 * part).round() as usize;
-        // A little above what was measured, so that the cell itself meets it.
+        // Two percent above a measured time, so that the cell with this time meets the deadline.
         let deadline_s = times[at] * 1.02;
         let plan = predictor.plan(&grid, longest, deadline_s);
         let measured = |shape_wanted: imago_plan::provision::Shape| {
             cells.iter().find(|cell| shape(&cell.measured.cell).canonical() == shape_wanted)
         };
         let advice = plan.advised();
-        // Not all of a grid need have been measured.
+        // The grid is the product of all measured dimensions: not all of its shapes were measured.
         let Some(own) = measured(advice.prediction.shape) else { continue };
         let in_time = plan.candidates.iter().filter_map(|candidate| {
             let cell = measured(candidate.prediction.shape)?;

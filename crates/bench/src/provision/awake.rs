@@ -1,20 +1,20 @@
-//! Processors that do not fall asleep while something is measured.
+//! Loops that keep all processors busy, so that none enters an idle state during a measurement.
 //!
-//! Members that are held to a small share leave the machine idle most of the time. A virtual processor that is woken for
-//! each request makes it dearer, by half as much again on the machine on which Imago is developed; and the busier the
-//! machine is, the less so. Then two shards would seem to take less than half the time of one. A loop of idle priority on
-//! each processor takes only the time that nothing else wants, and keeps it awake.
+//! Members with a small CPU limit leave the machine idle most of the time. Waking an idle virtual processor for each
+//! request raises the CPU time of the request: by half on the machine on which Imago is developed. The effect is
+//! smaller on a busier machine, so two shards would seem to take less than half the time of one. A loop with idle
+//! scheduling priority on each processor uses only time that no other process needs, and keeps the processor awake.
 
 use std::process::{Child, Command, Stdio};
 
-/// The loops, which end when this is dropped.
+/// The processes of the loops. Dropping this ends them.
 #[derive(Debug)]
 pub(crate) struct Awake {
     loops: Vec<Child>,
 }
 
 impl Awake {
-    /// Starts a loop for each processor; or says why it cannot.
+    /// Starts one loop for each processor. Returns a message with the reason if `chrt` cannot be started.
     pub(crate) fn keep() -> Result<Self, String> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut awake = Self { loops: Vec::new() };
@@ -22,7 +22,7 @@ impl Awake {
             let mut command = Command::new("chrt");
             command.args(["--idle", "0", "sh", "-c", "while :; do :; done"]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            // It ends with this process, too, however that ends.
+            // `spawn` has the kernel kill the loop when this process ends, for any reason.
             let child = imago_testbed::process::spawn(command).map_err(|cause| {
                 format!("processors fall asleep between requests: chrt: {cause}")
             })?;
@@ -35,7 +35,7 @@ impl Awake {
 impl Drop for Awake {
     fn drop(&mut self) {
         for child in &mut self.loops {
-            // One that has ended by itself cannot be killed.
+            // The kill fails if the loop has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,53 +1,53 @@
-//! A cell: one shape of the servers, one size of the cache, and what a chain took there.
+//! A cell: one shape of the servers with one cache size; and the measurements of a chain in a cell.
 
 use serde::{Deserialize, Serialize};
 
 use super::usage::Usage;
 
-/// Which members of a shard answer reads.
+/// The members of a shard that serve reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// The primary alone.
+    /// The primary only.
     Primary,
-    /// All of them.
+    /// All members.
     Nearest,
 }
 
-/// Where the cache is asked.
+/// The process that looks up keys in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheAt {
-    /// By the job.
+    /// The job itself.
     Worker,
-    /// By a proxy in front of the router.
+    /// A proxy between the job and the router.
     Router,
 }
 
-/// One cell.
+/// One shape of the servers, with one cache size and read preference.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cell {
-    /// The share of the documents on each shard, in percent; as many as there are shards.
+    /// Share of the documents on each shard, in percent; one entry for each shard.
     pub shares: Vec<u32>,
-    /// Members of each shard.
+    /// Number of members of each shard.
     pub members: u32,
-    /// The limit of the cache in bytes; 0 without a cache.
+    /// Size limit of the cache, in bytes; 0 without a cache.
     pub cache_bytes: u64,
-    /// Where the cache is asked.
+    /// The process that looks up keys in the cache.
     pub cache_at: CacheAt,
-    /// Which members answer reads.
+    /// The members of a shard that serve reads.
     pub reads: Reads,
 }
 
 impl Cell {
-    /// Shards.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.shares.len()
     }
 
-    /// The same cell with what makes no difference at its default: where a cache is that there is not, and which of one
-    /// member is read.
+    /// Returns the same cell with irrelevant settings at their defaults: the location of a cache of 0 bytes, and the
+    /// read preference of shards with one member.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         if self.cache_bytes == 0 {
@@ -59,7 +59,7 @@ impl Cell {
         self
     }
 
-    /// True if all shards have as much as each other, but for what does not divide.
+    /// Returns true if all shards have the same share of the documents, to within 1 % that the division leaves.
     #[must_use]
     pub fn is_even(&self) -> bool {
         let (least, most) = (self.shares.iter().min(), self.shares.iter().max());
@@ -90,44 +90,46 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// One phase of a chain, as it was measured.
+/// Measurements of one phase of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
-    /// Seconds.
+    /// Time of the phase, in seconds.
     pub seconds: f64,
-    /// Keys that were fetched.
+    /// Number of keys that were fetched.
     pub keys: u64,
-    /// Of these, keys that the cache had.
+    /// Number of those keys that the cache had. With a cache at the router, the last phase has the hits of the whole
+    /// chain.
     pub hits: u64,
 }
 
-/// One run of a chain in a cell.
+/// Measurements of one run of a chain in a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// The cell.
+    /// The cell in which the chain ran.
     pub cell: Cell,
-    /// The number of the run.
+    /// Number of the run within its cell, from 0 on.
     pub run: u32,
-    /// The phases. A shorter chain is the beginning of a longer one.
+    /// The phases in their order. The first phases of a long chain are the same as a shorter chain.
     pub phases: Vec<Phase>,
-    /// Bytes in the cache at the end, without what an empty cache takes.
+    /// Memory that the cache uses at the end in addition to an empty cache, in bytes; 0 without a cache, and on
+    /// existing servers, where it is not measured.
     pub cache_bytes: u64,
-    /// The members with data.
+    /// Resource use of the members with data; empty if they were not observed.
     pub members: Vec<Usage>,
-    /// The SHA-256 of the last keys, which is the same in all cells.
+    /// SHA-256 of the keys after the last phase; it must be the same in all cells.
     pub result_sha256: String,
-    /// Why members were not held to their shares of the processors, if they were not.
+    /// Reason why CPU limits of the members were unavailable; None if the limits were in force.
     pub unshared: Option<String>,
 }
 
 impl Run {
-    /// Seconds of a chain of this length.
+    /// Returns the time of a chain of `length` phases, in seconds.
     #[must_use]
     pub fn job_s(&self, length: usize) -> f64 {
         self.phases.iter().take(length).map(|phase| phase.seconds).sum()
     }
 
-    /// The hits of a chain of this length, as a share of its keys.
+    /// Returns the hits of a chain of `length` phases, as a share of the keys that it fetches.
     #[must_use]
     pub fn hit_ratio(&self, length: usize) -> f64 {
         let sum = |of: fn(&Phase) -> u64| -> u64 { self.phases.iter().take(length).map(of).sum() };

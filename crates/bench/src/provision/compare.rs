@@ -1,4 +1,5 @@
-//! Predicted beside measured: by the keys that the chain read, and what a probe of one shape found requests to cost.
+//! Comparison of predicted with measured cells. The predictions are made from the keys that the chain read and from
+//! the request costs that a probe measured on one shape.
 
 use std::path::Path;
 
@@ -21,65 +22,66 @@ use super::summary::{Summary, by_cell};
 use crate::error::{Error, Result};
 use crate::statistics::Figure;
 
-/// Redis looks at so many keys for the one that it evicts (`maxmemory-samples`).
+/// Number of keys that Redis samples to select one for eviction (`maxmemory-samples`).
 const SAMPLES: u32 = 5;
 
-/// A cell, with its prediction.
+/// The measurements of a cell, with its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// What was measured.
+    /// Measurements of the cell.
     #[serde(flatten)]
     pub measured: Summary,
-    /// True of the shape that the probe looked at.
+    /// True if the probe was made on this shape of the servers.
     pub is_probed: bool,
-    /// Seconds of the job, predicted.
+    /// Predicted time of the job, in seconds.
     pub predicted_s: f64,
-    /// Predicted over measured, less one.
+    /// Predicted time divided by the measured time, minus 1.
     pub time_error: f64,
-    /// Hits as a share of the keys, predicted.
+    /// Predicted hits, as a share of the keys.
     pub predicted_hit_ratio: f64,
-    /// Bytes in the cache at the end, predicted.
+    /// Predicted size of the entries in the cache at the end, in bytes.
     pub predicted_cached_bytes: f64,
-    /// Processors of a member with data on average, predicted.
+    /// Predicted number of busy processors of a member with data, mean over members.
     pub predicted_cpu_mean: f64,
-    /// What bounds the job's time, by the prediction.
+    /// Predicted bottleneck: the station that bounds most of the job's time.
     pub bottleneck: String,
 }
 
-/// How good the predictions are, over all cells that the probe did not look at.
+/// Accuracy of the predictions, over all cells with shapes on which the probe was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// Cells.
+    /// Number of these cells.
     pub held_out: usize,
-    /// The errors of the job's time, without their signs: the median.
+    /// Median of the absolute relative errors of the job's time.
     pub time_error_median: f64,
-    /// The largest.
+    /// Maximum of the absolute relative errors of the job's time.
     pub time_error_max: f64,
-    /// The largest difference of hit ratios.
+    /// Maximum absolute difference between the predicted and the measured hit ratio.
     pub hit_ratio_error_max: f64,
-    /// The largest error of the cache's bytes, as a share of them; of whole chains with a cache.
+    /// Maximum absolute relative error of the bytes in the cache, over whole chains with a cache; null if there are
+    /// none.
     pub cache_bytes_error_max: Option<f64>,
 }
 
-/// What predictions are made from.
+/// The inputs of the predictions.
 pub(crate) struct Predictor {
     costs: Costs,
     references: Vec<Vec<imago_plan::reuse::Reference>>,
-    /// Keys of each phase.
+    /// Number of keys of each phase.
     keys: Vec<u64>,
     machine: Machine,
     job: Job,
 }
 
 impl Predictor {
-    /// By the files that were made beside the runs.
+    /// Reads the trace and the probe that were recorded together with the runs.
     pub(crate) fn read(trace: &Path, probe: &Path, common: &Common) -> Result<Self> {
         let wrong =
             |path: &Path, cause: String| Error::Wrong(format!("{}: {cause}", path.display()));
         let trace_read = Trace::read(trace).map_err(|cause| wrong(trace, cause.to_string()))?;
         let probe = Probe::read(probe).map_err(|cause| wrong(probe, cause.to_string()))?;
         let costs = probe.costs();
-        // Of servers that were there before, the probe says what they have.
+        // Without a CPU limit, that is on existing servers, the probe has the number of processors.
         let machine = probe.machine();
         let held = common.cpu_percent.map(|percent| f64::from(percent) / 100.0);
         let shard_cores = held.unwrap_or(machine.shard_cores);
@@ -92,12 +94,12 @@ impl Predictor {
         })
     }
 
-    /// Keys of all phases.
+    /// Returns the number of keys of all phases.
     pub(crate) fn keys(&self) -> u64 {
         self.keys.iter().sum()
     }
 
-    /// The hits of these sizes of a cache.
+    /// Simulates the cache with each of these sizes in bytes, and returns the expected hits by size.
     fn curve(&self, caches_bytes: &[u64]) -> Curve {
         let policy = Policy::SampledLru { samples: SAMPLES };
         simulated(
@@ -110,7 +112,7 @@ impl Predictor {
         )
     }
 
-    /// The plan for chains of this length.
+    /// Returns the plan for a chain of `length` phases.
     pub(crate) fn plan(&self, grid: &Grid, length: usize, deadline_s: f64) -> Plan {
         let caches: Vec<u64> = grid.shapes().iter().map(|shape| shape.cache_bytes).collect();
         let curve = self.curve(&distinct(caches));
@@ -138,7 +140,7 @@ impl Predictor {
     }
 }
 
-/// The sizes of caches that there are, each once.
+/// Returns the distinct sizes above 0, in ascending order.
 fn distinct(mut caches_bytes: Vec<u64>) -> Vec<u64> {
     caches_bytes.retain(|bytes| *bytes > 0);
     caches_bytes.sort_unstable();
@@ -146,7 +148,7 @@ fn distinct(mut caches_bytes: Vec<u64>) -> Vec<u64> {
     caches_bytes
 }
 
-/// A cell, as plans have it.
+/// Returns the shape of a cell, as the planner represents it.
 pub(crate) fn shape(cell: &Cell) -> Shape {
     Shape {
         shards: u32::try_from(cell.shards()).unwrap_or(u32::MAX),
@@ -163,7 +165,7 @@ pub(crate) fn shape(cell: &Cell) -> Shape {
     }
 }
 
-/// Compares all cells, with chains of these lengths.
+/// Compares all cells with their predictions, for chains of each of these lengths.
 pub(crate) fn compare(
     measured: &Measured,
     predictor: &Predictor,
@@ -195,7 +197,7 @@ pub(crate) fn compare(
 }
 
 impl Accuracy {
-    /// Of the cells that were not probed; none if there are none.
+    /// Returns the accuracy over the cells that were not probed; None if there are none.
     #[must_use]
     pub fn of(compared: &[Compared]) -> Option<Self> {
         let held_out: Vec<&Compared> = compared.iter().filter(|cell| !cell.is_probed).collect();

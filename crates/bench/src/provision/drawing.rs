@@ -1,4 +1,5 @@
-//! Figs. 3 and 4 in form: measured points with their intervals, and lines of what was predicted.
+//! Charts in the form of Figs. 3 and 4: measured points with their confidence intervals, and predicted values as
+//! lines.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use super::summary::Mean;
 use crate::error::Result;
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 
-/// Draws both.
+/// Draws both figures into `folder`, and returns the files.
 pub(crate) fn draw(cells: &[Compared], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let plain: Vec<&Compared> = cells
         .iter()
@@ -25,7 +26,7 @@ fn point(x: f64, of: Mean) -> Point {
     Point { x, y: of.mean, y_min: of.mean - half, y_max: of.mean + half }
 }
 
-/// The sizes of caches, as words, in order.
+/// Returns the distinct cache sizes of the cells, in bytes and in ascending order.
 fn caches(cells: &[&Compared]) -> Vec<u64> {
     let mut all: Vec<u64> = cells.iter().map(|cell| cell.measured.cell.cache_bytes).collect();
     all.sort_unstable();
@@ -41,7 +42,8 @@ fn megabytes(bytes: Mean) -> Mean {
     Mean { mean: bytes.mean / 1e6, interval: bytes.interval.map(|half| half / 1e6) }
 }
 
-/// Fig. 3 in form: one shard of one member, by the length of the chain, a line for each cache.
+/// Builds a picture in the form of Fig. 3: one shard with one member, by the length of the chain, with one line for
+/// each cache size.
 fn baseline(cells: &[&Compared]) -> Picture {
     let one: Vec<&Compared> = cells
         .iter()
@@ -110,7 +112,8 @@ fn baseline(cells: &[&Compared]) -> Picture {
     }
 }
 
-/// Fig. 4 in form: the whole chain, by the number of shards, a line for each cache and number of members.
+/// Builds a picture in the form of Fig. 4: the longest chain, by the number of shards, with one line for each cache
+/// size and number of members.
 fn shards(cells: &[&Compared]) -> Picture {
     let longest = cells.iter().map(|cell| cell.measured.length).max().unwrap_or(0);
     let whole: Vec<&Compared> =

@@ -1,7 +1,7 @@
-//! The file of runs: a line of JSON for each, on disk as soon as it was made.
+//! The file of runs: one line of JSON for each run, synced to disk as soon as the run ends.
 //!
-//! Its first line says what all runs have in common. A run that is begun again goes on behind those that are there; runs
-//! of other settings are refused, as they could not be compared.
+//! The first line has the settings that all runs share. A benchmark that is started again appends to the runs in the
+//! file. Runs with other settings are rejected, because they could not be compared.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 use super::cell::Run;
 use crate::error::{Error, Result, process};
 
-/// The version of the file.
+/// Version of the file format.
 const VERSION: u32 = 1;
-/// How each file begins.
+/// Start of the first line.
 const HEAD: &str = "{\"imago_cells\":";
 
-/// What all runs of a file have in common.
+/// Settings that all runs of a file share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Common {
-    /// Documents of the collection.
+    /// Number of documents in the collection.
     pub documents: u64,
-    /// Keys with which a chain begins.
+    /// Number of keys with which a chain starts.
     pub keys: u64,
-    /// Phases of a chain.
+    /// Number of phases of a chain.
     pub length: u32,
-    /// Keys of one batch.
+    /// Number of keys in a batch.
     pub batch: u32,
-    /// Batches in flight.
+    /// Number of batches in flight.
     pub workers: u32,
-    /// The kind of job.
+    /// Kind of the job, as `imago chain run --job` takes it.
     pub job: String,
-    /// Processors of each member with data, in percent of one; none on servers that were there before.
+    /// CPU limit of each member with data, in percent of one processor; None on existing servers.
     pub cpu_percent: Option<u16>,
-    /// The storage cache of each member, in MiB; likewise.
+    /// Size of each member's storage cache, in MiB; None on existing servers.
     pub cache_mb: Option<u32>,
-    /// The seed of the first keys.
+    /// Seed of the first keys.
     pub seed: u64,
 }
 
@@ -47,17 +47,17 @@ struct Head {
     common: Common,
 }
 
-/// The trace beside a file of runs.
+/// Returns the path of the trace that belongs to a file of runs.
 pub(crate) fn trace(path: &Path) -> PathBuf {
     path.with_extension("imt")
 }
 
-/// The probe beside a file of runs.
+/// Returns the path of the probe that belongs to a file of runs.
 pub(crate) fn probe(path: &Path) -> PathBuf {
     path.with_extension("probe.json")
 }
 
-/// A file of runs.
+/// An open file of runs, with the runs that it has.
 #[derive(Debug)]
 pub(crate) struct File {
     path: PathBuf,
@@ -65,10 +65,11 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Opens a file, or begins it.
+    /// Opens a file, or creates it.
     ///
     /// # Errors
-    /// It cannot be read or written, is another kind of file, or has runs with other settings.
+    /// Fails if the file cannot be read or written, is not a file of runs, or has runs with other settings. Fails for
+    /// a new file if its trace or probe would have the same name, or already exists.
     pub(crate) fn open(path: &Path, common: &Common) -> Result<Self> {
         let shown = path.display();
         let wrong = |what: String| Error::Size(format!("{shown}: {what}; name another file"));
@@ -78,7 +79,7 @@ impl File {
             Err(cause) => return Err(process(format!("read {shown}"))(cause)),
         };
         let mut file = Self { path: path.to_path_buf(), runs: Vec::new() };
-        // A process that died in the middle of a line leaves it without an end.
+        // If a process ended while it wrote a line, the line has no newline: it is ignored, and cut off below.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         let mut lines = text[..whole].lines();
         let Some(first) = lines.next() else {
@@ -86,7 +87,7 @@ impl File {
             if !HEAD.as_bytes().starts_with(begins) {
                 return Err(wrong("this is no file of runs".into()));
             }
-            // What lies beside it belongs to runs that are not there any more.
+            // The file is new, so an existing trace or probe of this name belongs to runs that were deleted.
             for beside in [trace(path), probe(path)] {
                 if beside == path {
                     let what = "the trace or the probe beside it would have the same name";
@@ -121,15 +122,16 @@ impl File {
         Ok(file)
     }
 
-    /// All runs.
+    /// Returns all runs.
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Adds a run, which is on disk when this returns.
+    /// Appends a run, and syncs it to disk.
     ///
     /// # Errors
-    /// The file cannot be written; or the chain came to other keys than before, so that it is another job.
+    /// Fails if the file cannot be written, or if the chain ended with other keys than in earlier runs, and thus was
+    /// another job.
     pub(crate) fn add(&mut self, run: Run) -> Result<()> {
         let other = self.runs.first().filter(|first| first.result_sha256 != run.result_sha256);
         if let Some(first) = other {

@@ -1,39 +1,41 @@
-//! What the paper concluded (Wong and others, §5.3 and §7), beside what was measured here.
+//! The conclusions of the paper (Wong and others, §5.3 and §7), each checked against the measurements.
 //!
-//! A claim is confirmed if the measurements show it beyond their intervals, not confirmed if they show the opposite, or
-//! nothing. What explains a difference is said with the figures that explain it.
+//! A claim compares pairs of cells. It is confirmed if most pairs show it beyond their confidence intervals and no
+//! pair shows the opposite; otherwise it is not confirmed. The evidence of a finding has the number of pairs for and
+//! against the claim.
 
 use serde::Serialize;
 
 use super::cell::{CacheAt, Reads};
 use super::summary::{Mean, Summary};
 
-/// What became of a claim.
+/// Result of the check of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The measurements show it.
+    /// Most pairs show the claim beyond their confidence intervals, and no pair shows the opposite.
     Confirmed,
-    /// They show no such thing beyond their intervals, or the opposite.
+    /// At most half of the pairs show the claim, or a pair shows the opposite.
     NotConfirmed,
-    /// Not enough was measured to tell.
+    /// No pair of cells was measured that the claim compares.
     NotTold,
 }
 
-/// A claim of the paper.
+/// A claim of the paper, with the result of its check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The claim, in short.
     pub claim: &'static str,
-    /// Where the paper makes it.
+    /// Section of the paper with the claim.
     pub section: &'static str,
-    /// What became of it.
+    /// Result of the check.
     pub verdict: Verdict,
-    /// The figures.
+    /// Number of pairs for and against the claim, in words.
     pub evidence: String,
 }
 
-/// Compares pairs: how many are less beyond doubt, how many are more, and of how many nothing can be said.
+/// Number of pairs in which the first value is less than the second beyond the confidence intervals, in which it is
+/// more, and in which the intervals overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pairs {
     less: usize,
@@ -52,7 +54,7 @@ impl Pairs {
         }
     }
 
-    /// Confirmed if most pairs are less, and none is more.
+    /// Returns [`Verdict::Confirmed`] if the first value is less in most pairs, and more in none.
     fn verdict(self) -> Verdict {
         match self {
             Self { less: 0, more: 0, even: 0 } => Verdict::NotTold,
@@ -67,7 +69,7 @@ impl Pairs {
     }
 }
 
-/// All claims that a benchmark of these cells can speak of.
+/// Checks all claims of the paper; a claim without measured pairs is [`Verdict::NotTold`].
 #[must_use]
 pub fn findings(cells: &[Summary]) -> Vec<Finding> {
     let plain = |cell: &&Summary| {

@@ -1,29 +1,30 @@
-//! Which cells are measured, and in which order.
+//! The cells to measure, and their order.
 //!
-//! Servers are started and filled once for all cells that need the same ones. Within them the rounds go forth and back
-//! through the cells, so that none is always measured first.
+//! Servers are started and filled once for all cells that need the same servers. Within these cells, rounds alternate
+//! their direction, so that no cell is always measured first.
 
 use imago_plan::tune::sampling::order;
 use imago_provision::probe::Probe;
 
 use super::cell::{CacheAt, Cell, Reads};
 
-/// The shares of the paper's uneven shards, in percent (§3.2.2).
+/// Document shares of the paper's uneven shards, in percent (§3.2.2).
 pub const UNEVEN: [&[u32]; 2] = [&[44, 56], &[14, 14, 39, 33]];
 
-/// Shares of so many even shards, in percent; what does not divide goes to the first ones.
+/// Returns the document shares of `shards` even shards, in percent. The first shards get the remainder, 1 % each.
 #[must_use]
 pub fn even(shards: u32) -> Vec<u32> {
     (0..shards).map(|shard| 100 / shards + u32::from(shard < 100 % shards)).collect()
 }
 
-/// The shape of a cluster by its probe: the shares of the documents in whole percent, and the members of each shard.
+/// Returns the shape of a cluster from its probe: the document shares of its shards, in whole percent, and the
+/// largest number of members of a shard.
 pub(super) fn shape_of(probe: &Probe) -> (Vec<u32>, u32) {
     let shares: Vec<f64> = probe.shards.iter().map(|shard| shard.documents).collect();
     (percent(&shares), probe.shards.iter().map(|shard| shard.members).max().unwrap_or(1))
 }
 
-/// Shares as whole percent that sum up to a hundred, the largest remainders rounded up.
+/// Rounds shares to whole percent with a sum of 100: the shares with the largest remainders are rounded up.
 fn percent(shares: &[f64]) -> Vec<u32> {
     let all: f64 = shares.iter().sum();
     if shares.is_empty() || all <= 0.0 {
@@ -40,8 +41,8 @@ fn percent(shares: &[f64]) -> Vec<u32> {
     whole
 }
 
-/// All cells of these shards, members and caches, with reads by primaries and the cache at the worker. The cells of one
-/// shape of the servers follow each other.
+/// Returns the cells for all combinations of these shards, members and caches, with reads from primaries and the
+/// cache at the worker. Cells with the same servers are adjacent.
 #[must_use]
 pub fn cells(shards: &[Vec<u32>], members: &[u32], caches_bytes: &[u64]) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -61,7 +62,7 @@ pub fn cells(shards: &[Vec<u32>], members: &[u32], caches_bytes: &[u64]) -> Vec<
     cells
 }
 
-/// The cells that need the same servers, by these.
+/// Groups the cells by the servers that they need: by shards and members.
 pub(super) fn by_servers(cells: &[Cell]) -> Vec<Vec<Cell>> {
     let mut all: Vec<Vec<Cell>> = Vec::new();
     for cell in cells {
@@ -74,7 +75,8 @@ pub(super) fn by_servers(cells: &[Cell]) -> Vec<Vec<Cell>> {
     all
 }
 
-/// The runs of some cells: each cell once in each round, forth and back in turn.
+/// Returns pairs of a round and a cell in the order of the runs: each round has each cell once, and odd rounds are in
+/// reverse order.
 pub(super) fn runs(cells: &[Cell], rounds: u32) -> Vec<(u32, Cell)> {
     let all = order(cells.len(), rounds as usize).into_iter();
     all.map(|(round, number)| (u32::try_from(round).unwrap_or(u32::MAX), cells[number].clone()))

@@ -1,7 +1,7 @@
-//! The present shape of a cluster that is there already: the chain runs on it, and nothing of it is changed.
+//! Measurement of an existing cluster: the chain runs on its present shape, and nothing of the cluster is changed.
 //!
-//! Neither servers nor caches are restarted or emptied, so that the first run with a cache begins with what the cache has, and
-//! each later one with what the run before left. The shares of the shards, and what requests cost, are those of a probe.
+//! Neither servers nor caches are restarted or emptied: a run with the cache starts with the present content of the
+//! cache. The shares of the shards and the request costs are taken from a probe.
 
 use std::path::Path;
 
@@ -13,23 +13,24 @@ use super::file::{self, File};
 use super::{Measured, Outcome, Setup, grid, run};
 use crate::error::{Error, Result};
 
-/// A cluster, and what is measured there.
+/// An existing cluster.
 pub struct Present<'a> {
-    /// Its connection string.
+    /// Connection string of the cluster.
     pub uri: &'a str,
-    /// The collection.
+    /// The collection, as `database.collection`.
     pub ns: &'a str,
-    /// The cache's connection string, if there is one.
+    /// Connection string of the cache; None without a cache.
     pub cache: Option<&'a str>,
-    /// A probe of this cluster.
+    /// File with a probe of this cluster.
     pub probe: &'a Path,
 }
 
-/// Runs the chain so often without the cache, and once with it, as far as the file does not have it yet; and puts what is
-/// predicted beside it.
+/// Runs the chain `setup.runs` times without the cache, and once with it if there is one. Runs that the file already
+/// has are skipped. Returns the measurements with their predictions.
 ///
 /// # Errors
-/// The probe cannot be read, the chain fails, or its keys are others with the cache.
+/// Fails if the probe cannot be read, if the chain fails, or if it ends with other keys with the cache than without
+/// it.
 #[crate::boxed]
 pub async fn present(present: &Present<'_>, setup: &Setup<'_>) -> Result<Outcome> {
     let probe = Probe::read(present.probe)
@@ -67,7 +68,7 @@ pub async fn present(present: &Present<'_>, setup: &Setup<'_>) -> Result<Outcome
         }
         let job_s = ran.job_s(usize::MAX);
         (setup.say)(format!("{cell}, run {}: {job_s:.2} s", round + 1));
-        // It was run again for its trace alone.
+        // A run that the file already has was repeated only to record its trace.
         if !is_there {
             file.add(ran)?;
         }

@@ -1,4 +1,5 @@
-//! The benchmark `chained-mr`: the paper's evaluation, with predictions (Wong and others, §5; Figs. 3 and 4 in form).
+//! The benchmark `chained-mr`: the evaluation of the paper, with predictions (Wong and others, §5; Figs. 3 and 4 in
+//! form).
 
 use std::path::{Path, PathBuf};
 
@@ -18,42 +19,42 @@ use super::{CACHE_MB, Setup, measure};
 use crate::Header;
 use crate::error::Result;
 
-/// Bytes of a message with its `_id`, as BSON: what caches are sized by.
+/// Size of a message with its `_id`, as BSON, in bytes: the unit in which cache sizes are computed.
 const DOCUMENT_BYTES: u64 = 131;
 
 /// Size of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Size {
-    /// Documents of a hundred characters.
+    /// Number of documents, of 100 characters each.
     pub documents: u64,
-    /// Keys with which a chain begins.
+    /// Number of keys with which a chain starts.
     pub keys: u64,
-    /// Phases of the chain; shorter ones are its beginnings.
+    /// Number of phases of the chain. The results of shorter chains are taken from its first phases.
     pub length: u32,
-    /// Runs of each cell.
+    /// Number of runs of each cell.
     pub runs: u32,
-    /// Numbers of shards.
+    /// Numbers of shards to measure.
     pub shards: Vec<u32>,
-    /// Numbers of members of each shard.
+    /// Numbers of members of a shard to measure.
     pub members: Vec<u32>,
-    /// Sizes of the cache, in eighths of the documents' bytes.
+    /// Cache sizes to measure, in eighths of the size of all documents.
     pub cache_eighths: Vec<u32>,
-    /// Also the paper's uneven shards, with one member each.
+    /// If true, the paper's uneven shards are measured too, with one member each.
     pub has_uneven: bool,
-    /// Batches in flight.
+    /// Number of batches in flight.
     pub workers: u32,
-    /// Keys of a batch.
+    /// Number of keys in a batch.
     pub batch: u32,
-    /// Processors of each member, in percent of one.
+    /// CPU limit of each member, in percent of one processor.
     pub cpu_percent: u16,
-    /// Seconds that the probe measures.
+    /// Duration of the probe's measurement, in seconds.
     pub probe_s: u32,
-    /// The seed of the first keys.
+    /// Seed of the first keys.
     pub seed: u64,
 }
 
 impl Size {
-    /// The cells of this size.
+    /// Returns the cells of this size.
     #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let data = self.documents * DOCUMENT_BYTES;
@@ -72,7 +73,7 @@ impl Size {
         all
     }
 
-    /// What all runs have in common.
+    /// Returns the settings that all runs share.
     #[must_use]
     pub fn common(&self) -> Common {
         Common {
@@ -88,56 +89,56 @@ impl Size {
         }
     }
 
-    /// The lengths of chains that are told: those of the paper, up to this one.
+    /// Returns the chain lengths to report: those of the paper that are less than [`Self::length`], and that length.
     fn lengths(&self) -> Vec<usize> {
         let all = [1, 2, 4, 8].into_iter().filter(|length| *length < self.length as usize);
         all.chain([self.length as usize]).collect()
     }
 }
 
-/// The measurements.
+/// Result of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// How good predictions are, of shapes that the probe did not look at.
+    /// Accuracy of the predictions, over shapes on which the probe was not made; null if there are none.
     pub accuracy: Option<Accuracy>,
-    /// The advice for some deadlines, beside the cheapest measured shape.
+    /// Advice for several deadlines, compared with the cheapest measured shape.
     pub advised: Vec<Advised>,
-    /// What the paper concluded, beside what was measured.
+    /// Conclusions of the paper, checked against the measurements.
     pub findings: Vec<Finding>,
-    /// Hits of chains with a cache for all documents, beside what is expected of uniform keys.
+    /// Measured hits of chains whose cache has room for all documents, with the hits expected for uniform keys.
     pub uniform: Vec<Uniform>,
-    /// Why members were not held to their shares of the processors, if they were not.
+    /// Reason why CPU limits of the members were unavailable; null if the limits were in force.
     pub unshared: Option<String>,
-    /// All cells.
+    /// Measurements and predictions of all cells, for each reported length.
     pub cells: Vec<Compared>,
-    /// The files of the pictures.
+    /// Files of the pictures.
     pub pictures: Vec<PathBuf>,
 }
 
-/// Hits with a cache that keeps everything, beside the closed form.
+/// Measured hits of a chain with a cache that keeps all entries, compared with a closed formula.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uniform {
-    /// The cell.
+    /// The cell, in words.
     pub cell: String,
-    /// Phases of the chain.
+    /// Number of phases of the chain.
     pub length: usize,
-    /// Measured hits.
+    /// Measured number of hits, mean over the runs.
     pub hits: f64,
-    /// Expected hits.
+    /// Expected number of hits.
     pub expected: f64,
-    /// Their standard deviation over all possible documents.
+    /// Standard deviation of [`Self::expected`] over all possible contents of the documents.
     pub deviation: f64,
-    /// True if they are at most three standard deviations apart.
+    /// True if the measured and the expected hits differ by at most three standard deviations.
     pub is_within: bool,
 }
 
-/// The hits of cells whose cache has room for all documents.
+/// Returns the hits of cells whose cache has room for all documents.
 fn uniform(size: &Size, compared: &[Compared]) -> Vec<Uniform> {
     let data = size.documents * DOCUMENT_BYTES;
-    // An entry takes nearly twice its document.
+    // A cache entry takes nearly twice the size of its document.
     let is_large = |cell: &&Compared| cell.measured.cell.cache_bytes >= 2 * data;
     let of = |cell: &Compared| {
         let (length, hits) = (cell.measured.length, cell.measured.hits);
@@ -161,10 +162,10 @@ fn uniform(size: &Size, compared: &[Compared]) -> Vec<Uniform> {
     compared.iter().filter(is_large).map(of).collect()
 }
 
-/// Measures what the file does not have yet, and compares.
+/// Measures the runs that the file does not have yet, and compares all runs with their predictions.
 ///
 /// # Errors
-/// As [`measure`].
+/// Fails as [`measure`] does; or if the trace or the probe cannot be read, or a picture cannot be drawn.
 #[crate::boxed]
 pub async fn run(
     size: Size,

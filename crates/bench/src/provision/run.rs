@@ -1,4 +1,4 @@
-//! Running a chain in a cell: as a process of its own, as a user's would be, on servers that were just restarted.
+//! Runs a chain in a cell, as a separate `imago chain run` process like that of a user.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,10 +18,10 @@ use super::usage;
 use crate::error::{Error, Result};
 use crate::process::Measured;
 
-/// For the proxy to listen.
+/// Maximum time until the proxy accepts connections.
 const PROXY_BOUND: Duration = Duration::from_secs(20);
 
-/// What `imago chain run --json` says, as far as it is needed.
+/// The fields of the output of `imago chain run --json` that are needed.
 #[derive(Deserialize)]
 struct Said {
     phases: Vec<SaidPhase>,
@@ -38,15 +38,15 @@ struct SaidPhase {
     reduce_s: f64,
 }
 
-/// Where a chain runs.
+/// Endpoints of a chain.
 pub(super) struct Place<'a> {
     pub(super) uri: &'a str,
     pub(super) ns: &'a str,
-    /// The cache that the job asks.
+    /// Connection string of the cache that the job uses; None if it uses none.
     pub(super) cache: Option<&'a str>,
 }
 
-/// Runs a chain once on a stand, whose servers have been restarted before.
+/// Runs a chain once on a stand, and observes its members. The caller has just started or restarted the servers.
 pub(super) async fn once(
     program: &Path,
     stand: &Stand,
@@ -74,13 +74,14 @@ pub(super) async fn once(
         run.cache_bytes = used(&stand.cache.uri()).await?.saturating_sub(empty_bytes);
     }
     if let (Some(proxy), Some(last)) = (proxy, run.phases.last_mut()) {
-        // The job does not know of them, and the proxy does not know of phases: they count for the whole chain.
+        // The job does not see the hits of the proxy, and the proxy does not see phases: the last phase gets the hits
+        // of the whole chain.
         last.hits = proxy.end().await?;
     }
     Ok(run)
 }
 
-/// Runs a chain once. The servers' processors and memory are not watched.
+/// Runs a chain once, without observing the processors and the memory of the servers.
 pub(super) async fn on(
     program: &Path,
     place: &Place<'_>,
@@ -118,7 +119,7 @@ pub(super) async fn on(
     })
 }
 
-/// The proxy that asks the cache beside the router.
+/// A proxy between the job and the router that looks up keys in the cache.
 struct Proxy {
     process: Measured,
     uri: String,
@@ -131,7 +132,7 @@ impl Proxy {
         let mut command = Command::new(program);
         command.args(["chain", "proxy", "--json", "--uri", &stand.cluster.uri()]);
         command.args(["--ns", &Stand::ns().to_string(), "--cache", &stand.cache.uri()]);
-        // A cell whose cache has failed is none.
+        // Reads fail if the cache fails: a run that continued without a cache would not measure this cell.
         command.args(["--cache-required", "--listen", &listen]);
         let process = Measured::start("a proxy with the cache", command)?;
         let began = Instant::now();
@@ -145,7 +146,7 @@ impl Proxy {
         Ok(Self { process, uri: format!("mongodb://{listen}/") })
     }
 
-    /// Ends it; the keys that it answered from the cache.
+    /// Stops the proxy, and returns the number of keys that it answered from the cache.
     async fn end(self) -> Result<u64> {
         #[derive(Deserialize)]
         struct Totals {
@@ -154,7 +155,8 @@ impl Proxy {
         self.process.interrupt()?;
         let output = self.process.end(0).await?.output;
         let text = String::from_utf8_lossy(&output);
-        // Its address comes first, pretty printed or not.
+        // The output has two JSON values, in one line each or pretty-printed: the address of the proxy, then the
+        // totals.
         let totals = serde_json::Deserializer::from_str(&text)
             .into_iter::<serde_json::Value>()
             .filter_map(|value| serde_json::from_value::<Totals>(value.ok()?).ok())
@@ -186,7 +188,8 @@ fn chain(program: &Path, place: &Place<'_>, common: &Common, cell: &Cell) -> Com
     command
 }
 
-/// Empties the cache and gives it this limit; what it takes while it is empty.
+/// Empties the cache, and limits its memory to `cache_bytes` in addition to the memory of an empty cache. Returns the
+/// latter, in bytes.
 pub(super) async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
     let mut connection = connect(&cache.uri()).await?;
     let set = |name: &'static str, value: String| {
@@ -194,7 +197,7 @@ pub(super) async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
         command.arg("SET").arg(name).arg(value);
         command
     };
-    // Nothing of it has to outlive the server.
+    // No data of the cache has to survive the server: persistence is off.
     for command in [
         set("appendonly", "no".into()),
         set("save", String::new()),
@@ -209,12 +212,13 @@ pub(super) async fn limit(cache: &Single, cache_bytes: u64) -> Result<u64> {
     Ok(empty_bytes)
 }
 
-/// The memory that the cache uses.
+/// Returns the memory that the cache uses, in bytes.
 async fn used(cache: &str) -> Result<u64> {
     field(cache, "used_memory").await
 }
 
-/// The bytes that a cache has for entries: its limit, or without one the memory of its machine.
+/// Returns the memory that a cache has for entries, in bytes: its limit minus its memory at startup, or the memory of
+/// its machine if it has no limit.
 pub(super) async fn room(cache: &str) -> Result<u64> {
     match field(cache, "maxmemory").await? {
         0 => field(cache, "total_system_memory").await,

@@ -1,10 +1,11 @@
-//! The servers of a cell: shards with their members, filled with messages, and a cache.
+//! A stand: the servers of a cell, which are shards with their members, filled with messages, and a cache.
 //!
-//! Every stand has the same documents: `_id` from 0 on, with a message of a hundred characters each, as in the paper (Wong
-//! and others, §3.2.1), in one range of `_id`s per shard. While it is filled its members have all of the processors; behind
-//! that each is held to its share, as if it had a machine of its own. Between two runs all members are restarted and the
-//! cache is emptied (§5.1); then each member reads its documents once, since a database that has run for long has them in
-//! memory, and what a cold one reads first depends on its disk.
+//! Every stand has the same documents: `_id` from 0 on, each with a message of 100 characters, as in the paper (Wong
+//! and others, §3.2.1). Each shard has one contiguous range of `_id`s. The CPU limits of the members are suspended
+//! while the stand is filled, and enforced afterwards, as if each member ran on a machine of its own. Between two
+//! runs, all members are restarted and the cache is emptied (§5.1). Then each member reads its documents once: a
+//! database that has run for a long time has them in memory, and the first reads of a cold one would depend on its
+//! disk.
 
 use bson::raw::RawArrayBuf;
 use bson::{Document, doc, rawdoc};
@@ -22,34 +23,35 @@ use rand::rngs::StdRng;
 use crate::error::{Error, Result};
 use crate::fill::{Command, WRITERS, send_one};
 
-/// Where the documents are.
+/// Database and collection of the documents.
 pub(crate) const DB: &str = "messages";
 pub(crate) const COLL: &str = "sampled";
-/// The length of a message, in characters.
+/// Length of a message, in characters.
 const MESSAGE: usize = 100;
-/// Documents of one insert command.
+/// Number of documents in one insert command.
 const BATCH: u64 = 5_000;
-/// Redis' limit while nothing is measured; a cell sets its own.
+/// Memory limit of Redis when it is started, in MiB; each run sets its own limit.
 const CACHE_MB: u32 = 4_096;
-/// The same in bytes, with something left for its own needs.
+/// Memory for cache entries during the probe, in bytes: slightly less than [`CACHE_MB`], which includes Redis's own
+/// memory.
 pub(crate) const CACHE_BYTES: u64 = 4_000 << 20;
 
-/// The documents, and the servers that have them.
+/// Documents and servers of a stand.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StandSpec {
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// The share of the documents on each shard, in percent.
+    /// Share of the documents on each shard, in percent.
     pub shares: Vec<u32>,
-    /// Members of each shard.
+    /// Number of members of each shard.
     pub members: u32,
-    /// The storage cache of each member, in MiB.
+    /// Size of each member's storage cache, in MiB.
     pub cache_mb: u32,
-    /// The processor time of each member, in percent of one.
+    /// CPU limit of each member, in percent of one processor.
     pub cpu_percent: u16,
 }
 
-/// See the module's documentation.
+/// The running servers; see the module's documentation.
 pub(crate) struct Stand {
     pub(crate) cluster: Cluster,
     pub(crate) cache: Single,
@@ -57,7 +59,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Starts the servers, and fills them.
+    /// Starts the servers, and fills them with documents.
     pub(crate) async fn start(spec: StandSpec) -> Result<Self> {
         let shards = u32::try_from(spec.shares.len()).unwrap_or(u32::MAX);
         let cluster = Cluster::start(ClusterSpec {
@@ -77,12 +79,12 @@ impl Stand {
         Ok(stand)
     }
 
-    /// The collection.
+    /// Returns the collection of the documents.
     pub(crate) fn ns() -> Namespace {
         Namespace::new(DB, COLL)
     }
 
-    /// Why the members are not held to their shares, if they are not.
+    /// Returns the reason why CPU limits of the members are unavailable, or `None`.
     pub(crate) fn unshared(&self) -> Option<&str> {
         self.cluster.unshared()
     }
@@ -108,7 +110,8 @@ impl Stand {
         Ok(())
     }
 
-    /// Restarts all members with data, one after the other, and has each read all of its documents, by the index, once.
+    /// Restarts all members with data, one after the other, then has each read all of its documents and its `_id`
+    /// index once.
     pub(crate) async fn renew(&self) -> Result<()> {
         self.cluster.hold_cpu_shares(false)?;
         for node in self.cluster.nodes() {
@@ -131,7 +134,8 @@ impl Stand {
         let uri = format!("mongodb://{}:{}/?directConnection=true", node.host, node.port);
         let client = Client::with_uri_str(uri).await.map_err(failed)?;
         let any = SelectionCriteria::ReadPreference(ReadPreference::Nearest { options: None });
-        // By the index, so that it is read, too; and by a field that it does not have.
+        // The hint makes the member read the `_id` index too. The filter is on a field that this index does not have,
+        // so each document is read.
         let all = [doc! {"$match": {"message": {"$gt": ""}}}, doc! {"$count": "documents"}];
         let collection = client.database(DB).collection::<Document>(COLL);
         let read =
@@ -140,7 +144,7 @@ impl Stand {
         Ok(())
     }
 
-    /// The members that hold data: the name and the process of each.
+    /// Returns the name and the process id of each member with data.
     pub(crate) fn members(&self) -> Vec<(String, u32)> {
         let nodes = self.cluster.nodes().into_iter();
         nodes
@@ -150,7 +154,7 @@ impl Stand {
     }
 }
 
-/// The first `_id` of each shard but the first one.
+/// Returns the first `_id` of each shard except the first.
 pub(crate) fn bounds(documents: u64, shares: &[u32]) -> Vec<i64> {
     let all: u64 = shares.iter().map(|share| u64::from(*share)).sum::<u64>().max(1);
     let mut before = 0;
@@ -162,7 +166,7 @@ pub(crate) fn bounds(documents: u64, shares: &[u32]) -> Vec<i64> {
     bounds
 }
 
-/// The insert command of some documents: the same ones at each call.
+/// Returns the insert command for a range of `_id`s. It is the same in each call.
 fn messages(ids: std::ops::Range<u64>) -> Command {
     let mut rng = StdRng::seed_from_u64(ids.start);
     let (mut documents, mut len) = (RawArrayBuf::new(), 0);

@@ -1,4 +1,4 @@
-//! All runs of a cell, as one: means, with their intervals.
+//! Summary of all runs of a cell: means with their confidence intervals.
 
 use imago_plan::tune::judge::Estimate;
 use serde::Serialize;
@@ -6,20 +6,20 @@ use serde::Serialize;
 use super::cell::{Cell, Run};
 use super::usage::Usage;
 
-/// A mean with the half width of its 95 % interval, which is there from two runs on.
+/// A mean, with its 95 % confidence interval if there are at least two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
-    /// The mean.
+    /// The mean, in the unit of the values.
     pub mean: f64,
-    /// Half of the interval that has it with 95 % (Student's t).
+    /// Half width of the 95 % confidence interval, by Student's t distribution; null for a single run.
     pub interval: Option<f64>,
 }
 
 impl Mean {
-    /// Of these values.
+    /// Returns the mean of these values.
     ///
     /// # Panics
-    /// If there are none.
+    /// Panics if there are no values.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         assert!(!values.is_empty(), "a mean has at least one value");
@@ -29,7 +29,8 @@ impl Mean {
         }
     }
 
-    /// True if this is beyond doubt less than another one: their intervals do not meet. Never without intervals.
+    /// Returns true if this mean is less than `other` and their confidence intervals do not overlap. Returns false if
+    /// one of them has no interval.
     #[must_use]
     pub fn is_less_than(self, other: Self) -> bool {
         let (Some(own), Some(others)) = (self.interval, other.interval) else { return false };
@@ -37,38 +38,39 @@ impl Mean {
     }
 }
 
-/// A cell's runs of a chain of some length.
+/// Summary of the runs of a cell, for one length of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
-    /// Phases of the chain.
+    /// Number of phases of the chain.
     pub length: usize,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
-    /// Seconds of the job.
+    /// Time of the job, in seconds.
     pub job_s: Mean,
-    /// Hits, as a share of the keys.
+    /// Hits as a share of the keys, mean over the runs.
     pub hit_ratio: f64,
-    /// Hits of all phases, the mean over the runs.
+    /// Number of hits in all phases, mean over the runs.
     pub hits: f64,
-    /// Bytes in the cache at the end, the mean over the runs; of whole chains only.
+    /// Size of the cache's entries at the end, in bytes, mean over the runs; null if the runs have more phases than
+    /// this chain.
     pub cached_bytes: Option<f64>,
-    /// Processors of a member with data: the mean over members and runs, over the whole chain. None if they were not
-    /// watched, here and below.
+    /// Number of busy processors of a member with data over the whole run: mean over members and runs. Null if the
+    /// members were not observed; the same holds for the fields below.
     pub cpu_mean: Option<Mean>,
-    /// The same in the busiest half second of each member.
+    /// Number of busy processors in the busiest half second of each member: mean over members and runs.
     pub cpu_max: Option<Mean>,
-    /// Resident bytes of a member with data: the mean over members and runs.
+    /// Resident memory of a member with data, in bytes: mean over time, members and runs.
     pub memory_mean: Option<Mean>,
-    /// The same, of the most that each member had.
+    /// Maximum resident memory of a member with data, in bytes: mean over members and runs.
     pub memory_max: Option<Mean>,
-    /// Resident bytes of all members with data together: the most, the mean over the runs.
+    /// Sum of the maximum resident memory of all members with data, in bytes: mean over the runs.
     pub memory_all: Option<Mean>,
 }
 
-/// The runs of each cell, cells in the order in which they come first.
+/// Groups runs by cell, in the order in which the cells first occur.
 pub(crate) fn by_cell(runs: &[Run]) -> Vec<(&Cell, Vec<&Run>)> {
     let mut cells: Vec<(&Cell, Vec<&Run>)> = Vec::new();
     for run in runs {
@@ -81,7 +83,7 @@ pub(crate) fn by_cell(runs: &[Run]) -> Vec<(&Cell, Vec<&Run>)> {
 }
 
 impl Summary {
-    /// Of some runs of one cell, of which there is at least one.
+    /// Summarizes runs of one cell for a chain of `length` phases. There must be at least one run.
     pub(crate) fn of(cell: &Cell, runs: &[&Run], length: usize) -> Self {
         let each =
             |of: &dyn Fn(&Run) -> f64| -> Vec<f64> { runs.iter().map(|run| of(run)).collect() };

@@ -1,4 +1,4 @@
-//! What processes use while a chain runs: processor time and memory, on average and at most.
+//! Resource use of processes while a chain runs: mean and maximum of processor time and memory.
 
 use std::time::{Duration, Instant};
 
@@ -7,25 +7,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::process::cpu_s;
 
-/// Processor time is counted in hundredths of a second, so that a shorter window would tell whole percents only.
+/// Length of an observation. The kernel counts processor time in hundredths of a second, so that this length resolves
+/// 2 % of a processor; a shorter one would be coarser.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// The use of one process.
+/// Resource use of one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Processors, on average.
+    /// Number of busy processors, mean over the run.
     pub cpu_mean: f64,
-    /// Processors in the busiest half second.
+    /// Number of busy processors in the busiest half second.
     pub cpu_max: f64,
-    /// Resident memory in bytes, on average.
+    /// Resident memory, mean over the run, in bytes.
     pub memory_mean: f64,
-    /// Resident memory in bytes, at most.
+    /// Maximum resident memory, in bytes.
     pub memory_max: f64,
 }
 
-/// Watches processes until it is stopped. Those that are not there any more are left out.
+/// Observes processes until `stop` is cancelled. A process that has ended before the first observation has no entry
+/// in the result.
 pub(crate) async fn watch(nodes: Vec<(String, u32)>, stop: CancellationToken) -> Vec<Usage> {
     let began = Instant::now();
     let mut watched: Vec<Watched> = nodes
@@ -50,7 +52,7 @@ pub(crate) async fn watch(nodes: Vec<(String, u32)>, stop: CancellationToken) ->
         };
         let now = Instant::now();
         let window_s = (now - last).as_secs_f64();
-        // The rest of a window is too short to be its own.
+        // The last window is cut short: it counts for the maximum only if no earlier window saw any processor use.
         let is_whole = !is_over || watched.iter().all(|one| one.cpu_max == 0.0);
         for one in &mut watched {
             one.look(window_s, is_whole);
@@ -97,7 +99,7 @@ impl Watched {
     }
 }
 
-/// Resident memory of a process; none if there is no such process.
+/// Returns the resident memory of a process, in bytes; None if the process does not exist.
 pub(crate) fn resident_bytes(pid: u32) -> Option<f64> {
     parse_status(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
