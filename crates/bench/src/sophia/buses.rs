@@ -1,10 +1,11 @@
-//! Buses on real nodes: a day of SOPHIA's §5 in minutes, served by each configuration alone and by the tuner, in turns.
+//! The benchmark `sophia-buses`: the bus-tracking workload of SOPHIA (§5) on real nodes, a day in minutes. The fixed
+//! configurations and the tuner take turns.
 //!
-//! Every way serves the same phases, in rounds that alternate their order, on nodes that have served two phases before.
-//! Each begins with the same rows in an empty table, and the tuner with the default configuration: what its changes cost
-//! counts. It has seen ten days like the one to come, and goes by what the configurations that are left alone have served of
-//! each phase in the rounds so far. All clients ask again as soon as they are answered, so that what is served is what the
-//! cluster can serve.
+//! A method is a fixed configuration or the tuner. All methods serve the same phases, in rounds of alternating order,
+//! on nodes that two phases have warmed up. Each starts with a newly filled table with the same rows. The tuner
+//! starts with the default configuration, so the cost of its changes counts. Its trace has ten earlier days like the
+//! present one, and its throughputs are those of the fixed configurations in the rounds so far. A client sends its
+//! next operation as soon as one is answered, so the operations served measure the capacity of the cluster.
 
 mod past;
 mod served;
@@ -44,138 +45,139 @@ use crate::Header;
 use crate::load::cassandra::{CassandraTarget, Schema, preload};
 use crate::statistics::Figure;
 
-/// What is asked for while buses move, and while passengers look for them.
+/// Mix of operations while buses move.
 const MOVING: &str = "read=1,update=93,insert=6";
+/// Mix of operations while passengers search for buses.
 const SEARCHING: &str = "read=1,update=5,scan=94";
 const TABLE: (&str, &str) = ("buses", "positions");
-/// The tuner's intervals, which stand for a quarter of an hour, and how many of them a plan looks ahead.
+/// Length of the tuner's intervals, which stand for a quarter of an hour each.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Look-ahead of the tuner's plans, in intervals.
 const LOOK_AHEAD: usize = 12;
 const ROW_BYTES: u32 = 1_000;
-/// A load before what counts, so that no way begins with what the other one has left unfinished.
+/// Duration of a load before each measurement, so that no method starts with unfinished work of the previous one.
 const WARM: Duration = Duration::from_secs(10);
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Rounds in which each way serves all phases.
+    /// Number of rounds; in each, every method serves all phases.
     pub rounds: u32,
-    /// Phases, buses that move and that are searched for in turns.
+    /// Number of phases: buses that move and buses that are searched for, alternately.
     pub phases: u32,
-    /// The mean length of a phase, in seconds; phases are a quarter shorter to a quarter longer.
+    /// Mean length of a phase, in seconds; lengths vary by up to a quarter.
     pub phase_s: u32,
-    /// Rows at the beginning.
+    /// Number of rows before the load.
     pub rows: u64,
-    /// Operations at once.
+    /// Number of operations in flight.
     pub clients: u32,
-    /// Nodes of the cluster.
+    /// Number of nodes of the cluster.
     pub nodes: u8,
-    /// What each node may use of the processors, in percent of one; 0: as much as it gets.
+    /// CPU limit of each node, in percent of one processor; 0 is no limit.
     pub cpu_percent: u16,
-    /// The seed of the phases.
+    /// Seed of the phases.
     pub seed: u64,
 }
 
-/// What the benchmark is given.
+/// Inputs of the benchmark.
 #[derive(Debug)]
 pub struct Setup<'s> {
-    /// How the nodes are reached.
+    /// Access to the nodes.
     pub file: ClusterFile,
-    /// The configurations, the default first. None of them changes what needs a restart.
+    /// The configurations, the default first. No difference between them needs a restart.
     pub configurations: Vec<Configuration>,
-    /// Who rolls.
+    /// Name of the process that rolls the cluster.
     pub process: &'s str,
-    /// Where the tuner's trace is written.
+    /// Folder of the tuner's traces.
     pub folder: &'s Path,
-    /// Where the picture is drawn.
+    /// Folder of the picture; None draws none.
     pub pictures: Option<&'s Path>,
 }
 
-/// The measurements.
+/// Result of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The phases, in seconds.
+    /// Lengths of the phases, in seconds.
     pub phases_s: Vec<f64>,
-    /// The ways, the default configuration first and the tuner last.
+    /// The methods: the fixed configurations, the default first, and the tuner last.
     pub ways: Vec<Way>,
-    /// The best of the configurations that were left alone, by the median of its operations.
+    /// Name of the best fixed configuration, by the median of its operations.
     pub static_optimal: String,
-    /// The tuner's operations, as a ratio to those of the default configuration in the same round.
+    /// Operations of the tuner divided by those of the default configuration in the same round.
     pub ratio_to_default: Figure,
-    /// Likewise to the best configuration that was left alone.
+    /// Operations of the tuner divided by those of the best fixed configuration in the same round.
     pub ratio_to_static_optimal: Figure,
-    /// The best of the configurations that were left alone, where an operation counts as the time that the default
-    /// configuration needs for one of its mix (the normalised operations of the paper's Fig. 4).
+    /// Name of the best fixed configuration by normalised operations, as in the paper's Fig. 4: an operation counts
+    /// as the time that the default configuration needs for one of its mix.
     pub static_optimal_normalised: String,
-    /// The ratios as above, of normalised operations.
+    /// [`Self::ratio_to_default`], with normalised operations.
     pub normalised_ratio_to_default: Figure,
-    /// Likewise.
+    /// [`Self::ratio_to_static_optimal`], with normalised operations.
     pub normalised_ratio_to_static_optimal: Figure,
-    /// Changes that were judged.
+    /// Changes of the tuner that were judged.
     pub judged: Vec<Change>,
-    /// The difference between the realised gain and the predicted one, as a share of the latter: the median of all
-    /// changes; null if none was judged.
+    /// Median of the absolute differences between the realised and the predicted gains, as shares of the predicted
+    /// gains; null if no change was judged.
     pub prediction_error_median: Option<f64>,
-    /// The files of the picture.
+    /// Files of the picture.
     pub pictures: Vec<PathBuf>,
 }
 
-/// A way to serve the phases.
+/// Measurements of a method.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Way {
-    /// A configuration's name, or `tuned`.
+    /// Name of the configuration, or `tuned`.
     pub name: String,
-    /// Operations of each round.
+    /// Number of operations served in each round.
     pub operations: Vec<u64>,
-    /// The same, each counted by what the default configuration serves of its mix in a second: the seconds that it would
-    /// have needed.
+    /// Time that the default configuration would need for the operations of each round, in seconds.
     pub default_seconds: Vec<f64>,
-    /// Operations a second in phases of buses that move, behind their beginnings.
+    /// Operations per second while buses move, without the start of each phase.
     pub moving_s: Figure,
-    /// The same where they are searched for.
+    /// Operations per second while buses are searched for, without the start of each phase.
     pub searching_s: Figure,
-    /// The time of an answer that one write of a hundred exceeds, in milliseconds.
+    /// 99th percentile of the latency of writes, in milliseconds.
     pub write_p99_ms: Figure,
-    /// The same of reads and scans.
+    /// 99th percentile of the latency of reads and scans, in milliseconds.
     pub read_p99_ms: Figure,
-    /// Changes of the configuration, all rounds together.
+    /// Number of changes of the configuration in all rounds.
     pub changes: u64,
-    /// Changes that were undone.
+    /// Number of changes that were reverted.
     pub undone: u64,
-    /// Operations that failed for want of replicas.
+    /// Number of operations that failed because too few replicas were available or answered in time.
     pub failed_for_availability: u64,
-    /// Operations that failed otherwise.
+    /// Number of operations that failed for other reasons.
     pub failed: u64,
 }
 
 /// A change that was judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Its round.
+    /// Round of the change, from 0 on.
     pub round: usize,
-    /// The configuration that it led to.
+    /// Name of the new configuration.
     pub to: String,
-    /// The gain that was predicted, as a share.
+    /// Predicted gain, as a share.
     pub predicted: f64,
-    /// The gain that was seen.
+    /// Realised gain, as a share.
     pub realised: f64,
-    /// Twice its standard error.
+    /// Twice the standard error of [`Self::realised`].
     pub noise: f64,
 }
 
-/// One way, once.
+/// One run of a method.
 struct Run {
     report: LoadReport,
     tuned: controller::Summary,
 }
 
-/// Runs all of it.
+/// Runs all rounds of all methods.
 ///
 /// # Errors
-/// The cluster cannot be loaded, rolled or looked at; a picture cannot be drawn.
+/// Fails if the cluster cannot be loaded, rolled or observed, or if a picture cannot be drawn.
 #[crate::boxed(?Send)]
 pub async fn run(
     size: Size,
@@ -187,7 +189,7 @@ pub async fn run(
     let ways = setup.configurations.len() + 1;
     let mut runs: Vec<Vec<Run>> = (0..ways).map(|_| Vec::new()).collect();
     let mut made: Vec<Vec<usize>> = vec![Vec::new(); ways];
-    // A JVM compiles what it runs often: the first way would be the slowest.
+    // The JVMs compile frequent code first: without this load, the first method would be the slowest.
     let first = phases.iter().take(2).copied().collect::<Vec<_>>();
     one(size, setup, None, &first, (0, 0), cancel).await?;
     say("the nodes are warm".into());
@@ -243,7 +245,7 @@ fn mix(text: &str) -> Mix {
     text.parse().expect("a mix")
 }
 
-/// A mix as Cassandra tells it.
+/// Returns the shares of a mix as Cassandra counts operations: inserts are updates.
 fn shares(mix: &Mix) -> Shares {
     let shares = Shares::of([mix.read, mix.update, mix.insert, mix.scan]);
     shares.expect("a mix has operations").with_inserts_as_updates()
@@ -253,11 +255,11 @@ fn name(setup: &Setup<'_>, way: usize) -> String {
     setup.configurations.get(way).map_or_else(|| "tuned".to_owned(), |one| one.name.clone())
 }
 
-/// The phases, with what is asked for in each.
+/// Returns the length and the mix of each phase.
 fn phases(size: Size) -> Vec<(Duration, Mix)> {
     let mut dice = StdRng::seed_from_u64(size.seed);
     let one = |number| {
-        // Whole intervals, so that a day has as many as the others.
+        // Phases have whole intervals, so that all days have the same number of them.
         let intervals = f64::from(size.phase_s) * dice.random_range(0.75..1.25);
         let intervals = (intervals / INTERVAL.as_secs_f64()).round().max(1.0);
         let asked = if number % 2 == 0 { MOVING } else { SEARCHING };
@@ -273,7 +275,7 @@ fn schema() -> Schema {
     }
 }
 
-/// One way, once: from new rows in an empty table on.
+/// Runs a method once, on a newly filled table.
 async fn one(
     size: Size,
     setup: &Setup<'_>,
@@ -325,7 +327,7 @@ async fn one(
     Ok(Run { report: report?, tuned: tuned? })
 }
 
-/// Clients ask for one mix after the other, and again as soon as they are answered.
+/// Runs a load with one mix after the other; a client sends its next operation as soon as one is answered.
 async fn serve(
     size: Size,
     target: CassandraTarget,
@@ -358,7 +360,7 @@ async fn serve(
     Ok(running.finish().await.map_err(wrong)?.0)
 }
 
-/// Waits until an interval begins, by the clock by which the tuner knows them, and returns its beginning.
+/// Waits for the start of an interval by the tuner's clock, and returns it in seconds since 1970.
 async fn begin_of_an_interval() -> u64 {
     let length_ms = INTERVAL.as_millis() as u64;
     let now_ms = clock::now_ms();
@@ -375,7 +377,7 @@ fn request(setup: &Setup<'_>, measurements: Measurements, trace: PathBuf, day_s:
         busy_min: 0.0,
         weight: Weight::Capacity,
         look_ahead: Some(LOOK_AHEAD),
-        // Processors are shared by nodes and clients: the slowest answers say nothing here.
+        // Nodes and clients share the processors, so the slowest replies do not show the quality of a change.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
         ..Request::new(measurements, trace, INTERVAL, costs)
     }
@@ -407,7 +409,7 @@ fn told(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [
     }
 }
 
-/// What the configurations that were left alone have served so far; none until each has been.
+/// Returns the throughputs that the fixed configurations have shown so far; None until each has been run.
 fn measurements(
     setup: &Setup<'_>,
     alone: &[Vec<Run>],
@@ -447,7 +449,7 @@ fn judged(runs: &[Run], rounds: &[usize]) -> Vec<Change> {
     runs.iter().zip(rounds).flat_map(of).collect()
 }
 
-/// Operations a second over the time, of each way: the mean of its rounds.
+/// Returns the operations per second over time for each method, as the mean of its rounds.
 fn over_time(setup: &Setup<'_>, runs: &[Vec<Run>]) -> Vec<drawing::OverTime> {
     const EVERY_S: f64 = 2.0;
     let of = |(way, runs): (usize, &Vec<Run>)| {
@@ -459,7 +461,7 @@ fn over_time(setup: &Setup<'_>, runs: &[Vec<Run>]) -> Vec<drawing::OverTime> {
             }
             sums[number] += answered as f64 / EVERY_S / runs.len() as f64;
         }
-        // The last one is not whole.
+        // The last slot is incomplete.
         sums.pop();
         let points = (0_u32..).zip(sums).map(|(number, rate)| (f64::from(number) * EVERY_S, rate));
         drawing::OverTime { name: name(setup, way), points: points.collect() }

@@ -1,19 +1,19 @@
-//! The pictures of SOPHIA's evaluation, in the paper's form.
+//! Pictures of SOPHIA's evaluation, in the form of the paper.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 
-/// What a way served over the time.
+/// Throughput of a method over time.
 pub(super) struct OverTime {
-    /// The way.
+    /// Name of the method.
     pub(super) name: String,
-    /// Seconds since the beginning, and operations a second.
+    /// Pairs of the time since the start, in seconds, and operations per second.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Fig. 4 in form: operations a second over phases of these lengths, of each way.
+/// Draws a picture in the form of Fig. 4: operations per second of each method, over phases with these lengths.
 pub(super) fn buses(
     ways: &[OverTime],
     phases_s: &[f64],
@@ -40,19 +40,20 @@ pub(super) fn buses(
     save(&[Picture { name: "sophia-buses", columns: 1, charts: vec![chart] }], folder)
 }
 
-/// What clients saw of a change, second by second.
+/// Measurements of clients during a change, second by second.
 pub(super) struct Rolled {
-    /// The way.
+    /// Name of the variant of the change.
     pub(super) name: &'static str,
-    /// Operations that were answered.
+    /// Number of operations answered in each second.
     pub(super) answered: Vec<f64>,
-    /// The time that one answer of a hundred exceeds, in milliseconds.
+    /// 99th percentile of the latency in each second, in milliseconds.
     pub(super) p99_ms: Vec<f64>,
-    /// When the change began and ended, in seconds.
+    /// Start and end of the change, in seconds since the start of the load.
     pub(super) from_to_s: (f64, f64),
 }
 
-/// Fig. 2 in form: operations a second, and the slowest percent, over a change of each way.
+/// Draws a picture in the form of Fig. 2: operations per second, and the 99th percentile of the latency, over each
+/// variant of a change.
 pub(super) fn rolls(ways: &[Rolled], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let line = |values: &[f64]| {
         let points = (0_u32..).zip(values).map(|(at, value)| Point::new(f64::from(at), *value));

@@ -1,15 +1,16 @@
-//! Jobs of several sizes on a real Redis with little memory: what fits by default, what fits compact only, and what fits
-//! neither way (SOPHIA, §5, Fig. 10).
+//! The benchmark `sophia-redis`: jobs of several sizes on a real Redis with little memory. Their data fits with the
+//! default setting, only in the compact encoding, or not at all (SOPHIA, §5, Fig. 10).
 //!
-//! The paper switched Redis's virtual memory on and off, which is gone since 2.6: what did not fit into memory was swapped. What
-//! is left is that hashes up to a threshold are kept compact, with less memory and more processor time. So a job loads its
-//! records into hashes, and reads and updates them; one that is refused a write for want of memory has failed, and is a missing
-//! bar. Ways are the default threshold, one that keeps all hashes compact, and the tuner: it knows a job's size from the queue,
-//! measures a sample once, decides before each job, and changes the setting as `imago tune roll` does.
+//! The paper switched Redis's virtual memory on and off, which swapped data that did not fit into memory; Redis has
+//! not had it since version 2.6. The remaining trade-off is a threshold up to which hashes have a compact encoding,
+//! with less memory and more processor time. A job loads its records into hashes, and reads and updates them. A job
+//! with a write that is rejected for lack of memory has failed, and has no bar in the picture. The methods are the
+//! default threshold, one that makes all hashes compact, and the tuner. The tuner knows the size of a job from the
+//! queue, measures a sample once, decides before each job, and changes the setting as `imago tune roll` does.
 //!
-//! Each way has a server for itself. A job's requests are encoded before, and each way is sent the same; ways take turns, forth
-//! and back from round to round. In each round all jobs are done, so that the tuner has to change the setting in each. The time of
-//! a job includes the load, and the change if there is one.
+//! Each method has a server of its own. The requests of a job are encoded in advance, and are the same for all
+//! methods. Methods take turns, with alternating order from round to round. Each round runs all jobs, so the tuner
+//! has to change the setting in each round. The time of a job includes its load, and the change if there is one.
 
 mod client;
 mod database;
@@ -35,51 +36,54 @@ use requests::{Batch, FIELDS};
 
 pub use report::{JobReport, Report, WayReport};
 
-/// The setting, its default, and a value by which every hash is compact.
+/// The setting that is changed.
 const THRESHOLD: &str = "hash-max-listpack-entries";
+/// Values of the setting: the default, and one with which every hash is compact.
 const VALUES: [&str; 2] = ["512", "1024"];
-/// The ways: the first two keep the value of that number.
+/// Names of the methods. The first two use the value of [`VALUES`] with the same index.
 const WAYS: [&str; 3] = ["default", "compact", "tuned"];
 const TUNED: usize = 2;
-/// Hashes of the sample, of each master.
+/// Number of hashes that are loaded into each master for the sample, which is taken from the first master.
 const SAMPLED: u64 = 24;
-/// The share of memory that the tuner leaves free: buffers of clients count, too.
+/// Share of the memory that the tuner leaves free: client buffers take memory too.
 const HEADROOM: f64 = 0.03;
+/// Minimum relative gain at which the tuner changes the setting.
 const GAIN_MIN: f64 = 0.05;
-/// The skew of keys that are not uniform, as in YCSB.
+/// Distribution of keys that are not uniform, with the skew of YCSB.
 const ZIPF: Distribution = Distribution::Zipf { shape: 0.99 };
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Rounds in which each way does each job.
+    /// Number of rounds; in each, every method runs each job.
     pub rounds: u32,
     /// `maxmemory` of each master, in MiB.
     pub memory_mb: u32,
-    /// Operations of a job, behind its load.
+    /// Number of operations of a job, after its load.
     pub operations: u64,
-    /// Masters: one stands alone.
+    /// Number of masters; 1 is a server without a cluster.
     pub masters: u8,
-    /// Replicas of each master; none of one that stands alone.
+    /// Number of replicas of each master; 0 for a server without a cluster.
     pub replicas: u8,
-    /// The seed of all draws.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// True: two of the four kinds of jobs, and three of the six sizes.
+    /// If true, only two of the four kinds of jobs and three of the six sizes are run.
     pub is_quick: bool,
 }
 
-/// How many records a job has.
+/// Number of records of a job, relative to those that fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Extent {
-    /// A share of what fits by default.
+    /// A share of the records that fit with the default setting.
     OfDefault(f64),
-    /// In the middle between what fits by default and what fits compact.
+    /// The middle between the records that fit with the default setting and those that fit in the compact encoding.
     Between,
-    /// A tenth more than fits compact.
+    /// Ten percent more than fit in the compact encoding.
     Beyond,
 }
 
-/// All sizes, with their names, and whether the quick ones are among them. The paper's are 0.28, 0.56 and 1.11 of what fits.
+/// All sizes, each with its name and whether [`Size::is_quick`] includes it. The paper has 0.28, 0.56 and 1.11 of the
+/// records that fit.
 const EXTENTS: [(&str, Extent, bool); 6] = [
     ("0.28", Extent::OfDefault(0.28), true),
     ("0.56", Extent::OfDefault(0.56), false),
@@ -90,7 +94,8 @@ const EXTENTS: [(&str, Extent, bool); 6] = [
 ];
 
 impl Extent {
-    /// Whole hashes, where so many fit by default and compact.
+    /// Returns the number of hashes, at least 1, if `default` hashes fit with the default setting and `compact` ones
+    /// in the compact encoding.
     fn hashes(self, [default, compact]: [f64; 2]) -> u64 {
         let hashes = match self {
             Self::OfDefault(share) => share * default,
@@ -101,11 +106,11 @@ impl Extent {
     }
 }
 
-/// A kind of jobs.
+/// A kind of job: its key distribution and its mix of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kind {
     keys: (&'static str, Distribution),
-    /// Its name, and the share of reads; the rest updates.
+    /// Name of the mix, and its share of reads; the other operations are updates.
     mix: (&'static str, f64),
     is_quick: bool,
 }
@@ -121,36 +126,37 @@ const KINDS: [Kind; 4] = [
     Kind { keys: ZIPFIAN, mix: WRITES, is_quick: true },
 ];
 
-/// What came of a job by a way.
+/// Outcome of a job with a method.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
     Served {
-        /// With the change and the load.
+        /// Time of the job with the change and the load, in seconds.
         job_s: f64,
-        /// Of the operations alone.
+        /// Operations per second, without the load.
         operations_s: f64,
         encoding: String,
-        /// Of the change of the setting; zero if there was none.
+        /// Time of the change of the setting, in seconds; 0 without a change.
         change_s: f64,
     },
-    /// A request was refused.
+    /// Redis rejected a write; with its error message.
     Failed(String),
-    /// The tuner said before that no configuration holds it.
+    /// The tuner declined the job in advance, because no configuration holds its data.
     Declined,
 }
 
-/// What the tuner knows.
+/// Measurements of the tuner.
 struct Known {
-    /// By configuration.
+    /// Costs of each configuration.
     costs: Vec<Costs>,
     measured: Vec<Measured>,
     probe_s: f64,
 }
 
-/// Does all jobs by all ways.
+/// Runs all jobs with all methods.
 ///
 /// # Errors
-/// No server can be started, or one does not do what it should; the picture cannot be drawn.
+/// Fails if a single master has replicas, if a server cannot be started or reached, if it gives an unexpected reply,
+/// or if the picture cannot be drawn.
 #[crate::boxed(?Send)]
 pub async fn run(
     size: Size,
@@ -181,7 +187,7 @@ pub async fn run(
     let mut tuner = Tuner { known: &known, limits, current: 0 };
     let jobs = jobs(size.is_quick, hold);
     let most = jobs.iter().map(|job| job.hashes).max().unwrap_or(0);
-    // Names differ only where clusters have given slots to their masters in other orders.
+    // The names differ only if clusters have assigned their slots to the masters in different orders.
     let is_shared = databases.iter().all(|one| one.names == databases[0].names);
     let of = if is_shared { &databases[..1] } else { &databases[..] };
     let loads = of.iter().map(|database| requests::load(&database.names, most)).collect();
@@ -206,7 +212,7 @@ pub async fn run(
     report::report(size, &known, hold, told.collect(), pictures)
 }
 
-/// All jobs, those of one kind one after the other, the small ones first.
+/// Returns all jobs, grouped by kind, in ascending order of size.
 fn jobs(is_quick: bool, hold: [f64; 2]) -> Vec<Job> {
     let kinds = KINDS.into_iter().filter(move |kind| kind.is_quick || !is_quick);
     let of_kind = |kind: Kind| {
@@ -216,29 +222,30 @@ fn jobs(is_quick: bool, hold: [f64; 2]) -> Vec<Job> {
     kinds.flat_map(of_kind).collect()
 }
 
-/// A job.
+/// A job: a size and a kind.
 struct Job {
     name: &'static str,
     hashes: u64,
     kind: Kind,
 }
 
-/// The tuner between jobs.
+/// State of the tuner between jobs.
 struct Tuner<'k> {
     known: &'k Known,
     limits: Limits,
-    /// The number of the value that its server has.
+    /// Index in [`VALUES`] of the present setting of its server.
     current: usize,
 }
 
-/// The servers of all ways.
+/// The servers of all methods.
 struct Servers {
     databases: Vec<Database>,
-    /// What loads the largest job, of each way, or of all where the names are the same.
+    /// Batches that load the largest job, for each method; a single entry if the names of the hashes are the same for
+    /// all.
     loads: Vec<Vec<Vec<Batch>>>,
 }
 
-/// What all jobs share.
+/// Inputs that all jobs share.
 struct Scene<'s> {
     size: Size,
     folder: &'s Path,
@@ -251,10 +258,11 @@ impl Scene<'_> {
         database.roll((THRESHOLD, value), self.folder, self.process, self.cancel).await
     }
 
-    /// Measures both values by a sample, as `imago tune fit` does; and what a change takes, forth and back.
+    /// Measures a sample with both values, as `imago tune fit` does, and the mean time of a change of the setting.
     async fn probe(&self, database: &Database) -> Result<Known> {
         let begin = Instant::now();
-        // First of all, as a change leaves something in a server's memory, such as the latencies of its commands.
+        // The changes come first, because a change leaves data in the server's memory, such as latencies of its
+        // commands.
         let mut change_s = 0.0;
         for value in [VALUES[1], VALUES[0]] {
             change_s += self.roll(database, value).await? / 2.0;
@@ -280,7 +288,7 @@ impl Scene<'_> {
             settings
         });
         let measured = scratch.measure(&settings).await?;
-        // Masters have equally many hashes, and work at the same time.
+        // Masters have the same number of hashes, and work in parallel.
         let of_all = f64::from(masters);
         let costs = measured.iter().map(|measured| {
             let one = costs(base_bytes, measured);
@@ -295,17 +303,17 @@ impl Scene<'_> {
         Ok(Known { costs, measured, probe_s: begin.elapsed().as_secs_f64() })
     }
 
-    /// Memory of all masters without any data, in bytes.
+    /// Returns the memory of all masters without any data, in bytes.
     async fn base_bytes(&self, database: &Database) -> Result<f64> {
         let mut most = 0;
         for master in &database.masters {
             most = most.max(Server::look(master).await?.base_bytes);
         }
-        // The fullest of them refuses first.
+        // The fullest master is the first to reject writes, so its memory counts for all.
         Ok(most as f64 * f64::from(self.size.masters))
     }
 
-    /// Does a job by these ways, one after the other. Returns the outcomes of each way.
+    /// Runs a job with these methods, one after the other. Returns the outcomes of each method.
     async fn job(
         &self,
         job: &Job,
@@ -342,7 +350,7 @@ impl Scene<'_> {
         Ok(outcomes)
     }
 
-    /// A job as its queue tells of it. Its entries are hashes.
+    /// Returns a job as its queue describes it. Its entries are hashes.
     fn planned(&self, job: &Job) -> Planned {
         Planned {
             present: 0.0,
@@ -352,8 +360,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Has the tuner decide, and changes the setting if it says so. Returns how long the change took; nothing if the tuner
-    /// declines the job.
+    /// Lets the tuner decide, and changes the setting if the decision requires it. Returns the time of the change in
+    /// seconds, or None if the tuner declines the job.
     async fn prepare(
         &self,
         job: &Job,
@@ -361,7 +369,7 @@ impl Scene<'_> {
         tuner: &mut Tuner<'_>,
     ) -> Result<Option<f64>> {
         let (planned, mut costs) = (self.planned(job), tuner.known.costs.clone());
-        // What a server needs without any data grows with the time that it runs.
+        // The memory of a server without data grows with its uptime, so it is measured before each job.
         let base_bytes = self.base_bytes(database).await?;
         costs.iter_mut().for_each(|costs| costs.base_bytes = base_bytes);
         let decision = choose(&costs, tuner.current, &planned, &tuner.limits);
@@ -374,7 +382,7 @@ impl Scene<'_> {
         Ok(Some(change_s))
     }
 
-    /// Loads, and does the operations.
+    /// Loads the data, and runs the operations.
     async fn work(
         &self,
         job: &Job,
@@ -385,7 +393,7 @@ impl Scene<'_> {
         let mut clients = database.clients()?;
         let shares = database.names.shares(job.hashes);
         let load = load.iter().zip(shares).map(|(batches, share)| &batches[..share]);
-        // Other tasks than this one have nothing to do meanwhile.
+        // Blocking is harmless: this process has no other tasks during a job.
         let done = tokio::task::block_in_place(|| -> Result<_> {
             if let Some(why) = send(&mut clients, load)? {
                 return Ok(Err(why));
@@ -411,7 +419,7 @@ impl Scene<'_> {
     }
 }
 
-/// What is told of both configurations, by their names.
+/// Maps the names of the methods to these values, which are in the order of [`WAYS`].
 fn by_name<T>(of: impl Iterator<Item = T>) -> BTreeMap<&'static str, T> {
     WAYS.into_iter().zip(of).collect()
 }

@@ -1,10 +1,11 @@
-//! A change of configuration on real nodes under load, one node after the other and all at once: Fig. 2 of SOPHIA in form,
-//! and what its aggressive way costs (§6.2).
+//! The benchmark `sophia-roll`: a change of configuration on real nodes under load, node by node and on all nodes at
+//! once; Fig. 2 of SOPHIA in form, and the cost of its aggressive variant (§6.2).
 //!
-//! Twice clients ask at a fixed rate, whether or not they are answered, so that what is not served is seen. The setting that
-//! is changed then needs a restart and changes next to nothing by itself: what is seen is what restarts cost. Once clients
-//! scan as fast as they are answered, and get a configuration that is better for that, node by node: what restarts cost is
-//! regained, and the crossing point is when (Fig. 2). All that clients were told is checked against the table afterwards.
+//! Two changes are made under a fixed request rate, which does not depend on replies, so that lost service is
+//! visible. Their setting needs a restart and has almost no effect itself: the measurements show the cost of the
+//! restarts. One change is made, node by node, while clients scan and send the next operation as soon as one is
+//! answered. Its configuration serves scans better: the loss by the restarts is regained, at the crossing point
+//! (Fig. 2). Afterwards the table is checked against all replies that the clients got.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,107 +32,112 @@ use crate::load::cassandra::{CassandraTarget, Schema, preload, rewrite, show_con
 use crate::statistics::percentile;
 
 const TABLE: (&str, &str) = ("rolled", "reviews");
+/// Mix of operations under which the changes have no gain.
 const MIX: &str = "read=50,update=40,insert=10";
-/// The setting that is changed, with the values that it gets in turn.
+/// The setting of the changes without a gain, with the value of each change.
 const SETTING: (&str, [&str; 2]) = ("native_transport_max_threads", ["96", "112"]);
-/// Scans, which early merging serves better than late merging, with the setting that goes with it.
+/// Scaling parameters of late and of early merging. Early merging serves scans better.
 const MERGED: [&str; 2] = ["T32", "L10"];
+/// The setting that is changed together with the compaction; it needs a restart.
 const MEMTABLES: (&str, &str) = ("memtable_heap_space", "48MiB");
-/// Files in each node that late merging leaves as they are, and the share of rows that each of them has.
+/// Number of files in each node that late merging does not merge.
 const FILES: u64 = 20;
+/// Reciprocal of the share of the rows that each of these files has.
 const EVERY: u64 = 4;
+/// Mix of operations under which the change has a gain.
 const SCANS: &str = "read=8,update=2,scan=90";
-/// Operations at once while clients are as fast as they are answered.
+/// Number of operations in flight, for clients that send the next operation when one is answered.
 const IN_FLIGHT: u32 = 8;
-/// Seconds behind a change with a gain, as a multiple of those beside the others: what was lost has to be regained.
+/// Time of load after a change with a gain, as a multiple of [`Size::beside_s`]: the loss has to be regained.
 const REGAINS: u32 = 6;
-/// Seconds before a change by which the crossing point is told, at most.
+/// Maximum number of seconds before a change whose mean rate determines the crossing point.
 const BEFORE_MAX: usize = 30;
-/// For a cluster that has been filled to settle.
+/// Maximum time to wait until a newly filled cluster has settled.
 const SETTLE_BOUND: Duration = Duration::from_secs(120);
+/// Interval between two checks for obstacles.
 const SETTLE_EVERY: Duration = Duration::from_secs(2);
-/// Entries of a history in memory.
+/// Maximum number of entries of the history in memory.
 const HISTORY_MAX: usize = 8_000_000;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Nodes of the cluster.
+    /// Number of nodes of the cluster.
     pub nodes: u8,
-    /// What each node may use of the processors, in percent of one; 0: as much as it gets.
+    /// CPU limit of each node, in percent of one processor; 0 is no limit.
     pub cpu_percent: u16,
-    /// Operations that clients ask for in a second.
+    /// Number of operations that clients send per second, at a fixed rate.
     pub rate_per_s: u32,
-    /// Seconds before and behind each roll.
+    /// Time of load before and after each change, in seconds. After the change with a gain it is six times as long.
     pub beside_s: u32,
-    /// Rows of 1 KB at the beginning.
+    /// Number of rows of 1 KB before the load.
     pub rows: u64,
 }
 
-/// The measurements.
+/// Result of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// With a gain, one node after the other; and without one, one after the other and all at once.
+    /// The changes: with a gain, node by node; without a gain, node by node and all nodes at once.
     pub ways: Vec<Way>,
-    /// The files of the picture.
+    /// Files of the picture.
     pub pictures: Vec<PathBuf>,
 }
 
-/// A way to change the configuration.
+/// Measurements of a change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Way {
-    /// Its name.
+    /// Name of the variant.
     pub name: &'static str,
-    /// How long the change took, in seconds.
+    /// Duration of the change, in seconds.
     pub roll_s: f64,
-    /// How long a node took until it had all that it missed, in the mean (T_r).
+    /// Mean time until a node had the writes that it missed (T_r), in seconds.
     pub node_s: f64,
-    /// Operations that clients asked for, before, during and behind the change.
+    /// Number of operations that were sent before, during and after the change.
     pub operations: u64,
-    /// Operations that failed for want of replicas.
+    /// Number of operations that failed because too few replicas were available or answered in time.
     pub failed_for_availability: u64,
-    /// Operations that failed otherwise.
+    /// Number of operations that failed for other reasons.
     pub failed: u64,
-    /// Operations a second before the change and behind it, in the mean of as many seconds.
+    /// Mean number of operations per second in the last seconds before the change, at most 30.
     pub rate_before: f64,
-    /// See [`Self::rate_before`].
+    /// Mean number of operations per second in as many seconds at the end of the load.
     pub rate_behind: f64,
-    /// The crossing point: seconds from the begin of the change until as much was served since as would have been without
-    /// it. Null: that was not seen.
+    /// The crossing point: seconds from the start of the change until as many operations were served as at the rate
+    /// before the change. Null if it was not reached, or if the change cost nothing.
     pub crossing_s: Option<f64>,
-    /// Seconds in which no operation succeeded.
+    /// Number of seconds in which no operation succeeded.
     pub unserved_s: u64,
-    /// The time that one answer of a hundred exceeds, in milliseconds: the median of the seconds before the change. Seconds
-    /// without an answer have none.
+    /// Median of the 99th percentiles of the latency in the seconds before the change, in milliseconds. Seconds
+    /// without a reply are excluded.
     pub p99_ms_before: f64,
-    /// The same of the seconds of the change.
+    /// Median of these percentiles in the seconds during the change, in milliseconds.
     pub p99_ms_during: f64,
-    /// The largest of them.
+    /// Maximum of these percentiles during the change, in milliseconds.
     pub p99_ms_max: f64,
-    /// `p99_ms_during` as a ratio to `p99_ms_before`.
+    /// [`Self::p99_ms_during`] divided by [`Self::p99_ms_before`].
     pub p99_ratio: f64,
-    /// Writes that were acknowledged.
+    /// Number of acknowledged writes.
     pub acknowledged: u64,
-    /// Of these, the ones that are not there.
+    /// Number of keys whose acknowledged write is missing.
     pub lost: u64,
-    /// Reads that showed less than had been acknowledged before.
+    /// Number of keys whose content, when read, had been overwritten by an acknowledged write.
     pub stale: u64,
 }
 
-/// A second of a load.
+/// Measurements of one second of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Second {
     answered: u64,
     p99_ms: f64,
 }
 
-/// Rolls a cluster both ways, under load.
+/// Changes the configuration of a cluster in each variant, under load.
 ///
 /// # Errors
-/// The cluster cannot be loaded or rolled; the picture cannot be drawn.
+/// Fails if the cluster cannot be loaded or rolled, or if the picture cannot be drawn.
 #[crate::boxed(?Send)]
 pub async fn run(
     size: Size,
@@ -168,21 +174,21 @@ pub async fn run(
     })
 }
 
-/// What is changed, and what clients ask for meanwhile.
+/// A variant: the change, and the load of the clients.
 struct Kind {
     name: &'static str,
     spec: Spec,
     mix: &'static str,
     arrival: Arrival,
     in_flight_max: u32,
-    /// Seconds behind the change, as a multiple of those before it.
+    /// Time of load after the change, as a multiple of that before it.
     behind: u32,
-    /// True if the rows lie in many files before it.
+    /// True if the rows are spread over many files before the load.
     is_in_files: bool,
 }
 
 impl Kind {
-    /// A setting that gains nothing, under a fixed rate.
+    /// Builds a variant with a setting that has no gain, under a fixed request rate.
     fn plain(name: &'static str) -> Self {
         let is_at_once = name == "all at once";
         let value = SETTING.1[usize::from(is_at_once)];
@@ -199,7 +205,8 @@ impl Kind {
         Self { name, spec, mix: MIX, arrival, in_flight_max, behind: 1, is_in_files: false }
     }
 
-    /// From late merging to early merging, and another setting that needs a restart, under scans.
+    /// Builds the variant with a gain, under scans: from late to early merging, with another setting that needs a
+    /// restart.
     fn with_gain() -> Self {
         let plain = Self::plain("with a gain");
         let changes = BTreeMap::from([(MEMTABLES.0.to_owned(), Some(MEMTABLES.1.to_owned()))]);
@@ -216,7 +223,7 @@ impl Kind {
     }
 }
 
-/// The table's compaction, unified with this scaling parameter.
+/// Returns the unified compaction of the table with this scaling parameter.
 fn merged(scaling: &str) -> BTreeMap<String, Compaction> {
     let options = [("class", "UnifiedCompactionStrategy"), ("scaling_parameters", scaling)];
     let options = options.map(|(name, value)| (name.to_owned(), value.into()));
@@ -228,7 +235,7 @@ fn table_name() -> String {
     format!("{}.{}", TABLE.0, TABLE.1)
 }
 
-/// Has the rows lie in many files, as under late merging after a time of writes: each file has some of the rows.
+/// Spreads the rows over many files, as late merging does after a period of writes. Each file has a part of the rows.
 async fn put_in_files(
     target: &CassandraTarget,
     size: Size,
@@ -250,17 +257,17 @@ async fn put_in_files(
     Ok(())
 }
 
-/// Waits until nothing speaks against a roll: nodes that write much miss some of it for a while.
+/// Waits, up to a limit, until a roll has no obstacles: nodes with many writes miss some of them for a while.
 async fn settle(roller: &Roller) -> Result<()> {
     let began = std::time::Instant::now();
     while began.elapsed() < SETTLE_BOUND && !roller.preview().await?.obstacles.is_empty() {
         tokio::time::sleep(SETTLE_EVERY).await;
     }
-    // Otherwise the roll says what speaks against it.
+    // If an obstacle remains, the roll fails with it.
     Ok(())
 }
 
-/// One way: its figures, its seconds, and when the change began and ended.
+/// Runs one variant. Returns its results, its seconds, and the start and end of the change in seconds.
 async fn one(
     size: Size,
     file: &ClusterFile,
@@ -336,7 +343,8 @@ fn elapsed_s(control: &Control<CassandraTarget>) -> f64 {
     control.snapshot().elapsed_ms as f64 / 1_000.0
 }
 
-/// Whole seconds: what was answered, and the longest of the slowest percents of its tenths.
+/// Returns the complete seconds of a load: the number of answered operations, and the maximum of the 99th percentiles
+/// of reads and writes in the tenths of the second.
 fn seconds(slots: &[Slot]) -> Vec<Second> {
     let mut seconds: Vec<Second> = Vec::new();
     for slot in slots {
@@ -349,13 +357,13 @@ fn seconds(slots: &[Slot]) -> Vec<Second> {
         of.answered += reads.tally.ok + reads.tally.not_found + writes.tally.ok;
         of.p99_ms = of.p99_ms.max(reads.p99_us.max(writes.p99_us) as f64 / 1_000.0);
     }
-    // The last one is not whole.
+    // The last second is incomplete.
     seconds.pop();
     seconds
 }
 
-/// When as much was served since the change began as by the rate before it, in seconds behind its begin; none if that was not
-/// seen. Before it has lost anything, it has regained nothing.
+/// Returns the seconds from the start of the change, which is at `from`, until as many operations were served as at
+/// the rate before it. Returns None if this point was not reached, or if the change lost nothing.
 fn crossing_s(seconds: &[Second], from: usize) -> Option<f64> {
     let rate = mean(&seconds[from.saturating_sub(BEFORE_MAX)..from.min(seconds.len())])?;
     let mut gained = 0.0;
@@ -372,7 +380,7 @@ fn crossing_s(seconds: &[Second], from: usize) -> Option<f64> {
     (sums[least] < 0.0).then_some((least + regained + 1) as f64)
 }
 
-/// Operations a second; none of no second.
+/// Returns the mean number of operations per second; None for an empty slice.
 fn mean(seconds: &[Second]) -> Option<f64> {
     let answered: u64 = seconds.iter().map(|second| second.answered).sum();
     (!seconds.is_empty()).then(|| answered as f64 / seconds.len() as f64)
@@ -431,7 +439,7 @@ mod tests {
         let all = |parts: &[(usize, u64)]| -> Vec<Second> {
             parts.iter().flat_map(|(count, answered)| vec![of(*answered); *count]).collect()
         };
-        // 20 s at 60 % lose 8 s of what was served; at 120 % that takes 40 s.
+        // 20 s at 60 % lose the operations of 8 s; at 120 %, regaining them takes 40 s.
         let crosses = all(&[(15, 1_000), (20, 600), (60, 1_200)]);
         assert_eq!(crossing_s(&crosses, 15), Some(60.0));
         assert_eq!(crossing_s(&crosses[..70], 15), None, "not yet");

@@ -1,5 +1,5 @@
-//! The past of the buses: days like the one to come, as a tuner has seen them that has stood beside the cluster for some time.
-//! As in the paper's sample one interval of fifty was not like those at the same time of other days (SOPHIA, §5).
+//! The trace of earlier days that the tuner gets: each is like the coming day. As in the paper's sample, one interval
+//! in fifty differs from those at the same time of other days (SOPHIA, §5).
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use imago_workload::mix::Mix;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// Days that were seen.
+/// Number of days in the trace.
 const DAYS: u64 = 10;
-/// The share of intervals that were like those of the other kind.
+/// Share of the intervals that have the mix of the other kind of phase.
 const OTHERWISE: f64 = 0.02;
 
-/// Writes the trace of the days before a moment, at which a day begins; all in seconds.
+/// Writes the trace of the days before `begins_s`, at which a day starts. Times are in seconds.
 pub(super) fn write(
     path: &Path,
     begins_s: u64,
@@ -39,7 +39,7 @@ pub(super) fn write(
     trace::write(path, lines.into_iter())
 }
 
-/// The phase at so many seconds from the beginning of a day on.
+/// Returns the index of the phase at `at_s` seconds after the start of a day.
 fn phase_at(phases: &[(Duration, Mix)], at_s: u64) -> usize {
     let mut ends_s = 0;
     let is_it = |(length, _): &(Duration, Mix)| {

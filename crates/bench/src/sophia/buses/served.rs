@@ -1,4 +1,4 @@
-//! What a load was served: in all, by tenths of a second, and by the kind of its phases.
+//! Operations that a load has served: in total, in each tenth of a second, and by the kind of its phases.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use imago_workload::mix::Mix;
 use super::Way;
 use crate::statistics::Figure;
 
-/// The beginning of a phase in which a configuration still has to do with the phase before, as a share of it.
+/// Length of the start of a phase that is not counted, as a share of the phase: a configuration may still have work
+/// of the previous phase.
 const SETTLES: f64 = 0.25;
 
-/// The configuration that was the best when it was left alone; what the tuner, the last of the ways, served of the first one's
-/// and of the best one's, round by round.
+/// Returns the name of the best fixed configuration, and the operations of the tuner divided by those of the first
+/// and of the best configuration, over the rounds. The tuner is the last of `all`.
 pub(super) fn compared(
     all: &[Way],
     served: impl Fn(&Way) -> Vec<f64>,
@@ -28,13 +29,13 @@ pub(super) fn compared(
     (best.name.clone(), (ratio(&fixed[0]), ratio(best)))
 }
 
-/// Operations that were answered.
+/// Returns the number of operations that were answered.
 pub(super) fn served(report: &LoadReport) -> u64 {
     let (reads, writes) = (report.reads.tally, report.writes.tally);
     reads.ok + reads.not_found + writes.ok + writes.not_found
 }
 
-/// Operations that were answered in each tenth of a second, with its beginning in seconds.
+/// Returns the number of operations answered in each tenth of a second, with the start of the latter in seconds.
 pub(super) fn slots(report: &LoadReport) -> impl Iterator<Item = (f64, u64)> {
     report.timeline.iter().map(|slot| {
         let answered = slot.reads.tally.ok + slot.reads.tally.not_found + slot.writes.tally.ok;
@@ -42,7 +43,7 @@ pub(super) fn slots(report: &LoadReport) -> impl Iterator<Item = (f64, u64)> {
     })
 }
 
-/// What was served a second in all phases of one kind, behind their beginnings.
+/// Returns the operations per second in all phases of one kind, without the start of each phase.
 pub(super) fn rate(report: &LoadReport, phases: &[(Duration, Mix)], parity: usize) -> f64 {
     let (mut begins, mut counted, mut seconds) = (0.0, 0, 0.0);
     for (number, (length, _)) in phases.iter().enumerate() {
@@ -57,7 +58,8 @@ pub(super) fn rate(report: &LoadReport, phases: &[(Duration, Mix)], parity: usiz
     counted as f64 / seconds.max(1e-9)
 }
 
-/// What was served, each operation by what the default configuration serves of the phase's mix in a second.
+/// Returns the time that the default configuration would need for the served operations, in seconds. `default_rates`
+/// has its operations per second for both kinds of phases.
 pub(super) fn default_seconds(
     report: &LoadReport,
     phases: &[(Duration, Mix)],

@@ -1,7 +1,7 @@
-//! A client that sends requests that were encoded before, and reads of the answers only whether they are errors.
+//! A client that sends encoded requests, and checks replies only for errors.
 //!
-//! It takes less processor time for a request than the server does, so that the server is what is waited for. Two batches are
-//! under way at a time at most.
+//! It uses less processor time per request than the server does, so the server is the bottleneck. At most two batches
+//! are in flight.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,11 @@ use std::time::Duration;
 use super::requests::Batch;
 use crate::error::{Error, Result, process};
 
-/// For a server to take a connection, and to answer.
+/// Timeout of a connection attempt.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Timeout of each read from and write to the connection.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
-/// Batches that are sent and not answered.
+/// Maximum number of batches in flight.
 const UNDER_WAY: usize = 2;
 
 /// A connection to one server.
@@ -34,7 +35,8 @@ impl Client {
         Ok(Self { address, stream: BufReader::new(stream), line: Vec::new() })
     }
 
-    /// Sends all requests until one is refused. Returns that refusal, if there is one.
+    /// Sends all requests, or stops after the first one that the server rejects. Returns the first error reply, if
+    /// there is one, after the replies of all sent requests.
     pub(super) fn send(&mut self, batches: &[Batch]) -> Result<Option<String>> {
         let mut refusal = None;
         let mut sent = batches.iter();
@@ -54,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Reads an answer, and returns it if it is an error.
+    /// Reads a reply. Returns its message if it is an error.
     fn answer(&mut self) -> Result<Option<String>> {
         self.read_line()?;
         match self.line.first() {
@@ -92,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers a batch of ten bytes by each of these.
+    /// Starts a server that sends each of these replies after it has read a batch of ten bytes.
     fn answering(answers: &'static [&'static str]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -103,7 +105,7 @@ mod tests {
                 stream.read_exact(&mut request).unwrap();
                 stream.write_all(answer.as_bytes()).unwrap();
             }
-            // The other side ends first.
+            // Wait until the client closes the connection.
             let _ = stream.read(&mut [0]);
         });
         address

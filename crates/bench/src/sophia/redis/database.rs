@@ -1,4 +1,4 @@
-//! The server or cluster that a way has for itself, and the way of changing it that users have.
+//! The Redis server or cluster of one method. Its setting is changed in the way in which users change it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,22 +20,24 @@ use super::client::Client;
 use super::requests::{Batch, Names};
 use crate::error::{Error, Result};
 
-/// For a server to answer one question; it may have much to delete.
+/// Timeout of a reply; a server may have many keys to delete.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// Redis, with room for so much.
+/// A Redis server or cluster with a memory limit.
 pub(super) struct Database {
-    /// Fields drop in this order: connections first.
+    /// Connections to the masters. Fields are dropped in their order, so the connections close before the servers
+    /// end.
     pub(super) masters: Vec<Node>,
     file: ClusterFile,
     pub(super) names: Names,
-    // They end with this.
+    // The servers end when these fields are dropped.
     _alone: Option<Single>,
     _cluster: Option<RedisCluster>,
 }
 
 impl Database {
-    /// Starts it. It keeps nothing on disk: a child process that writes a file would take a processor now and then.
+    /// Starts the servers. They persist nothing to disk, because a child process that writes a file would occupy a
+    /// processor from time to time.
     pub(super) async fn start(name: &str, size: &Size) -> Result<Self> {
         let (alone, cluster, nodes, uri, folder) = if size.masters == 1 {
             let spec = SingleSpec { memory_mb: size.memory_mb, ..SingleSpec::redis(name) };
@@ -71,7 +73,7 @@ impl Database {
         Ok(Self { masters, file, names, _alone: alone, _cluster: cluster })
     }
 
-    /// Changes a setting as `imago tune roll` does. Returns how long that took, in seconds.
+    /// Changes a setting as `imago tune roll` does. Returns the time of the change, in seconds.
     pub(super) async fn roll(
         &self,
         (name, value): (&str, &str),
@@ -90,7 +92,7 @@ impl Database {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// Deletes everything.
+    /// Deletes all keys.
     pub(super) async fn flush(&self) -> Result<()> {
         for master in &self.masters {
             master.ask::<()>(&["FLUSHALL", "SYNC"]).await?;
@@ -98,13 +100,13 @@ impl Database {
         Ok(())
     }
 
-    /// The encoding of a hash, as its master tells it.
+    /// Returns the encoding of a hash, as reported by its master.
     pub(super) async fn encoding(&self, hash: u64) -> Result<String> {
         let master = &self.masters[self.names.master(hash)];
         Ok(master.ask(&["OBJECT", "ENCODING", &self.names.name(hash)]).await?)
     }
 
-    /// The hashes that there are.
+    /// Returns the number of hashes on all masters.
     pub(super) async fn count(&self) -> Result<u64> {
         let mut count = 0;
         for master in &self.masters {
@@ -113,7 +115,7 @@ impl Database {
         Ok(count)
     }
 
-    /// Connects to each master.
+    /// Opens a connection to each master.
     pub(super) fn clients(&self) -> Result<Vec<Client>> {
         let client = |master: &Node| {
             let address: SocketAddr = master
@@ -126,7 +128,7 @@ impl Database {
     }
 }
 
-/// The masters, and which of them has each slot.
+/// Returns the addresses of the masters, and for each slot the index of its master.
 async fn masters(uri: &Uri, is_alone: bool) -> Result<(Vec<String>, Vec<Option<usize>>)> {
     if is_alone {
         return Ok((uri.nodes.clone(), vec![Some(0); SLOTS]));
@@ -145,7 +147,7 @@ async fn masters(uri: &Uri, is_alone: bool) -> Result<(Vec<String>, Vec<Option<u
     Ok((addresses, master))
 }
 
-/// No node is restarted here.
+/// Returns the access data of a node. `stop` and `start` are commands that fail, because no node is restarted here.
 fn access(node: &NodeInfo, folder: &Path) -> NodeAccess {
     NodeAccess {
         name: node.name.clone(),
@@ -161,7 +163,7 @@ fn access(node: &NodeInfo, folder: &Path) -> NodeAccess {
     }
 }
 
-/// Sends each client its requests, all at the same time. Returns the first refusal, if there is one.
+/// Sends each client its requests, all clients in parallel. Returns the first error reply, if there is one.
 pub(super) fn send<'b>(
     clients: &mut [Client],
     requests: impl Iterator<Item = &'b [Batch]>,

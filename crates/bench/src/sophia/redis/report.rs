@@ -1,4 +1,4 @@
-//! The figures of jobs, and their picture.
+//! Results of the jobs, and their picture.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,80 +12,83 @@ use crate::error::Result;
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 use crate::statistics::Figure;
 
-/// The measurements.
+/// Result of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Records that fit by default and compact, by what the tuner measured.
+    /// Number of records that fit with each configuration, according to the tuner's measurements.
     pub records_max: BTreeMap<&'static str, f64>,
-    /// What the tuner measured of both, of a hash.
+    /// Measurements of the tuner for a hash, with each configuration.
     pub measured: BTreeMap<&'static str, Measured>,
-    /// How long that took, in seconds, once; and a change of the setting, in the mean.
+    /// Duration of the tuner's measurements before the first job, two changes of the setting included, in seconds.
     pub probe_s: f64,
-    /// How long a change of the setting takes, in seconds.
+    /// Mean time of a change of the setting, in seconds.
     pub change_s: f64,
-    /// Times that a way failed a job.
+    /// Number of runs that failed, for each method.
     pub failed: BTreeMap<&'static str, usize>,
-    /// Times that the tuner said before that nothing holds a job.
+    /// Number of runs that the tuner declined, because no configuration holds the job.
     pub declined: usize,
-    /// Jobs of which a fixed way did some, and the tuner not always.
+    /// Number of jobs that a fixed method completed in all rounds, and the tuner did not.
     pub unserved: usize,
-    /// The time of the better fixed way, as a ratio to that of the tuner, of each job that one of both did: median, least and
-    /// greatest. Above one, the tuner was quicker.
+    /// Time of the better fixed method divided by that of the tuner: median, minimum and maximum over the jobs that
+    /// both completed in all rounds, by the median of each job. Above 1, the tuner was faster.
     pub tuned_to_better: Option<Figure>,
-    /// The jobs.
+    /// Results of each job.
     pub jobs: Vec<JobReport>,
-    /// The files of the picture.
+    /// Files of the picture.
     pub pictures: Vec<PathBuf>,
 }
 
-/// A job, by all ways.
+/// Results of a job, with all methods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobReport {
-    /// Its size: as a share of what fits by default, or between that and what fits compact, or beyond.
+    /// Name of the size: a share of the records that fit by default, `between` (more than fit by default, fewer than
+    /// fit compact), or `beyond` (more than fit compact).
     pub size: &'static str,
-    /// Its records.
+    /// Number of records.
     pub records: u64,
-    /// Which of them operations go to.
+    /// Name of the distribution of the keys.
     pub keys: &'static str,
-    /// What they do.
+    /// Name of the mix of operations.
     pub mix: &'static str,
-    /// The ways.
+    /// Results of each method.
     pub ways: Vec<WayReport>,
-    /// The time of the better fixed way, as a ratio to that of the tuner, round by round.
+    /// Time of the better fixed method divided by that of the tuner, over the rounds; null unless a fixed method and
+    /// the tuner completed all rounds.
     pub tuned_to_better: Option<Figure>,
 }
 
-/// A job by a way.
+/// Results of a job with one method.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WayReport {
-    /// The way.
+    /// Name of the method.
     pub way: &'static str,
-    /// Rounds in which a write was refused for want of memory.
+    /// Number of rounds in which a write was rejected for lack of memory.
     pub failed: usize,
-    /// Rounds in which it was said before that nothing holds the job.
+    /// Number of rounds in which the tuner declined the job.
     pub declined: usize,
-    /// The server's words, of the first failure.
+    /// Error message of the server at the first failure.
     pub refusal: Option<String>,
-    /// Seconds of the job: change, load and operations.
+    /// Time of the job, in seconds: change, load and operations.
     pub job_s: Option<Figure>,
-    /// The same without a change, by what was measured of a sample: processor time of the server alone. None of the tuner.
+    /// Time of the job without a change, in seconds, predicted from the sample: processor time of the server only.
+    /// Null for the tuner.
     pub predicted_s: Option<f64>,
-    /// Records loaded and operations done, a second of the job.
+    /// Records loaded and operations done, per second of the job's time.
     pub requests_s: Option<Figure>,
-    /// Operations a second, without the load.
+    /// Operations per second, without the load.
     pub operations_s: Option<Figure>,
-    /// How hashes were kept.
+    /// Encodings of the hashes that occurred.
     pub encodings: Vec<String>,
-    /// Changes of the setting before the job, and the seconds that all of them took.
+    /// Number of rounds with a change of the setting before the job.
     pub changes: usize,
-    /// Seconds that all changes took.
+    /// Total time of these changes, in seconds.
     pub changes_s: f64,
 }
 
-/// The figures of a job, by the outcomes of each way.
+/// Computes the results of a job from the outcomes of each method.
 pub(super) fn job(
     job: &Job,
     operations: u64,
@@ -106,7 +109,7 @@ pub(super) fn job(
         };
         outcomes[way].iter().map(of).collect::<Option<Vec<f64>>>()
     };
-    // A way that failed once is none to be compared with.
+    // A method that failed in one round is excluded from the comparison.
     let fixed = (0..TUNED).filter_map(seconds);
     let median = |all: &Vec<f64>| Figure::of(all.iter().copied()).median;
     let better = fixed.min_by(|one, other| median(one).total_cmp(&median(other)));
@@ -163,7 +166,7 @@ fn of_way(way: &'static str, requests: u64, outcomes: &[Outcome]) -> WayReport {
     told
 }
 
-/// A job of one round, in a line.
+/// Formats the outcomes of a job in one round as a line.
 pub(super) fn line(job: &Job, outcomes: &[Vec<Outcome>]) -> String {
     let told = |outcome: &Outcome| match outcome {
         Outcome::Served { job_s, .. } => format!("{job_s:.2} s"),
@@ -179,7 +182,7 @@ pub(super) fn line(job: &Job, outcomes: &[Vec<Outcome>]) -> String {
     format!("{size} ({records} records), {keys}, {mix}: {}", ways.join(", "))
 }
 
-/// All figures, and the picture.
+/// Builds the report, and draws the picture.
 pub(super) fn report(
     size: Size,
     known: &Known,
@@ -211,7 +214,8 @@ pub(super) fn report(
     })
 }
 
-/// Fig. 10 in form: for each kind of jobs the requests a second of each way, by size; a failed job has no bar.
+/// Draws a picture in the form of Fig. 10: for each kind of job, the requests per second of each method, by size. A
+/// failed job has no bar.
 fn draw(jobs: &[JobReport], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let mut charts = Vec::new();
     let mut kinds: Vec<(&str, &str)> = jobs.iter().map(|job| (job.keys, job.mix)).collect();

@@ -1,7 +1,9 @@
-//! What clients send: records in hashes of a thousand fields each, loaded whole, then read and updated one by one.
+//! The requests of clients: records in hashes of a thousand fields each. Hashes are loaded as a whole, and their
+//! records then read and updated one by one.
 //!
-//! Small values that are kept under ids are often put into such hashes, as they take less memory there than keys of their own.
-//! All requests of a job are encoded before it begins, and each way is sent the same bytes: what is measured is the server.
+//! Small values with an id are often stored in such hashes, because they take less memory there than as separate
+//! keys. All requests of a job are encoded in advance, and all methods get the same bytes, so the benchmark measures
+//! the server.
 
 use imago_tune::redis::topology::slot;
 use imago_workload::keys::{Chooser, Distribution};
@@ -9,9 +11,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use redis::Pipeline;
 
-/// Records of a hash: more than the default keeps compact.
+/// Number of records in a hash: more than the default setting stores in the compact encoding.
 pub(super) const FIELDS: u64 = 1_000;
-/// Operations that are sent at once; a hash is loaded by one command.
+/// Number of operations in a batch. A hash is loaded by one command.
 const OPERATIONS_AT_ONCE: usize = 64;
 
 /// Requests that are sent together.
@@ -26,14 +28,15 @@ impl Batch {
     }
 }
 
-/// The names of hashes: each has its master's tag, so that all masters have equally many.
+/// Names of the hashes. Each name has the hash tag of a master, so that all masters have the same number of hashes.
 #[derive(PartialEq)]
 pub(super) struct Names {
     tags: Vec<String>,
 }
 
 impl Names {
-    /// For so many masters; `master` tells which one has a slot.
+    /// Selects a tag for each of `masters` masters; `master` returns the index of the master of a slot. Returns None
+    /// if a master has no slot.
     pub(super) fn new(masters: usize, master: impl Fn(u16) -> Option<usize>) -> Option<Self> {
         let tag = |number: usize| {
             let mut tags = (0..1_000_000_u32).map(|tag| tag.to_string());
@@ -46,13 +49,13 @@ impl Names {
         self.tags.len()
     }
 
-    /// How many of so many hashes are each master's.
+    /// Returns how many of `hashes` hashes belong to each master.
     pub(super) fn shares(&self, hashes: u64) -> Vec<usize> {
         let masters = self.tags.len() as u64;
         (0..masters).map(|master| ((hashes + masters - 1 - master) / masters) as usize).collect()
     }
 
-    /// The master of a hash.
+    /// Returns the index of the master of a hash.
     pub(super) fn master(&self, hash: u64) -> usize {
         (hash % self.tags.len() as u64) as usize
     }
@@ -66,13 +69,14 @@ fn field(record: u64) -> String {
     format!("r{record:08}")
 }
 
-/// Sixteen characters, of any version of the record.
+/// Returns a value of 16 characters, for a version of the record.
 fn value(record: u64, version: u64) -> String {
     let mixed = (record ^ version.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("{mixed:016x}")
 }
 
-/// Loads so many hashes, for each master; each batch is a hash, so that the first ones load fewer.
+/// Returns the batches that load `hashes` hashes, by master. Each batch loads one hash, so the first batches load
+/// fewer hashes.
 pub(super) fn load(names: &Names, hashes: u64) -> Vec<Vec<Batch>> {
     let mut batches: Vec<Vec<Batch>> = (0..names.masters()).map(|_| Vec::new()).collect();
     for hash in 0..hashes {
@@ -86,7 +90,8 @@ pub(super) fn load(names: &Names, hashes: u64) -> Vec<Vec<Batch>> {
     batches
 }
 
-/// Reads and updates so many records of so many hashes.
+/// Returns batches of `count` reads and updates of records in `hashes` hashes, by master; `reads` is the share of
+/// reads.
 pub(super) fn operations(
     names: &Names,
     hashes: u64,
