@@ -1,13 +1,14 @@
-//! Figs. 3 and 5 to 9 of SOPHIA (§6) in form, replayed: a portal's days by how often they turn, clusters of more nodes,
-//! more and fewer replicas, more data, and noise in what is predicted.
+//! The benchmark `sophia-scenarios`: Figs. 3 and 5 to 9 of SOPHIA (§6) in form, by replay. The figures vary how often
+//! a portal's workload shifts, the number of nodes, replicas and rows, and the noise of the predictions.
 //!
-//! A replay needs three things: what clients ask for, what each configuration serves of it, and what a change takes. The
-//! first is drawn ([`days`], [`super::traces`]). The other two are a [`Basis`]: measured on nodes here, or printed in the
-//! paper, never mixed. How many nodes restart at once is computed from ranges ([`ranges`]), not from the paper's formula.
+//! A replay needs three inputs: the workload of the clients, the throughput of each configuration with it, and the
+//! costs of a change. The workload is drawn at random ([`days`], [`super::traces`]). The other two are a [`Basis`]:
+//! measured on real nodes, or printed in the paper, never mixed. The number of nodes that restart together is
+//! computed from token ranges ([`ranges`]), not by the paper's formula.
 //!
 //! Invariants:
-//! - In no interval does any way serve more than the theoretical best.
-//! - Over everything that is lived through, nothing that pays for its changes serves more than the oracle.
+//! - In no interval does any method serve more than the theoretical best.
+//! - Over a whole replay, no method whose changes are the same rolls as the oracle's serves more than the oracle.
 
 pub mod days;
 mod drawing;
@@ -30,17 +31,18 @@ use super::COSTS;
 use crate::Header;
 use crate::error::Result;
 
-/// What the paper prints of two configurations (§3): one that merges by size serves 44 % more writes than one that merges
-/// by levels, which serves 90 % more reads. Only ratios are printed; that both serve as much of what suits them less is
-/// taken for granted.
+/// Throughputs of two configurations, as the paper prints them (§3): size-tiered compaction serves 44 % more writes
+/// than leveled compaction, which serves 90 % more reads. The paper prints ratios only; equal throughputs of the
+/// operations that suit each of them less are an assumption.
 const PUBLISHED: &str = "configuration,operations_s,reads,updates
 size-tiered,1440,0,100
 size-tiered,1000,100,0
 leveled,1000,0,100
 leveled,1900,100,0
 ";
-/// What a change takes by the paper: two nodes dip 70 s apart, and what was lost is regained 190 s after the start (Fig.
-/// 2), for which a node that catches up has to serve 0.86 of its own; 60 to 70 % of a restart is catching up (§4.5).
+/// Costs of a change in the paper: the throughput dips twice, 70 s apart, and the loss is regained 190 s after the
+/// start (Fig. 2). This requires that a node that catches up serves 0.86 of its capacity. Catching up takes 60 to
+/// 70 % of a restart (§4.5).
 pub(super) const PUBLISHED_COSTS: Costs = Costs {
     nodes: 4,
     at_once: 2,
@@ -50,7 +52,7 @@ pub(super) const PUBLISHED_COSTS: Costs = Costs {
     ..COSTS
 };
 
-/// What the paper prints, as measurements.
+/// Returns the throughputs that the paper prints.
 pub(super) fn published() -> Measurements {
     Measurements::read("", PUBLISHED.as_bytes()).expect("they are in this file")
 }
@@ -58,72 +60,74 @@ pub(super) fn published() -> Measurements {
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// Days of the portal, two thirds of which are learned from.
+    /// Number of days of the portal's trace; the first two thirds are training data. Fig. 8 has the same number of
+    /// days, but at most 20.
     pub days: u32,
-    /// The last of the days that are learned from, by which the forecast is chosen.
+    /// Number of days at the end of the training data by which the forecast is selected.
     pub choosing_days: u32,
-    /// Jobs of the batch queue.
+    /// Number of jobs in the batch queue.
     pub jobs: u32,
-    /// Draws of the noise; its figures are medians.
+    /// Number of random draws for each level of noise.
     pub draws: u32,
-    /// The seed of all that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// The figures.
+/// Result of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// What is decided by.
+    /// The bases of the decisions.
     pub bases: Vec<BasisRow>,
-    /// Fig. 3: days of the portal, by their kind.
+    /// Fig. 3: days of the portal, by kind.
     pub scenarios: Vec<days::Row>,
-    /// How many nodes may be away together, by a cluster's ranges (§4.5).
+    /// Number of nodes that may restart together, by the token ranges of a cluster (§4.5).
     pub ranges: Vec<ranges::Row>,
-    /// Fig. 5: more and fewer jobs at a time.
+    /// Fig. 5: the number of concurrent jobs.
     pub concurrent: Vec<queue::JobsRow>,
-    /// Fig. 6: clusters of more and more nodes.
+    /// Fig. 6: the number of nodes.
     pub scale: Vec<queue::ScaleRow>,
-    /// Fig. 7: replicas, and how many of them have to answer.
+    /// Fig. 7: the number of replicas, and of those that must reply.
     pub replicas: Vec<queue::ReplicasRow>,
-    /// Fig. 8: more data, by what was measured of each volume here.
+    /// Fig. 8: the volume of data, with throughputs that were measured for each volume.
     pub volumes: Vec<volume::Row>,
-    /// Longer and shorter restarts.
+    /// The duration of a restart.
     pub restarts: Vec<queue::RestartRow>,
-    /// Fig. 9: noise in what is predicted.
+    /// Fig. 9: the noise of the predictions.
     pub noise: Vec<noise::Row>,
-    /// The files that were drawn.
+    /// Files of the pictures.
     pub pictures: Vec<PathBuf>,
 }
 
-/// What is decided by: what configurations serve, and what a change takes.
+/// Inputs of decisions from one source: the throughputs of the configurations, and the costs of a change.
 pub(crate) struct Basis {
     pub(crate) name: &'static str,
     pub(crate) measurements: Measurements,
     pub(crate) costs: Costs,
 }
 
-/// The same, as it is told.
+/// A basis, for the report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BasisRow {
-    /// Its name in other tables.
+    /// Name of the basis in other tables.
     pub basis: &'static str,
-    /// The configurations, the default one first.
+    /// Names of the configurations, the default first.
     pub configurations: Vec<String>,
-    /// What the default one serves of writes and of reads, as a ratio to the best of the others.
+    /// Throughput of writes with the default configuration, divided by the best one of the other configurations.
     pub writes: f64,
-    /// See [`Self::writes`].
+    /// Throughput of reads with the default configuration, divided by the best one of the other configurations.
     pub reads: f64,
-    /// T_r, in seconds.
+    /// T_r: time of a node's restart until it has the writes that it missed, in seconds.
     pub restart_s: f64,
-    /// The share of it in which a node catches up.
+    /// Share of T_r in which the node catches up, from 0 to 1.
     pub catch_up: f64,
 }
 
 impl Basis {
-    /// Measurements of nodes here, or of one's own; and what is published.
+    /// Returns all bases: the caller's measurements if there are any, otherwise the shipped ones; and the published
+    /// one.
     fn all(own: Option<&Measurements>) -> Vec<Self> {
         let measurements = published();
         let published = Self { name: "published", measurements, costs: PUBLISHED_COSTS };
@@ -156,12 +160,12 @@ impl Basis {
         }
     }
 
-    /// Every configuration can be changed to every other one by a restart.
+    /// Returns the transitions: from every configuration to every other one by a restart.
     pub(crate) fn ways(&self) -> Vec<Vec<Way>> {
         same_way(self.measurements.names.len(), CostClass::Restart)
     }
 
-    /// What a planner decides by. It begins with the default configuration.
+    /// Returns the inputs of the planner, which starts with the default configuration.
     pub(crate) fn deciding<'b>(
         &'b self,
         interval_s: u64,
@@ -184,7 +188,8 @@ impl Basis {
     }
 }
 
-/// The last round alone, in which a database is warmer than in those before; none without rounds.
+/// Returns the measurements of the last round, in which the database is warmer than in earlier ones; None if the
+/// measurements have no rounds.
 fn last_round(all: &Measurements) -> Option<Measurements> {
     let last = all.samples.iter().filter_map(|one| one.round).max()?;
     let samples: Vec<Sample> =
@@ -194,10 +199,10 @@ fn last_round(all: &Measurements) -> Option<Measurements> {
     Some(Measurements { names: all.names.clone(), throughputs, samples, records: all.records })
 }
 
-/// Computes all figures, and draws them into a folder.
+/// Computes all figures, and draws them into `folder`.
 ///
 /// # Errors
-/// A figure could not be drawn or written.
+/// Fails if a figure cannot be drawn or written.
 pub fn run(size: Size, own: Option<&Measurements>, folder: Option<&Path>) -> Result<Report> {
     let bases = Basis::all(own);
     let mut report = Report {
@@ -221,7 +226,8 @@ pub fn run(size: Size, own: Option<&Measurements>, folder: Option<&Path>) -> Res
 pub(crate) mod tests {
     use super::*;
 
-    /// Two configurations of which each serves clearly more of one kind, with short restarts.
+    /// Returns a basis with short restarts, in which each of two configurations serves clearly more operations of one
+    /// kind.
     pub(crate) fn telling() -> Basis {
         let costs = Costs { restart_s: 8.0, ..PUBLISHED_COSTS };
         Basis { costs, ..Basis::all(None).pop().unwrap() }
@@ -229,7 +235,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_change_by_what_is_published_pays_190_s_after_its_start() {
-        // Fig. 2: two nodes, 40,000 operations a second before and 50,000 behind.
+        // Fig. 2: two nodes, 40,000 operations per second before the change and 50,000 after it.
         let lost = |phase: &imago_plan::tune::roll::Phase| {
             phase.seconds * (40_000.0 - 40_000.0 * phase.old - 50_000.0 * phase.new)
         };

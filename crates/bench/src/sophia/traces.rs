@@ -1,4 +1,4 @@
-//! The traces, drawn from the statistics that the paper gives (§5); one of them with real rates.
+//! Traces, drawn at random from the statistics that the paper prints (§5); the request rates of one of them are real.
 
 use imago_plan::tune::workload::{Interval, Mix};
 use imago_tune::trace::Trace;
@@ -7,7 +7,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::Size;
 
-/// 19 April 2017, midnight UTC, when the paper's first trace begins.
+/// Start of the paper's first trace, in seconds since 1970: 19 April 2017, midnight UTC.
 pub(super) const START_S: u64 = 1_492_560_000;
 pub(super) const DAY_S: u64 = 86_400;
 
@@ -18,8 +18,9 @@ pub(super) struct Drawn {
     pub(super) intervals: Vec<Interval>,
 }
 
-/// A portal of metagenomics: the share of reads jumps some 443 times a day, four times of five between none and all; no
-/// pattern by day; the more is read, the fewer operations there are (their correlation is −0.72, as published).
+/// Draws the workload of a metagenomics portal. The share of reads shifts about 443 times a day, four of five times
+/// between none and all, with no daily pattern. The more reads, the fewer operations: their correlation is −0.72, as
+/// published.
 pub(super) fn metagenomics(size: Size) -> Drawn {
     const SHIFTS_A_DAY: f64 = 443.0;
     const INTERVAL_S: u64 = 300;
@@ -36,7 +37,7 @@ pub(super) fn metagenomics(size: Size) -> Drawn {
             let jumps = dice.random_bool(0.8);
             reads = if jumps { 1.0 - reads.round() } else { dice.random_range(0.0..1.0) };
         }
-        // Writes come in batches.
+        // Writes arrive in batches, so the rate varies and is higher with fewer reads.
         let rate = (2.0 - 1.4 * reads) * dice.random_range(500.0..1_500.0) * level;
         counts[0] += rate * reads;
         counts[1] += rate * (1.0 - reads);
@@ -51,22 +52,24 @@ pub(super) fn metagenomics(size: Size) -> Drawn {
     Drawn { name: "metagenomics (MG-RAST-like)".into(), interval_s: INTERVAL_S, intervals }
 }
 
-/// Buses that are tracked by day and searched for at night, with some 63 shifts a day, most of them at the same time each
-/// day; updates, scans, inserts and reads as 42.2, 54.8, 2.82 and 0.18 of a hundred.
+/// Draws the workload of bus tracking: buses move by day, and passengers search for them at night. There are about 63
+/// shifts a day, most of them at the same time each day. Updates, scans, inserts and reads are 42.2, 54.8, 2.82 and
+/// 0.18 % of the operations.
 pub(super) fn buses(size: Size) -> Drawn {
     const INTERVAL_S: u64 = 900;
     const A_DAY: usize = (DAY_S / INTERVAL_S) as usize;
-    // Quarters of an hour in which buses move, and runs of these in a day: two shifts for each.
+    // Number of intervals in a day in which buses move, and number of runs of such intervals, with two shifts for
+    // each run.
     const MOVING: usize = 40;
     const RUNS: usize = 32;
     let mut dice = StdRng::seed_from_u64(size.seed ^ 0xb05);
     let (mut moving, mut searching) = ([1; RUNS], [1; RUNS]);
     for _ in RUNS..MOVING {
-        // In the early morning they all set out.
+        // Buses set out in the early morning: these runs are longer.
         moving[dice.random_range(4..10)] += 1;
     }
     for _ in RUNS..A_DAY - MOVING {
-        // At night passengers look for what is left.
+        // Passengers search for the last buses at night: these runs are longer.
         searching[(RUNS - 6 + dice.random_range(0..10)) % RUNS] += 1;
     }
     let runs = searching.iter().zip(moving);
@@ -90,10 +93,11 @@ pub(super) fn buses(size: Size) -> Drawn {
     Drawn { name: "bus tracking (Tiramisu-like)".into(), interval_s: INTERVAL_S, intervals }
 }
 
-/// Requests to a load balancer in two weeks, five minutes each; see `data/README.md`.
+/// Requests to a load balancer in two weeks, in intervals of five minutes; see `data/README.md`.
 const LOAD_BALANCER: &str = include_str!("../../data/load-balancer.csv");
 
-/// Buses as above, of which so much is asked for as of a real load balancer. Three intervals of it are one.
+/// Draws the workload of bus tracking with the request rates of a real load balancer. Three intervals of the latter
+/// make one.
 pub(super) fn buses_at_real_rates(size: Size) -> Drawn {
     const TOGETHER: usize = 3;
     let real =
@@ -104,7 +108,7 @@ pub(super) fn buses_at_real_rates(size: Size) -> Drawn {
     let of = |(real, drawn): (&[Interval], Interval)| {
         let seen: Vec<f64> = real.iter().filter_map(|one| one.rate_s).collect();
         let rate_s = (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64);
-        // The first quarter of an hour of the trace begins four minutes past midnight.
+        // The first interval starts at 00:04, like the real trace.
         let start_s = real[0].start_s;
         Interval { start_s, mix: rate_s.and(drawn.mix), rate_s }
     };
@@ -112,7 +116,7 @@ pub(super) fn buses_at_real_rates(size: Size) -> Drawn {
     Drawn { name: "bus tracking at a load balancer's rates".into(), interval_s, intervals }
 }
 
-/// A workload that turns from all writes to all reads and back every two minutes, faster than a roll pays for.
+/// Returns a workload that changes from all writes to all reads and back every two minutes, faster than a roll pays.
 pub(super) fn flip_flop(size: Size) -> Drawn {
     const INTERVAL_S: u64 = 60;
     let of = |number: u64| {
@@ -123,8 +127,8 @@ pub(super) fn flip_flop(size: Size) -> Drawn {
     Drawn { name: "flip-flop".into(), interval_s: INTERVAL_S, intervals }
 }
 
-/// A queue of batch jobs, of which so many run at once: they upload, analyse and commit; half of them recur, and upload
-/// nothing. Each phase has 200 to 100,000 operations.
+/// Draws a queue of batch jobs, of which `at_once` run concurrently. A job uploads, analyses and commits; half of the
+/// jobs recur, and upload nothing. Each phase has 200 to 100,000 operations.
 pub(super) fn jobs(size: Size, at_once: usize) -> Drawn {
     const INTERVAL_S: u64 = 20;
     const RATE_S: f64 = 3_000.0;
@@ -172,11 +176,12 @@ pub(super) fn jobs(size: Size, at_once: usize) -> Drawn {
     Drawn { name: format!("batch queue, {at_once} at once"), interval_s: INTERVAL_S, intervals }
 }
 
-/// Intervals in a day of which the mix differs from the one before by more than 80 %.
+/// Returns the number of shifts in a day: intervals whose mix differs from the previous one by more than 80 % of the
+/// maximum distance.
 pub(super) fn shifts_per_day(intervals: &[Interval], interval_s: u64) -> f64 {
     let is_shift = |pair: &&[Interval]| {
         let [one, two] = pair else { return false };
-        // Between all of one kind and all of another the distance is the root of a half.
+        // The distance between all operations of one kind and all of another is the square root of one half.
         let most = 0.5_f64.sqrt();
         one.mix.zip(two.mix).is_some_and(|(one, two)| one.distance(two) > 0.8 * most)
     };
@@ -207,9 +212,9 @@ mod tests {
         assert_eq!((drawn.interval_s, drawn.intervals.len()), (900, 1_347));
         let rates: Vec<f64> = drawn.intervals.iter().filter_map(|one| one.rate_s).collect();
         let mean_s = rates.iter().sum::<f64>() / rates.len() as f64;
-        // 61.8 requests in five minutes.
+        // The mean is 61.8 requests in five minutes.
         assert!((mean_s - 61.84 / 300.0).abs() < 0.002, "{mean_s}");
-        // More in the evening than in the morning.
+        // Rates are higher in the evening than in the morning.
         let of_hours = |from: u64| {
             let is_then =
                 |one: &&Interval| (from..from + 4).contains(&(one.start_s % DAY_S / 3_600));
@@ -243,7 +248,7 @@ mod tests {
         let all = |drawn: &Drawn| -> f64 {
             drawn.intervals.iter().map(|one| one.rate_s.unwrap() * drawn.interval_s as f64).sum()
         };
-        // Both have the same jobs; only a half-used interval differs.
+        // Both queues have the same jobs; only the last, partly used interval differs.
         assert!((all(&one) / all(&ten) - 1.0).abs() < 1e-9, "{} {}", all(&one), all(&ten));
         assert!(all(&one) > 60.0 * 2.0 * 40_000.0);
     }

@@ -1,9 +1,10 @@
-//! Fig. 3: days of a metagenomics portal, by how often clients turn from reading to writing and back (SOPHIA, §6.1).
+//! Fig. 3: days of a metagenomics portal, by how often its workload shifts between reading and writing (SOPHIA,
+//! §6.1).
 //!
-//! The paper has slow days (three of four), medium and fast ones, and days with long phases of writing; it prints neither
-//! their shifts nor how much is read on each, but 443 shifts a day in the mean. Here a slow day has 150 of them and is
-//! read from most of the time, a medium one 1,000, a fast one 2,600, and a day of writing 360: 442.5 in the mean. Days are
-//! told apart by what is seen of them, not by how they were drawn.
+//! The paper has slow days (three of four), medium and fast ones, and days with long phases of writing. It prints
+//! neither the shifts nor the share of reads of each kind, but a mean of 443 shifts a day. Here a slow day has 150
+//! shifts and mostly reads, a medium day 1,000, a fast one 2,600, and a day of writing 360; the mean is 442.5. The
+//! kind of a day is determined from its observed workload, not from the kind by which it was drawn.
 
 use imago_plan::tune::replay::{real, replay};
 use imago_plan::tune::workload::{Interval, Mix};
@@ -18,11 +19,11 @@ use crate::sophia::traces::{DAY_S, START_S};
 
 const INTERVAL_S: u64 = 300;
 const A_DAY: usize = (DAY_S / INTERVAL_S) as usize;
-/// What clients ask for may turn at each of these.
+/// Length of a step, in seconds; the workload may shift at the start of each step.
 const STEP_S: u64 = 15;
 const STEPS_A_DAY: f64 = (DAY_S / STEP_S) as f64;
 
-/// A kind of days.
+/// A kind of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Slow,
@@ -31,7 +32,7 @@ enum Kind {
     Write,
 }
 
-/// Twelve days have so many of each.
+/// Number of days of each kind in twelve days.
 const TWELVE: [(Kind, usize); 4] =
     [(Kind::Slow, 9), (Kind::Medium, 1), (Kind::Fast, 1), (Kind::Write, 1)];
 
@@ -45,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Shifts a day, and the share of time in which clients mostly read.
+    /// Returns the mean number of shifts in a day of this kind, and the share of time in which clients mostly read.
     fn drawn(self) -> (f64, f64) {
         match self {
             Self::Slow => (150.0, 0.75),
@@ -55,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a day of which this was seen.
+    /// Returns the kind of a day with this observed number of shifts and share of reads.
     fn seen(shifts: u32, reads: f64) -> Self {
         match shifts {
             1_800.. => Self::Fast,
@@ -66,10 +67,10 @@ impl Kind {
     }
 }
 
-/// Days of the portal.
+/// The trace of the portal.
 struct Days {
     intervals: Vec<Interval>,
-    /// By day: how often what clients ask for turned.
+    /// Number of shifts in each day.
     shifts: Vec<u32>,
 }
 
@@ -96,7 +97,8 @@ impl Days {
         for _ in 0..A_DAY {
             let mut counts = [0.0; 4];
             for _ in 0..INTERVAL_S / STEP_S {
-                // As often to reading as from it: the more of the time one of both has, the less often it ends.
+                // Shifts to reading are as frequent as shifts to writing: the more time a state takes, the less
+                // likely it ends in a step.
                 let of_time = if *reads >= 0.5 { reading } else { 1.0 - reading };
                 let chance = shifts_a_day / STEPS_A_DAY / (2.0 * of_time);
                 if dice.random_bool(chance.min(1.0)) {
@@ -105,7 +107,7 @@ impl Days {
                         if is_sharp { 1.0 - reads.round() } else { dice.random_range(0.0..1.0) };
                     shifts += 1;
                 }
-                // Writes come in batches.
+                // Writes arrive in batches, so the rate varies and is higher with fewer reads.
                 let operations = (2.0 - 1.4 * *reads) * dice.random_range(500.0..1_500.0);
                 counts[0] += operations * *reads;
                 counts[1] += operations * (1.0 - *reads);
@@ -126,40 +128,41 @@ impl Days {
     }
 }
 
-/// The mean share of reads.
+/// Returns the mean share of reads.
 fn reads(intervals: &[Interval]) -> f64 {
     let mean = Mix::mean(intervals.iter().filter_map(|one| one.mix).map(|mix| (1.0, mix)));
     mean.map_or(0.0, |mix| mix.shares()[0])
 }
 
-/// Days of a kind, or all of them.
+/// Results for the days of one kind, or for all days.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// See [`super::BasisRow`].
+    /// Name of the basis; see [`super::BasisRow`].
     pub basis: &'static str,
-    /// The kind of days.
+    /// Name of the kind of day, or `all`.
     pub scenario: &'static str,
-    /// Days that were lived through.
+    /// Number of replayed days.
     pub days: usize,
-    /// How often a day turned.
+    /// Mean number of shifts in a day.
     pub shifts_per_day: f64,
-    /// The mean share of reads.
+    /// Mean share of reads, from 0 to 1.
     pub reads: f64,
-    /// The forecast and the look-ahead in intervals, chosen by what they serve of days before.
+    /// Name of the selected forecast: the one that serves most on the last days of the training data.
     pub forecast: &'static str,
-    /// See [`Self::forecast`].
+    /// Look-ahead, selected in the same way, in intervals.
     pub look_ahead: usize,
-    /// What each way served, as a ratio to the best fixed configuration over all days.
+    /// Operations that each method serves, divided by those of the best fixed configuration; the latter is the best
+    /// over all days.
     pub ratios: Ways<f64>,
-    /// The same of reads and of writes alone, of the tuner.
+    /// Reads that the tuner serves, divided by those of the best fixed configuration.
     pub tuned_reads: f64,
-    /// See [`Self::tuned_reads`].
+    /// Writes that the tuner serves, divided by those of the best fixed configuration.
     pub tuned_writes: f64,
-    /// Changes of each way.
+    /// Number of changes that each method makes.
     pub changes: Ways<usize>,
 }
 
-/// Fig. 3: a row for each kind of days and one for all, for each basis.
+/// Returns the rows of Fig. 3: for each basis, one for each kind of day, and one for all days.
 pub(super) fn rows(bases: &[Basis], size: Size) -> Vec<Row> {
     let (days, _) = Days::drawn(size.days as usize, size.seed);
     bases.iter().flat_map(|basis| of_basis(basis, &days, size.choosing_days as usize)).collect()
@@ -170,7 +173,7 @@ fn of_basis(basis: &Basis, days: &Days, choosing_days: usize) -> Vec<Row> {
     let (all, behind) = (&days.intervals[..], learned * A_DAY);
     let ways = basis.ways();
     let deciding = basis.deciding(INTERVAL_S, &ways);
-    // By the last days, which are enough, and are lived through by each forecast and look-ahead.
+    // The last days suffice for the selection, which replays them with each forecast and look-ahead.
     let chosen_by = &all[learned.saturating_sub(choosing_days.max(1)) * A_DAY..behind];
     let chosen = deciding.choose(chosen_by);
     let look_ahead = chosen.look_ahead;

@@ -1,4 +1,4 @@
-//! The figures as the paper draws them: bars in groups.
+//! The figures in the form of the paper: bars in groups.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 
 const MORE: &str = "% more than static optimal";
 
-/// A group of bars: the word below it, and each bar with its extremes.
+/// A group of bars: its label, and each bar with its extremes.
 type Group = (&'static str, Vec<Point>);
 
-/// A file for each figure, with a chart for each basis.
+/// Draws one file for each figure, with one chart for each basis, into `folder`.
 pub(super) fn draw(report: &Report, folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let bases: Vec<&str> = report.bases.iter().map(|row| row.basis).collect();
     let picture = |name, chart: &dyn Fn(&str) -> Chart| {
@@ -132,7 +132,7 @@ fn all(ratios: &Ways<f64>) -> Vec<Point> {
     bars.map(|ratio| Point::new(0.0, more(ratio))).into()
 }
 
-/// Bars side by side in each group, of as many series as there are names.
+/// Builds a chart with bars side by side in each group, one for each name.
 fn chart(title: String, y: &'static str, names: &[&str], groups: Vec<Group>) -> Chart {
     let step = 0.8 / names.len() as f64;
     let series = |(number, name): (usize, &&str)| {

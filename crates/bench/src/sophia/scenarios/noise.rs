@@ -1,7 +1,8 @@
-//! Fig. 9: noise in what is predicted of the batch queue (SOPHIA, §6.5): users take jobs back, others come.
+//! Fig. 9: noise in the predicted batch queue (SOPHIA, §6.5): users withdraw jobs, and submit others.
 //!
-//! The share of reads that is predicted of an interval is off by U(-R, R), bounded to what a share can be. The tuner plans
-//! by that and sees what really comes, so that it plans anew where both are too far apart.
+//! The predicted share of reads in an interval differs from the real one by U(-R, R), clamped to the range of a
+//! share. The tuner plans by the prediction and observes the real workload, so it plans anew where the two differ too
+//! much.
 
 use imago_plan::tune::workload::{Interval, Mix};
 use rand::rngs::StdRng;
@@ -12,11 +13,11 @@ use super::queue::{Jobs, TWO_STEPS};
 use super::{Basis, Size};
 use crate::statistics::Figure;
 
-/// R.
+/// Levels of noise: R, the maximum difference of the predicted share of reads from the real one.
 pub(crate) const LEVELS: [f64; 6] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5];
 
-/// What is predicted of intervals: their shares of reads are off by at most so much. Other operations keep their shares
-/// of the rest; where there were none, these are updates.
+/// Returns predictions of intervals, whose shares of reads differ from the real ones by at most `most`. The other
+/// operations share the rest in their real proportions; if there were none, the rest is updates.
 fn predicted(intervals: &[Interval], most: f64, dice: &mut impl Rng) -> Vec<Interval> {
     let mut of = |mix: Mix| {
         let [reads, updates, inserts, scans] = mix.shares();
@@ -35,22 +36,23 @@ fn predicted(intervals: &[Interval], most: f64, dice: &mut impl Rng) -> Vec<Inte
     intervals.iter().map(|one| Interval { mix: one.mix.and_then(&mut of), ..*one }).collect()
 }
 
-/// A level of noise.
+/// Results for a level of noise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// See [`super::BasisRow`].
+    /// Name of the basis; see [`super::BasisRow`].
     pub basis: &'static str,
-    /// R.
+    /// R: maximum difference of the predicted share of reads from the real one.
     pub noise: f64,
-    /// What the tuner served, as a ratio to the best fixed configuration, over all draws.
+    /// Operations of the tuner divided by those of the best fixed configuration, over the draws.
     pub ratio_to_static_optimal: Figure,
-    /// The same as a ratio to what it serves without noise.
+    /// Operations of the tuner divided by those that it serves without noise, both as ratios to the best fixed
+    /// configuration.
     pub ratio_to_noiseless: Figure,
-    /// Its changes.
+    /// Number of changes that the tuner makes, over the draws.
     pub changes: Figure,
 }
 
-/// Fig. 9: four nodes, RF 3, CL 1.
+/// Returns the rows of Fig. 9, for four nodes, RF 3 and CL 1.
 pub(super) fn rows(bases: &[Basis], size: Size) -> Vec<Row> {
     let jobs = Jobs::drawn(size);
     bases.iter().flat_map(|basis| of_basis(basis, &jobs, size)).collect()
@@ -60,7 +62,7 @@ fn of_basis(basis: &Basis, jobs: &Jobs, size: Size) -> Vec<Row> {
     let mut noiseless = None;
     let mut rows = Vec::new();
     for noise in LEVELS {
-        // Without noise one draw is as another.
+        // Without noise, all draws are the same.
         let draws = if noise > 0.0 { size.draws.max(1) } else { 1 };
         let served = (0..draws).map(|draw| {
             let mut dice = StdRng::seed_from_u64(size.seed ^ ((u64::from(draw) << 32) | 0x9015e));

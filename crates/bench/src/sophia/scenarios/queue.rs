@@ -1,9 +1,10 @@
-//! Figs. 5, 6 and 7: the batch queue with one, five and ten jobs at a time; with five on clusters of more nodes and with other
-//! replicas; and how long a restart may take before a change does not pay (SOPHIA, §6.3 and §6.4).
+//! Figs. 5, 6 and 7: the batch queue with one, five and ten concurrent jobs; with five jobs on clusters with more
+//! nodes and with other replication factors; and the duration of a restart above which a change does not pay (SOPHIA,
+//! §6.3 and §6.4).
 //!
-//! Data and requests of each node stay the same (weak scaling): a larger cluster serves as many times more as it has more
-//! nodes, so that only its rolls differ, by the steps that its ranges allow. What a configuration serves with other
-//! replicas was not measured: it is taken to be the same, and only ratios within a row say something.
+//! Data and requests of each node stay the same (weak scaling): the throughput of a larger cluster is proportional to
+//! its nodes, so only the steps of its rolls differ, as its token ranges allow. Throughputs with other replication
+//! factors were not measured. They are assumed to be the same, so only ratios within a row are meaningful.
 
 use imago_plan::tune::forecast::Queue;
 use imago_plan::tune::replay::{real, replay};
@@ -16,18 +17,18 @@ use super::ways::{Lived, Ways, lived};
 use super::{Basis, Size};
 use crate::sophia::{self, traces};
 
-/// Jobs at a time, where nothing else is said.
+/// Number of concurrent jobs, except in Fig. 5.
 const JOBS_AT_ONCE: usize = 5;
-/// Jobs at a time of Fig. 5.
+/// Numbers of concurrent jobs in Fig. 5.
 const CONCURRENT: [usize; 3] = [1, 5, 10];
-/// The paper's RF and CL, for eight nodes: one of each, one of several, and a majority.
+/// The paper's RF and CL, for eight nodes: CL 1 with one replica, CL 1 with several, and a majority of them.
 const REPLICAS: [(usize, usize); 5] = [(1, 1), (3, 1), (3, 2), (5, 1), (5, 3)];
-/// How many times as long as it was measured a restart may take.
+/// Durations of a restart, as multiples of the basis's T_r.
 pub(crate) const FACTORS: [f64; 6] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
-/// The steps of the paper's smallest cluster: four nodes, RF 3, CL 1.
+/// Number of nodes in each step of a roll on the paper's smallest cluster: four nodes, RF 3, CL 1.
 pub(crate) const TWO_STEPS: [usize; 2] = [2, 2];
 
-/// The queue, which is known for an hour.
+/// The trace of the queue, which is known one hour in advance.
 pub(crate) struct Jobs {
     pub(crate) intervals: Vec<Interval>,
     interval_s: u64,
@@ -47,7 +48,7 @@ impl Jobs {
         Self { intervals, interval_s, look_ahead }
     }
 
-    /// What ways serve, where a change restarts so many nodes in each step, and planning goes by what is predicted.
+    /// Replays all methods. A change restarts `steps[i]` nodes in step i, and plans are made by `predicted`.
     pub(crate) fn lived(
         &self,
         basis: &Basis,
@@ -69,8 +70,8 @@ impl Jobs {
         setting.rolls = rolls(steps);
         at_once.rolls = rolls(&[steps.iter().sum::<usize>()]);
         let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
-        // At the end of the schedule no plan can look an hour ahead. One interval is enough to know where in the
-        // queue it is.
+        // At the end of the schedule, no plan can look ahead for an hour. One training interval suffices for the
+        // forecast to find its position in the queue.
         let (learns, seen) = (1, &self.intervals[..self.intervals.len() - self.look_ahead]);
         let planned = |setting: &_| {
             let mut queue = Queue::new(predicted.to_vec());
@@ -81,20 +82,20 @@ impl Jobs {
     }
 }
 
-/// A roll of a cluster, and what came of it.
+/// Results for one kind of roll.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rolled {
-    /// The steps of a roll.
+    /// Number of steps in a roll.
     pub steps: usize,
-    /// The most nodes of a step.
+    /// Maximum number of nodes in a step.
     pub at_once: usize,
-    /// T_R, in seconds.
+    /// T_R: duration of a roll, in seconds.
     pub roll_s: f64,
-    /// What each way served, as a ratio to the best fixed configuration.
+    /// Operations that each method serves, divided by those of the best fixed configuration.
     pub ratios: Ways<f64>,
-    /// What the tuner served, as a share of the theoretical best.
+    /// Operations of the tuner, as a share of the theoretical best.
     pub of_theoretical_best: f64,
-    /// Changes of each way.
+    /// Number of changes that each method makes.
     pub changes: Ways<usize>,
 }
 
@@ -112,18 +113,18 @@ impl Rolled {
     }
 }
 
-/// Fig. 5: so many jobs at a time.
+/// Fig. 5: results for a number of concurrent jobs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobsRow {
-    /// See [`super::BasisRow`].
+    /// Name of the basis; see [`super::BasisRow`].
     pub basis: &'static str,
-    /// Jobs at a time.
+    /// Number of concurrent jobs.
     pub at_once: usize,
-    /// The roll of four nodes.
+    /// Results for a roll of four nodes.
     pub rolled: Rolled,
 }
 
-/// Fig. 5: four nodes, two of which restart at a time.
+/// Returns the rows of Fig. 5, for four nodes of which two restart together.
 pub(super) fn concurrent(bases: &[Basis], size: Size) -> Vec<JobsRow> {
     let row = |basis: &Basis, at_once: usize| {
         let jobs = Jobs::at_once(size, at_once);
@@ -134,21 +135,21 @@ pub(super) fn concurrent(bases: &[Basis], size: Size) -> Vec<JobsRow> {
     bases.iter().flat_map(|basis| CONCURRENT.map(|at_once| row(basis, at_once))).collect()
 }
 
-/// Fig. 6: a cluster.
+/// Fig. 6: results for a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScaleRow {
-    /// See [`super::BasisRow`].
+    /// Name of the basis; see [`super::BasisRow`].
     pub basis: &'static str,
     /// The cluster.
     #[serde(flatten)]
     pub layout: Layout,
-    /// Its roll.
+    /// Results for its rolls.
     #[serde(flatten)]
     pub rolled: Rolled,
 }
 
-/// Fig. 6: RF 3 and CL 1 with one token a node, as in the paper; and QUORUM with virtual nodes in three racks, as most
-/// clusters of today have it.
+/// Returns the rows of Fig. 6: RF 3 and CL 1 with one token per node, as in the paper; and QUORUM with virtual nodes
+/// in three racks, as in most present clusters.
 pub(super) fn scale(bases: &[Basis], size: Size) -> Vec<ScaleRow> {
     let jobs = Jobs::drawn(size);
     let mut rows = Vec::new();
@@ -166,22 +167,22 @@ pub(super) fn scale(bases: &[Basis], size: Size) -> Vec<ScaleRow> {
     rows
 }
 
-/// Fig. 7: replicas.
+/// Fig. 7: results for a replication factor and consistency level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplicasRow {
-    /// See [`super::BasisRow`].
+    /// Name of the basis; see [`super::BasisRow`].
     pub basis: &'static str,
-    /// The cluster, with what the paper's formula and what its ranges allow.
+    /// The cluster, with the steps of a roll by the paper's formula and by its token ranges.
     #[serde(flatten)]
     pub ranges: ranges::Row,
-    /// True if no node may restart without a loss of availability: then the tuner restarts all at once (the paper's
-    /// aggressive variant), and no client is served meanwhile.
+    /// True if no node may restart without a loss of availability. Then the tuner restarts all nodes at once (the
+    /// paper's aggressive variant), and no client is served during a roll.
     pub is_aggressive: bool,
-    /// Its roll.
+    /// Results for its rolls.
     pub rolled: Rolled,
 }
 
-/// Fig. 7: eight nodes with one token each.
+/// Returns the rows of Fig. 7, for eight nodes with one token each.
 pub(super) fn replicas(bases: &[Basis], size: Size) -> Vec<ReplicasRow> {
     const EIGHT: usize = 8;
     let jobs = Jobs::drawn(size);
@@ -201,21 +202,21 @@ pub(super) fn replicas(bases: &[Basis], size: Size) -> Vec<ReplicasRow> {
     bases.iter().flat_map(|basis| REPLICAS.map(|of| row(basis, of))).collect()
 }
 
-/// A restart of another length.
+/// Results for a duration of a restart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RestartRow {
-    /// See [`super::BasisRow`].
+    /// Name of the basis; see [`super::BasisRow`].
     pub basis: &'static str,
-    /// How many times as long as the basis has it.
+    /// T_r divided by that of the basis.
     pub factor: f64,
-    /// T_r, in seconds.
+    /// T_r: time of a node's restart until it has the writes that it missed, in seconds.
     pub restart_s: f64,
-    /// The roll.
+    /// Results for these rolls.
     #[serde(flatten)]
     pub rolled: Rolled,
 }
 
-/// Four nodes: what a restart of another length brings or costs.
+/// Returns one row for each basis and duration of a restart, on four nodes.
 pub(super) fn restarts(bases: &[Basis], size: Size) -> Vec<RestartRow> {
     let jobs = Jobs::drawn(size);
     let row = |basis: &Basis, factor: f64| {
@@ -251,7 +252,7 @@ pub(crate) mod tests {
     fn the_fewer_jobs_at_a_time_the_longer_each_of_their_phases_is_one_of_all() {
         let rows = concurrent(&[telling()], SIZE);
         assert_eq!(rows.iter().map(|row| row.at_once).collect::<Vec<_>>(), [1, 5, 10]);
-        // Ten jobs mix what they ask for, so that hardly anything is left to gain.
+        // Ten concurrent jobs have a nearly constant mix, so there is hardly any gain.
         let best = |at: usize| rows[at].rolled.ratios.theoretical_best;
         assert!(best(0) > best(1) && best(1) > best(2), "{rows:?}");
     }

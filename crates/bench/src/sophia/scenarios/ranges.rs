@@ -1,7 +1,7 @@
-//! How many nodes may restart together, on ranges as clusters have them (SOPHIA, §4.5).
+//! Number of nodes that may restart together, by the token ranges of a cluster (SOPHIA, §4.5).
 //!
-//! The paper takes R = N_s − N_s·CL/RF, so that a roll has RF/(RF − CL) steps however many nodes there are. That holds
-//! for one token a node. Ranges are therefore generated, and asked.
+//! The paper takes R = N_s − N_s·CL/RF, so a roll has RF/(RF − CL) steps for any number of nodes. This holds for one
+//! token per node. Here the steps are computed from generated token ranges.
 
 use imago_plan::tune::availability::{Ring, Unsafe, published};
 use rand::SeedableRng as _;
@@ -9,49 +9,49 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use serde::Serialize;
 
-/// The nodes of Fig. 6.
+/// Numbers of nodes in Fig. 6.
 pub(crate) const NODES: [usize; 4] = [4, 8, 16, 32];
-/// Tokens of a node that has virtual ones, as Imago's testbeds have.
+/// Number of tokens of a node with virtual nodes, as in Imago's testbeds.
 pub(crate) const VIRTUAL: usize = 8;
 const RACKS: [&str; 3] = ["r1", "r2", "r3"];
 
-/// A cluster.
+/// A cluster: its nodes, tokens and replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// N_s.
+    /// N_s: number of nodes.
     pub nodes: usize,
-    /// Tokens of each node.
+    /// Number of tokens of each node.
     pub tokens: usize,
-    /// Racks, of which each has as many nodes as the others, or one more.
+    /// Number of racks; their numbers of nodes differ by at most one.
     pub racks: usize,
-    /// RF.
+    /// RF: number of replicas.
     pub replicas: usize,
-    /// CL: replicas that have to answer.
+    /// CL: number of replicas that must reply.
     pub needed: usize,
 }
 
-/// What a cluster's ranges allow.
+/// Rolls of a cluster, by the paper's formula and by its token ranges.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The cluster.
     #[serde(flatten)]
     pub layout: Layout,
-    /// R by the paper's formula, and the steps of a roll by it.
+    /// R by the paper's formula: number of nodes that may restart together.
     pub published_at_once: usize,
-    /// See [`Self::published_at_once`].
+    /// Number of steps of a roll by the paper's formula; null if R is 0.
     pub published_steps: Option<usize>,
-    /// The most nodes of a step.
+    /// Maximum number of nodes in a step, by the token ranges; null if no node may restart.
     pub at_once: Option<usize>,
-    /// The steps of a roll.
+    /// Number of steps of a roll, by the token ranges; null if no node may restart.
     pub steps: Option<usize>,
-    /// Why none may restart.
+    /// Reason why no node may restart; null if one may.
     pub refused: Option<String>,
 }
 
-/// The nodes of each step of a roll.
+/// Returns the number of nodes in each step of a roll.
 ///
 /// # Errors
-/// The range that forbids any.
+/// Returns the range because of which no node may restart.
 pub(crate) fn steps(layout: Layout, seed: u64) -> Result<Vec<usize>, Unsafe> {
     let Layout { nodes, tokens, racks, replicas, needed } = layout;
     let mut owners: Vec<usize> = (0..nodes * tokens).map(|token| token % nodes).collect();
@@ -77,8 +77,8 @@ pub(crate) fn row(layout: Layout, seed: u64) -> Row {
     }
 }
 
-/// Clusters of 4 to 32 nodes with three replicas, of which one or two have to answer: with one token each as in the
-/// paper, with virtual nodes, and with virtual nodes in three racks.
+/// Returns rows for clusters of 4 to 32 nodes with three replicas, of which one or two must reply: with one token per
+/// node as in the paper, with virtual nodes, and with virtual nodes in three racks.
 pub(crate) fn rows(seed: u64) -> Vec<Row> {
     let mut rows = Vec::new();
     for needed in [1, 2] {

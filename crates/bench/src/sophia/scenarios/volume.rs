@@ -1,9 +1,9 @@
-//! Fig. 8: more and more data on each node (SOPHIA, §6.5), by what three nodes here served of each volume, and by how long
-//! they took to restart with it.
+//! Fig. 8: the volume of data on each node (SOPHIA, §6.5). Throughputs and restart times were measured on three real
+//! nodes for each volume.
 //!
-//! Clients ask for what buses ask for, as of the paper's workloads that one has most to gain here. Of each volume both
-//! configurations were measured, in their own turn and by the same commands (`data/README.md`); nothing is carried over
-//! from one volume to another.
+//! The workload is bus tracking, which has the largest gain of the paper's workloads with these measurements. Both
+//! configurations were measured with each volume, one after the other and by the same commands (`data/README.md`). No
+//! measurement is used for another volume.
 
 use imago_plan::tune::replay::{real, replay};
 use imago_plan::tune::roll::{CostClass, Costs};
@@ -17,36 +17,37 @@ use super::ways::{Ways, lived};
 use super::{Basis, Size};
 use crate::sophia;
 
-/// Rows of a thousand bytes on each node, what was measured with them, and the median restart of a node under load: from
-/// its stop until it had what it missed, and until it served again.
+/// For each volume: number of rows of 1,000 bytes on each node; measured throughputs; and the median times of a
+/// node's restart under load, in seconds: from its stop until it had the writes that it missed, and until it served
+/// again.
 const VOLUMES: [(u32, &str, f64, f64); 3] = [
     (10_000, include_str!("../../../data/cassandra-10000-rows.csv"), 46.9, 25.3),
     (40_000, include_str!("../../../data/cassandra-40000-rows.csv"), 36.1, 24.4),
     (160_000, include_str!("../../../data/cassandra-160000-rows.csv"), 34.0, 25.0),
 ];
-/// Days are learned from for as long again as they are lived through.
+/// Maximum number of days in the trace; the first half is training data.
 const DAYS_MAX: u32 = 20;
 
-/// A volume of data.
+/// Results for a volume of data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Rows on each node, of a thousand bytes.
+    /// Number of rows of 1,000 bytes on each node.
     pub rows: u32,
-    /// What the default configuration serves of each kind of operations, as a ratio to the other one.
+    /// Throughput of writes with the default configuration, divided by that with the other one.
     pub writes: f64,
-    /// See [`Self::writes`].
+    /// Throughput of reads with the default configuration, divided by that with the other one.
     pub reads: f64,
-    /// See [`Self::writes`].
+    /// Throughput of scans with the default configuration, divided by that with the other one.
     pub scans: f64,
-    /// T_r, in seconds.
+    /// T_r: time of a node's restart until it has the writes that it missed, in seconds.
     pub restart_s: f64,
-    /// What each way served, as a ratio to the best fixed configuration.
+    /// Operations that each method serves, divided by those of the best fixed configuration.
     pub ratios: Ways<f64>,
-    /// Changes of each way.
+    /// Number of changes that each method makes.
     pub changes: Ways<usize>,
 }
 
-/// A row for each volume.
+/// Returns one row for each volume.
 pub(super) fn rows(size: Size) -> Vec<Row> {
     VOLUMES
         .map(|(rows, measured, restart_s, away_s)| row(size, rows, measured, (restart_s, away_s)))
@@ -60,7 +61,7 @@ fn row(size: Size, rows: u32, measured: &str, (restart_s, away_s): (f64, f64)) -
     let Size { jobs, seed, .. } = size;
     let drawn = traces::buses(sophia::Size { days: size.days.min(DAYS_MAX), jobs, seed });
     let ways = same_way(basis.measurements.names.len(), CostClass::Restart);
-    // Buses repeat by the day.
+    // Bus tracking repeats every day.
     let deciding =
         basis::Basis { forecast: Some("time-of-day"), ..basis.deciding(drawn.interval_s, &ways) };
     let learned = drawn.intervals.len() / 2;

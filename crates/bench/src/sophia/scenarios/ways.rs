@@ -1,34 +1,36 @@
-//! What each way to choose a configuration serves (SOPHIA, §6), interval by interval: so that any part of what was lived
-//! through can be looked at alone.
+//! Operations that each method to choose a configuration serves (SOPHIA, §6), by interval, so that any part of a
+//! replay can be evaluated separately.
 
 use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::roll::Sliced;
 use imago_plan::tune::schedule::{Change, Outlook};
 use serde::Serialize;
 
-/// Something of each way.
+/// A value for each method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ways<T> {
     /// The default configuration throughout.
     pub default: T,
-    /// The one configuration that serves most over the whole time, in hindsight.
+    /// The single configuration that serves most operations over the whole time, chosen in hindsight.
     pub static_optimal: T,
-    /// Always the best one for the interval that begins, as if that were known, by a restart of all nodes at once.
+    /// Always the best configuration for the interval that begins, as if its mix were known; each change restarts all
+    /// nodes at once.
     pub naive: T,
-    /// The same by the interval that has just ended, which is all that can be known without a forecast.
+    /// Always the best configuration for the interval that has just ended, which is known without a forecast; each
+    /// change restarts all nodes at once.
     pub reactive: T,
-    /// Planned as the tuner plans, by restarts of all nodes at once.
+    /// The plans of the tuner, made for changes that restart all nodes at once.
     pub aggressive: T,
     /// The tuner.
     pub tuned: T,
-    /// The best plan for what really comes.
+    /// The best plan for the real workload.
     pub oracle: T,
-    /// The best one in each interval, as if changes cost nothing.
+    /// The best configuration in each interval, with changes that cost nothing.
     pub theoretical_best: T,
 }
 
 impl<T> Ways<T> {
-    /// The same of what is told of each.
+    /// Applies a function to the value of each method.
     pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Ways<U> {
         Ways {
             default: of(&self.default),
@@ -43,17 +45,17 @@ impl<T> Ways<T> {
     }
 }
 
-/// A way, over what was lived through.
+/// Results of a method in a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Lived {
-    /// The operations of each interval.
+    /// Number of operations served in each interval.
     pub(crate) served: Vec<f64>,
-    /// The intervals in which it began a change.
+    /// Indices of the intervals in which a change started.
     pub(crate) changes: Vec<usize>,
 }
 
-/// What all of them served of what really came; `tuned` and `aggressive` are changes that were planned for it, and
-/// `at_once` the rolls of the latter.
+/// Computes the operations that each method serves of the real workload. `tuned` and `aggressive` are the planned
+/// changes of these methods, and `at_once` has the rolls that restart all nodes at once.
 pub(crate) fn lived(
     real: &Outlook,
     at_once: &[Vec<Sliced>],
@@ -93,7 +95,7 @@ pub(crate) fn lived(
     }
 }
 
-/// The best configuration of each interval.
+/// Returns the best configuration of each interval.
 fn each_best(real: &Outlook) -> Vec<Change> {
     let best = |(interval, rates): (usize, &Vec<f64>)| {
         let to = (0..rates.len()).max_by(|one, two| rates[*one].total_cmp(&rates[*two]));
@@ -103,7 +105,8 @@ fn each_best(real: &Outlook) -> Vec<Change> {
 }
 
 impl Ways<Lived> {
-    /// What each served, as a ratio to the best fixed configuration; each interval counts by a weight.
+    /// Returns the operations of each method divided by those of the best fixed configuration. Each interval counts
+    /// by its weight.
     pub(crate) fn ratios(&self, weight: impl Fn(usize) -> f64) -> Ways<f64> {
         let sum = |lived: &Lived| {
             lived.served.iter().enumerate().map(|(at, served)| weight(at) * served).sum::<f64>()
@@ -112,7 +115,7 @@ impl Ways<Lived> {
         self.map(|lived| if fixed > 0.0 { sum(lived) / fixed } else { 1.0 })
     }
 
-    /// The changes of each in some of the intervals.
+    /// Returns the number of changes of each method that start in the counted intervals.
     pub(crate) fn changes(&self, is_counted: impl Fn(usize) -> bool) -> Ways<usize> {
         self.map(|lived| lived.changes.iter().filter(|at| is_counted(**at)).count())
     }
@@ -124,8 +127,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Nothing serves more than the theoretical best in any interval, and over all nothing that pays for its changes by
-    /// the same rolls serves more than the oracle.
+    /// Checks that no method serves more than the theoretical best in any interval, and that over the whole time no
+    /// method whose changes are the same rolls as the oracle's serves more than the oracle.
     pub(crate) fn assert_bounds(lived: &Ways<Lived>) {
         let best = &lived.theoretical_best.served;
         lived.map(|way| {
