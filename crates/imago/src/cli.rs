@@ -41,15 +41,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "made once, from what was typed")]
 pub enum Verb {
-    /// Look at jobs and steer them, from any machine.
+    /// List jobs, show their state and control them, from any machine.
     Job(cmd::job::Args),
-    /// Start, look at, give faults to, and end real clusters on this machine.
+    /// Start, inspect and stop real clusters on this machine, and inject faults into them.
     Testbed(cmd::testbed::Args),
     /// Copy live collections to another cluster, and follow them there.
     Copy(cmd::copy::Args),
     /// Move the clients to a copy, and back.
     Cutover(cmd::cutover::Args),
-    /// Compare a copy with its source, document for document, and say what differs.
+    /// Compare a copy with its source, document by document, and report the differences.
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
     Repair(cmd::repair::Args),
@@ -57,21 +57,22 @@ pub enum Verb {
     Reshard(cmd::reshard::Args),
     /// Serve transactions from a store whose partitions, masters and replicas change while it runs.
     Store(cmd::store::Args),
-    /// Say when a database's configuration should change, and to what.
+    /// Tune a database's configuration: measure, advise when to change which settings, and roll
+    /// changes out.
     Tune(cmd::tune::Args),
-    /// Say how many shards, replicas and how much cache a chained job needs.
+    /// Predict how many shards and replicas, and how much cache, a chained job needs.
     Provision(cmd::provision::Args),
     /// Run chained MapReduce jobs over a collection, through a cache, by pipes, Hadoop or Spark.
     Chain(cmd::chain::Args),
     /// Watch a busy collection move between two real clusters on this machine.
     Demo(cmd::demo::Args),
-    /// Measure what Imago costs, beside what the servers alone need.
+    /// Measure the costs of Imago, compared with the servers alone.
     Bench(cmd::bench::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Write a manual page of each verb.
     Man(cmd::man::Args),
-    /// Drive a collection with a realistic workload, and check what it left behind.
+    /// Run a realistic workload against a collection, and check the acknowledged operations.
     Load(cmd::load::Args),
 }
 

@@ -21,11 +21,11 @@ pub struct Global {
     /// Serve Prometheus metrics at this address, for example 127.0.0.1:9090.
     #[arg(long, global = true, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
-    /// The log lines that appear on stderr, for example info or imago_mongo=debug; without it, only
+    /// Filter of the log lines on stderr, for example info or imago_mongo=debug; by default only
     /// warnings of the libraries.
     #[arg(long, global = true, value_name = "FILTER")]
     pub log_filter: Option<String>,
-    /// Time that a cluster has for its first answer; for example 500ms, 5s, 1m.
+    /// Timeout for the first reply of a cluster; for example 500ms, 5s, 1m.
     #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub connect_timeout: Duration,
     /// Read settings from this file instead of ./imago.toml.

@@ -37,9 +37,9 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say which benchmarks there are.
+    /// List the benchmarks.
     List,
-    /// Measure; what clusters that takes are started and ended.
+    /// Run a benchmark; the clusters that it needs are started and stopped.
     Run {
         #[command(subcommand)]
         benchmark: Benchmark,

@@ -24,7 +24,7 @@ pub(super) async fn with_nodes<T>(
     let (stood, stands) = oneshot::channel::<Option<PathBuf>>();
     let ready = |standing: &Standing| {
         if let Some(why) = &standing.unshared {
-            eprintln!("nodes have no share of the processors: {why}");
+            eprintln!("CPU limits unavailable: {why}");
         }
         let file = write_cluster_file(standing)?;
         // If the receiver is gone, the nodes are ended in any case.

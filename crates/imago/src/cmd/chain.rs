@@ -25,11 +25,12 @@ enum Action {
     Map(map::Args),
     /// Write each line of sorted stdin once; of a Merkle tree, the next level's nodes.
     Reduce(reduce::Args),
-    /// Run a whole chain in this process, and say what each phase read and how long it took.
+    /// Run a whole chain in this process, and report what each phase read and how long it took.
     Run(run::Args),
     /// Draw the keys with which a chain begins.
     Keys(keys::Args),
-    /// Put a cache beside a router: a proxy that answers finds of keys from Redis, and passes on everything else.
+    /// Put a cache in front of a router: a proxy that serves finds by key from Redis, and forwards
+    /// all other requests.
     Proxy(proxy::Args),
 }
 

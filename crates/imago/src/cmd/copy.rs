@@ -16,16 +16,17 @@ use crate::exit::Failure;
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The job's state is kept in the destination (database `imago`), so that \
-                        any machine can go on with it: see `imago job`. It follows the source \
-                        until `imago cutover`, or until it is interrupted (exit code 5: \
+#[command(after_help = "The job's state is stored in the destination (database `imago`), so that \
+                        any machine can resume the job: see `imago job`. The job follows the \
+                        source until `imago cutover`, or until it is interrupted (exit code 5: \
                         `imago job resume`).")]
 pub struct Args {
     /// The clusters.
     #[command(flatten)]
     pub ends: Ends,
-    /// A collection, renamed as db.coll=db2.coll2; a pattern such as shop.*, which means what matches
-    /// later too; or all. Stored functions are copied where db.system.js is named. Repeatable.
+    /// A collection, renamed as db.coll=db2.coll2; a pattern such as shop.*, which also matches
+    /// collections that are created later; or all. Stored functions are copied only if db.system.js
+    /// is named. Repeatable.
     #[arg(long, value_name = "NS", required = true)]
     ns: Vec<Selector>,
     /// Copy only documents that match; extended JSON.
@@ -37,7 +38,7 @@ pub struct Args {
     /// Shard the collections at the destination by this key, split for even shares; extended JSON.
     #[arg(long, value_name = "JSON")]
     shard_key: Option<String>,
-    /// Leave out collections that the source gets later, though a pattern matches them.
+    /// Leave out collections that are created at the source later, even if a pattern matches them.
     #[arg(long)]
     no_new: bool,
     /// Say what would be done, and write nothing.
@@ -140,10 +141,18 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let id = copy::create(&clusters, &plan, limits).await?;
     let reporter = context.reporter(id.clone(), "copy");
     for left_out in &plan.left_out {
-        reporter.warning("left_out", left_out.to_string(), "nothing, if it is not wanted");
+        reporter.warning(
+            "left_out",
+            left_out.to_string(),
+            "no action is needed if it is not to be copied",
+        );
     }
     for note in &plan.notes {
-        reporter.warning("note", note.as_str(), "nothing, if that is known; the copy goes on");
+        reporter.warning(
+            "note",
+            note.as_str(),
+            "no action is needed if this is expected; the copy goes on",
+        );
     }
     work(&clusters, &id, &options(&args.work), context).await
 }

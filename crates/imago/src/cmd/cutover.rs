@@ -28,7 +28,7 @@ pub struct Args {
     /// The clusters of the job: its record holds no passwords.
     #[command(flatten)]
     ends: Ends,
-    /// Means by which writes are kept from the source while the last changes are applied.
+    /// Method that blocks writes at the source while the last changes are applied.
     #[arg(long, value_enum, default_value = "user-writes", value_name = "HOW")]
     block: BlockBy,
     /// Afterwards keep the old cluster following the new one, so that --rollback loses nothing.
@@ -56,18 +56,19 @@ pub struct Args {
     /// done.
     #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "unblock")]
     clients_at: Option<End>,
-    /// Leave collections behind that the source got since the job was planned and that cannot join it.
+    /// Cut over even if the source has new collections that cannot join the job; these are not
+    /// copied.
     #[arg(long)]
     ignore_new: bool,
-    /// Give up, and lift the block, when drain, last comparison and hook take longer.
+    /// Abort, and lift the block, if drain, last comparison and hook together take longer.
     #[arg(
         long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..)
     )]
     max_block_ms: u64,
-    /// Compare the documents of so many last changes under the block.
+    /// Number of last changes whose documents are compared under the block.
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     last_changes: usize,
-    /// Compare so many documents drawn at random before the block.
+    /// Number of documents, drawn at random, that are compared before the block.
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     sample: u64,
 }
@@ -103,7 +104,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         return context.output.result(&lifted, |lifted| {
             let source = clusters.source.redacted();
             let forced = lifted.overridden.as_ref().map(|why| format!("forced, although {why}\n"));
-            format!("{source} takes its users' writes again\n{}", forced.unwrap_or_default())
+            format!(
+                "{source} accepts the writes of its users again\n{}",
+                forced.unwrap_or_default()
+            )
         });
     }
     let options = cutover::Options {
@@ -233,8 +237,8 @@ fn describe(done: &Outcome, args: &Args) -> String {
     }
     if done.is_blocked {
         text += &format!(
-            "  the cluster that clients left still refuses its users' writes; imago cutover {} \
-             --unblock lifts that\n",
+            "  the cluster that the clients left still refuses the writes of its users; imago \
+             cutover {} --unblock lifts the block\n",
             again(args)
         );
     }

@@ -42,28 +42,28 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// List the jobs that a cluster keeps, the oldest first.
+    /// List the jobs stored in a cluster, the oldest first.
     List(Kept),
-    /// Say what a job does, how far it is, what blocks it, and what can be done next.
+    /// Show a job's activity, progress, obstacles and possible next steps.
     Status(One),
-    /// Go on with a job that no process works at: it died, was interrupted, or was paused.
+    /// Resume a job that no process works at: it died, was interrupted, or was paused.
     Resume(Resume),
-    /// Help another process with a job's bulk: copy slices until none is left.
+    /// Share the bulk copy of a job that another process leads: copy slices until none is left.
     Work(Work),
-    /// Have a job wait, keeping everything that it did.
+    /// Pause a job; its progress is kept.
     Pause(One),
-    /// Give a job up, leaving the source as it is, or lifting the write block that it left there.
+    /// Cancel a job, and lift a write block that it left at the source; nothing else changes there.
     Cancel(Cancel),
-    /// Change how fast a job may go, while it runs.
+    /// Change the speed limits of a job while it runs.
     Set(Set),
-    /// Remove a job that is done or cancelled from the list, for good.
+    /// Remove a job that is done or cancelled from the list, permanently.
     Remove(One),
 }
 
 /// The cluster that keeps the jobs.
 #[derive(Debug, clap::Args)]
 pub struct Kept {
-    /// The cluster that the jobs write to, which keeps their state.
+    /// The cluster that the jobs write to; it stores their state.
     #[arg(long, value_name = "URI")]
     pub to: String,
 }
@@ -136,13 +136,13 @@ struct Changes {
     /// Megabytes (1,000,000 bytes) per second, or none; for example 2.5.
     #[arg(long, value_name = "N|none", value_parser = limit::millions)]
     mb_s: Option<Limit>,
-    /// Wait while a secondary of the destination is further behind than so many seconds, or none.
+    /// Wait while a secondary of the destination lags by more than this many seconds; or none.
     #[arg(long, value_name = "N|none", value_parser = limit::thousands)]
     secondary_lag_s: Option<Limit>,
-    /// Pace of the job beside the clusters' clients.
+    /// Pace of the job while clients use the clusters.
     #[arg(long, value_enum, value_name = "HOW")]
     pace: Option<Pacing>,
-    /// The slowest of clients' answers may become this many times as slow as without the job.
+    /// Factor by which the job may slow down the slowest replies to clients.
     #[arg(long, value_name = "TIMES", value_parser = limit::times)]
     max_slowdown: Option<u32>,
 }
@@ -240,8 +240,8 @@ async fn help(work: &Work, context: &Context) -> Result<(), Failure> {
 }
 
 fn interrupted() -> Failure {
-    Failure::new(Exit::Interrupted, "interrupted", "stopped before the cluster answered")
-        .help("whether the job was changed, `imago job status ID` shows; asking again is harmless")
+    Failure::new(Exit::Interrupted, "interrupted", "interrupted before the cluster replied")
+        .help("`imago job status ID` shows whether the job was changed; repeating it is safe")
 }
 
 async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
@@ -315,12 +315,12 @@ async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
     refuse_ended(&view)?;
     let message = match view.living_owner() {
         Some(owner) => format!(
-            "job {id} is asked to pause; {owner} does so at its next sign of life, within seconds",
+            "pause requested for job {id}; {owner} pauses it at its next heartbeat, within seconds",
             id = one.id
         ),
         None => format!(
             "recorded: job {id} is to pause. No process works at it now; `imago job resume {id}` \
-             lets it run again",
+             resumes it",
             id = one.id
         ),
     };
@@ -345,11 +345,11 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     let view = look(&journal, id).await?;
     let message = match view.living_owner() {
         _ if at_once && block.is_some() => {
-            format!("job {id} is cancelled; the source takes its users' writes again")
+            format!("job {id} is cancelled; the source accepts the writes of its users again")
         }
         _ if at_once => format!("job {id} is cancelled; the source was left untouched"),
-        Some(owner) => format!("job {id} is asked to end; {owner} does so within seconds"),
-        None => format!("job {id} is asked to end; it is {} now", view.state()),
+        Some(owner) => format!("cancel requested for job {id}; {owner} ends it within seconds"),
+        None => format!("cancel requested for job {id}; it is {} now", view.state()),
     };
     print(view, "cancel", message, context)
 }
@@ -374,7 +374,7 @@ async fn block_to_lift(
         return Err(Failure::new(
             Exit::Precondition,
             "precondition",
-            format!("job {id} died while writes at {source} were blocked, and they may be still"),
+            format!("job {id} died and may have left writes at {source} blocked"),
         )
         .help(format!(
             "name the source, so that the block is lifted: imago job cancel {id} --from URI"
@@ -477,10 +477,10 @@ async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
     refuse_ended(&view)?;
     let now = view::limits(&limits);
     let message = match view.living_owner() {
-        Some(owner) => format!("job {id} may go at {now}; {owner} follows within seconds"),
+        Some(owner) => format!("limits of job {id}: {now}; {owner} applies them within seconds"),
         None => format!(
-            "recorded: job {id} may go at {now}. No process works at it now; the limits hold once \
-             one does"
+            "recorded: limits of job {id}: {now}. No process works at it now; the limits apply \
+             once one does"
         ),
     };
     print(view, "set", message, context)

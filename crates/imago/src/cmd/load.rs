@@ -48,11 +48,11 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Compare a collection with a recorded history; exit code 3 when it is not allowed by it.
+    /// Check a collection against a recorded history; exit code 3 if the collection contradicts it.
     Check(check::Args),
-    /// Send a running load's operations to another cluster from now on.
+    /// Switch the operations of a running load to another cluster.
     Switch(SwitchArgs),
-    /// End a running load as if its time had come, and wait until its history is closed.
+    /// End a running load before its time, and wait until its history is complete.
     Stop(ControlArgs),
     /// Print what a running load has measured so far.
     Status(ControlArgs),
@@ -73,8 +73,8 @@ struct RunArgs {
     /// redis://NAME:PASSWORD@HOST:PORT,HOST:PORT (one server, or nodes of a Redis Cluster).
     #[arg(long, required = true)]
     uri: Option<String>,
-    /// The collection, as database.collection; of Cassandra the table, as keyspace.table, made if it is not there;
-    /// of Redis what keys begin with, as db:coll:.
+    /// The collection, as database.collection; for Cassandra the table, as keyspace.table, created
+    /// if it is missing; for Redis db.coll, and keys begin with db:coll:.
     #[arg(long, required = true, value_name = "DB.COLL")]
     ns: Option<Namespace>,
     /// Insert this many documents first; the collection must be empty.
@@ -96,7 +96,7 @@ struct RunArgs {
     /// Shares of the operations: read, update, insert, delete and scan.
     #[arg(long, default_value = "read=40,update=40,insert=20,delete=0")]
     mix: Mix,
-    /// Other shares from a time on, as 60s:read=95,update=5; may be given several times, in order.
+    /// Mix from a later time on, as 60s:read=95,update=5; repeatable, in the order of time.
     #[arg(long, value_name = "TIME:MIX", value_parser = turn)]
     then: Vec<(Duration, Mix)>,
     /// The most documents that a scan reads; of Redis, by one step of SCAN at one node.
@@ -110,10 +110,10 @@ struct RunArgs {
     /// acknowledged is lost if its master dies before a replica has it.
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_replicas: u32,
-    /// The longest that they are waited for; the write then counts as perhaps applied.
+    /// Timeout for their acknowledgements; the write then counts as possibly applied.
     #[arg(long, value_parser = duration, default_value = "1s", value_name = "TIME")]
     wait_timeout: Duration,
-    /// The documents that operations go to.
+    /// Distribution of the operations over documents.
     #[arg(long, default_value = "uniform", value_parser = ["uniform", "zipf", "latest"])]
     keys: String,
     /// The skew of zipf and latest.
@@ -147,7 +147,7 @@ struct RunArgs {
     /// The most operations in flight; an operation that is due beyond it is dropped, and reported.
     #[arg(long, default_value_t = 1024, value_name = "N")]
     in_flight: u32,
-    /// After this an operation is given up, and counts as perhaps applied.
+    /// Timeout of an operation, which then counts as possibly applied.
     #[arg(long, value_parser = duration, default_value = "30s", value_name = "TIME")]
     op_timeout: Duration,
     /// Record every operation in this file, for `imago load check`.

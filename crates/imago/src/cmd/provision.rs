@@ -24,9 +24,10 @@ enum Action {
     Record(record::Args),
     /// Measure what a request of a chained job costs the client, the cache, the router and the shards.
     Probe(probe::Args),
-    /// Say from a trace which shape of a cluster meets a deadline, and why not another; writes nothing.
+    /// Advise from a trace which shape of a cluster meets a deadline, with the reasons; writes
+    /// nothing.
     Plan(Box<plan::Args>),
-    /// Run the chain on chosen shapes of real servers, and put what it took beside what was predicted.
+    /// Run the chain on chosen shapes of real servers, and compare measured with predicted times.
     Measure(measure::Args),
 }
 

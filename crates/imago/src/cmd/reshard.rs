@@ -17,14 +17,14 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say which data a change would move, how long it would take and what is in the way; writes
+    /// Show which data a change would move, how long it would take and what prevents it; writes
     /// nothing.
     Plan(plan::Args),
-    /// Give a collection its new shape while it serves.
+    /// Change the shape of a collection while it serves.
     Run(run::Args),
-    /// Go on with a change of shape that no process works at: it died, was interrupted, or failed.
+    /// Resume a change of shape that no process works at: it died, was interrupted, or failed.
     Resume(run::Resume),
-    /// Give a collection its old shard key back, after a job that gave it another one.
+    /// Restore the old shard key of a collection, after a job that changed it.
     Revert(revert::Args),
 }
 

@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure};
 /// Pace of a job beside the cluster's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pacing {
-    /// As fast as clients hardly notice; at any speed while no client is at work.
+    /// At a pace that clients hardly notice; at any speed while no client is active.
     Gentle,
     /// At any speed.
     Full,
@@ -24,11 +24,11 @@ impl Pacing {
 /// Its arguments; `imago job set` changes it while a job runs.
 #[derive(Debug, clap::Args)]
 pub struct Speed {
-    /// Pace beside the cluster's clients.
+    /// Pace while clients use the cluster.
     #[arg(long, value_enum, default_value = "gentle", value_name = "HOW")]
     pace: Pacing,
-    /// With --pace gentle: the slowest of clients' answers may become this many times as slow as
-    /// without the job; 1.5 by default.
+    /// With --pace gentle: factor by which the job may slow down the slowest replies to clients;
+    /// 1.5 by default.
     #[arg(long, value_name = "TIMES", value_parser = limit::times)]
     max_slowdown: Option<u32>,
     /// Documents per second.
@@ -37,7 +37,7 @@ pub struct Speed {
     /// Megabytes (1,000,000 bytes) per second; for example 2.5.
     #[arg(long, value_name = "N", value_parser = limit::millions)]
     mb_s: Option<Limit>,
-    /// Wait while a secondary of the destination is further behind than so many seconds.
+    /// Wait while a secondary of the destination lags by more than this many seconds.
     #[arg(long, value_name = "N", value_parser = limit::thousands)]
     secondary_lag_s: Option<Limit>,
 }

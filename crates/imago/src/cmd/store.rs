@@ -35,29 +35,29 @@ enum Action {
     Site(processes::SiteArgs),
     /// Show partitions, their masters and their replicas, with sizes and rates.
     Design(admin::Where),
-    /// Cut a partition in two at a key.
+    /// Split a partition in two at a key.
     Split(admin::At),
-    /// Join the partition that has a key and the one behind it.
+    /// Merge the partition that has a key with the next one.
     Merge(admin::At),
-    /// Have a site make a replica of the partition that has a key.
+    /// Add a replica of the partition that has a key, at a site.
     AddReplica(admin::AtSite),
-    /// Have a site drop its replica.
+    /// Remove the replica at a site.
     RemoveReplica(admin::AtSite),
-    /// Have a site with a replica become the partition's master.
+    /// Make a site that has a replica the partition's master.
     Remaster(admin::AtSite),
     /// Make a site the partition's master, and keep it there even if transactions need it elsewhere.
     Pin(admin::AtSite),
     /// Let the partition's master change again.
     Unpin(admin::At),
-    /// Show what adaptation has learned, what it decided, and why not otherwise.
+    /// Show what adaptation has learned and decided, with the reasons.
     Explain(adapt::ExplainArgs),
     /// Show the limits of adaptation, or change them while the store serves.
     Adapt(limits::LimitsArgs),
-    /// Have a site give away what it has, and give it nothing until it is added again.
+    /// Move all copies off a site, and give it none until it is added again.
     Drain(drain::SiteAt),
-    /// Take a site into use that was drained, or declared for later.
+    /// Put a site into use that was drained, or declared unused at the start.
     Add(drain::SiteAt),
-    /// Show which keys are read and written when, and how much.
+    /// Show a heat map of reads, writes, conflicts or processor time, by range of keys and time.
     Heat(heat::HeatArgs),
 }
 

@@ -32,8 +32,8 @@ pub struct Args {
 enum Action {
     /// Start a cluster or a server, and wait until it can be used.
     #[command(after_help = "\
-It stands in the background until `imago testbed down NAME`; with --foreground, until Ctrl-C. \
-Servers listen on loopback addresses only, at ports that were free.
+The testbed runs in the background until `imago testbed down NAME`; with --foreground, until Ctrl-C. Servers listen on \
+loopback addresses only, at ports that were free.
 
 Examples:
   imago testbed up mongodb --name old --members 3 --auth
@@ -46,7 +46,7 @@ Examples:
         #[command(subcommand)]
         database: up::Database,
     },
-    /// End testbeds: processes, data and all.
+    /// Stop testbeds, and remove their data.
     #[command(
         after_help = "A testbed whose supervisor was killed is dead already; this removes what \
                             it left."
@@ -57,11 +57,11 @@ Examples:
         /// The testbed's name.
         name: String,
     },
-    /// List the testbeds that stand.
+    /// List the running testbeds.
     List,
     /// Kill, stop, step down or restart a node of a testbed.
     Inject(Inject),
-    /// Keep a testbed for `up`, which runs this in the background.
+    /// Supervise a testbed for `up`, which runs this in the background.
     #[command(hide = true)]
     Keep {
         /// The specification, as JSON.
@@ -101,9 +101,9 @@ enum Harm {
     Terminate,
     /// Stop it where it is (SIGSTOP): connections stay open and silent.
     Stop,
-    /// Let a stopped one go on (SIGCONT).
+    /// Continue a stopped process (SIGCONT).
     Cont,
-    /// Have the primary of its replica set step down; of Redis, have a replica take the master's place.
+    /// Step down the primary of its replica set; for Redis, fail over to a replica.
     Stepdown,
     /// Start a killed one again, on the same port and data.
     Restart,

@@ -30,9 +30,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say from a trace whether the configuration should change, when and to what; changes nothing.
+    /// Advise from a trace whether, when and to what the configuration should change; changes
+    /// nothing.
     Plan(plan::Args),
-    /// Make a trace of Prometheus' answer to a range query, or of the log of cassandra-stress.
+    /// Convert Prometheus' reply to a range query, or the log of cassandra-stress, into a trace.
     Import(import::Args),
     /// Draw configurations that cover the ranges of some settings evenly, for `sample` to measure.
     Design(design::Args),
@@ -40,27 +41,29 @@ enum Action {
     Sample(sample::Args),
     /// Rank settings by measurements, and predict the best configuration for each mix.
     Search(search::Args),
-    /// Say by a sample of a Redis server's keys what other thresholds would save and cost; changes nothing there.
+    /// Estimate from a sample of a Redis server's keys what other thresholds would save and cost;
+    /// the server is not changed.
     Fit(fit::Args),
-    /// Tune a cluster: observe, decide, roll out what pays, judge it, and go back where it was worse.
+    /// Tune a cluster: observe, decide, roll out changes that pay, measure them, and undo those
+    /// that made it worse.
     Run(Box<run::Args>),
-    /// Say what clients ask of a cluster, interval by interval.
+    /// Report the operations of clients on a cluster, interval by interval.
     Observe(observe::Args),
-    /// Give all nodes of a cluster other settings, while it serves.
+    /// Change settings of all nodes of a cluster while it serves.
     Roll(roll::Args),
     /// List the settings that a roll can change: values, defaults, and what a change costs.
     Knobs(knobs::Args),
-    /// List the rolls that a cluster keeps, the oldest first.
+    /// List the rolls stored in a cluster, the oldest first.
     Jobs(jobs::Kept),
     /// List what `run` decided for a cluster, and why.
     Decisions(decisions::Args),
-    /// Have `run` change nothing until `go-on`.
+    /// Suspend changes by `run` until `go-on`.
     Hold(jobs::Kept),
-    /// Say what a roll did, step by step, and why.
+    /// Show the steps of a roll, with the reason for each.
     Explain(jobs::OneOrLast),
-    /// Have a roll wait before its next step.
+    /// Pause a roll before its next step.
     Pause(jobs::One),
-    /// Have a roll that waits go on; without a job, have `run` make changes again.
+    /// Resume a paused roll; without a job, allow `run` to make changes again.
     GoOn(jobs::OneOrAll),
     /// End a roll before its next step; nodes that have the new configuration keep it.
     Cancel(jobs::One),

@@ -50,11 +50,14 @@ async fn a_plan_is_printed_and_what_is_in_the_way_is_the_exit_code() {
     }
 
     assert!(!text.contains("warning"), "{text}");
-    assert!(text.contains("beside them up to"), "{text}");
+    assert!(text.contains("while clients are active up to"), "{text}");
 
     let full = plan(&shards.admin_uri(), &["--key", key, "--pace", "full"]);
     let text = String::from_utf8(full.stdout).unwrap();
-    assert!(text.contains("without clients") && !text.contains("beside them"), "{text}");
+    assert!(
+        text.contains("without clients") && !text.contains("while clients are active"),
+        "{text}"
+    );
     let native = plan(&shards.admin_uri(), &["--key", key, "--engine", "native", "--json"]);
     assert_eq!((code(&native), &json(&native.stdout)["paced_s"]), (0, &Value::Null), "{native:?}");
 

@@ -18,7 +18,8 @@ pub fn commands() -> Result<Commands, Failure> {
 /// Returns the path of this executable.
 pub fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|cause| {
-        Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
+        Failure::new(Exit::Failed, "program", "cannot determine the path of this program")
+            .because(&cause)
     })
 }
 

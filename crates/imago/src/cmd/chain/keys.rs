@@ -17,12 +17,12 @@ They are those with which `imago chain run --keys COUNT` begins, sorted by their
 Example:
   imago chain keys 20000 --modulo 1000000 >keys")]
 pub(super) struct Args {
-    /// How many different keys.
+    /// Number of different keys.
     #[arg(value_name = "COUNT")]
     count: u64,
     #[command(flatten)]
     all: AllKeys,
-    /// Others, by another seed.
+    /// Seed of the draw.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 }

@@ -14,9 +14,10 @@ use crate::exit::Failure;
 /// The arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What it answers from the cache is `find {_id: {$in: […]}}` on the collection, without projection, order or limit, once the \
-router has answered such a find of the same connection's user. Writes pass, and the cache does not learn of them: cache \
-documents that do not change meanwhile, or set --cache-ttl. It ends at Ctrl-C, and then says what it did.
+The proxy serves `find {_id: {$in: […]}}` on the collection, without projection, order or limit, from the cache, after \
+the router has replied to such a find of the same connection's user. Writes are forwarded and do not update the cache: \
+cache documents that do not change meanwhile, or set --cache-ttl. Ctrl-C stops the proxy, which then prints its \
+counts.
 
 Example:
   imago chain proxy --uri \"$ROUTER\" --ns shop.messages --cache redis://127.0.0.1:6379 --listen 127.0.0.1:27100 &

@@ -15,7 +15,7 @@ pub(super) struct Reading {
     /// The collection.
     #[arg(long, value_name = "DB.COLL")]
     ns: Namespace,
-    /// A Redis to look into first: redis://USER:PASSWORD@HOST:PORT.
+    /// A Redis that is read before the cluster, as a cache: redis://USER:PASSWORD@HOST:PORT.
     #[arg(long, value_name = "URI")]
     cache: Option<String>,
     /// Fail if the cache fails, instead of going on without it.
@@ -40,7 +40,8 @@ pub(super) struct Batches {
     /// Batches under way at once.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=Options::WORKERS_MAX as i64))]
     workers: u32,
-    /// What becomes of a key without a document: fail names it and ends; skip leaves it out, and counts it.
+    /// Action for a key without a document: fail reports the key and ends; skip leaves it out, and
+    /// counts it.
     #[arg(long, value_enum, value_name = "HOW", default_value = "fail")]
     missing: OnMissing,
 }
@@ -89,7 +90,7 @@ pub(super) fn cache_options(uri: &str, is_required: bool, ttl_s: Option<u32>) ->
 /// How the next keys are drawn.
 #[derive(Debug, clap::Args)]
 pub(super) struct Drawing {
-    /// What becomes of a document: hash, zipf or merkle.
+    /// Job that computes the next key from a document: hash, zipf or merkle.
     #[arg(long, value_name = "JOB", default_value = "hash")]
     pub(super) job: Job,
     #[command(flatten)]

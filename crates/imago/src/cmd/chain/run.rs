@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// keys.
     #[arg(long, value_name = "N|FILE")]
     keys: String,
-    /// Draw others, by another seed.
+    /// Seed of the draw of the first keys.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
     /// Write the keys of all phases to a trace for `imago provision plan`: also those that the cache answers.

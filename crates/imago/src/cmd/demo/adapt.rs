@@ -22,15 +22,16 @@ use view::{Screen, View};
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The same load runs twice on a store of four sites in this process, each held to a share of a core: clients that scan 200 \
-to 1,000 rows or change three, at users who are popular by Zipf's law (0.99) and neighbours. Both times 32 partitions of \
-equal size have masters that were drawn and no replicas, and half-way the hotspot moves.
+The same load runs twice on a store of four sites in this process, each limited to a share of a core. Clients scan 200 \
+to 1,000 rows or change three; the popularity of users follows Zipf's law (0.99), and popular users are neighbours. \
+Both runs begin with 32 partitions of equal size, with random masters and without replicas, and half-way the hotspot \
+moves.
 
-throughput_off is the mean without adaptation, but for the first second; throughput_on the mean of the second halves of \
+throughput_off is the mean without adaptation, except the first second; throughput_on the mean of the second halves of \
 the times before and after the move, when most has been learned; recover_s the time from the move until three seconds \
 have on average 90 % of the best three before. On a terminal a map of reads by key and time is drawn while it runs.
 
-Exit code 3: an acknowledged write is missing, or an answer was impossible.
+Exit code 3: an acknowledged write is missing, or a reply contradicts the history.
 
 Example: imago demo adapt --json")]
 pub struct Args {
@@ -152,7 +153,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if summary.lost == 0 && summary.anomalies == 0 {
         return Ok(());
     }
-    Err(Failure::new(Exit::Differences, "differences", "the store is not what was acknowledged"))
+    Err(Failure::new(
+        Exit::Differences,
+        "differences",
+        "the store contradicts the acknowledged operations",
+    ))
 }
 
 /// Runs a load on a thread besides those of the runtime. It ends early if a stop is requested.
@@ -224,17 +229,17 @@ fn in_words(summary: &Summary) -> String {
     );
     line("ratio", format!("{:.2}", summary.throughput_ratio));
     line(
-        "the hotspot moved, back at 90 %",
+        "recovery to 90 % after the move",
         match summary.recover_s {
             Some(seconds) => format!("after {seconds} s"),
-            None => format!("not before the end, from second {} on", summary.shift_s),
+            None => format!("not before the end (the move was at second {})", summary.shift_s),
         },
     );
     line("changes of the design", format!("{}, {} undone", summary.changes, summary.undone));
     line("partitions then", summary.partitions.to_string());
     line("acknowledged transactions", summary.acknowledged.to_string());
-    line("of them run at one single site", format!("{} %", 100.0 * summary.single_site_share));
-    line("the design changed for one first", format!("{} times", summary.brought_together));
+    line("of them at a single site", format!("{} %", 100.0 * summary.single_site_share));
+    line("design changes for a transaction", format!("{} times", summary.brought_together));
     line("lost writes", summary.lost.to_string());
     line("anomalies", summary.anomalies.to_string());
     line("all in", format!("{:.1} s", summary.total_s));

@@ -163,7 +163,11 @@ pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failu
     if verdict.holds() && report.is_clean() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Differences, "differences", "the copy is not what was acknowledged"))
+    Err(Failure::new(
+        Exit::Differences,
+        "differences",
+        "the copy contradicts the acknowledged operations",
+    ))
 }
 
 async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Cluster), Failure> {
@@ -181,9 +185,10 @@ async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Clu
     };
     clock.say(match &new.folder {
         Some(_) => {
-            "the old one comes first at the processors; the files of the new one are in memory"
+            "the old cluster has priority for the processors; the files of the new one are in \
+             memory"
         }
-        None => "the old one comes first at the processors; both share the disk",
+        None => "the old cluster has priority for the processors; both share the disk",
     });
     let old = Cluster::start(old).await.map_err(|error| testbed(&error))?;
     let new = Cluster::start(new).await.map_err(|error| testbed(&error))?;

@@ -169,7 +169,7 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
 fn in_words(summary: &Summary) -> String {
     let mut text = String::new();
     if let Some(why) = &summary.unshared {
-        _ = writeln!(text, "members were not held to their shares of the processors: {why}\n");
+        _ = writeln!(text, "CPU limits unavailable: {why}\n");
     }
     text += &measured_rows(&summary.measured);
     _ = writeln!(

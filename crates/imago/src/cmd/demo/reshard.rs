@@ -150,7 +150,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if verdict.holds() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Differences, "differences", "it is not what was acknowledged"))
+    Err(Failure::new(
+        Exit::Differences,
+        "differences",
+        "the collection contradicts the acknowledged operations",
+    ))
 }
 
 async fn start_cluster(args: &Args) -> Result<Cluster, Failure> {

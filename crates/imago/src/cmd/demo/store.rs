@@ -100,7 +100,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
     let site_down_ms = crash(&store, &say).await?;
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
-    say("traffic ends; checking every answer that the clients got");
+    say("traffic ends; checking every reply that the clients received");
     let (verdict, opinion, measured) = judge(load, probe, address).await?;
     _ = tokio::task::spawn_blocking(move || drop(store)).await;
 
@@ -136,7 +136,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     for anomaly in verdict.named.iter().take(3) {
         say(&format!("{}: {}", anomaly.kind.name(), anomaly.why));
     }
-    Err(Failure::new(Exit::Differences, "differences", "the store is not what was acknowledged"))
+    Err(Failure::new(
+        Exit::Differences,
+        "differences",
+        "the store contradicts the acknowledged operations",
+    ))
 }
 
 async fn start(folder: std::path::PathBuf) -> Result<Arc<Store>, Failure> {

@@ -43,7 +43,7 @@ the cluster while clients go on at QUORUM, waits until throughput no longer rise
 predicted and realised are gains as shares of what the first configuration serves of the same mix; failed_for_availability \
 counts operations for which too few replicas were there.
 
-Exit code 3: an acknowledged write is missing, or an answer was impossible.
+Exit code 3: an acknowledged write is missing, or a reply contradicts the history.
 
 Example: imago demo tune --json")]
 pub struct Args {
@@ -114,7 +114,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if summary.lost + summary.stale + summary.contradictory == 0 {
         return Ok(());
     }
-    Err(Failure::new(Exit::Differences, "differences", "the table is not what was acknowledged"))
+    Err(Failure::new(
+        Exit::Differences,
+        "differences",
+        "the table contradicts the acknowledged operations",
+    ))
 }
 
 async fn show(

@@ -56,10 +56,12 @@ impl WriteBlock {
         match self {
             Self::None => "not blocked by this job".to_owned(),
             Self::MayStand if is_worked_at => "blocked for the moment of the cut-over".to_owned(),
-            Self::MayStand => "may be blocked by it still: it died while they were".to_owned(),
+            Self::MayStand => {
+                "may still be blocked: its process died during the write block".to_owned()
+            }
             Self::Stands => format!(
                 "blocked since the cut-over; once no client reaches the old cluster any more, \
-                 `imago cutover {id} --unblock` lifts that"
+                 `imago cutover {id} --unblock` lifts the block"
             ),
         }
     }
@@ -103,7 +105,7 @@ impl View {
             is_worked_at,
             doing: doing(&record, is_worked_at),
             blocked_by: if hook_begun && is_worked_at {
-                Some("its cut-over's hook, which runs".into())
+                Some("the hook of its cut-over is running".into())
             } else if hook_begun {
                 Some(
                     "its cut-over died while its hook ran: clients may be at either cluster".into(),
@@ -251,11 +253,14 @@ pub fn limits(limits: &Limits) -> String {
     let parts = [
         limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),
         limits.bytes_s.map(|rate| format!("{}/s", bytes(rate as f64))),
-        limits.secondary_lag_ms.map(|ms| format!("a secondary's lag up to {}", duration(ms))),
+        limits.secondary_lag_ms.map(|ms| format!("lag of secondaries up to {}", duration(ms))),
         limits.is_paced.then(|| match limits.slowdown_percent {
-            None => "as fast as clients hardly feel it".to_owned(),
+            None => "at a pace that clients hardly notice".to_owned(),
             Some(percent) => {
-                format!("as fast as clients' slowest answers take {percent} % of their usual time")
+                format!(
+                    "at a pace at which the slowest replies to clients take at most {percent} % of \
+                     their usual time"
+                )
             }
         }),
     ];
@@ -450,8 +455,8 @@ mod tests {
             is_paced: true,
             slowdown_percent: None,
         };
-        let told = "5,000 documents/s, 2.5 MB/s, a secondary's lag up to 10 s, as fast as clients \
-                    hardly feel it";
+        let told = "5,000 documents/s, 2.5 MB/s, lag of secondaries up to 10 s, at a pace that \
+                    clients hardly notice";
         assert_eq!(limits(&all), told);
     }
 }

@@ -78,8 +78,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Model::Registers => "Cassandra",
             Model::Arrivals => "Redis",
         };
-        let what =
-            format!("the history is that of a load on {recorded}, and --uri names no such cluster");
+        let what = format!(
+            "the history was recorded on {recorded}, and --uri names another kind of cluster"
+        );
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
     match asked {
@@ -99,7 +100,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         return Ok(());
     }
     let anomalies = verdict.counts.anomalies();
-    let what = format!("{namespace} holds what was not acknowledged, {anomalies} times");
+    let what =
+        format!("{namespace} contradicts the acknowledged operations: {anomalies} anomalies");
     Err(Failure::new(Exit::Differences, "differences", what))
 }
 
@@ -164,7 +166,7 @@ fn summary(verdict: &Verdict) -> String {
     text.push_str(&words.join(", "));
     text.push('\n');
     if counts.stale_reads > 0 {
-        writeln!(text, "{} reads saw what had been replaced", counts.stale_reads)
+        writeln!(text, "{} reads returned a value that had been replaced", counts.stale_reads)
             .unwrap_or_default();
     }
     let mut shown: HashMap<Wrong, usize> = HashMap::new();

@@ -140,7 +140,7 @@ fn remove_stale(path: &Path) -> std::io::Result<()> {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path),
         Ok(_) => Err(std::io::Error::new(
             std::io::ErrorKind::AlreadyExists,
-            "a file that is no socket is there",
+            "the path exists and is not a socket",
         )),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

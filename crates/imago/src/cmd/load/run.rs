@@ -91,7 +91,7 @@ async fn on_cassandra(
     );
     let recorder = recorder(args, namespace, &options, Model::Registers, reads_are_current)?;
     let connect: control::Connect<cassandra::CassandraTarget> = Box::new(|_, _| {
-        Box::pin(async { Err("a load on Cassandra cannot be sent to another cluster".into()) })
+        Box::pin(async { Err("a load on Cassandra cannot be switched to another cluster".into()) })
     });
     drive(args, target, connect, options, recorder, context).await
 }
@@ -124,7 +124,7 @@ async fn on_redis(
     // All reads go to masters.
     let recorder = recorder(args, namespace, &options, Model::Arrivals, true)?;
     let connect: control::Connect<redis::RedisTarget> = Box::new(|_, _| {
-        Box::pin(async { Err("a load on Redis cannot be sent to another cluster".into()) })
+        Box::pin(async { Err("a load on Redis cannot be switched to another cluster".into()) })
     });
     drive(args, target, connect, options, recorder, context).await
 }
@@ -273,7 +273,7 @@ fn summary(report: &Report) -> String {
         text.write_fmt(arguments).and_then(|()| text.write_char('\n')).unwrap_or_default();
     };
     line(format_args!(
-        "{} operations in {seconds:.1} s ({:.0}/s of {:.0}/s asked for), keys {}, mix {}",
+        "{} operations in {seconds:.1} s ({:.0}/s of {:.0}/s requested), keys {}, mix {}",
         report.started,
         report.started as f64 / seconds.max(0.001),
         report.rate_per_s,
@@ -304,7 +304,7 @@ fn summary(report: &Report) -> String {
         let Silence { from_ms, lasted_us } = side.longest_silence;
         if side.tally.total() > 0 {
             line(format_args!(
-                "longest time without an answered one of the {name}: {} ms, at {:.1} s",
+                "longest time without a reply to {name}: {} ms, at {:.1} s",
                 ms(lasted_us),
                 from_ms as f64 / 1000.0
             ));
@@ -317,7 +317,10 @@ fn summary(report: &Report) -> String {
         ));
     }
     if report.unavailable > 0 {
-        line(format_args!("{} operations failed for want of replicas", report.unavailable));
+        line(format_args!(
+            "{} operations failed because too few replicas were available",
+            report.unavailable
+        ));
     }
     for failure in &report.failures {
         let sure = match failure.fate {

@@ -191,7 +191,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(why) = &outcome.unshared {
-        _ = writeln!(text, "members were not held to their shares of the processors: {why}\n");
+        _ = writeln!(text, "CPU limits unavailable: {why}\n");
     }
     text += &rows(&outcome.cells);
     if let Some(accuracy) = &outcome.accuracy {

@@ -39,7 +39,7 @@ pub struct Args {
     /// The time that the job may take; for example 60s, 5m.
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Duration,
-    /// What a request costs each station.
+    /// The costs of a request at each station, from `imago provision probe`.
     #[arg(long, value_name = "PROBE")]
     probe: Option<PathBuf>,
     /// Prices for an hour, as core=0.04,gb=0.005.
@@ -86,7 +86,7 @@ pub struct Args {
     /// Documents of the collection, for its memory; without it as many as the probe saw, else as the trace reads.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     documents: Option<u64>,
-    /// The cache has seen the whole job once before.
+    /// Assume a warm cache: the whole job has run once before.
     #[arg(long)]
     warm: bool,
     /// Times without reads that end a phase, for imported traces with times.
@@ -106,11 +106,7 @@ type Percent = Vec<f64>;
 /// Parses a deadline, which must be longer than zero.
 fn deadline(text: &str) -> Result<Duration, String> {
     let deadline = duration(text)?;
-    if deadline.is_zero() {
-        Err("no job takes no time: give more than 0".into())
-    } else {
-        Ok(deadline)
-    }
+    if deadline.is_zero() { Err("the deadline must be above 0".into()) } else { Ok(deadline) }
 }
 
 impl Args {
@@ -120,7 +116,8 @@ impl Args {
         if self.probe.is_some() && probe.shards.len() > 1 {
             let keys: Vec<f64> = probe.shards.iter().map(|shard| shard.keys * 100.0).collect();
             shares = shares.with_percent(&keys).map_err(|error| {
-                let told = format!("the probe's shares of {} shards make no sense", keys.len());
+                let told =
+                    format!("the shares of {} shards in the probe are not valid", keys.len());
                 Failure::new(Exit::Usage, "probe", told).because(&error)
             })?;
         }

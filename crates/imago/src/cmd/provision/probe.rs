@@ -19,7 +19,7 @@ Other clients' work would be counted too: run it while the cluster is idle.
 It only reads the database. In the cache it writes entries that begin with imago-probe-, and deletes them in the end; \
 before a kill -9 they stay, and an eviction policy removes them in time.
 
-Servers cannot be asked how many processors they may use: say it by --cores where it is less than all.
+Servers do not report how many processors they may use: set --cores where it is fewer than all.
 
 Examples:
   imago provision probe --uri mongodb://127.0.0.1:27017 --ns shop.messages --cache redis://127.0.0.1:6379 --out probe.json
@@ -139,7 +139,12 @@ fn row(station: &str, cost: Measured) -> [String; 4] {
 
 /// Parses a station and its number of processors: `shard=0.3`.
 fn cores(text: &str) -> Result<(String, f64), String> {
-    let wrong = || format!("`{text}` is none; write client=2, cache=1, router=1 or shard=0.3");
+    let wrong = || {
+        format!(
+            "`{text}` is not a station with its processors; write client=2, cache=1, router=1 or \
+             shard=0.3"
+        )
+    };
     let (station, count) = text.split_once('=').ok_or_else(wrong)?;
     let count: f64 = count.parse().map_err(|_| wrong())?;
     let is_known = ["client", "cache", "router", "shard"].contains(&station);

@@ -18,14 +18,14 @@ CMD runs with a proxy between it and the database. It gets the proxy's URI in th
 {uri} in its arguments is replaced by it. The proxy records find by _id (equal to a value, or $in) with the sizes of the \
 documents; other reads are counted. It passes everything on unchanged.
 
-Record without a cache: the database does not see the keys that a cache answers.
+Record without a cache: reads that a cache serves do not reach the database.
 
-Phases are told apart by a time without reads (--gap), or by the job itself: a find with the comment \"imago phase K\" \
+Phases are separated by a time without reads (--gap), or by the job itself: a find with the comment \"imago phase K\" \
 belongs to phase K.
 
-Before a replica set CMD gets a direct connection to the primary, so that the driver does not look for members that the \
-proxy does not see: all reads go to the primary while it is recorded. TLS between the proxy and the database is not \
-supported (exit code 4).
+With a replica set CMD gets a direct connection to the primary, so that the driver does not connect to other members \
+without the proxy: all reads go to the primary while the job is recorded. TLS between the proxy and the database is \
+not supported (exit code 4).
 
 CMD's output stays its own; with --json it goes to stderr, and stdout has the report. If CMD fails, or is interrupted, the \
 trace is kept and marked as incomplete.

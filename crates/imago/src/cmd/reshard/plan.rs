@@ -14,9 +14,11 @@ use crate::exit::{Exit, Failure};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit code 4 when something is in the way; the plan is printed all the \
-                        same. Reads a sample of the collection, and each shard's own words about \
-                        its disk and oplog.")]
+#[command(
+    after_help = "Exit code 4 when an obstacle prevents the change; the plan is printed all \
+                        the same. Reads a sample of the collection, and queries each shard for its \
+                        disk and oplog."
+)]
 pub struct Args {
     /// The cluster's router: mongodb://[user:password@]host:port[,…]/[?options].
     #[arg(long, value_name = "URI", hide_env_values = true)]
@@ -85,10 +87,10 @@ pub struct Shape {
     /// Number of documents that are read to weigh the chunks.
     #[arg(long, value_name = "N", default_value_t = SAMPLE, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     sample: u64,
-    /// A shard that must be there and get its part, such as a new one. Repeatable.
+    /// A shard that must exist and receive its share, such as a new one. Repeatable.
     #[arg(long, value_name = "NAME")]
     add_shard: Vec<String>,
-    /// A shard that shall hold nothing of the collection. Repeatable.
+    /// A shard that must not hold any part of the collection. Repeatable.
     #[arg(long, value_name = "NAME")]
     drain_shard: Vec<String>,
 }
@@ -160,10 +162,10 @@ pub fn unobstructed(plan: &Plan) -> Result<(), Failure> {
     let help = match &obstacles[..] {
         [] => return Ok(()),
         [one] => one.help.as_str(),
-        _ => "`imago reshard plan` says of each what to do about it",
+        _ => "`imago reshard plan` shows the remedy for each obstacle",
     };
     let what = |obstacle: &&Finding| format!("{} ({})", obstacle.what, obstacle.code);
     let whats: Vec<String> = obstacles.iter().map(what).collect();
-    let message = format!("{} cannot be resharded so: {}", plan.ns, whats.join("; "));
+    let message = format!("{} cannot be resharded as requested: {}", plan.ns, whats.join("; "));
     Err(Failure::new(Exit::Precondition, "obstacles", message).help(help))
 }

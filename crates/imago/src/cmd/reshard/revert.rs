@@ -51,10 +51,12 @@ fn known_by_key(id: &JobId) -> Finding {
         weight: Weight::Warning,
         code: "known_by_key".into(),
         what: format!(
-            "job {id} did not record which collection it made: that this is it is taken from its \
-             name and its shard key"
+            "job {id} did not record the UUID of its collection: this collection is assumed to be \
+             its result, by name and shard key"
         ),
-        help: "`imago job cancel` the new job if the collection was dropped and made anew since"
-            .into(),
+        help:
+            "cancel the new job (`imago job cancel`) if the collection was dropped and recreated \
+             since"
+                .into(),
     }
 }

@@ -38,7 +38,8 @@ pub struct Args {
     /// The collection, as db.coll; the plan is made first.
     #[arg(long, value_name = "NS", required_unless_present = "plan")]
     ns: Option<Namespace>,
-    /// Do what `imago reshard plan --json` printed into this file, instead of making a plan.
+    /// Execute the plan in this file, as printed by `imago reshard plan --json`, instead of making
+    /// one.
     #[arg(
         long,
         value_name = "FILE",
@@ -82,11 +83,11 @@ pub struct WorkArgs {
     /// Documents that are compared before the shadow takes the collection's name.
     #[arg(long, value_enum, default_value = "full", value_name = "WHICH")]
     verify: Verify,
-    /// Means by which writes are kept from the collection while the last changes are applied; by
-    /// default user-writes, or as the job was begun.
+    /// Method that blocks writes to the collection while the last changes are applied; by default
+    /// user-writes, or the method with which the job was started.
     #[arg(long, value_enum, value_name = "HOW")]
     block: Option<BlockBy>,
-    /// Lift the block, and try again later, when the last changes take longer.
+    /// Lift the block, and try again later, if applying the last changes takes longer.
     #[arg(
         long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..)
     )]
@@ -111,9 +112,9 @@ enum BlockBy {
     /// whole cluster: error 371. Needs authorisation.
     UserWrites,
     /// A validator refuses inserts and updates of this collection only, with or without
-    /// authorisation: error 121. Deletes go on, and are brought over right after the rename: until
-    /// then their documents can be read once more. Writes with bypassDocumentValidation are not
-    /// refused: an update between the last look and the rename is lost, and named.
+    /// authorisation: error 121. Deletes are not blocked, and are applied right after the rename:
+    /// until then the deleted documents can be read again. Writes with bypassDocumentValidation are
+    /// not refused: an update between the last check and the rename is lost, and reported.
     Validator,
     /// You have stopped the writers.
     None,
@@ -240,7 +241,7 @@ async fn work_at(
 fn describe(done: &Outcome) -> String {
     let mut text = format!("{} is done: the collection has its new shape\n", done.job);
     if done.engine == Engine::Native {
-        return text + "  the server did it by itself, and nothing was compared\n";
+        return text + "  the server made the change by itself; no documents were compared\n";
     }
     if let (Some(block), Some(drain), Some(rename)) =
         (done.write_block_ms, done.drain_ms, done.rename_ms)
@@ -266,17 +267,19 @@ fn describe(done: &Outcome) -> String {
     let late_writes = &done.late_writes;
     if late_writes.deleted + late_writes.written > 0 {
         text += &format!(
-            "  {} deleted and {} written just before the rename, and brought over\n",
+            "  {} deletes and {} writes just before the rename were applied after it\n",
             late_writes.deleted, late_writes.written
         );
     }
     if late_writes.unknown {
         text +=
-            "  UNKNOWN: what was deleted just before the rename; such documents are there again\n";
+            "  UNKNOWN: deletes just before the rename; documents that they removed exist again\n";
     }
     if !late_writes.lost.is_empty() {
-        text +=
-            &format!("  LOST: updates past the validator, of {}\n", late_writes.lost.join(", "));
+        text += &format!(
+            "  LOST: updates that bypassed the validator, of {}\n",
+            late_writes.lost.join(", ")
+        );
     }
     text
 }

@@ -24,17 +24,18 @@ use crate::exit::{Exit, Failure};
 /// The store's own changes of its design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Adapt {
-    /// It changes it by command, and as transactions need.
+    /// The design changes only by command, and where a transaction requires it.
     Off,
-    /// It tells what it would change: `imago store explain`.
+    /// Changes that pay are reported, and not made: `imago store explain`.
     Advise,
-    /// It changes what pays.
+    /// Changes that pay are made.
     On,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct AdaptArgs {
-    /// Have the store split, merge, replicate and remaster partitions by itself, where that pays.
+    /// Mode of adaptation: the store splits, merges, replicates and remasters partitions by itself,
+    /// where that pays.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Adapt::Off)]
     adapt: Adapt,
     /// Time for which a change is credited with the time that it saves transactions, in s. [default: 10]
@@ -123,21 +124,23 @@ impl AdaptArgs {
         let options = Options { mode, parameters, limits, seed };
         let adapts = Adaptation::in_folder(Arc::clone(store), sampler, options, &given, folder);
         adapts.await.map(Some).map_err(|fault| {
-            Failure::new(Exit::Usage, "limits", fault.to_string())
-                .help("limits that were set while the store served are kept in its folder, and flags count more")
+            Failure::new(Exit::Usage, "limits", fault.to_string()).help(
+                "limits that were set while the store served are stored in its folder; flags \
+                 override them",
+            )
         })
     }
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// Why the partition that has this key is where it is, and decisions about it only: TABLE:ROW, for example
-    /// 0:user42; or where a partition begins.
+    /// Explain the placement of the partition that has this key, and list only decisions about it:
+    /// TABLE:ROW, for example 0:user42; or the first key of a partition.
     key: Option<String>,
-    /// Let it change nothing until --resume.
+    /// Pause adaptation: it changes nothing until --resume.
     #[arg(long, conflicts_with = "resume")]
     pause: bool,
-    /// Let it change again what pays.
+    /// Resume adaptation.
     #[arg(long)]
     resume: bool,
     /// Number of the last decisions to show.
@@ -171,9 +174,9 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
 fn in_words(report: &AdaptReport) -> String {
     let mode = match (report.mode, report.is_paused) {
         _ if report.has_ended => "over",
-        (_, true) => "paused: nothing is changed",
-        (Mode::Advise, false) => "advise: what pays is told, and nothing changed",
-        (Mode::On, false) => "on: what pays is changed",
+        (_, true) => "paused: no changes are made",
+        (Mode::Advise, false) => "advise: changes that pay are reported, and not made",
+        (Mode::On, false) => "on: changes that pay are made",
     };
     let mut text = report.explanation.as_ref().map_or_else(String::new, explain::in_words);
     _ = writeln!(text, "adaptation is {mode}");
@@ -201,13 +204,13 @@ fn in_words(report: &AdaptReport) -> String {
         );
     }
     if report.regimes > 1 {
-        _ = writeln!(text, "{} workloads are remembered, which follow each other", report.regimes);
+        _ = writeln!(text, "{} recurring workloads (regimes) are remembered", report.regimes);
     }
     let squared =
         |of: Option<f64>| of.map_or_else(|| "-".into(), |squared| format!("{squared:.2}"));
     _ = writeln!(
         text,
-        "R² of what was foretold in all: {} of transactions, {} of operators",
+        "R² of all predictions: {} for transactions, {} for operators",
         squared(report.r_squared_transactions),
         squared(report.r_squared_operators)
     );
@@ -232,8 +235,8 @@ fn in_words(report: &AdaptReport) -> String {
 /// Formats where the planner's state is persisted, and failures of doing so.
 fn kept(report: &KeptReport) -> String {
     let mut text = match &report.file {
-        Some(file) => format!("kept in {}\n", file.display()),
-        None => "kept nowhere: without --data it is forgotten when the store ends\n".to_owned(),
+        Some(file) => format!("state stored in {}\n", file.display()),
+        None => "state not stored: without --data it is lost when the store ends\n".to_owned(),
     };
     for why in report.refused.iter().chain(&report.failure) {
         _ = writeln!(text, "{why}");
@@ -250,7 +253,7 @@ fn decided(decision: &DecisionReport) -> String {
     };
     let verdict = match &decision.verdict {
         Verdict::Done => "done".to_owned(),
-        Verdict::Undone => "done, made things worse, and undone".to_owned(),
+        Verdict::Undone => "done, then undone because it made the latency worse".to_owned(),
         Verdict::Advised(why) => format!("pays: {why}"),
         Verdict::Rejected(why) => format!("not done: {why}"),
         Verdict::Failed(why) => format!("failed: {why}"),

@@ -63,9 +63,9 @@ pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
 /// Decodes a reply of the store.
 pub(super) fn understood<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer).map_err(|cause| {
-        Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
+        Failure::new(Exit::Failed, "store_answer", "cannot parse the reply of the store")
             .because(&cause)
-            .help("is it of the same version as this imago?")
+            .help("check that the store runs the same version of imago")
     })
 }
 
@@ -135,7 +135,8 @@ fn in_words(report: &DesignReport) -> String {
     if let Some(cut) = &report.cut_tail {
         _ = writeln!(
             text,
-            "when it began, {} bytes were cut off from byte {} of {} on: they were no whole commits",
+            "at the start, {} bytes were cut off from byte {} of {} on: they were not complete \
+             commits",
             cut.bytes,
             cut.at,
             cut.path.display()
@@ -143,10 +144,13 @@ fn in_words(report: &DesignReport) -> String {
     }
     if report.clients.closed > 0 {
         let closed = report.clients.closed;
-        _ = writeln!(text, "{closed} connections were closed whose clients received no replies");
+        _ = writeln!(
+            text,
+            "{closed} connections were closed because their clients did not read replies"
+        );
     }
     if let Some(trouble) = &report.trouble {
-        _ = writeln!(text, "nothing can be written now: {trouble}");
+        _ = writeln!(text, "writes are not possible now: {trouble}");
     }
     text
 }

@@ -47,7 +47,8 @@ pub async fn drain(at: SiteAt, context: &Context) -> Result<(), Failure> {
             () = context.cancel.cancelled() => {
                 let message = format!("site {} is still being drained, with {} copies left", at.site, report.copies);
                 return Err(Failure::new(Exit::Interrupted, "drain_goes_on", message).help(
-                    "the store goes on with it; `imago store drain` again shows how far it is, `imago store add` ends it",
+                    "the drain continues in the store; repeat `imago store drain` to see its \
+                     progress, or end it with `imago store add`",
                 ));
             }
             () = tokio::time::sleep(LOOK) => {}
@@ -64,10 +65,11 @@ pub async fn drain(at: SiteAt, context: &Context) -> Result<(), Failure> {
 fn in_words(report: &DrainReport) -> String {
     let kept = match report.is_kept {
         true => "",
-        false => "; the store has no folder, and forgets that when it ends",
+        false => "; the store has no folder, so this is lost when it ends",
     };
     format!(
-        "site {} is drained, by {} changes: it holds nothing and is given nothing until `imago store add {}`{kept}",
+        "site {} is drained ({} changes): it holds no copies and receives none until `imago store \
+         add {}`{kept}",
         report.site, report.changes, report.site
     )
 }
@@ -79,7 +81,8 @@ fn stuck(report: &DrainReport) -> Failure {
         report.site, report.copies
     );
     Failure::new(Exit::Failed, "drain_stuck", message).help(
-        "it is given nothing meanwhile; remove the cause and drain it again, or take it into use with `imago store add`",
+        "the site receives no copies meanwhile; remove the cause and drain it again, or put it \
+         into use with `imago store add`",
     )
 }
 

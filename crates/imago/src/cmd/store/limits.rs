@@ -11,9 +11,9 @@ use crate::exit::Failure;
 /// The use of a plan that pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum ModeArg {
-    /// It tells what it would change: `imago store explain`.
+    /// Changes that pay are reported, and not made: `imago store explain`.
     Advise,
-    /// It changes what pays.
+    /// Changes that pay are made.
     On,
 }
 
@@ -28,13 +28,14 @@ impl From<ModeArg> for Mode {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without a limit it shows those that hold now. Limits are changed together or, if one of them makes no sense, not at all. \
-They hold from the next decision on, and after a restart if the store has a folder, unless the store is then started with \
-the flag of the same name. A limit below what there is removes nothing; only a memory limit below what a site holds is refused.
+Without options the command shows the present limits. Limits are changed together or, if one of them is not valid, not \
+at all. They apply from the next decision on, and after a restart if the store has a folder, unless the store is then \
+started with the flag of the same name. A limit below the present number removes nothing; only a memory limit below \
+what a site holds is refused.
 
 Example: imago store adapt --mode on --partitions-max 64 --memory-max none")]
 pub struct LimitsArgs {
-    /// Tell a plan that pays, or carry it out.
+    /// Report plans that pay, or execute them.
     #[arg(long, value_name = "MODE", value_enum)]
     mode: Option<ModeArg>,
     /// For how long a change is credited with the time that it saves transactions, in s.

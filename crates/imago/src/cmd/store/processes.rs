@@ -20,11 +20,11 @@ use crate::exit::{Exit, Failure};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The router has the log (--data), the clients and the map; the sites come to it with `imago store site`, one \
-process for each, on this machine or on others. A site keeps nothing on a disk. One that is silent is given \
-up for dead: replicas of what it mastered become masters, what was acknowledged is kept, and when it comes \
-back it begins with what the log has. A process that knows the secret may come as a site, and what sites and the \
-router say to each other is not encrypted: keep it to a network that you trust.
+The router has the log (--data), the connections of clients and the map; sites connect to it with `imago store site`, \
+one process for each, on this machine or on others. A site stores nothing on disk. A silent site is declared dead: \
+replicas of the partitions that it mastered become masters, acknowledged commits are kept, and when the site is back \
+it rebuilds its copies from the log. Any process that knows the secret may register as a site, and connections between \
+sites and the router are not encrypted: use a network that you trust.
 
 Example: imago store router --sites 2 --data /var/lib/imago --peers 10.0.0.1:7380 --secret-file secret")]
 pub struct RouterArgs {
@@ -35,16 +35,17 @@ pub struct RouterArgs {
     /// Address for the processes of sites; port 0 chooses a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7380")]
     peers: SocketAddr,
-    /// Let in only sites that know what stands in this file. Without it --peers has to be an address of
-    /// this machine only.
+    /// Accept only sites that know the secret in this file. Without it --peers must be an address
+    /// of this machine only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// Silence after which a site is given up for dead, in ms.
+    /// Time without a message after which a site is declared dead, in ms.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1_000..=600_000))]
     site_timeout_ms: u64,
-    /// Replicas that each partition has at other sites at least, besides its master, in other racks if sites name theirs
-    /// (--rack of `imago store site`). They are kept when sites die, are drained and come, with --adapt or without. With 0
-    /// a site that dies takes its keys with it until it is back; 2 is recommended.
+    /// Minimum number of replicas of each partition at other sites, besides its master, in other
+    /// racks if sites name theirs (--rack of `imago store site`). It is maintained when sites die,
+    /// are drained or join, with --adapt or without. With 0 the keys of a site that dies are
+    /// unavailable until it is back; 2 is recommended.
     #[arg(long, value_name = "N", default_value_t = 0)]
     replicas_min: u16,
     /// Number of threads for clients; by default one for each processor.
@@ -54,8 +55,8 @@ pub struct RouterArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It needs no disk: it begins with what the router's log has, and does so again whenever it has lost the router. \
-Where the log is in Kafka another router may take it over; a site that is told of both finds it.
+A site needs no disk: it builds its copies from the router's log, and does so again whenever it has lost the router. \
+Where the log is in Kafka another router may take it over; a site that is given the addresses of both finds it.
 
 Examples: imago store site --number 1 --router 10.0.0.1:7380 --secret-file secret
           imago store site --number 1 --router 10.0.0.1:7380,10.0.0.2:7380 --secret-file secret")]
@@ -63,11 +64,11 @@ pub struct SiteArgs {
     /// Number of the site, from 0 on.
     #[arg(long, value_name = "N")]
     number: u16,
-    /// Address at which the router lets sites in (`imago store router --peers`); several possible ones are
-    /// separated by commas: the site goes to the one that lets it in.
+    /// Address at which the router accepts sites (`imago store router --peers`); several addresses
+    /// are separated by commas: the site uses the router that accepts it.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7380", value_delimiter = ',')]
     router: Vec<String>,
-    /// The router's secret is in this file.
+    /// The file with the secret of the router.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// The rack, or the zone, that the site is in: replicas for --replicas-min of the router are put into different ones.
@@ -77,7 +78,7 @@ pub struct SiteArgs {
     /// bytes for each row; reads and DEL go on. 2gb, 500mb, or a number of bytes; 0: no limit.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = maxmemory::bytes)]
     maxmemory: u64,
-    /// Time for which an absent router is looked for before this is an error, in s.
+    /// Time to search for an absent router before the site fails, in s.
     #[arg(long, value_name = "S", default_value_t = 600)]
     patience_s: u64,
     #[command(flatten)]

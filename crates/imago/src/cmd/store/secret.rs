@@ -25,7 +25,7 @@ pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failu
 pub fn token(file: &Path) -> Result<Token, Failure> {
     let text = read(file, "token_file", "token")?;
     Token::new(&text).map_err(|cause| {
-        let message = format!("what is in {} is no token", file.display());
+        let message = format!("the content of {} is not a valid token", file.display());
         Failure::new(Exit::Usage, "token_file", message).because(&cause)
     })
 }

@@ -28,14 +28,13 @@ snapshot isolation, wherever their keys lie.
 Without --data and --log the store lives in memory and ends with the process. With --data, what is \
 acknowledged is in the log there first; with --sync always (the default) also on the disk.
 
-With --log, the log is a topic of Kafka, and what is acknowledged is on all of the topic's replicas that are \
-in step: it outlives what they outlive, and with one replica no more than that one broker. (A broker leaves \
-it to its system when it writes to its disk.) With --data beside it, checkpoints go there, and a start reads \
-the newest one and what the topic has behind it; without --data no checkpoints are made, and each start reads \
-the topic from its first record on. While no broker answers nothing is acknowledged, and after two minutes the \
-store ends. \
-The topic is made if there is none, and nothing of it is ever deleted by Imago. Another process that is \
-started on the topic takes it over: this one then ends.
+With --log, the log is a topic of Kafka, and acknowledged commits are on all in-sync replicas of the topic: they are \
+as durable as these, and with one replica as durable as that one broker. (The operating system of a broker decides \
+when data reaches its disk.) With --data in addition, checkpoints go there, and a start reads the newest one and the \
+records of the topic after it; without --data no checkpoints are made, and each start reads the topic from its first \
+record on. While no broker responds nothing is acknowledged, and after two minutes the store ends. The topic is made \
+if there is none, and nothing of it is ever deleted by Imago. Another process that is started on the topic takes it \
+over: this one then ends.
 
 Examples: imago store serve --sites 4 --data /var/lib/imago --listen 127.0.0.1:6379
           imago store serve --sites 4 --log kafka://k1:9092,k2:9092,k3:9092/imago?replicas=3")]
@@ -323,12 +322,12 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     let is_open = settings.passwords.is_empty() && !args.listen.ip().to_canonical().is_loopback();
     if is_open && !args.insecure {
         let message = format!(
-            "other machines could read and write at --listen {}, which asks for no password",
+            "--listen {} is reachable from other machines, and requires no password",
             args.listen
         );
         return Err(Failure::new(Exit::Usage, "listen_open", message).help(
-            "give --password-file FILE, with a password in it, an address of this machine alone, such as \
-             --listen 127.0.0.1:6379, or --insecure where the network keeps others away",
+            "give --password-file FILE, with a password in it, an address of this machine alone, \
+             such as --listen 127.0.0.1:6379, or --insecure if the network is protected otherwise",
         ));
     }
     Ok(settings)
@@ -340,7 +339,7 @@ fn token(args: &Args) -> Result<Option<Token>, Failure> {
     let token = args.admin_token_file.as_deref().map(secret::token).transpose()?;
     if token.is_none() && !args.admin.ip().to_canonical().is_loopback() {
         let message = format!(
-            "other machines could change the design at --admin {}, which asks for no token",
+            "--admin {} is reachable from other machines, and requires no token",
             args.admin
         );
         return Err(Failure::new(Exit::Usage, "admin_open", message).help(

@@ -71,7 +71,8 @@ pub(super) struct Mongodb {
     /// Set a server parameter on each member, for example ttlMonitorSleepSecs=1.
     #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
     parameters: Vec<(String, String)>,
-    /// Processors that each member with data may use, for example 0.3, held by a control group; without it as much as it gets.
+    /// CPU limit of each member with data, in processors, for example 0.3, by a control group; by
+    /// default none.
     #[arg(long, value_name = "SHARE", value_parser = cpu_percent)]
     cpu_share: Option<u16>,
 }
@@ -103,7 +104,8 @@ pub(super) struct Redis {
     /// Limit of the data of each server, in MB; writes are refused beyond.
     #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
     memory_mb: u32,
-    /// Processors that each server may use, for example 0.3, held by a control group; without it as much as it gets.
+    /// CPU limit of each server, in processors, for example 0.3, by a control group; by default
+    /// none.
     #[arg(long, value_name = "SHARE", value_parser = cpu_percent)]
     cpu_share: Option<u16>,
 }
@@ -145,7 +147,7 @@ pub(super) struct Cassandra {
     /// The heap of each node, in MB.
     #[arg(long, value_name = "MB", default_value_t = CassandraSpec::HEAP_MB)]
     heap_mb: u32,
-    /// Processors that each node may use, for example 0.5, held by a control group; without it as much as it gets.
+    /// CPU limit of each node, in processors, for example 0.5, by a control group; by default none.
     #[arg(long, value_name = "SHARE", value_parser = cpu_percent)]
     cpu_share: Option<u16>,
 }
@@ -331,7 +333,7 @@ fn summary_text(summary: &Summary<'_>) -> String {
     }
     _ = writeln!(text, "  nodes      {}", summary.nodes.join(", "));
     if let Some(why) = summary.cpu_share_missing {
-        _ = writeln!(text, "  no share of the processors: {why}");
+        _ = writeln!(text, "  CPU limits unavailable: {why}");
     }
     if let Some(file) = summary.cluster_file {
         _ = writeln!(text, "  file       {}", file.display());

@@ -44,7 +44,7 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
         if let Some(process) = &kept.held_by {
             _ = writeln!(
                 text,
-                "{process} holds changes back: `imago tune go-on` lets them be made"
+                "{process} has suspended changes: `imago tune go-on` allows them again"
             );
         }
         text
@@ -85,7 +85,7 @@ pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failur
         if let Some(process) = &explained.held_by {
             _ = writeln!(
                 text,
-                "{process} holds changes back: `imago tune go-on` lets them be made"
+                "{process} has suspended changes: `imago tune go-on` allows them again"
             );
         }
         text
@@ -136,7 +136,8 @@ pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Resul
     held.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&Held { is_held }, |held| {
         if held.is_held {
-            "nothing is changed until `imago tune go-on`; a roll under way goes on, `imago tune pause JOB` stops that\n"
+            "no changes are made until `imago tune go-on`; a roll under way continues, `imago tune \
+             pause JOB` pauses it\n"
                 .into()
         } else {
             "changes may be made again\n".into()

@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Configurations to draw, besides the default.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=500))]
     runs: u16,
-    /// Draws others.
+    /// Seed of the draw.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// The file that gets the configurations; it must not be there yet.

@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 Prometheus: the answer to a range query, whose series each count one kind of operations. A label whose value is read, get, \
 select; write, update, set; insert; scan, range says which; otherwise name labels. Series of one kind are summed.
 
-cassandra-stress: what it prints, or its -log file=…. It tells no times of day, so say when it began.
+cassandra-stress: what it prints, or its -log file=…. Its log has no times of day, so --begin is required.
 
 Examples:
   curl -sG http://prometheus:9090/api/v1/query_range -d start=2026-11-01T00:00:00Z -d end=2026-11-07T00:00:00Z -d step=300 \
@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// The trace that is written; it must not be there yet.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// What a value says (Prometheus only).
+    /// Meaning of the values (Prometheus only).
     #[arg(long, value_enum, default_value = "rate", value_name = "WHAT")]
     values: What,
     /// Series that count reads, by a label's value (Prometheus only).

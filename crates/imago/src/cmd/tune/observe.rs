@@ -137,7 +137,7 @@ fn text(seen: &Seen) -> String {
     let mut text =
         format!("{at}  {rate_s:>8.0}/s  {reads} reads, {updates} updates, {scans} scans");
     for (node, why) in &observation.missed {
-        text += &format!("; {node} was missed: {why}");
+        text += &format!("; no counts from {node}: {why}");
     }
     text + "\n"
 }

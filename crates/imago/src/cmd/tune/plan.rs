@@ -41,19 +41,20 @@ factor of two, the advice says so. The measurements are a CSV of what each \
 configuration served of a mix: configuration,operations_s,reads,updates,inserts,scans. Columns of \
 operations that there are not may be left out.
 
-Intervals weigh as much as clients ask for in them (--weigh-by). The first two thirds of the trace are learned from, the last third is lived through by the plans \
-that would have been made, beside other ways to choose; then the whole trace is learned from, and \
-the plan from its end on is the advice.
+Intervals are weighted by the demand of clients (--weigh-by). The planner learns from the first two thirds of the \
+trace, and its plans for the last third are simulated and compared with other policies; then it learns from the whole \
+trace, and its plan for the time after the trace is the advice.
 
 Examples:
   imago tune plan buses.csv
   imago tune plan buses.csv --measurements here.csv --current size-tiered --nodes 6 --at-once 2 --restart 60s
   imago tune plan seen.csv --measurements here.csv --current uploads --cluster cluster.toml")]
 pub struct Args {
-    /// What clients asked for.
+    /// The trace of the operations of clients.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// What each configuration served of each mix; without it what comes with Imago, of a small cluster of --database.
+    /// The throughput of each configuration with each mix; by default the measurements that come
+    /// with Imago, of a small cluster of --database.
     #[arg(long, value_name = "FILE")]
     measurements: Option<PathBuf>,
     /// The database whose measurements are taken, without --measurements, and whose settings --configurations has; with
@@ -63,7 +64,8 @@ pub struct Args {
     /// The file with the configurations: it tells what each change takes, in place of --class.
     #[arg(long, value_name = "FILE", conflicts_with = "class", requires = "measurements")]
     configurations: Option<PathBuf>,
-    /// What is known to come behind the trace, likewise as a CSV: a queue of jobs, for example. The plan is made for that.
+    /// The known load after the trace, likewise as a CSV: a queue of jobs, for example. The plan is
+    /// made for this load.
     #[arg(long, value_name = "FILE", conflicts_with = "look_ahead")]
     queue: Option<PathBuf>,
     /// The configuration at present; without it the first one in the measurements.
@@ -79,7 +81,7 @@ pub struct Args {
     /// The consistency level that clients need while nodes are away, with --cluster.
     #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
     consistency: String,
-    /// Failures of other nodes that have to be withstood meanwhile, with --cluster.
+    /// Further node failures that the cluster must tolerate meanwhile, with --cluster.
     #[arg(long, value_name = "F", default_value_t = 0)]
     tolerate: usize,
     /// The number of nodes.
@@ -112,7 +114,8 @@ pub struct Args {
     /// What an interval weighs by.
     #[arg(long, value_enum, default_value = "demand", value_name = "WHAT")]
     weigh_by: WeighBy,
-    /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
+    /// Period after which the load of clients repeats, a whole number of intervals, as 8h; by
+    /// default a day.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     season: Option<Duration>,
     /// Forecast to use; without it the one that would have served most.
@@ -138,7 +141,7 @@ enum Class {
     Alter,
     /// By a restart of each node.
     Restart,
-    /// By a statement, behind which all data is rewritten.
+    /// By a statement, after which all data is rewritten.
     Rewrite,
 }
 
@@ -303,7 +306,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             let (lasts_s, whole) = (planned.advice.interval_s, planned.advice.intervals);
             _ = writeln!(
                 told,
-                "\nEach {together} intervals of the trace were put together: it is decided by {whole} of {lasts_s} s."
+                "\nEach {together} intervals of the trace were merged: decisions are based on \
+                 {whole} intervals of {lasts_s} s."
             );
         }
         if is_shipped {
@@ -415,7 +419,8 @@ fn text(advice: &Advice) -> String {
         let (low, high) = (percent(sure.gain_low), percent(sure.gain_high));
         _ = writeln!(
             text,
-            "  between {low} and {high} in eight of ten cases, as {} plans of the past were kept; {:.0} % of them gained",
+            "  between {low} and {high} in eight of ten cases, by the results of {} past plans; \
+             {:.0} % of them gained",
             sure.plans,
             sure.gained * 100.0
         );
@@ -429,8 +434,8 @@ fn text(advice: &Advice) -> String {
     let lived = &advice.replay;
     _ = writeln!(
         text,
-        "\nThe last {} of {} intervals, lived through: {} changes, {} plans, {} of them because clients asked for \
-         something else than was expected{}.",
+        "\nThe last {} of {} intervals, simulated: {} changes, {} plans, {} of them because the \
+         load differed from the forecast{}.",
         lived.lived,
         advice.intervals,
         lived.changes,
@@ -469,7 +474,8 @@ fn text(advice: &Advice) -> String {
         });
         _ = writeln!(
             text,
-            "\nClients ask for {:.1} operations a second in the mean; how many comes next is told by {}.",
+            "\nClients ask for {:.1} operations a second in the mean; the forecast of the rate is \
+             {}.",
             demand.mean_s, demand.forecast
         );
         text.push_str(&table(&["DEMAND", "RMSE 1", "3", "12 INTERVALS"], rows, &[1, 2, 3]));

@@ -25,9 +25,9 @@ use crate::values::duration;
 Settings that are live are applied in running nodes, one by one, and written for the next start. The others \
 need a restart.
 
-Cassandra: nodes are restarted in steps, of which no range of any keyspace needs another replica at \
---consistency. Before each step every node must see all others up, with one schema, and none may keep \
-writes that another one has missed. The job's state is in the cluster (keyspace imago).
+Cassandra: nodes are restarted in steps, such that each range of each keyspace keeps enough replicas for \
+--consistency. Before each step every node must see all others up, with one schema, and none may hold hints for \
+another one. The job's state is in the cluster (keyspace imago).
 
 Redis: replicas are restarted first, then one that has all takes its master's place, and the old master is \
 restarted. Before each step all nodes must be up, and every replica must have what its master has. A master \
@@ -75,7 +75,7 @@ pub(super) struct Args {
     /// The consistency level that clients need meanwhile (Cassandra only).
     #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
     consistency: String,
-    /// Failures of further nodes that have to be withstood meanwhile; of Redis in each shard.
+    /// Further node failures that the cluster must tolerate meanwhile; for Redis in each shard.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tolerate: usize,
     /// Restart all nodes at once; clients are not served meanwhile (Cassandra only).
@@ -84,11 +84,12 @@ pub(super) struct Args {
     /// Restart a master that has no replica, too; its keys are not served meanwhile (Redis only).
     #[arg(long)]
     unserved: bool,
-    /// Time for which the first node is compared with the others before and behind its change, a table's compaction
-    /// included; the roll goes on only if it does better (Cassandra only). 0s: it is not compared.
+    /// Time for which the first node is compared with the others before and after its change, a
+    /// table's compaction included; the roll goes on only if it improves (Cassandra only). 0s: no
+    /// comparison.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     canary: Duration,
-    /// Say what would be done, and what speaks against it; change nothing.
+    /// Show the steps and obstacles of the roll; change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Go on with a job whose process died or was interrupted.

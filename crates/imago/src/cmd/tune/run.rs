@@ -24,11 +24,11 @@ use crate::values::duration;
 /// The arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What clients ask for is counted by the nodes themselves, and added to the trace interval by interval. At the end of each \
-interval a plan is made if it is time for one: by the forecast that would have done best so far, the exact planner, and \
-what past rolls took. A change that is due and approved is rolled out, and judged when throughput behind it no longer \
-rises: by what is served now against what the old configuration is known to serve of the same mix. One that is worse \
-beyond its noise is undone, and not made again for a day.
+What clients ask for is counted by the nodes themselves, and added to the trace interval by interval. At the end of \
+each interval a plan is made if it is time for one: by the forecast that would have done best so far, the exact \
+planner, and what past rolls took. A change that is due and approved is rolled out, and judged when throughput after \
+it no longer rises: the present throughput is compared with that of the old configuration under the same mix. A change \
+that is worse beyond its noise is undone, and not made again for a day.
 
 `imago tune decisions` lists what was decided, and why; `imago tune hold` has the loop change nothing until \
 `imago tune go-on`. Ctrl-C lets a node that is under way come back first.
@@ -76,14 +76,15 @@ pub(super) struct Args {
     /// Gain that a plan needs to be followed, as a share of what is served without it.
     #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = share)]
     gain_min: f64,
-    /// Share of what the configuration serves that clients have to ask for, now or until the plan's next change; below
-    /// it no change is noticed.
+    /// Minimum load, as a share of the configuration's throughput, now or until the plan's next
+    /// change; below it clients would not notice a change.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
     busy_min: f64,
     /// What an interval weighs by.
     #[arg(long, value_enum, default_value = "demand", value_name = "WHAT")]
     weigh_by: WeighBy,
-    /// What clients' requests repeat by, a whole number of intervals, as 8h; without it a day.
+    /// Period after which the load of clients repeats, a whole number of intervals, as 8h; by
+    /// default a day.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     season: Option<Duration>,
     /// Forecast to use; without it the one that would have served most.
@@ -92,13 +93,13 @@ pub(super) struct Args {
     /// Intervals to plan for; without it as many as would have served most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     look_ahead: Option<u16>,
-    /// Looks that a change is judged by; there are six to an interval, none of them longer than 20 s.
+    /// Samples by which a change is judged; an interval has six, and none is longer than 20 s.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(3..=100))]
     judged_by: u8,
     /// Loss beyond which a change is undone, as a share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     loss_max: f64,
-    /// How many times as long the slowest answers may take before a change is undone.
+    /// Factor by which the slowest replies may slow down before a change is undone.
     #[arg(long, value_name = "N", default_value_t = 2.0)]
     slowest_max: f64,
     /// Share of a machine's memory, or of Redis's maxmemory, beyond which a change is undone.
@@ -107,17 +108,18 @@ pub(super) struct Args {
     /// Consistency level that clients of Cassandra need while nodes restart; without it quorum.
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     consistency: Option<String>,
-    /// Further failures that have to be withstood meanwhile.
+    /// Further node failures that the cluster must tolerate meanwhile.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tolerate: usize,
-    /// Time for which the first node of Cassandra is compared with the others before and behind its change; the change goes on only if
-    /// it does better. 0s: it is not compared.
+    /// Time for which the first node of Cassandra is compared with the others before and after its
+    /// change; the change goes on only if it improves. 0s: no comparison.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     canary: Duration,
     /// Time that the restart of a node takes, until a roll has shown it; without it 60 s, for Redis 5 s.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     restart: Option<Duration>,
-    /// Time for all data to be rewritten for another compaction strategy, behind which such a change is judged.
+    /// Time for all data to be rewritten for another compaction strategy, after which such a change
+    /// is judged.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     rewrite: Duration,
 }
@@ -131,7 +133,7 @@ enum Class {
     Alter,
     /// By a restart of each node.
     Restart,
-    /// By a statement, behind which all data is rewritten: another compaction strategy.
+    /// By a statement, after which all data is rewritten: another compaction strategy.
     Rewrite,
 }
 
@@ -196,7 +198,7 @@ async fn of_redis(args: Args, context: &Context) -> Result<Summary, Failure> {
         (!args.canary.is_zero(), "--canary"),
     ] {
         if is_named {
-            let what = format!("{flag} is for Cassandra, and the cluster file is of Redis");
+            let what = format!("{flag} is for Cassandra, but the cluster file is for Redis");
             return Err(Failure::new(Exit::Usage, "usage", what));
         }
     }

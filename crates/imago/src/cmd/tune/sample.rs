@@ -98,7 +98,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let namespace = (args.ns.db.clone(), args.ns.coll.clone());
     if database == "redis" {
         if args.consistency.is_some() {
-            let what = "--consistency is for Cassandra, and the cluster file is of Redis";
+            let what = "--consistency is for Cassandra, but the cluster file is for Redis";
             return Err(Failure::new(Exit::Usage, "usage", what));
         }
         let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
@@ -122,8 +122,9 @@ async fn measure<D: Settings, S: Sampled>(
         || ["read=100", "update=100", "read=50,update=50"].map(|mix| mix.parse().expect("a mix"));
     let mixes = if args.mixes.is_empty() { usual().to_vec() } else { args.mixes };
     if let Some(mix) = mixes.iter().find(|mix| mix.delete > 0.0) {
-        let what =
-            format!("the mix {mix} deletes, and records that are gone are not what is measured");
+        let what = format!(
+            "the mix {mix} contains deletes, which would remove the records that are measured"
+        );
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
     if args.window < Duration::from_millis(200) {

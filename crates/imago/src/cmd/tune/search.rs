@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// A file that gets the default and the best configurations, for `imago tune sample`; it must not be there yet.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Draws another forest, and other places to search from.
+    /// Seed of the forest and of the starting points of the search.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
@@ -130,7 +130,7 @@ async fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failu
     let answer = answer.map_err(|error| cluster_failure(&error))?;
     if let Some(out) = &args.out {
         if answer.optima.is_empty() {
-            let what = "no setting counts beyond chance, so that there is nothing to write";
+            let what = "no setting has a significant effect, so there is nothing to write";
             let help = "measure more rounds, more configurations, or wider ranges";
             return Err(Failure::new(Exit::Precondition, "chance", what).help(help));
         }
@@ -169,8 +169,8 @@ fn text(told: &Told) -> String {
     let Told { by, answer } = told;
     let mut text = ranking(answer);
     let Some(belief) = &answer.surrogate else {
-        text += "\nNo setting counts beyond chance: stay with the default, or measure more rounds, more configurations, \
-                 or wider ranges.\n";
+        text += "\nNo setting has a significant effect: stay with the default, or measure more rounds, \
+                 more configurations, or wider ranges.\n";
         return text;
     };
     text.push('\n');
@@ -188,7 +188,7 @@ fn text(told: &Told) -> String {
 fn ranking(answer: &Answer) -> String {
     let ranking = &answer.ranking;
     let error = if ranking.is_without_replicates {
-        "nothing was measured twice, so that it is what the settings leave"
+        "the residual of the settings, as no configuration was measured twice"
     } else {
         "by rounds of one configuration"
     };
@@ -206,7 +206,7 @@ fn ranking(answer: &Answer) -> String {
         let names = answer.left_out.join(", ");
         _ = writeln!(
             text,
-            "Left out of the ranking, as a setting follows the machine there: {names}."
+            "Left out of the ranking, because a setting depends on the machine there: {names}."
         );
     }
     text.push('\n');
@@ -241,7 +241,7 @@ fn ranking(answer: &Answer) -> String {
     if let Some(p) = ranking.lack_of_fit_p.filter(|p| *p < 0.05) {
         _ = writeln!(
             text,
-            "The effects do not add up (lack of fit, P {}): some settings do together what none does alone.",
+            "The effects do not add up (lack of fit, P {}): some settings interact.",
             probability(p)
         );
     }
@@ -273,7 +273,7 @@ fn surrogate(belief: &Belief) -> String {
     let heads = ["SURROGATE", "ERROR AT NEW MIXES", "AT NEW CONFIGURATIONS", ""];
     let mut text = table(&heads, belief.tried.iter().map(row), &[1, 2]);
     let mixes = belief.error_at_mixes.map_or_else(
-        || "not told from fewer than three mixes".to_owned(),
+        || "unknown with fewer than three mixes".to_owned(),
         |mean| format!("{} at mixes", percent(mean)),
     );
     _ = writeln!(

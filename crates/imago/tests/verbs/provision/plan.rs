@@ -169,7 +169,7 @@ fn what_makes_no_sense_is_refused_with_the_flag_at_fault() {
         assert!(error.contains(part), "{part}: {error}");
         assert!(told.stdout.is_empty());
     };
-    refused(&["--deadline", "0s"], "no job takes no time");
+    refused(&["--deadline", "0s"], "the deadline must be above 0");
     refused(&[], "--deadline");
     let with = |more: &[&str], part: &str| {
         let mut all = vec!["--deadline", "60s"];

@@ -174,6 +174,6 @@ fn a_store_without_a_folder_says_that_it_forgets() {
     let shown = imago(&["store", "explain", "--admin", &admin]).output().unwrap();
     assert!(
         String::from_utf8_lossy(&shown.stdout)
-            .contains("without --data it is forgotten when the store ends")
+            .contains("without --data it is lost when the store ends")
     );
 }

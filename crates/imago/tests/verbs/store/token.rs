@@ -95,7 +95,8 @@ fn a_file_without_a_token_is_a_usage_error() {
     let missing = folder.path().join("missing");
     let empty = file(folder.path(), "empty", "\n");
     let words = file(folder.path(), "words", "two words\n");
-    for (path, why) in [(missing, "cannot read"), (empty, "no token"), (words, "is no token")] {
+    for (path, why) in [(missing, "cannot read"), (empty, "no token"), (words, "not a valid token")]
+    {
         let path = path.to_str().unwrap();
         for words in [
             serve("127.0.0.1:0", &["--admin-token-file", path]),

@@ -11,7 +11,7 @@ use crate::table::table;
 /// Formats the plan as tables.
 pub fn text(plan: &Plan) -> String {
     let mut text = format!(
-        "{}  {} → {}\n{} documents, {}; {} looked at\n",
+        "{}  {} → {}\n{} documents, {}; {} sampled\n",
         plan.ns,
         plan.old_key,
         plan.key,
@@ -40,7 +40,7 @@ pub fn text(plan: &Plan) -> String {
 }
 
 fn beside_clients(paced_s: f64) -> String {
-    format!("; beside them up to {}, at the least pace that spares them", lasts(paced_s))
+    format!("; while clients are active up to {}, at the minimum pace", lasts(paced_s))
 }
 
 fn lasts(seconds: f64) -> String {

@@ -20,7 +20,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         (!args.canary.is_zero(), "--canary"),
     ] {
         if named {
-            let what = format!("{flag} is for Cassandra, and the cluster file is of Redis");
+            let what = format!("{flag} is for Cassandra, but the cluster file is for Redis");
             return Err(Failure::new(Exit::Usage, "usage", what));
         }
     }
