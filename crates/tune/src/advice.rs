@@ -309,7 +309,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     let mut planner = Planner::new(basis.current);
     planner.plan_anew(&*forecast, &rates, &basis.setting(ahead, false));
     let Some(plan) = planner.plan() else {
-        let found = "nothing is known of what comes behind its end".to_owned();
+        let found = "the load after its end cannot be forecast".to_owned();
         return Err(too_little(found, "some operations at least are needed".into()));
     };
     let at_s = |interval: usize| end_s + interval as u64 * trace.interval_s;
@@ -369,7 +369,7 @@ fn require_behind(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Res
         file: file.to_owned(),
         found: format!("it begins at {begins_s} with intervals of {} s", queue.interval_s),
         needed: format!(
-            "it has to go on where the trace ends, at {end_s} with intervals of {interval_s} s"
+            "it has to continue where the trace ends, at {end_s} with intervals of {interval_s} s"
         ),
     })
 }

@@ -48,7 +48,7 @@ pub const FORECASTS: [&str; 6] =
 pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'static str> {
     match forecast {
         TIME_OF_WEEK if season_s != DAY_S => {
-            Some("a week has days, and another season is asked for")
+            Some("it needs a season of one day, and another one is requested")
         }
         SEASONAL if Seasonal::of_season(season_s, interval_s).is_none() => {
             Some("a season must have 2 to 1,440 intervals for it")
@@ -340,7 +340,7 @@ impl Basis<'_> {
             let more = |rates: &Vec<f64>| (rates[to] - rates[outlook.start]) * outlook.interval_s;
             if let Way::Barred(why) = &self.ways[outlook.start][to] {
                 let benefit = outlook.rates_s.iter().map(more).sum::<f64>() / stays;
-                let because = format!("{name} is not changed to: {why}");
+                let because = format!("no change to {name}: {why}");
                 return Alternative {
                     to: name.clone(),
                     at_s: at_s(0),
@@ -356,13 +356,13 @@ impl Basis<'_> {
             let because = match () {
                 () if is_planned && plan.is_followed => format!("{name} is a part of the plan"),
                 () if is_planned => format!(
-                    "{name} would bring {}, and {} at least is asked for",
+                    "{name} would gain {}, and at least {} is required",
                     percent(plan.gain()),
                     percent(self.gain_min)
                 ),
                 () if benefit <= 0.0 => {
                     format!(
-                        "{name} serves no more than the present configuration of what is expected"
+                        "{name} serves no more of the expected load than the present configuration"
                     )
                 }
                 () if net <= 0.0 => format!(
@@ -370,7 +370,7 @@ impl Basis<'_> {
                     percent(benefit),
                     percent(cost)
                 ),
-                () => format!("{name} would bring {}, and the plan brings more", percent(net)),
+                () => format!("{name} would gain {}, and the plan gains more", percent(net)),
             };
             Alternative { to: name.clone(), at_s: at_s(interval), benefit, cost, because }
         };

@@ -100,7 +100,7 @@ pub fn parse<D: Settings>(text: &str) -> Result<Vec<Configuration>> {
     }
     let with = all.iter().filter(|one| one.compaction.is_some()).count();
     if with > 0 && with < all.len() {
-        let why = "a table cannot be told to have its default again";
+        let why = "the compaction of a table cannot be reset to its default";
         return Err(Error::Usage(format!(
             "some configurations name a compaction, and some not: {why}"
         )));
@@ -251,7 +251,7 @@ pub fn in_order(
     let is_there = |name: &&String| configurations.iter().any(|one| one.name == **name);
     if let Some(name) = measurements.names.iter().find(|name| !is_there(name)) {
         return Err(Error::Usage(format!(
-            "{name} was measured, and the file of configurations does not say what it is"
+            "{name} was measured, but is not in the file of configurations"
         )));
     }
     configurations.sort_by_key(|one| number(one));

@@ -391,7 +391,9 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let is_quiet = decision.busy.is_none_or(|busy| busy < self.request.busy_min);
         let obstacle = match self.obstacle().await {
             None if is_quiet && !self.knows_busy_times() => Some(
-                "clients ask for little now, and nothing was seen since the last change that it could be judged by".into(),
+                "the load is too low now to judge a change, and no busy times were measured since \
+                 the last change"
+                    .into(),
             ),
             obstacle => obstacle,
         };

@@ -94,7 +94,7 @@ pub fn prometheus(
         return Err(wrong(file, format!("it is larger than {} MB", BYTES_MAX >> 20)));
     }
     let answer: Answer = serde_json::from_str(&text)
-        .map_err(|error| wrong(file, format!("it is no answer of Prometheus: {error}")))?;
+        .map_err(|error| wrong(file, format!("it is not a reply of Prometheus: {error}")))?;
     let data = match answer {
         Answer { error: Some(error), .. } => {
             return Err(wrong(file, format!("Prometheus answered with an error: {error}")));
@@ -124,8 +124,9 @@ pub fn prometheus(
             wrong(
                 file,
                 format!(
-                    "the series {name} cannot be told to count reads, updates, inserts or scans: name one of its labels, as \
-                     --reads LABEL=VALUE, or leave it out of the query"
+                    "cannot determine whether the series {name} counts reads, updates, inserts or \
+                     scans: name one of its labels, as --reads LABEL=VALUE, or leave it out of the \
+                     query"
                 ),
             )
         })?;
@@ -343,7 +344,7 @@ mod tests {
         for (text, said) in [
             ("{\"status\":\"error\",\"error\":\"bad_data\"}".to_owned(), "an error: bad_data"),
             (RANGE.replace("matrix", "vector"), "it is a vector"),
-            ("start,reads".to_owned(), "no answer of Prometheus"),
+            ("start,reads".to_owned(), "not a reply of Prometheus"),
             ("{}".to_owned(), "it has no data"),
         ] {
             let error = prometheus("range.json", text.as_bytes(), &[], Values::Rate)

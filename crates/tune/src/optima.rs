@@ -214,8 +214,8 @@ fn untold(error: &Untold, dimensions: &[Dimension]) -> Error {
     let Untold::Together(settings) = error else { return Error::Usage(error.to_string()) };
     let names: Vec<&str> = settings.iter().map(|one| &*dimensions[*one].name).collect();
     Error::Usage(format!(
-        "{} differ only together, so that nothing tells which of them matters: draw configurations by `imago tune design`, \
-         and more of them for more settings",
+        "{} vary only together, so their effects cannot be separated: draw configurations by \
+         `imago tune design`, and more of them for more settings",
         names.join(", ")
     ))
 }

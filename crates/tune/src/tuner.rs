@@ -241,9 +241,10 @@ impl Tuner {
         let is_idle = most < self.options.busy_min;
         let (mut change_to, mut planned, mut alternatives) = (None, Vec::new(), Vec::new());
         let because = match (plan, due) {
-            (None, _) => "too little was seen yet to say what clients will ask for".to_owned(),
+            (None, _) => "too little load was measured to forecast it".to_owned(),
             (Some(_), Some(to)) if is_idle => format!(
-                "{} would serve more, but clients ask for {} of what {} serves at most, and would not notice below {}",
+                "{} would serve more, but the load is {} of the throughput of {}, and clients \
+                 would not notice a change below {}",
                 name(to),
                 percent(most),
                 name(current),
@@ -251,13 +252,17 @@ impl Tuner {
             ),
             (Some(plan), Some(to)) => {
                 change_to = Some(name(to));
-                format!("{} serves {} more, the change included", name(to), percent(plan.gain()))
+                format!(
+                    "{} serves {} more, including the cost of the change",
+                    name(to),
+                    percent(plan.gain())
+                )
             }
             (Some(plan), None) if plan.is_followed && !plan.best.changes.is_empty() => {
-                format!("a change is planned for later, which brings {}", percent(plan.gain()))
+                format!("a change is planned for later, with a gain of {}", percent(plan.gain()))
             }
             (Some(plan), None) if !plan.best.changes.is_empty() => format!(
-                "the best plan brings {}, and {} is asked for",
+                "the best plan gains {}, and {} is required",
                 percent(plan.gain()),
                 percent(self.options.gain_min)
             ),
@@ -353,7 +358,7 @@ read-tuned,46000,1,0
     fn without_a_past_it_says_so_and_then_goes_by_the_last_mix() {
         let mut tuner = tuner();
         let decision = tuner.decide().unwrap();
-        assert!(decision.because.contains("too little was seen"), "{decision:?}");
+        assert!(decision.because.contains("too little load was measured"), "{decision:?}");
         tuner.observe(seen(0, 0.02, 48_000.0));
         let decision = tuner.decide().unwrap();
         assert_eq!((&decision.change_to, &*decision.forecast), (&None, "last-value"));

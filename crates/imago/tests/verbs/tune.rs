@@ -159,7 +159,7 @@ fn a_queue_is_planned_for_and_changes_take_what_differs_and_are_bounded() {
     let late = plan(folder.path(), &["--json", "--queue", "trace.csv"]);
     let said = String::from_utf8(late.stderr).unwrap();
     assert_eq!(late.status.code(), Some(2), "{said}");
-    assert!(said.contains("go on where the trace ends"), "{said}");
+    assert!(said.contains("continue where the trace ends"), "{said}");
 }
 
 #[test]

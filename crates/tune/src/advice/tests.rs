@@ -216,7 +216,7 @@ fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
     let advice = advise(&question(&trace, &measurements, &ways)).unwrap();
     assert_eq!((advice.replay.changes, advice.plan.len()), (0, 0), "{advice:?}");
     let because = &advice.alternatives[0].because;
-    assert_eq!(because, "read-tuned is not changed to: restarts are not approved");
+    assert_eq!(because, "no change to read-tuned: restarts are not approved");
     assert!(advice.alternatives[0].benefit > 0.1, "{advice:?}");
 }
 

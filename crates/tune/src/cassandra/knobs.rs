@@ -117,7 +117,7 @@ pub const KNOBS: &[Knob] = &[
         Some("1024KiB"),
         Values::Size("KiB", 1, 1_048_576),
         "sethintedhandoffthrottlekb {}",
-        "how fast a node that was away is sent what it missed, per second",
+        "rate at which missed writes (hints) are sent to a node that was down, per second",
     ),
     live(
         "stream_throughput_outbound",
@@ -136,13 +136,13 @@ pub const KNOBS: &[Knob] = &[
         "memtable_heap_space",
         None,
         Values::Size("MiB", 16, 65_536),
-        "memory for writes that are in no file yet, on the heap",
+        "memory for memtables, on the heap",
     ),
     restart(
         "memtable_offheap_space",
         None,
         Values::Size("MiB", 16, 65_536),
-        "the same, beside the heap",
+        "memory for memtables, off the heap",
     ),
     restart(
         "memtable_allocation_type",
@@ -153,7 +153,7 @@ pub const KNOBS: &[Knob] = &[
             "offheap_objects",
             "unslabbed_heap_buffers",
         ]),
-        "where memtables keep their content",
+        "where memtables store their data",
     ),
     restart(
         "memtable_flush_writers",
@@ -183,20 +183,20 @@ pub const KNOBS: &[Knob] = &[
         "commitlog_sync_period",
         Some("10000ms"),
         Values::Time("ms", 1, 60_000),
-        "interval at which the commit log is on disk, where it is not waited for",
+        "interval of commit log syncs in the periodic mode",
     ),
     restart(
         "key_cache_size",
         None,
         Values::Size("MiB", 0, 65_536),
-        "cache of where rows begin in files",
+        "cache of the positions of rows in files",
     ),
     restart("row_cache_size", Some("0MiB"), Values::Size("MiB", 0, 65_536), "cache of whole rows"),
     restart(
         "file_cache_size",
         None,
         Values::Size("MiB", 16, 65_536),
-        "cache of pieces of files, beside the heap",
+        "cache of file chunks, off the heap",
     ),
     restart(
         "trickle_fsync",
@@ -222,7 +222,8 @@ pub const KNOBS: &[Knob] = &[
         values: Values::Size("MiB", 128, 1_048_576),
         class: Class::Restart,
         file: File::JvmOptions,
-        about: "the JVM's heap, from its start on; a node needs about half as much beside it",
+        about: "the JVM's heap, allocated at its start; a node needs about half as much memory in \
+                addition",
     },
 ];
 

@@ -130,7 +130,7 @@ pub fn cluster(
     {
         return Err(Error::precondition(
             format!("the cluster file leaves out the node at {}", socket(left_out)),
-            "add it: all nodes have to be looked at before one is stopped",
+            "add it: all nodes must be checked before one is stopped",
         ));
     }
     let number: HashMap<Uuid, usize> =
@@ -148,8 +148,11 @@ pub fn cluster(
             }
             Strategy::LocalStrategy => continue,
             other => {
-                let what = format!("the replicas of keyspace {name} are placed by {other:?}");
-                return Err(Error::precondition(what, "such a cluster cannot be rolled by Imago"));
+                let what = format!("keyspace {name} has the replication strategy {other:?}");
+                return Err(Error::precondition(
+                    what,
+                    "Imago cannot roll a cluster with this strategy",
+                ));
             }
         };
         let table = TableSpec::borrowed(name, "");
@@ -314,7 +317,7 @@ impl Cluster {
         let missed = members
             .filter(|(number, other)| !away.contains(number) && view.hints.contains(&other.id));
         let text =
-            |other: &Member| format!("{name} keeps writes that {} has missed", other.access.name);
+            |other: &Member| format!("{name} has hints (missed writes) for {}", other.access.name);
         missed.map(|(_, other)| text(other)).collect()
     }
 }

@@ -177,7 +177,7 @@ impl<D: Database> ClusterFile<D> {
             };
             let jvm_options = commands.jvm_options.or_else(|| all.jvm_options.clone());
             if jvm_options.is_some() && !D::HAS_NODETOOL {
-                return Err(usage(format!("jvm_options means nothing to {}", D::NAME)));
+                return Err(usage(format!("jvm_options is not an option for {}", D::NAME)));
             }
             let jvm_options =
                 jvm_options.map(|path| path.replace("{name}", &name).replace("{host}", &host));
@@ -271,7 +271,7 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
         let text = FILE.replace("\"cassandra\"", "\"redis\"").replace("cassandra://", "redis://");
         let text = text.replace("nodetool = \"nodetool -h {host}\"\n", "");
         let error = ClusterFile::<Redis>::parse(&text).unwrap_err().to_string();
-        assert!(error.contains("jvm_options means nothing to redis"), "{error}");
+        assert!(error.contains("jvm_options is not an option for redis"), "{error}");
         let text: Vec<&str> =
             text.lines().filter(|line| !line.starts_with("jvm_options")).collect();
         let file: ClusterFile<Redis> = ClusterFile::parse(&text.join("\n")).unwrap();

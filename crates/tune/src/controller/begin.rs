@@ -51,7 +51,7 @@ pub(super) async fn held(request: &Request, log: &impl DecisionLog) -> Result<Op
     if request.is_advising {
         return Ok(Some("this one only advises".into()));
     }
-    Ok(log.held_by().await?.map(|process| format!("{process} holds changes back")))
+    Ok(log.held_by().await?.map(|process| format!("{process} has suspended changes")))
 }
 
 /// Resumes the rolls that a dead controller left. A roll that was started by hand is refused with its job's ID, and so

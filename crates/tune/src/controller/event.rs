@@ -180,7 +180,9 @@ impl fmt::Display for Event {
                     f,
                     "{rate_s:.0}/s: {reads} reads, {updates} updates, {inserts} inserts, {scans} scans"
                 )?;
-                missed.iter().try_for_each(|(node, why)| write!(f, "; {node} was missed: {why}"))
+                missed
+                    .iter()
+                    .try_for_each(|(node, why)| write!(f, "; no counts from {node}: {why}"))
             }
             Self::Decided { decision, not_done } => {
                 match (&decision.change_to, not_done) {
@@ -205,7 +207,7 @@ impl fmt::Display for Event {
                 } else {
                     write!(
                         f,
-                        "changing from {from} to {to}, which is to bring {}",
+                        "changing from {from} to {to}, with a predicted gain of {}",
                         percent(*predicted)
                     )
                 }
@@ -214,7 +216,11 @@ impl fmt::Display for Event {
                 write!(f, "all nodes have {} after {elapsed_s:.0} s (job {job})", change.to)
             }
             Self::Failed { change, why } => {
-                write!(f, "the change to {} failed: {why}; it is left alone for a day", change.to)
+                write!(
+                    f,
+                    "the change to {} failed: {why}; it is not tried again for a day",
+                    change.to
+                )
             }
             Self::Judged(judged) => judged.fmt(f),
             Self::Warning { what, help, .. } => write!(f, "{what}: {help}"),
@@ -229,13 +235,13 @@ impl fmt::Display for Judged {
         else {
             return write!(
                 f,
-                "{}: too little was seen before it to say what it brought",
+                "{}: too little was measured before the change to judge it",
                 self.change.to
             );
         };
         write!(
             f,
-            "{} serves {} (± {:.1} %) of what {} did, and {} was predicted",
+            "{} serves {} (± {:.1} %) relative to {}, and {} was predicted",
             self.change.to,
             percent(realised),
             noise * 100.0,
@@ -243,7 +249,7 @@ impl fmt::Display for Judged {
             percent(predicted)
         )?;
         if let Some(times) = self.median_times {
-            write!(f, "; an answer takes {times:.2} times as long")?;
+            write!(f, "; a reply takes {times:.2} times as long")?;
         }
         match &self.worse {
             Some(why) => write!(f, "; it is undone, because {why}"),

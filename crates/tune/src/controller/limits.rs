@@ -19,7 +19,9 @@ impl<C: Cluster> Controller<'_, C> {
         }
         match self.log.held_by().await {
             Ok(None) => None,
-            Ok(Some(process)) => Some(format!("{process} holds changes back (`imago tune go-on`)")),
+            Ok(Some(process)) => {
+                Some(format!("{process} has suspended changes (`imago tune go-on`)"))
+            }
             Err(error) => Some(format!("the cluster does not answer: {}", chain(&error))),
         }
     }
@@ -32,7 +34,8 @@ impl<C: Cluster> Controller<'_, C> {
         let since_s = now_s().saturating_sub(86_400);
         self.changes.retain(|at_s| *at_s > since_s);
         let (made, most) = (self.changes.len(), self.request.changes_max);
-        (made >= most).then(|| format!("{made} changes within a day are enough (--changes-max)"))
+        (made >= most)
+            .then(|| format!("the limit of {made} changes within a day is reached (--changes-max)"))
     }
 
     /// Allows changes whose bar has expired, and updates the reasons of those that are still barred.
@@ -48,7 +51,8 @@ impl<C: Cluster> Controller<'_, C> {
                 minutes @ ..=3_600 => format!("{} min", minutes.div_ceil(60)),
                 hours => format!("{} h", hours.div_ceil(3_600)),
             };
-            let why = format!("it did not do well lately, and is left alone for {why} more");
+            let why =
+                format!("it failed or was undone recently, and is not tried for another {why}");
             self.tuner.set_way(from, to, Way::Barred(why));
             self.barred.insert((from, to), until_s);
         }

@@ -77,8 +77,8 @@ impl<C: Cluster> Controller<'_, C> {
         let (now, to) = (now_s(), unjudged.change.to.clone());
         let known = names.contains(&unjudged.change.from);
         if !known || !unjudged.is_recent(now) {
-            let what = format!("what the change to {to} brought was not judged");
-            self.warn("unjudged", what, "it stays as it is: compare what is served yourself");
+            let what = format!("the result of the change to {to} was not judged");
+            self.warn("unjudged", what, "the change is kept: compare the throughput yourself");
             return;
         }
         let ago_s = now.saturating_sub(unjudged.at_s) as f64;
@@ -103,7 +103,7 @@ impl<C: Cluster> Controller<'_, C> {
                 self.summary.changes -= 1;
             }
             let what = format!("the change to {} could not be begun: {}", change.to, chain(error));
-            self.warn("not_begun", what, "it is tried again when that has passed");
+            self.warn("not_begun", what, "the change is tried again later");
         } else {
             self.summary.failed += 1;
             self.barred.insert(numbers, now_s() + BARRED_S);
@@ -129,7 +129,8 @@ impl<C: Cluster> Controller<'_, C> {
                 self.phase = back.map_or(Phase::Watching, Phase::Undoing);
             }
             Err(error) => {
-                let what = format!("what the cluster has is not known: {}", chain(&error));
+                let what =
+                    format!("the configuration of the cluster is unknown: {}", chain(&error));
                 self.warn_once("unknown", what, "mend that, or roll one of the configurations out");
             }
         }
@@ -149,18 +150,14 @@ impl<C: Cluster> Controller<'_, C> {
         let doubts = RecordsReport::of(seen, self.request.measurements.records).doubts;
         if let Some(doubt) = doubts.into_iter().next().filter(|_| !self.has_doubted) {
             self.has_doubted = true;
-            self.warn(
-                "records",
-                doubt,
-                "until then a change may bring something else than it says",
-            );
+            self.warn("records", doubt, "until then gains may differ from the predictions");
         }
     }
 
     /// Warns if a change has not been judged when the controller ends.
     pub(super) fn say_unjudged(&self) {
         if let Phase::Judging(trial) = &self.phase {
-            let what = format!("what the change to {} brought is not judged", trial.change.to);
+            let what = format!("the result of the change to {} is not judged", trial.change.to);
             self.warn("unjudged", what, "a controller that begins within the hour judges it");
         }
     }
@@ -198,7 +195,7 @@ impl<C: Cluster> Controller<'_, C> {
     pub(super) async fn undo(&mut self, back: Change) -> Result<()> {
         if let Some(why) = self.held().await {
             let what = format!("{} is worse, and stays for the time being: {why}", back.from);
-            self.warn_once("held", what, "it is undone as soon as that is over");
+            self.warn_once("held", what, "it is undone as soon as the obstacle is gone");
             self.phase = Phase::Undoing(back);
             return Ok(());
         }

@@ -173,7 +173,8 @@ pub const KNOBS: &[Knob] = &[
         "appendfsync",
         "everysec",
         Values::Word(&["always", "everysec", "no"]),
-        "when that file is on disk: before a write is acknowledged, each second, or when the system likes",
+        "when that file is on disk: before a write is acknowledged, each second, or when the \
+         operating system decides",
     ),
     live(
         "no-appendfsync-on-rewrite",
@@ -261,19 +262,20 @@ pub const KNOBS: &[Knob] = &[
         "tcp-keepalive",
         "300",
         Values::Count(0, 86_400),
-        "seconds between signs of life to clients",
+        "seconds between TCP keepalive probes to clients",
     ),
     live(
         "repl-backlog-size",
         "1mb",
         Values::Bytes(16_384, 64 * GB),
-        "what a replica may miss and still be sent alone, in place of everything",
+        "size of the replication backlog, from which a replica that missed writes can \
+         resynchronise",
     ),
     live(
         "repl-diskless-sync",
         "yes",
         YES_OR_NO,
-        "a replica that needs everything is sent it without a file",
+        "a full resynchronisation is sent to a replica without a file",
     ),
     live(
         "repl-diskless-sync-delay",

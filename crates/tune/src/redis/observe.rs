@@ -94,7 +94,7 @@ impl Observer {
         if first.missed.len() == observer.nodes.len() {
             let (name, why) = first.missed.into_iter().next().unwrap_or_default();
             return Err(Error::precondition(
-                format!("no node tells what clients ask for; {name}: {why}"),
+                format!("no node reports its operations; {name}: {why}"),
                 "are the nodes up, and may this user run INFO, LATENCY and COMMAND?",
             ));
         }

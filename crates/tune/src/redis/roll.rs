@@ -300,7 +300,7 @@ impl Roller {
     fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::OutOfStep(number) => Error::precondition(
-                format!("{} is not in step", self.name(number)),
+                format!("{} is not in sync", self.name(number)),
                 "a roll begins only when all nodes are up, and replicas have what their masters have",
             ),
             Refusal::NoReplica(number) => Error::precondition(

@@ -95,7 +95,7 @@ fn a_server_is_tuned_and_a_bad_change_undone_and_a_dead_controller_followed() {
     let asked = ["tune", "decisions", "--cluster", elsewhere.to_str().unwrap()];
     assert!(server.json(&asked)["held_by"].is_string());
     let mut held = start("held", &["--duration", "60s"]);
-    until_said(&held, &["decided", "holds changes back"]);
+    until_said(&held, &["decided", "has suspended changes"]);
     let said = refused(&["--duration", "1s"], 4);
     assert!(said.contains("decides for this cluster"), "{said}");
     assert_eq!(value(&node, "hash-max-listpack-entries"), "512");

@@ -117,7 +117,7 @@ fn a_change_that_is_worse_is_undone_and_left_alone_and_a_hold_holds() {
     let held = events(&held.wait_with_output().unwrap().stdout);
     let decided = of(&held, "decided");
     let not_done = |one: &&&Value| {
-        one["not_done"].as_str().is_some_and(|why| why.contains("holds changes back"))
+        one["not_done"].as_str().is_some_and(|why| why.contains("has suspended changes"))
     };
     assert!(decided.iter().any(|one| not_done(&one)), "{decided:?}");
     assert_eq!(of(&held, "changing").len(), 0);
@@ -155,7 +155,9 @@ fn a_change_that_is_worse_is_undone_and_left_alone_and_a_hold_holds() {
     // The next one knows that from the cluster.
     let after = run(&["--duration", "25s"]);
     assert_eq!(of(&after, "changing").len(), 0, "{after:?}");
-    let why = |one: &&Value| one["alternatives"][0]["because"].to_string().contains("left alone");
+    let why = |one: &&Value| {
+        one["alternatives"][0]["because"].to_string().contains("is not tried for another")
+    };
     assert!(of(&after, "decided").iter().any(why), "{after:?}");
     let decisions = ring.json(&["tune", "decisions", "--uri", &ring.uri]);
     let kinds: Vec<&str> = decisions["entries"]

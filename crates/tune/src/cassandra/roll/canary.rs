@@ -112,7 +112,7 @@ async fn seen(
             idle += 1;
             if idle > IDLE_MAX {
                 return Err(Error::failed(
-                    format!("{canary} cannot be compared with the others: they have nothing to do"),
+                    format!("{canary} cannot be compared with the others: they have no load"),
                     "a canary needs a load; roll without one (--canary 0s)",
                 ));
             }
@@ -136,7 +136,7 @@ fn compared(file: &ClusterFile, name: &str, before: &Seen, after: &[Window]) -> 
     let number = names.iter().position(|node| node == name).filter(|_| names == before.nodes);
     let comparison = number.and_then(|number| canary::compare(&before.windows(), after, number));
     let Some(comparison) = comparison else {
-        return Finding::NotBetter("too little was seen of it".into());
+        return Finding::NotBetter("too few of its operations were measured".into());
     };
     if comparison.change.is_negative() {
         return Finding::Better(comparison);
@@ -151,7 +151,7 @@ fn told(comparison: &Comparison) -> String {
         format!("; unchanged nodes differ by {:.1} %", percent(noise))
     });
     format!(
-        "an operation takes it {:+.1} % (± {:.1} %) of what it took, beside the others{nodes}",
+        "its time per operation changed by {:+.1} % (± {:.1} %) relative to the others{nodes}",
         percent(comparison.change.mean),
         percent(comparison.windows_noise),
     )
@@ -217,7 +217,7 @@ impl Work<'_> {
     /// Measures all nodes before the canary changes, and saves the result.
     pub(super) async fn look_before(&mut self, name: &str) -> Result<()> {
         let what = format!("{name}: is compared with the others");
-        let why = "it is the first one, and the roll goes on only if it does better then";
+        let why = "it is the first node, and the roll goes on only if it is faster then";
         self.journal.note(&self.run.record().id, &what, why).await?;
         self.run.reporter().decision(what, why);
         let before = self.unless_stopped(seen(&self.roller.file, name, self.canary_lasts(), false));
@@ -247,9 +247,9 @@ impl Work<'_> {
             Finding::Better(comparison) => {
                 self.checkpoint.canary = Some(Canary::Passed);
                 self.run.save(self.checkpoint.value()).await?;
-                let what = format!("{name}: does better than before, and the roll goes on");
+                let what = format!("{name}: is faster than before, and the roll goes on");
                 let why = format!(
-                    "{}; what only a whole cluster gains or loses was not seen",
+                    "{}; effects that need the change on all nodes were not measured",
                     told(&comparison)
                 );
                 self.journal.note(&self.run.record().id, &what, &why).await?;
@@ -294,16 +294,18 @@ impl Work<'_> {
         match taken.await {
             Ok(()) => Error::failed(
                 format!(
-                    "{name} does no better with the new configuration, and has its old one again: {why}"
+                    "{name} is no faster with the new configuration, and was reverted to the old \
+                     one: {why}"
                 ),
                 "a canary shows only its own work; where the gain needs all nodes, roll without one",
             ),
             Err(error) => Error::failed(
                 format!(
-                    "{name} does no better with the new configuration ({why}), and could not be put back: {}",
+                    "{name} is no faster with the new configuration ({why}), and could not be \
+                     reverted: {}",
                     chain(&error)
                 ),
-                "go on with the job (`imago tune roll --resume`): it puts the node back first",
+                "resume the job (`imago tune roll --resume`): it reverts the node first",
             ),
         }
     }
