@@ -134,10 +134,7 @@ impl Admin {
     }
 
     fn site(request: &ChangeRequest) -> Result<Site, Fault> {
-        request
-            .site
-            .map(Site)
-            .ok_or_else(|| senseless(&"it is to be said which site: {\"site\": N}"))
+        request.site.map(Site).ok_or_else(|| senseless(&"the site is missing: {\"site\": N}"))
     }
 }
 

@@ -210,7 +210,7 @@ impl Client {
                 Err(Fault::Conflict) => {
                     conflicts += 1;
                     self.counts.conflicts += 1;
-                    "others had changed what was read".to_owned()
+                    "other transactions had changed the rows that were read".to_owned()
                 }
                 Err(Fault::Nothing(why)) => {
                     self.counts.failures += 1;

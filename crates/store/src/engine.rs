@@ -98,13 +98,13 @@ pub enum StoreError {
     #[error("cannot start {0}")]
     Start(&'static str, #[source] io::Error),
     /// The sites did not begin in time.
-    #[error("the sites did not begin within {BEGIN_WAIT:?}: {0}")]
+    #[error("the sites did not start within {BEGIN_WAIT:?}: {0}")]
     NotBegun(String),
     /// The store has no site with this number.
     #[error("there is no {0}: this store has {1} sites, from 0 on")]
     NoSite(Site, usize),
     /// The operation needs a log from which a site can begin an epoch, and the store has none.
-    #[error("a store without a log has nothing from which a site could begin again")]
+    #[error("a store without a log cannot restart a site")]
     NoLog,
 }
 

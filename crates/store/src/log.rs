@@ -73,7 +73,7 @@ pub enum LogError {
     },
     /// An earlier sync failed: only opening the log again shows its content.
     #[error(
-        "{path} failed to become durable before: the log takes nothing until it is opened again"
+        "an earlier sync of {path} failed: the log accepts no entries until it is opened again"
     )]
     Unsure {
         /// The file.
@@ -81,7 +81,8 @@ pub enum LogError {
     },
     /// A part of the log that was durable is damaged or missing.
     #[error(
-        "{path} is damaged at byte {at}: {what}; what follows was acknowledged, and is not dropped"
+        "{path} is damaged at byte {at}: {what}; the entries after it were acknowledged, and are \
+         not dropped"
     )]
     Damaged {
         /// The damaged file, or the folder.

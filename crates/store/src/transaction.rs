@@ -102,7 +102,7 @@ impl fmt::Display for Absence {
         f.write_str(match self {
             Self::Down => "is down",
             Self::Receiving => "is back and still receives its rows",
-            Self::NotStarted => "has not come yet",
+            Self::NotStarted => "has not connected yet",
             Self::Disconnected => "is not connected",
         })
     }
@@ -118,10 +118,10 @@ pub enum Abort {
     #[error("{0:?} is not among the declared keys")]
     Undeclared(Key),
     /// The site does not master the written rows, or has no copy of the rows that are read.
-    #[error("this site has not all of it")]
+    #[error("this site does not have all keys of the transaction")]
     Elsewhere,
     /// The log position of the session, or a lock, was not reached in time.
-    #[error("what the session has seen, or a lock, did not come within the bound")]
+    #[error("timed out waiting for the log position of the session, or for a lock")]
     Late,
     /// Too many transactions wait at the site.
     #[error("too many transactions wait at this site")]
@@ -142,7 +142,7 @@ pub enum Abort {
     #[error("the log's disk became full before it was logged")]
     Unlogged,
     /// The site was declared dead before the log had the transaction.
-    #[error("the site was given up for dead")]
+    #[error("the site was declared dead")]
     Deposed,
     /// The site that masters a needed partition is not available, and no other site has a copy. The key is
     /// the first of that partition.

@@ -143,7 +143,7 @@ impl Drains {
         self.check_site(site)?;
         if !is_live(&self.store.map().design, site) {
             return Err(DrainFault(format!(
-                "{site} is not there: start it first, with `imago store site --number {}`",
+                "{site} is not running: start it first, with `imago store site --number {}`",
                 site.0
             )));
         }
@@ -203,7 +203,8 @@ impl Drains {
             return match &lost[..] {
                 [] => Ok(()),
                 _ => Err(DrainFault(format!(
-                    "{site} is not there, and nothing else has a copy of what it masters: {}",
+                    "{site} is not running, and no other site has a copy of the partitions that it \
+                     masters: {}",
                     listed(&lost)
                 ))),
             };
@@ -222,12 +223,12 @@ impl Drains {
         let several = |sites: &[Site]| {
             sites.iter().map(|one| one.0.to_string()).collect::<Vec<_>>().join(", ")
         };
-        let mut why = format!("{site} has nowhere to give its partitions: no other site is in use");
+        let mut why = format!("{site} cannot give its partitions away: no other site is in use");
         if !away.is_empty() {
             why += &format!("; not in use: {}", several(&away));
         }
         if !dead.is_empty() {
-            why += &format!("; not there: {}", several(&dead));
+            why += &format!("; not running: {}", several(&dead));
         }
         DrainFault(why)
     }

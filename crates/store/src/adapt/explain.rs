@@ -208,9 +208,9 @@ impl Looked<'_> {
                 "alive",
                 Some(design_is_live),
                 if design_is_live {
-                    "it takes part"
+                    "the site is running"
                 } else {
-                    "it is not there, or was declared dead"
+                    "the site is not running, or was declared dead"
                 },
             ),
             rule(
@@ -222,7 +222,7 @@ impl Looked<'_> {
                 (true, _) => rule("copy", Some(true), "it is the master"),
                 (false, true) => rule("copy", Some(true), "it has a replica"),
                 (false, false) => {
-                    rule("copy", Some(false), "it has no copy: a replica would come first")
+                    rule("copy", Some(false), "it has no copy: a replica is added first")
                 }
             },
             match self.partition.pin {
@@ -248,7 +248,7 @@ impl Looked<'_> {
             cool_down,
             "the partition was not changed in the last seconds",
         ));
-        rules.push(unless("not undone", ban, "such a change did not make things worse before"));
+        rules.push(unless("not undone", ban, "no such change was undone recently"));
         let mut explained =
             SiteExplanation { site, is_master, rules, ..SiteExplanation::default() };
         self.predict(&mut explained, &operators, design_is_live && is_used);
@@ -263,12 +263,14 @@ impl Looked<'_> {
             Some(most) if has_copy => rule(
                 "memory",
                 Some(true),
-                format!("it holds {held} bytes of {most}, the partition among them"),
+                format!(
+                    "it holds {held} bytes, this partition included; the limit of a site is {most}"
+                ),
             ),
             Some(most) => rule(
                 "memory",
                 Some(would <= most),
-                format!("it would hold {would} bytes, of {most} that a site may hold"),
+                format!("it would hold {would} bytes; the limit of a site is {most}"),
             ),
         }
     }
@@ -279,10 +281,11 @@ impl Looked<'_> {
             (true, _) => return rule("replicas", Some(true), "it needs no further replica"),
             (_, usize::MAX) => "there is no limit of replicas".to_owned(),
             _ if has < most => {
-                format!("the partition has {has} replicas, of {most} that it may have")
+                format!("the partition has {has} of at most {most} replicas")
             }
             _ => format!(
-                "the partition has {has} replicas, of {most} that it may have: the old master would drop its copy"
+                "the partition has {has} of at most {most} replicas: the old master would drop its \
+                 copy"
             ),
         };
         rule("replicas", Some(most > 0 || has_copy || has == 0), why)
@@ -309,7 +312,7 @@ impl Looked<'_> {
             return;
         }
         if !is_possible {
-            explained.rules.push(none("it cannot get anything"));
+            explained.rules.push(none("the site cannot receive copies"));
             return;
         }
         let mut after = self.layout.clone();
@@ -336,7 +339,7 @@ impl Looked<'_> {
             }
             Some(Rejected::Harmful) => {
                 let why =
-                    format!("{amounts}, and harms workloads that are expected to return by more");
+                    format!("{amounts}, and costs more in workloads that are expected to return");
                 rule("pays", Some(false), why)
             }
             Some(_) => rule("pays", Some(false), amounts),

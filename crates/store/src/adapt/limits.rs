@@ -188,20 +188,21 @@ impl AdaptLimits {
         let senseless = |why: String| Err(LimitsFault::Senseless(why));
         if !within(self.horizon_s, HORIZON_S_MAX) {
             return senseless(format!(
-                "a horizon of {} s makes no sense: it is above 0 and at most {HORIZON_S_MAX} s",
+                "the horizon of {} s is not valid: it must be above 0 and at most {HORIZON_S_MAX} \
+                 s",
                 self.horizon_s
             ));
         }
         if !(1..=PARTITIONS_MAX).contains(&self.partitions_max) {
             return senseless(format!(
-                "partitions-max {} makes no sense: it is from 1 to {PARTITIONS_MAX}",
+                "partitions-max {} is not valid: it must be from 1 to {PARTITIONS_MAX}",
                 self.partitions_max
             ));
         }
         if !within(self.changes_s_max, CHANGES_S_MAX) {
             return senseless(format!(
-                "changes-s-max {} makes no sense: it is above 0 and at most {CHANGES_S_MAX}; to stop changes, pause \
-                 adaptation or set its mode to advise",
+                "changes-s-max {} is not valid: it must be above 0 and at most {CHANGES_S_MAX}; to \
+                 stop changes, pause adaptation or set its mode to advise",
                 self.changes_s_max
             ));
         }
@@ -215,7 +216,7 @@ impl AdaptLimits {
             ));
         }
         if self.memory_max_mb == Some(0) {
-            return senseless("memory-max 0 makes no sense: it is 1 MB at least".to_owned());
+            return senseless("memory-max 0 is not valid: it must be 1 MB at least".to_owned());
         }
         Ok(())
     }
@@ -241,8 +242,8 @@ impl AdaptLimits {
             let full = held.bytes.iter().filter(|(_, bytes)| *bytes > most.saturating_mul(MB));
             notes.extend(full.map(|(site, bytes)| {
                 format!(
-                    "site {site} holds {:.1} MB, more than memory-max {most} MB: adaptation gives it nothing, and takes \
-                     away only what pays",
+                    "site {site} holds {:.1} MB, more than memory-max {most} MB: adaptation adds \
+                     no copies there, and removes them only where that pays",
                     *bytes as f64 / MB as f64
                 )
             }));

@@ -173,10 +173,10 @@ impl Verdict {
 fn not_executed(why: Advised) -> &'static str {
     match why {
         Advised::Paused => "adaptation is paused",
-        Advised::OnlyAdvises => "it only advises",
-        Advised::NotSustained => "it has to pay again in the next decision",
+        Advised::OnlyAdvises => "the mode of adaptation is advise",
+        Advised::NotSustained => "it must pay in the next decision, too",
         Advised::LimitLowered => "a limit was lowered meanwhile",
-        Advised::RateLimited => "changes a second are limited",
+        Advised::RateLimited => "the limit of changes a second is reached",
     }
 }
 
@@ -227,10 +227,10 @@ fn reason(rejected: &Rejected<Key>) -> String {
         Rejected::DoesNotPay => "it saves less than it costs".to_owned(),
         Rejected::TooLittle => "it saves less than the least gain".to_owned(),
         Rejected::Another => "another plan saves more".to_owned(),
-        Rejected::Memory(site) => format!("site {site} would hold more than it may"),
+        Rejected::Memory(site) => format!("site {site} would exceed its memory limit"),
         Rejected::Held(why) => why.clone(),
         Rejected::Harmful => {
-            "it would harm workloads that are expected to return by more than it saves now"
+            "it would cost more in workloads that are expected to return than it saves now"
                 .to_owned()
         }
     }

@@ -43,9 +43,9 @@ impl Token {
             (scheme, token) if scheme.eq_ignore_ascii_case(b"Bearer ") => Some(token),
             _ => None,
         });
-        let token = token.ok_or("a token is asked for here: Authorization: Bearer TOKEN")?;
+        let token = token.ok_or("a token is required: Authorization: Bearer TOKEN")?;
         let is_it = bool::from(self.0.as_bytes().ct_eq(token));
-        is_it.then_some(()).ok_or("this is not the token of this store")
+        is_it.then_some(()).ok_or("the token is not that of this store")
     }
 }
 

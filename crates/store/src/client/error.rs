@@ -23,7 +23,7 @@ pub enum ClientError {
         source: RedisError,
     },
     /// The store does not accept the password, or requires one.
-    #[error("the store at {address} does not take the password, or wants one")]
+    #[error("the store at {address} refused the password, or requires one")]
     NoEntry {
         /// The address of the store, `HOST:PORT`.
         address: String,
@@ -31,12 +31,13 @@ pub enum ClientError {
         source: RedisError,
     },
     /// The store refuses the request, with this error; nothing happened.
-    #[error("the store refused it, and nothing happened: {0}")]
+    #[error("the store refused the request, which had no effect: {0}")]
     Refused(String),
     /// The maximum number of attempts failed. Other transactions keep changing the same rows, or the store
     /// has the problem that `last` describes.
     #[error(
-        "nothing happened, tried {attempts} times: {conflicts} times others had changed what was read; the last time: {last}"
+        "the transaction had no effect after {attempts} attempts, {conflicts} of which conflicted \
+         with other transactions; the last error: {last}"
     )]
     Exhausted {
         /// Number of attempts that were made.
@@ -49,7 +50,7 @@ pub enum ClientError {
     /// The request was sent, and may have taken effect or may still do so. The client does not retry it. The
     /// caller may retry a transaction that writes a row under an id of its own and first checks whether that
     /// row exists: at most one of the attempts takes effect.
-    #[error("it may or may not have happened, do it again only if that does no harm: {0}")]
+    #[error("the outcome of the request is unknown; repeat it only if that is harmless: {0}")]
     Unknown(String),
     /// The transaction has failed already, so this read has no result. The transaction begins again after its
     /// closure has returned.
@@ -72,6 +73,6 @@ pub enum ClientError {
         expected: &'static str,
     },
     /// The server's answer does not fit the request: the server is not a store.
-    #[error("what is no answer to what was asked came from the store: {0}")]
+    #[error("unexpected reply from the store: {0}")]
     Nonsense(String),
 }

@@ -119,20 +119,21 @@ impl Store {
             return Ok(());
         }
         Err(Abort::Refused(format!(
-            "--replicas-min {least} is kept, and the partition has no replica more: make another one first"
+            "the partition has no more replicas than --replicas-min {least}: add another one first"
         )))
     }
 
     /// Returns why an operator must not be chosen regardless of its savings, or `None` if it may be.
     pub(crate) fn forbids(&self, layout: &Layout<Key>, operator: &Planned<Key>) -> Option<String> {
         if !self.has_live_master(operator.key()) {
-            return Some("its master is not there".to_owned());
+            return Some("its master is not running".to_owned());
         }
         let Planned::RemoveReplica(start, site) = operator else { return None };
         let (least, replicas) = (self.replicas_min(), layout.of(start).1.replicas);
         // If the partition's master moves and leaves its copy, the same plan makes another replica.
         let is_one_less = replicas.contains(*site) && replicas.len() <= least;
-        is_one_less.then(|| format!("--replicas-min {least} is kept"))
+        is_one_less
+            .then(|| format!("the partition would have fewer replicas than --replicas-min {least}"))
     }
 
     /// Returns why a site cannot be drained if only `others` sites stay in use: the required replicas would not fit.

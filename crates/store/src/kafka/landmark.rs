@@ -53,8 +53,8 @@ impl KafkaLog {
             return Ok(());
         }
         Err(self.unread(format!(
-            "record {offset} is not the one that the newest checkpoint was made behind: the \
-             checkpoint is of another topic, or the topic was made anew"
+            "record {offset} is not the one after which the newest checkpoint was made: the \
+             checkpoint belongs to another topic, or the topic was recreated"
         )))
     }
 

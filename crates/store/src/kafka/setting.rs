@@ -98,8 +98,8 @@ fn check_setting(answer: &mut Reader) -> std::result::Result<(), Fault> {
         _ => return Ok(()),
     };
     let why = format!(
-        "its {name} is {value}, and has to be {needed}, lest a log lose something: change it, or name \
-         a topic that is not there yet"
+        "its {name} is {value}, but must be {needed} so that no log entry is lost: change it, or \
+         name a topic that does not exist yet"
     );
     Err(Fault::Lasting(why))
 }

@@ -39,7 +39,7 @@ async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
     forgetful.i32(1).text("forgetful").i32(1).i16(1).i32(0).i32(0).i32(10_000).i8(0);
     wide.any_broker().unwrap().ask(CREATE_TOPICS, &forgetful).unwrap();
     let why = KafkaLog::open(spec(&kafka, "forgetful")).unwrap_err().to_string();
-    assert!(why.contains("cannot use the topic forgetful") && why.contains("has to be"), "{why}");
+    assert!(why.contains("cannot use the topic forgetful") && why.contains("but must be"), "{why}");
 
     let many = KafkaSpec { replicas: 3, ..spec(&kafka, "many") };
     let why = KafkaLog::open(many).unwrap_err().to_string();

@@ -237,7 +237,7 @@ fn a_site_joins_a_router_that_serves_and_takes_over_from_another() {
     let error = fails(&["add", "1", "--admin", &admin], 4);
     assert!(
         text(&error)
-            .contains("site 1 is not there: start it first, with `imago store site --number 1`"),
+            .contains("site 1 is not running: start it first, with `imago store site --number 1`"),
         "{error}"
     );
     let second = Process::start(1, peers);

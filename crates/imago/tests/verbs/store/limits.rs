@@ -41,15 +41,15 @@ fn limits_are_changed_together_or_not_at_all() {
     for (words, exit, why) in [
         (&["--memory-max", "1"][..], 4, "memory-max 1 MB is less than site 0 holds now, 3.0 MB"),
         (&["--mode", "on", "--memory-max", "2"], 4, "site 0 holds now"),
-        (&["--mode", "on", "--horizon", "0"], 2, "a horizon of 0 s makes no sense"),
-        (&["--mode", "on", "--horizon", "-1"], 2, "a horizon of -1 s makes no sense"),
-        (&["--mode", "on", "--partitions-max", "0"], 2, "partitions-max 0 makes no sense"),
+        (&["--mode", "on", "--horizon", "0"], 2, "the horizon of 0 s is not valid"),
+        (&["--mode", "on", "--horizon", "-1"], 2, "the horizon of -1 s is not valid"),
+        (&["--mode", "on", "--partitions-max", "0"], 2, "partitions-max 0 is not valid"),
         (
             &["--replicas-max", "3", "--mode", "on"],
             2,
             "with 3 sites a partition has at most 2 replicas",
         ),
-        (&["--changes-s-max", "0"], 2, "changes-s-max 0 makes no sense"),
+        (&["--changes-s-max", "0"], 2, "changes-s-max 0 is not valid"),
     ] {
         let error = fails(&[&["adapt"], words, &["--admin", &admin]].concat(), exit);
         assert!(text(&error).contains(why), "{error}");

@@ -137,7 +137,7 @@ fn survives_deaths(more: &[&str]) {
     let replica = now["partitions"][0]["replicas"][0].to_string();
     if now["partitions"][0]["replicas"].as_array().unwrap().len() == 2 {
         let error = fails(&["remove-replica", "0:a", "--site", &replica, "--admin", &admin], 4);
-        assert!(text(&error).contains("--replicas-min 2 is kept"), "{error}");
+        assert!(text(&error).contains("no more replicas than --replicas-min 2"), "{error}");
     }
     sites[2].kill();
     await_design(&router, "its death is known", |now| now["sites"][2]["is_live"] == false);

@@ -45,10 +45,10 @@ fn without_the_token_nothing_is_seen_or_done() {
     let (wrong, right) = (wrong.to_str().unwrap(), folder.path().join("token"));
     let right = right.to_str().unwrap();
     let error = fails(&["split", "0:k", "--admin", &admin], 4);
-    assert!(text(&error).contains("a token is asked for"), "{error}");
+    assert!(text(&error).contains("a token is required"), "{error}");
     assert!(error["help"].as_str().unwrap().contains("--token-file"), "{error}");
     let error = fails(&["design", "--admin", &admin, "--token-file", wrong], 4);
-    assert!(text(&error).contains("not the token"), "{error}");
+    assert!(text(&error).contains("the token is not that of this store"), "{error}");
     let design = run(&["design", "--admin", &admin, "--token-file", right]);
     assert!(design.status.success(), "{design:?}");
     let report: serde_json::Value = serde_json::from_slice(&design.stdout).unwrap();

@@ -73,7 +73,7 @@ async fn each_rule_says_no_where_it_forbids_and_why() {
     );
     assert_eq!(rule(&explained, 0, "pin").0, Some(true));
     assert_eq!(rule(&explained, 2, "in use").0, Some(false));
-    assert!(rule(&explained, 2, "replicas").1.contains("1 replicas, of 1"), "{explained:?}");
+    assert!(rule(&explained, 2, "replicas").1.contains("1 of at most 1 replicas"), "{explained:?}");
     assert_eq!(rule(&explained, 2, "memory").0, Some(true));
     adaptation
         .limit(&LimitsRequest { memory_max_mb: Some(AtMost::Some(2)), ..LimitsRequest::default() })

@@ -99,15 +99,15 @@ fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()>
 /// Returns the site that a hello names, or the reason why the process is refused.
 fn admitted(hello: ToRouter, shared: &Shared, expected: &str) -> Result<Site, String> {
     let ToRouter::Hello { protocol, version, site, secret } = hello else {
-        return Err("a process must say hello first".into());
+        return Err("the first message of a process must be a hello".into());
     };
     if !bool::from(secret.as_bytes().ct_eq(expected.as_bytes())) {
-        return Err("the secret is another one (--secret-file)".into());
+        return Err("the secret does not match (--secret-file)".into());
     }
     if protocol != PROTOCOL {
         return Err(format!(
-            "imago {version} speaks version {protocol} of what sites and routers say, and the router, \
-             of imago {}, version {PROTOCOL}: run the same imago on both sides",
+            "the site (imago {version}) uses protocol version {protocol}, and the router (imago \
+             {}) version {PROTOCOL}: run the same imago on both sides",
             env!("CARGO_PKG_VERSION")
         ));
     }

@@ -129,7 +129,7 @@ impl RemoteSite {
                 match next {
                     SiteEvent::Arrived(arrival) => self.welcome(arrival, &mut mailbox),
                     SiteEvent::Stop => break 'told "the router stops",
-                    SiteEvent::End => break 'told "the router's log takes nothing any more",
+                    SiteEvent::End => break 'told "the router's log accepts no more entries",
                     other => self.handle(other),
                 }
             }
@@ -170,7 +170,7 @@ impl RemoteSite {
             }
             SiteEvent::Step(StepRequest { step, session, until, answer }) => {
                 if self.connection.is_none() {
-                    let refused = Abort::Refused(format!("{} is not there", self.site));
+                    let refused = Abort::Refused(format!("{} is not connected", self.site));
                     let outcome = Outcome::Answer(self.seen, Err(refused));
                     return answer.tell(outcome, &self.shared.senders);
                 }

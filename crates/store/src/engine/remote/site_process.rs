@@ -279,7 +279,7 @@ impl Serving<'_> {
             }
             let (inbox, thread) = self.served.as_ref().expect("it has begun");
             if thread.is_finished() {
-                return Err(End::Lost(io::Error::other("the site was given up for dead")));
+                return Err(End::Lost(io::Error::other("the site was declared dead")));
             }
             let event = self.event(said, sites)?;
             if let Some(event) = event {

@@ -201,7 +201,7 @@ fn a_site_that_is_not_there_is_waited_for_and_a_procedure_of_this_process_is_ref
         let Err(Abort::Refused(why)) = refused else { panic!("{refused:?}") };
         assert!(why.contains("another process"), "{why}");
         let absent = store.add_replica(&key(1), Site(2)).await;
-        assert_eq!(absent, Err(Abort::Refused("site 2 is not there".into())));
+        assert_eq!(absent, Err(Abort::Refused("site 2 is not connected".into())));
     });
     site.stop();
 }
@@ -233,7 +233,7 @@ fn a_change_at_a_site_that_falls_silent_fails_in_time() {
         assert_eq!(failed, Err(Abort::Deposed), "after {:?}", began.elapsed());
         // What comes next is refused, and the other site is as it was.
         let absent = store.add_replica(&at, Site(1)).await;
-        assert_eq!(absent, Err(Abort::Refused("site 1 is not there".into())));
+        assert_eq!(absent, Err(Abort::Refused("site 1 is not connected".into())));
         let split = store.change(&key(5), Operator::Split(key(5))).await;
         assert_eq!(split, Ok(()));
     });
