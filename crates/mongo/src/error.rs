@@ -80,7 +80,7 @@ pub enum Error {
         cause: Box<mongodb::error::Error>,
     },
     /// A server is in a temporary state: an election, stale routing, a majority that is out of reach.
-    #[error("{doing} failed for now: {cause}")]
+    #[error("{doing} failed temporarily: {cause}")]
     Passing {
         /// The command and its object.
         doing: String,
@@ -118,7 +118,7 @@ pub enum Error {
     },
     /// The source rejects the position from which the job resumes, although its oplog may reach back that far: the
     /// source is a different cluster now, or the position belongs to another cluster.
-    #[error("the source refuses to go on with its changes after {needed}: {cause}")]
+    #[error("the source refuses to resume the change stream after {needed}: {cause}")]
     PositionRefused {
         /// Position in the oplog that the job needs.
         needed: String,
@@ -134,13 +134,16 @@ pub enum Error {
         what: String,
     },
     /// Collections of the job were created or dropped at the source while its writes were being blocked.
-    #[error("the source got or lost a collection of job {job} while writes were being blocked")]
+    #[error(
+        "a collection of job {job} was created or dropped at the source while writes were being \
+         blocked"
+    )]
     CatalogChanged {
         /// The job.
         job: imago_job::id::JobId,
     },
     /// The outcome of a request is unknown. The next process of the job determines it.
-    #[error("it is not known yet {what}: {cause}")]
+    #[error("cannot determine yet {what}: {cause}")]
     Undecided {
         /// The unknown fact, as an indirect question ("whether …").
         what: String,
@@ -160,7 +163,7 @@ pub enum Error {
     #[error(transparent)]
     Stopped(#[from] Stop),
     /// A server's reply lacks a part that the protocol promises, or has it in another form.
-    #[error("{doing}: the server's answer is malformed: {cause}")]
+    #[error("{doing}: the server's reply is malformed: {cause}")]
     Malformed {
         /// The command to which the server replied.
         doing: String,
@@ -233,7 +236,9 @@ impl Error {
                 }
                 _ => return None,
             },
-            Self::Exhausted { .. } => "mend the cause, then `imago job resume` the job".into(),
+            Self::Exhausted { .. } => {
+                "remove the cause, then resume the job with `imago job resume`".into()
+            }
             Self::OplogRolledOver { .. } => {
                 "give the job up (`imago job cancel`) and begin a new one, with a larger oplog \
                  (replSetResizeOplog) or a faster pace"
@@ -245,17 +250,17 @@ impl Error {
                     .into()
             }
             Self::Disrupted { .. } => {
-                "the destination is as of the last change before: give the job up (`imago job \
+                "the destination has all changes before that: give the job up (`imago job \
                  cancel`), and begin a new one if there is a new collection"
                     .into()
             }
             Self::CatalogChanged { job } => format!(
-                "the block is lifted; when collections are made and dropped more rarely, `imago \
-                 cutover {job}` again"
+                "the block is lifted; repeat `imago cutover {job}` when collections are created \
+                 and dropped less often"
             ),
             Self::Undecided { .. } => {
-                "once the cluster is well again `imago reshard resume` finds out; until then writes \
-                 stay blocked"
+                "when the cluster is available again, `imago reshard resume` determines the \
+                 outcome; until then writes stay blocked"
                     .into()
             }
             Self::Superseded { .. } => "nothing is lost: follow the job where it runs now".into(),

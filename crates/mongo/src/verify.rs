@@ -414,7 +414,7 @@ async fn documents(
     }
     if suspects.is_full() {
         report.incomplete =
-            Some(format!("stopped looking after {} documents looked different", suspects.len()));
+            Some(format!("stopped after {} documents seemed different", suspects.len()));
     }
     report.suspected += suspects.len() as u64;
     let mut settled = recheck::recheck(&search, suspects, watch, report).await?;

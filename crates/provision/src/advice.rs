@@ -82,10 +82,10 @@ pub enum Error {
     )]
     Empty,
     /// The deadline is not a finite number of seconds above 0.
-    #[error("a deadline of {0} s cannot be met: give the time that the job may take, as 60s")]
+    #[error("the deadline of {0} s is not valid: give the time that the job may take, as 60s")]
     Deadline(f64),
     /// A price is negative or not finite.
-    #[error("a price of {0} cannot be: give 0 or more")]
+    #[error("the price {0} is not valid: give 0 or more")]
     Price(f64),
     /// The grid has no shape, or more than [`SHAPES_MAX`]. The field is its number of shapes.
     #[error("the grid has {0} shapes: give from 1 to {SHAPES_MAX}")]

@@ -67,7 +67,7 @@ impl FromStr for Job {
             "hash" => Ok(Self::Hash),
             "zipf" => Ok(Self::Zipf),
             "merkle" => Ok(Self::Merkle),
-            other => Err(format!("`{other}` is no job; there are hash, zipf and merkle")),
+            other => Err(format!("`{other}` is not a job: the jobs are hash, zipf and merkle")),
         }
     }
 }

@@ -49,16 +49,14 @@ pub enum Error {
     },
 
     /// No free port was found.
-    #[error(
-        "found no free port on 127.0.0.1 in {attempts} attempts: are too many servers running?"
-    )]
+    #[error("found no free port on 127.0.0.1 in {attempts} attempts: stop other servers")]
     NoPort {
         /// Number of ports that were tried.
         attempts: u32,
     },
 
     /// A server ended without having been requested to.
-    #[error("{node} ended with {status} before it answered; the end of its log {}:\n{tail}", log.display())]
+    #[error("{node} ended with {status} before it replied; the end of its log {}:\n{tail}", log.display())]
     ServerEnded {
         /// Name of the server.
         node: String,
@@ -71,7 +69,7 @@ pub enum Error {
     },
 
     /// A condition was not met within its time limit.
-    #[error("waited {bound_s} s for {what}, in vain; last seen: {last}")]
+    #[error("timed out after {bound_s} s waiting for {what}; last state: {last}")]
     TimedOut {
         /// The awaited condition.
         what: String,
@@ -120,7 +118,8 @@ pub enum Error {
 
     /// A name is not valid for a testbed.
     #[error(
-        "{name:?} cannot name a testbed: take 1 to 32 of a–z, 0–9 and `-`, beginning with a letter"
+        "{name:?} is not a valid name of a testbed: use 1 to 32 of a–z, 0–9 and `-`, beginning \
+         with a letter"
     )]
     BadName {
         /// The name.
@@ -129,8 +128,8 @@ pub enum Error {
 
     /// A testbed of this name is already running.
     #[error(
-        "a testbed named {name} is up already (kept by process {pid}): \
-         take another name, or end it with `imago testbed down {name}`"
+        "a testbed named {name} is already running (supervised by process {pid}): use another \
+         name, or stop it with `imago testbed down {name}`"
     )]
     NameTaken {
         /// The name.

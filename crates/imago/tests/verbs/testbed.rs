@@ -100,7 +100,7 @@ fn a_name_that_is_taken_is_refused_and_what_stands_is_unharmed() {
     home.json(&["up", "mongodb", "--name", "taken"]);
     let again = home.run(&["up", "mongodb", "--name", "taken"]);
     assert_eq!(again.status.code(), Some(4));
-    assert!(String::from_utf8_lossy(&again.stderr).contains("up already"));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already running"));
     assert_eq!(home.json(&["status", "taken"])["health"], "up");
     home.json(&["down", "--all"]);
     home.assert_nothing_is_left();

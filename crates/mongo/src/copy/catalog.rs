@@ -309,7 +309,8 @@ impl Copying<'_> {
                 self.run.reporter().warning(
                     "left_out",
                     format!("{ns} is new at the source and does not join the job: {why}"),
-                    "mend that, or leave it behind: `imago cutover --ignore-new`",
+                    "correct that, or cut over without the collection: `imago cutover \
+                     --ignore-new`",
                 );
             }
         }

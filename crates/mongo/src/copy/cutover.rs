@@ -186,7 +186,8 @@ async fn stages(
             Err(Error::CatalogChanged { .. }) if attempt < ATTEMPTS_MAX => {
                 run.reporter().decision(
                     format!("cut-over is tried again, attempt {} of {ATTEMPTS_MAX}", attempt + 1),
-                    "the source got or lost a collection while writes were being blocked"
+                    "a collection was created or dropped at the source while writes were being \
+                     blocked"
                         .to_owned(),
                 );
                 state = copying.end().await?;
@@ -231,7 +232,7 @@ async fn steps(
     let done = match tokio::time::timeout(left, behind).await {
         Ok(done) => done,
         Err(_) => Err(Error::precondition(
-            format!("the cut-over was not done within {} ms", options.block_max.as_millis()),
+            format!("the cut-over did not finish within {} ms", options.block_max.as_millis()),
             "the block is lifted and clients are still at the source, unless the hook had moved \
              them: look at the hook, then try again, with a larger --max-block-ms if need be",
         )),
@@ -355,7 +356,7 @@ async fn behind_block(
     if options.block == Block::UserWrites && block::is_set(&clusters.source).await? == Some(false) {
         return Err(Error::precondition(
             "another user lifted the write block during the cut-over",
-            "another cut-over from this cluster, perhaps: let it end, then try again",
+            "this may have been another cut-over from this cluster: let it end, then try again",
         ));
     }
     // The reverse job of an earlier attempt starts too early, and its record of the block may be wrong.

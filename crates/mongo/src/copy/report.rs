@@ -15,7 +15,7 @@ impl Copying<'_> {
     fn tell_who_is_read_from(&self) {
         let readers = self.route.iter().flat_map(|route| &route.readers);
         for replaced in readers.filter_map(Reader::replaced) {
-            let help = "nothing, if it comes back; else look at that server";
+            let help = "no action is needed if it comes back; otherwise check that server";
             self.run.reporter().warning("reader_replaced", replaced, help);
         }
     }

@@ -85,7 +85,7 @@ async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: R
                 let cause = format!("the {role} {cluster} has not answered for {s} s");
                 if !std::mem::replace(&mut told, true) {
                     let help =
-                        "look at its servers and the network; the job goes on when it answers";
+                        "check its servers and the network; the job continues when it replies";
                     reporter.warning("no_answer", cause.clone(), help);
                 }
                 control.hold(gate, cause);

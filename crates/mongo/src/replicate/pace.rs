@@ -147,9 +147,9 @@ pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>
         {
             reporter.warning(
                 "clients_unwatched",
-                "no server can be asked as this user, so the latency of clients is unknown",
-                "the bulk goes at any speed: let this machine and user reach the shards, or limit it \
-                 by --mb-s",
+                "no server can be queried as this user, so the latency of clients is unknown",
+                "the bulk goes at any speed: give this machine and user access to the shards, or \
+                 limit it by --mb-s",
             );
         }
         Watch { clusters, control, pace: setter, reporter, is_paced: None }.run().await;
@@ -244,11 +244,11 @@ impl Watch {
         let Some(reporter) = &self.reporter else { return };
         if is_paced {
             reporter.decision(
-                "the bulk goes as fast as clients hardly feel it",
-                "the cluster's clients are at work; `--pace full` would not care",
+                "the bulk goes at a pace that clients hardly notice",
+                "the cluster's clients are active; `--pace full` ignores them",
             );
         } else {
-            reporter.decision("the bulk goes at any speed", "no client of the cluster is at work");
+            reporter.decision("the bulk goes at any speed", "no client of the cluster is active");
         }
     }
 }

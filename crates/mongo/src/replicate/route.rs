@@ -158,10 +158,7 @@ impl Route {
         for (min, shard) in crate::server::shard::chunks(&self.router).await? {
             let index = self.names.iter().position(|name| *name == shard).ok_or_else(|| {
                 Error::precondition(
-                    format!(
-                        "{} has got chunks on {shard}, which the plan does not know",
-                        self.router.ns
-                    ),
+                    format!("{} has chunks on {shard}, which is not in the plan", self.router.ns),
                     "make a new plan",
                 )
             })?;

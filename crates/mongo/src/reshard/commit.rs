@@ -300,8 +300,8 @@ async fn unblock(
         if saved.is_err() && copying.state.commit_mut().is_blocked {
             run.reporter().warning(
                 "block_may_stand",
-                "the job is another process's by now, and this one may just have blocked the writes of \
-                 the cluster's users",
+                "another process has taken the job over, and this one may just have blocked the \
+                 writes of the cluster's users",
                 "if the other process says that they are blocked, and not by this job, lift it: \
                  db.adminCommand({setUserWriteBlockMode: 1, global: false})",
             );
@@ -363,8 +363,8 @@ pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     // rename.
     if waits(cluster, spec.shadow()).await? {
         return Err(Error::Passing {
-            doing: format!("looking what became of the rename of {}", spec.shadow()),
-            cause: "it still waits for its turn at a shard".into(),
+            doing: format!("determining the outcome of the rename of {}", spec.shadow()),
+            cause: "the rename still waits for a lock at a shard".into(),
         });
     }
     fate(cluster, spec).await

@@ -39,12 +39,12 @@ pub(super) fn of_sockets(request: &Request, flows: &[Flow]) -> Option<Finding> {
         warning(
             "few_sockets",
             format!(
-                "{} connections were asked for, but {} pairs of shards have something to move, and \
+                "{} connections were requested, but {} pairs of shards have something to move, and \
                  each gets one",
                 request.sockets,
                 flows.len()
             ),
-            "ask for more with --sockets, or accept it",
+            "increase --sockets, or accept it",
         )
     })
 }

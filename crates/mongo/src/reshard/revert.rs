@@ -63,12 +63,12 @@ pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
 
 fn refuse_unfinished(record: &Record, plan: &Plan) -> Result<()> {
     let (id, ns) = (&record.id, &plan.ns);
-    let what = format!("job {id} is {}: it did not give {ns} another shape", record.state);
+    let what = format!("job {id} is {}: it did not change the shape of {ns}", record.state);
     match record.state {
         State::Done => Ok(()),
         State::Cancelled => Err(Error::precondition(
             what,
-            "there is nothing to go back from; `imago job list` shows what each job is",
+            "there is nothing to revert; `imago job list` shows the kind of each job",
         )),
         _ => Err(Error::precondition(
             what,
@@ -104,7 +104,7 @@ fn keys(id: &JobId, plan: &Plan) -> Result<(Key, Key)> {
 
 fn changed(id: &JobId, plan: &Plan, how: &str) -> Error {
     Error::precondition(
-        format!("{} is not what job {id} made of it any more: {how}", plan.ns),
-        "it was changed since: `imago reshard run --key` gives what is there now another key",
+        format!("{} was changed after job {id}: {how}", plan.ns),
+        "`imago reshard run --key` changes the key of the present collection",
     )
 }

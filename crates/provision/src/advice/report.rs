@@ -308,7 +308,10 @@ fn notes(question: &Question<'_>, plan: &Plan, origin: &Origin, trace: &Trace) -
         ));
     }
     if question.prices.is_none() {
-        notes.push("there are no prices, so no shape is called the cheapest: give them by --price core=…,gb=…".into());
+        notes.push(
+            "no prices are given, so no shape is the cheapest: give them by --price core=…,gb=…"
+                .into(),
+        );
     }
     if let Ending::Incomplete(reason) = &trace.ending {
         notes.push(format!("the trace does not have the whole job: {reason}"));
@@ -323,7 +326,8 @@ fn notes(question: &Question<'_>, plan: &Plan, origin: &Origin, trace: &Trace) -
     let assumed = plan.advised().prediction.shape.shards;
     if assumed > 1 && question.shares.is_even(assumed) {
         notes.push(format!(
-            "the {assumed} shards are taken as even; give the shares of yours by --share"
+            "the {assumed} shards are assumed to have equal shares; give the shares of your shards \
+             by --share"
         ));
     }
     notes

@@ -49,7 +49,7 @@ impl FromStr for Reads {
         match text {
             "primary" => Ok(Self::Primary),
             "nearest" => Ok(Self::Nearest),
-            other => Err(format!("`{other}` is none; reads are of primary or nearest")),
+            other => Err(format!("`{other}` is not a read mode: write primary or nearest")),
         }
     }
 }

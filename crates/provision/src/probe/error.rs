@@ -12,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Read(#[from] chain::Error),
     /// A command to a server failed.
-    #[error("cannot ask {server} for {what}")]
+    #[error("cannot get {what} from {server}")]
     Ask {
         /// Address of the server.
         server: String,
@@ -22,7 +22,7 @@ pub enum Error {
         source: Box<mongodb::error::Error>,
     },
     /// The reply of a server lacks a needed value.
-    #[error("{server} does not say {what}")]
+    #[error("the reply of {server} lacks {what}")]
     Unsaid {
         /// Address of the server.
         server: String,

@@ -153,7 +153,7 @@ async fn find(source: Source, keys: Vec<Key>) -> Result<bool, Error> {
     if found < keys.len() {
         let lost = keys.len() - found;
         let what =
-            format!("{lost} of {} documents were gone when they were read again", keys.len());
+            format!("{lost} of {} documents were missing when they were read again", keys.len());
         return Err(Error::Unfit(what));
     }
     Ok(true)

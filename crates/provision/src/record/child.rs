@@ -111,7 +111,7 @@ impl Child {
             (false, _) => kill_process(id, signal),
         };
         if let Err(error) = sent {
-            tracing::warn!(%error, "the job cannot be asked to end");
+            tracing::warn!(%error, "cannot send the job a signal to end");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::trace;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The URI is invalid; the field is the reason.
-    #[error("the URI is none of MongoDB: {0}")]
+    #[error("the URI is not a MongoDB connection string: {0}")]
     Uri(String),
     /// The URI requests a feature that the proxy does not support.
     #[error("a recording proxy cannot stand before {what}: {remedy}")]

@@ -57,7 +57,11 @@ impl Columns {
             (None, Some(time)) => Phase::Time(time),
             (None, None) => return Err("there is neither a column phase nor a column time".into()),
             (Some(_), Some(_)) => {
-                return Err("phase and time are both columns: leave one out, to say which tells phases apart".into());
+                return Err(
+                    "phase and time are both columns: leave one out, so that the other one defines \
+                     the phases"
+                        .into(),
+                );
             }
         };
         Ok(Self { phase, key: need("key")?, bytes: need("bytes")? })

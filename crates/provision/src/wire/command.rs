@@ -59,7 +59,9 @@ impl<'a> Command<'a> {
         match message.opcode() {
             Opcode::Msg => Self::of_msg(message).map(Some),
             Opcode::Query => Self::of_query(message.payload()),
-            Opcode::Compressed => Err(invalid("a compressed message, though none was agreed on")),
+            Opcode::Compressed => {
+                Err(invalid("a compressed message, although no compression was negotiated"))
+            }
             Opcode::Reply | Opcode::Other(_) => Ok(None),
         }
     }
@@ -204,7 +206,7 @@ fn take_u32(rest: &mut &[u8]) -> io::Result<u32> {
 /// Consumes a name that ends with a zero byte.
 fn take_name<'a>(rest: &mut &'a [u8]) -> io::Result<&'a str> {
     let end = rest.iter().position(|byte| *byte == 0);
-    let end = end.ok_or_else(|| invalid("a message with an endless name"))?;
+    let end = end.ok_or_else(|| invalid("a message with an unterminated name"))?;
     let name = &take(rest, end + 1)?[..end];
     std::str::from_utf8(name).map_err(|error| invalid(error.to_string()))
 }

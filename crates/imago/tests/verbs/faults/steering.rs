@@ -66,7 +66,7 @@ async fn the_bulk_spares_clients_unless_set_otherwise() {
     let slow = ["--documents-s", "300", "--max-slowdown", "2", "--until", "caught-up"];
     let mut copy = subject.copy(&slow);
     let job = copy.phase("copy").await;
-    let gently = "the bulk goes as fast as clients hardly feel it";
+    let gently = "the bulk goes at a pace that clients hardly notice";
     copy.until("clients are seen", |said| said["what"] == gently).await;
     let limits = &subject.steer("status", &job, &[]).await["limits"];
     assert_eq!((&limits["is_paced"], &limits["slowdown_percent"]), (&true.into(), &200.into()));

@@ -61,7 +61,7 @@ fn a_trace_alone_is_enough_and_it_is_said_whose_costs_are_used() {
         "Why not",
         "2 shards instead of 1 take ",
         "the costs are those of another machine",
-        "no shape is called the cheapest",
+        "no shape is the cheapest",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }

@@ -14,7 +14,7 @@ async fn a_job_that_is_cancelled_leaves_the_collection_as_it_was() {
     let mut second = scene.reshard(&plan, &[]);
     let (exit, refused) = second.ended();
     assert_eq!(exit, 4, "{refused}");
-    assert!(refused.to_string().contains("changes the shape of shop.reviews"), "{refused}");
+    assert!(refused.to_string().contains("is changing the shape of shop.reviews"), "{refused}");
     scene.job("cancel", &job, &[]);
     let (exit, cancelled) = slow.ended();
     assert_eq!(exit, 1, "{cancelled}");

@@ -143,7 +143,7 @@ async fn what_the_server_does_not_do_is_refused() {
     };
     scene.run("admin", range("theirs".into())).await;
     let plan = scene.plan(doc! {"userID": 1}, 2).await;
-    refused(begin(&scene, &plan), "zone ranges of its own");
+    refused(begin(&scene, &plan), "zone ranges, which are defined by the old key");
     assert_eq!(scene.find("config", "tags", doc! {}).await.len(), 1, "it is theirs");
     assert_eq!(scene.find("imago", "jobs", doc! {}).await, []);
 }

@@ -18,7 +18,7 @@ fn decided(process: &Process) -> Vec<String> {
     whats.filter(|what| what.starts_with("the bulk goes a")).map(str::to_owned).collect()
 }
 
-const GENTLY: &str = "the bulk goes as fast as clients hardly feel it";
+const GENTLY: &str = "the bulk goes at a pace that clients hardly notice";
 const AT_ANY_SPEED: &str = "the bulk goes at any speed";
 
 /// A client that reads now and then, at all shards: 25 times a second, until it is dropped.

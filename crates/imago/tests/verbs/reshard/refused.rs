@@ -38,12 +38,12 @@ async fn a_plan_that_does_not_fit_the_cluster_is_refused() {
     let other = but(&|plan| plan.old_key = r#"{"time": 1}"#.into());
     refused(&scene, other, "is for a collection sharded by").await;
     let gap = but(&|plan| drop(plan.chunks.remove(0)));
-    refused(&scene, gap, "no first chunk").await;
+    refused(&scene, gap, "no chunk that begins at MinKey").await;
     let disorder = but(&|plan| {
         let chunk = plan.chunks[1].clone();
         plan.chunks.push(chunk);
     });
-    refused(&scene, disorder, "does not begin behind").await;
+    refused(&scene, disorder, "does not begin after the previous one").await;
 
     let unique = doc! {"key": {"productID": 1, "n": 1}, "name": "one", "unique": true};
     scene.run("shop", doc! {"createIndexes": "reviews", "indexes": [unique]}).await;

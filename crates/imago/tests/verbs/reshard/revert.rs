@@ -53,7 +53,7 @@ async fn what_is_not_what_a_job_made_is_not_changed_back() {
 
     let mut unfinished = scene.reshard(&plan, &["--documents-s", "100"]);
     let job = unfinished.phase("execute");
-    refused(scene.revert(&job, &[]), "did not give shop.reviews another shape");
+    refused(scene.revert(&job, &[]), "did not change the shape of shop.reviews");
     scene.job("cancel", &job, &[]);
     assert_eq!(unfinished.ended().0, 1);
     refused(scene.revert(&job, &[]), "is cancelled");

@@ -73,13 +73,14 @@ pub(in crate::copy) async fn take_in(
         if state.joined.len() == JOINED_MAX {
             return Err(Error::precondition(
                 format!("{} would be the {JOINED_MAX}th collection to join", planned.from),
-                "the patterns match collections that are made and dropped all the time: begin a job \
-                 that names what is to move, or say --no-new",
+                "the patterns match collections that are created and dropped continually: start a \
+                 job that names the collections to move, or set --no-new",
             ));
         }
         run.reporter().decision(
             format!("{} joins the job as {}", planned.from, planned.to),
-            "the source has got it since the plan was made, and a pattern matches it".to_owned(),
+            "it was created at the source after the plan was made, and a pattern matches it"
+                .to_owned(),
         );
         if kind == Kind::View {
             state.joined_views.push(planned.clone());

@@ -89,8 +89,8 @@ fn nothing_left_out(news: &News) -> Result<()> {
     let named = news.left_out.iter().map(|(ns, why)| format!("{ns} ({why})"));
     let named: Vec<String> = named.collect();
     Err(Error::precondition(
-        format!("the source has what does not join the job: {}", named.join(", ")),
-        "mend that, or leave it behind: --ignore-new",
+        format!("the source has collections that cannot join the job: {}", named.join(", ")),
+        "correct that, or cut over without them: --ignore-new",
     ))
 }
 

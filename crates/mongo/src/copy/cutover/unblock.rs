@@ -50,8 +50,8 @@ pub async fn unblock(
     if let Some(why) = overridden.as_ref().filter(|_| !is_forced) {
         return Err(Error::precondition(
             why.clone(),
-            "leave the block to its owner: once writes are let through that are to be blocked, \
-             acknowledged ones can be lost; `--force` lifts it all the same",
+            "leave the block to its owner: if it is lifted too early, acknowledged writes can be \
+             lost; `--force` lifts it all the same",
         ));
     }
     if record.state.is_final() {
@@ -84,9 +84,9 @@ async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<
     };
     if cut_over.block == SourceBlock::None {
         let stands = match block::is_set(&clusters.source).await? {
-            Some(true) => "the one that stands there is not this job's",
-            Some(false) => "none stands there",
-            None => "whether one stands there, this user may not know",
+            Some(true) => "the block that is set there is not this job's",
+            Some(false) => "no block is set there",
+            None => "this user may not see whether a block is set there",
         };
         return Ok(Some(format!("job {id} has left no write block at {source}: {stands}")));
     }

@@ -60,8 +60,9 @@ impl Reader {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.at.is_none_or(|at| at.elapsed() >= ASKED_AGAIN_AFTER) {
             let (host, set) = (chosen.redacted(), self.set.redacted());
-            failed.untold =
-                Some(format!("{host} is not read from for a minute, others of {set} are: {error}"));
+            failed.untold = Some(format!(
+                "{host} is not read for a minute, other members of {set} are read instead: {error}"
+            ));
             failed.at = Some(Instant::now());
         }
         error

@@ -37,20 +37,19 @@ pub(in crate::reshard) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespa
             let named: Vec<&str> = users.iter().take(NAMED_MAX).map(String::as_str).collect();
             let more = users.len().saturating_sub(NAMED_MAX);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            format!("{}{more} may write past a validator", named.join(", "))
+            format!("{}{more} may bypass a validator", named.join(", "))
         }
         Ok(Bypassing::Everybody) => {
             "without authorisation every client may bypass a validator".into()
         }
-        Ok(Bypassing::Unknown) => "who may write past a validator is not known".into(),
-        Err(error) => format!("who may write past a validator is not known: {error}"),
+        Ok(Bypassing::Unknown) => "the users that may bypass a validator are not known".into(),
+        Err(error) => format!("the users that may bypass a validator are not known: {error}"),
     };
     run.reporter().warning(
         "validator_bypassed",
         format!("{who}: --block validator does not stop writes with {ACTION}"),
-        "make sure that no client writes with it at the commit (mongorestore does, if it is told to): an \
-         update between the last look and the rename would be lost, and named; or use --block \
-         user-writes",
+        "make sure that no client uses it at the commit (mongorestore can): an update between the \
+         last check and the rename would be lost, and reported; or use --block user-writes",
     );
 }
 

@@ -37,12 +37,12 @@ pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> La
     run.reporter().warning(
         "deletes_unknown",
         format!(
-            "the cluster no longer keeps what was deleted from {ns} between second {} of the epoch and \
-             the rename: such documents are there again",
+            "the cluster no longer has the log of deletes from {ns} between second {} of the epoch \
+             and the rename: the deleted documents exist again",
             from.time
         ),
-        "if the application knows what it deleted then, delete it once more; next time resume sooner, \
-         or use --block user-writes",
+        "if the application knows these deletes, repeat them; next time resume sooner, or use \
+         --block user-writes",
     );
     LateWrites { unknown: true, ..LateWrites::default() }
 }
@@ -198,7 +198,8 @@ fn report(run: &Run, spec: &Spec, late_writes: &LateWrites) {
         run.reporter().decision(
             format!("{} documents follow the old {ns}", late_writes.deleted + late_writes.written),
             format!(
-                "{} were deleted, and {} written past the validator, just before the rename",
+                "{} were deleted, and {} written by bypassing the validator, just before the \
+                 rename",
                 late_writes.deleted, late_writes.written
             ),
         );
@@ -209,13 +210,13 @@ fn report(run: &Run, spec: &Spec, late_writes: &LateWrites) {
         run.reporter().warning(
             "writes_lost",
             format!(
-                "{} documents of {ns} were updated past its validator just before the rename, and \
-                 are as they were before: {}{}",
+                "updates of {} documents of {ns} that bypassed its validator just before the \
+                 rename are lost: {}{}",
                 late_writes.lost.len(),
                 named.join(", "),
                 if late_writes.lost.len() > NAMED_MAX { ", …" } else { "" },
             ),
-            "make these updates again; next time keep who bypasses validation from writing, or use \
+            "repeat these updates; next time stop the clients that bypass validation, or use \
              --block user-writes",
         );
     }

@@ -32,7 +32,7 @@ pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Optio
             run.reporter().warning(
                 "write_block_long",
                 format!(
-                    "a bare rename was not done within {} s: writes may be refused for longer",
+                    "a bare rename did not finish within {} s: writes may be refused for longer",
                     WITHIN.as_secs()
                 ),
                 "another change of a collection's definition may be under way: let it end first",

@@ -47,7 +47,7 @@ pub(in crate::reshard) async fn take(
         return match write_error(&reply) {
             None => Ok(()),
             Some((DUPLICATE_KEY, _)) => Err(taken("another")),
-            Some((_, message)) => Err(Error::malformed("taking the turn", message)),
+            Some((_, message)) => Err(Error::malformed("taking the cluster lock", message)),
         };
     };
     let before = held.get_str("job").unwrap_or_default();
@@ -62,7 +62,7 @@ pub(in crate::reshard) async fn take(
     let update = doc! {"update": COLLECTION, "updates": [change], "writeConcern": majority()};
     let reply = cluster.run(DATABASE, update).await?;
     if let Some((_, message)) = write_error(&reply) {
-        return Err(Error::malformed("taking the turn", message));
+        return Err(Error::malformed("taking the cluster lock", message));
     }
     if number(&reply, "n") == 1 { Ok(()) } else { Err(taken("another")) }
 }
@@ -78,7 +78,7 @@ async fn holder(cluster: &Endpoint) -> Result<Option<Document>> {
     };
     let reply = cluster.run(DATABASE, find).await?;
     let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    let batch = batch.map_err(|error| Error::malformed("looking whose turn it is", error))?;
+    let batch = batch.map_err(|error| Error::malformed("reading the cluster lock", error))?;
     Ok(batch.first().and_then(Bson::as_document).cloned())
 }
 
@@ -101,8 +101,8 @@ fn taken_by(record: &Record, now_ms: u64) -> Error {
     };
     Error::precondition(
         format!(
-            "job {id} changes the shape of {ns} of this cluster, and one job at a time may: it is {state}, \
-             and said so last {since} ago"
+            "job {id} is changing the shape of {ns} in this cluster, and only one job at a time \
+             may: it is {state}, and last reported {since} ago"
         ),
         format!(
             "wait for it, let it go on with `imago reshard resume {id}`, or give it up with `imago job \

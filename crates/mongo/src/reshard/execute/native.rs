@@ -120,8 +120,8 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
         return Ok(());
     }
     Err(Error::precondition(
-        format!("{} has zone ranges of its own, which are of the old key", plan.ns),
-        "write them down and take them away first: sh.removeRangeFromZone",
+        format!("{} has zone ranges, which are defined by the old key", plan.ns),
+        "record them and remove them first: sh.removeRangeFromZone",
     ))
 }
 
@@ -227,7 +227,7 @@ async fn prepare(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) 
     run.enter("prepare").await?;
     run.reporter().decision(
         "the server's own reshardCollection changes the shape",
-        "--engine native: each shard has a zone for the time, so that chunks come to lie as planned",
+        "--engine native: each shard temporarily has a zone, so that chunks are placed as planned",
     );
     let leave = || balance::set_off(cluster, ns, true);
     retry_transient("keep the balancer from the collection", control, leave).await?;

@@ -69,7 +69,7 @@ pub(in crate::reshard) fn unsharded(ns: &Namespace) -> Error {
 fn in_itself(plan: &Plan) -> Result<()> {
     let key = parse_document(&plan.key, "the shard key")?;
     if plan.chunks.first().is_none_or(|first| first.min.is_some()) {
-        return Err(anew("the plan has no first chunk, which begins at the least key of all"));
+        return Err(anew("the plan has no chunk that begins at MinKey"));
     }
     let mut before: Option<Id> = None;
     for (at, chunk) in plan.chunks.iter().enumerate() {
@@ -81,7 +81,7 @@ fn in_itself(plan: &Plan) -> Result<()> {
         let id = Id::from_raw(RawBsonRef::Document(&raw));
         if !min.keys().eq(key.keys()) || before.is_some_and(|before| before >= id) {
             return Err(anew(format!(
-                "the plan's chunk {at} does not begin behind the one before"
+                "the plan's chunk {at} does not begin after the previous one"
             )));
         }
         before = Some(id);

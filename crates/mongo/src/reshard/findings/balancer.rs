@@ -33,8 +33,8 @@ pub(in crate::reshard) fn of_balancer(
                 full.name, empty.name
             ),
             format!(
-                "to keep what the plan makes, say sh.disableBalancing(\"{ns}\") first; name a shard \
-                 that is to leave the cluster to removeShard"
+                "to keep the placement of the plan, run sh.disableBalancing(\"{ns}\") first; use \
+                 removeShard for a shard that is to leave the cluster"
             ),
         )
     })

@@ -40,14 +40,14 @@ async fn zones(of: &Handle) -> Result<Option<Finding>> {
         obstacle(
             "zones",
             format!(
-                "{} has {} zone ranges ({}): they are of the old key, and a collection with zones \
-                 cannot be replaced",
+                "{} has {} zone ranges ({}): they are defined by the old key, and a collection \
+                 with zones cannot be replaced",
                 of.ns,
                 zones.len(),
                 names.join(", ")
             ),
             format!(
-                "write them down and take each away: sh.removeRangeFromZone(\"{}\", min, max)",
+                "record them, and remove each: sh.removeRangeFromZone(\"{}\", min, max)",
                 of.ns
             ),
         )

@@ -64,7 +64,7 @@ fn unreached(shard: &Shard, cause: &str) -> Finding {
     warning(
         "unreached",
         format!(
-            "shard {name} ({host}) cannot be asked directly, so its latency, oplog and disk are \
+            "shard {name} ({host}) cannot be queried directly, so its latency, oplog and disk are \
              not known: {cause}"
         ),
         "check the network, or that the shard knows the user; or look at its oplog's window and \
@@ -78,13 +78,13 @@ fn oplog(shard: &Shard, reached: &Reached, lasts: Lasts) -> Option<Finding> {
     let Some(window_s) = reached.oplog_s else {
         return Some(warning(
             "oplog_unknown",
-            format!("how far back the oplog of shard {name} reaches cannot be read"),
+            format!("cannot read the oplog window of shard {name}"),
             "give the user read on the database local, or look yourself \
              (rs.printReplicationInfo())",
         ));
     };
     let Lasts { predicted_s, paced_s } = lasts;
-    let beside = paced_s.map(|paced_s| format!(", beside clients up to {paced_s:.0} s"));
+    let beside = paced_s.map(|paced_s| format!(", with active clients up to {paced_s:.0} s"));
     let what = format!(
         "the oplog of shard {name} reaches back {window_s} s, and the change takes about \
          {predicted_s:.0} s{}",
@@ -103,8 +103,8 @@ fn disk(shard: &Shard, reached: &Reached, needed: u64) -> Option<Finding> {
     let Some(free) = reached.free_bytes else {
         return Some(warning(
             "disk_unknown",
-            format!("how much room shard {} has cannot be asked", shard.name),
-            format!("see to it that {needed} bytes are free there"),
+            format!("cannot determine the free disk space of shard {}", shard.name),
+            format!("make sure that {needed} bytes are free there"),
         ));
     };
     (u128::from(free) * 10 < u128::from(needed) * 12).then(|| {
@@ -140,7 +140,7 @@ fn migration(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding
         warning(
             "migration",
             format!(
-                "shard {} is giving a chunk of {ns} to {}: what lies where is changing",
+                "shard {} is migrating a chunk of {ns} to {}: the placement is changing",
                 shard.name,
                 reached.giving_to.join(", ")
             ),

@@ -163,7 +163,7 @@ impl<'a> Choice<'a> {
 fn refused(error: &PlacementError) -> Error {
     Error::precondition(
         format!("the new chunks cannot be placed: {error}"),
-        "ask for fewer and larger chunks (--chunks), and leave a shard to put them on",
+        "choose fewer and larger chunks (--chunks), and leave a shard for them",
     )
 }
 
