@@ -16,28 +16,43 @@
 //! Invariant: the topic begins with its first record ever. It is created without retention limits, an
 //! existing topic with limits is refused, and a missing beginning is an error, because positions could not be
 //! counted.
+//!
+//! Kafka's messages are those of the crate `kafka_protocol`, generated from Kafka's definitions. A whole client library
+//! is not used: the log needs exactly these requests, one at a time, on its own thread and under its own bounds, and
+//! among them the settings of a topic (DescribeConfigs), which `rskafka` does not have; `rdkafka` has all, at the price of
+//! a C library and OpenSSL at each build.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{FetchRequest, MetadataRequest, ProduceRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
+
 use crate::log::redo::{checksum, group, ungroup};
 use crate::log::{LogError, RedoLog, Result};
 use crate::record::{LogEntry, Position};
-use protocol::{Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch};
 
 mod address;
+mod batch;
+mod client_config;
+mod connection;
 mod fault;
 mod landmark;
-mod protocol;
 mod setting;
 #[cfg(test)]
 mod tests;
 mod watch;
 
 pub use address::NotTopic;
+pub use client_config::{ClientConfig, ClientConfigError};
 pub use landmark::Landmark;
 pub use watch::Watch;
 
+use connection::Connection;
 use fault::{Fault, check};
 
 /// Maximum size of a group in bytes: the largest transaction fits, and a broker by default accepts requests of
@@ -55,7 +70,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const WORK_MAX: Duration = Duration::from_secs(8);
 
 /// The location of a log in Kafka.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct KafkaSpec {
     /// Brokers to connect to first, each as `host:port`.
     pub brokers: Vec<String>,
@@ -65,6 +80,8 @@ pub struct KafkaSpec {
     pub replicas: i16,
     /// Time for which a failing operation is repeated before it is an error; an election takes some seconds.
     pub patience: Duration,
+    /// TLS, authentication and compression.
+    pub client: ClientConfig,
 }
 
 impl KafkaSpec {
@@ -190,12 +207,17 @@ impl KafkaLog {
     fn any_broker(&self) -> std::result::Result<Connection, Fault> {
         let mut last = Fault::Lasting("no broker is named".into());
         for broker in &self.spec.brokers {
-            match Connection::open(broker, self.spec.silence()) {
+            match self.open_connection(broker) {
                 Ok(connection) => return Ok(connection),
-                Err(error) => last = Fault::Passing(format!("{broker}: {error}")),
+                Err(fault) => last = fault,
             }
         }
         Err(last)
+    }
+
+    /// Connects to a broker.
+    fn open_connection(&self, address: &str) -> std::result::Result<Connection, Fault> {
+        Connection::open(address, &self.spec.client, self.spec.silence())
     }
 
     /// Returns the connection to the partition's leader.
@@ -204,8 +226,7 @@ impl KafkaLog {
             Some(connection) => connection,
             None => {
                 let address = self.leader_address()?;
-                let opened = Connection::open(&address, self.spec.silence());
-                opened.map_err(|error| Fault::Passing(format!("{address}: {error}")))?
+                self.open_connection(&address)?
             }
         };
         Ok(self.connection.insert(connection))
@@ -213,65 +234,76 @@ impl KafkaLog {
 
     /// Returns the address of the partition's leader as `host:port`.
     fn leader_address(&self) -> std::result::Result<String, Fault> {
-        let mut body = Writer::default();
-        // One topic, which must not be created by this request.
-        body.i32(1).text(&self.spec.topic).i8(0);
-        let mut answer = self.any_broker()?.ask(METADATA, &body)?;
-        let _throttled = answer.i32()?;
-        let mut brokers = Vec::new();
-        for _ in 0..answer.count()? {
-            let (id, host, port) = (answer.i32()?, answer.text()?, answer.i32()?);
-            let _rack = answer.text()?;
-            brokers.push((id, format!("{host}:{port}")));
-        }
-        let (_cluster, _controller) = (answer.text()?, answer.i32()?);
-        if answer.count()? != 1 {
-            return Err(invalid("an answer about other topics than the one asked for").into());
-        }
-        check(answer.i16()?)?;
-        let (_name, _is_internal) = (answer.text()?, answer.i8()?);
-        match answer.count()? {
-            1 => {}
-            many => {
-                let why = format!("it has {many} partitions; a log is a topic with one");
-                return Err(Fault::Lasting(why));
-            }
-        }
-        check(answer.i16()?)?;
-        let (_partition, leader) = (answer.i32()?, answer.i32()?);
-        let known = brokers.into_iter().find(|(id, _)| *id == leader);
-        known.map(|(_, address)| address).ok_or(Fault::Passing("it has no leader now".into()))
+        let topic = MetadataRequestTopic::default().with_name(Some(self.topic_name()));
+        let request = MetadataRequest::default()
+            .with_topics(Some(vec![topic]))
+            .with_allow_auto_topic_creation(false);
+        let reply = self.any_broker()?.ask(&request)?;
+        let [topic] = reply.topics.as_slice() else { return Err(of_another_topic()) };
+        check(topic.error_code)?;
+        let [partition] = topic.partitions.as_slice() else {
+            let many = topic.partitions.len();
+            let why = format!("it has {many} partitions; a log is a topic with one");
+            return Err(Fault::Lasting(why));
+        };
+        check(partition.error_code)?;
+        let leader = reply.brokers.iter().find(|broker| broker.node_id == partition.leader_id);
+        let address = leader.map(|broker| match broker.host.as_str() {
+            host if host.contains(':') => format!("[{host}]:{}", broker.port),
+            host => format!("{host}:{}", broker.port),
+        });
+        address.ok_or(Fault::Passing("it has no leader now".into()))
+    }
+
+    /// Returns the topic's name in a message.
+    fn topic_name(&self) -> TopicName {
+        StrBytes::from_string(self.spec.topic.clone()).into()
     }
 
     /// Appends a group to the topic as one record.
     fn produce(&mut self, group: &[u8]) -> std::result::Result<(), Fault> {
-        const ALL_IN_STEP: i16 = -1;
-        let mut body = Writer::default();
-        body.no_text().i16(ALL_IN_STEP).i32(millis(self.spec.work()));
-        body.i32(1).text(&self.spec.topic).i32(1).i32(0).sized(&batch(group)?)?;
-        let mut answer = self.leader()?.ask(PRODUCE, &body)?;
-        only_partition(&mut answer)?;
-        check(answer.i16()?)
+        const ALL_IN_SYNC: i16 = -1;
+        let records = batch::encode(group, self.spec.client.compression)?;
+        let partition = PartitionProduceData::default().with_index(0).with_records(Some(records));
+        let topic = TopicProduceData::default()
+            .with_name(self.topic_name())
+            .with_partition_data(vec![partition]);
+        let request = ProduceRequest::default()
+            .with_acks(ALL_IN_SYNC)
+            .with_timeout_ms(millis(self.spec.work()))
+            .with_topic_data(vec![topic]);
+        let reply = self.leader()?.ask(&request)?;
+        match reply.responses.as_slice() {
+            [topic] if topic.partition_responses.len() == 1 => {
+                check(topic.partition_responses[0].error_code)
+            }
+            _ => Err(of_another_topic()),
+        }
     }
 
     /// Fetches batches from the next record on. The leader waits up to `wait` for the first.
-    fn fetch(&mut self, wait: Duration) -> std::result::Result<Reader, Fault> {
-        const NO_REPLICA: i32 = -1;
-        let mut body = Writer::default();
-        // At least one byte, or none when the time is over; aborted transactions are not filtered.
-        body.i32(NO_REPLICA).i32(millis(wait)).i32(1).i32(FETCH_BYTES_MAX).i8(0);
-        body.i32(1).text(&self.spec.topic);
-        body.i32(1).i32(0).i64(self.offset).i32(FETCH_BYTES_MAX);
-        let mut answer = self.leader()?.ask(FETCH, &body)?;
-        let _throttled = answer.i32()?;
-        only_partition(&mut answer)?;
-        check(answer.i16()?)?;
-        let (_high_watermark, _last_stable) = (answer.i64()?, answer.i64()?);
-        for _ in 0..answer.count()? {
-            let _aborted = (answer.i64()?, answer.i64()?);
+    fn fetch(&mut self, wait: Duration) -> std::result::Result<Bytes, Fault> {
+        let partition = FetchPartition::default()
+            .with_partition(0)
+            .with_fetch_offset(self.offset)
+            .with_partition_max_bytes(FETCH_BYTES_MAX);
+        let topic =
+            FetchTopic::default().with_topic(self.topic_name()).with_partitions(vec![partition]);
+        // The reply has at least one byte, or none when the time is over.
+        let request = FetchRequest::default()
+            .with_max_wait_ms(millis(wait))
+            .with_min_bytes(1)
+            .with_max_bytes(FETCH_BYTES_MAX)
+            .with_topics(vec![topic]);
+        let reply = self.leader()?.ask(&request)?;
+        match reply.responses.as_slice() {
+            [topic] if topic.partitions.len() == 1 => {
+                let partition = &topic.partitions[0];
+                check(partition.error_code)?;
+                Ok(partition.records.clone().unwrap_or_default())
+            }
+            _ => Err(of_another_topic()),
         }
-        let length = answer.count()?;
-        Ok(Reader::of(answer.take(length)?))
     }
 
     /// Passes the log entries of a record from position `from` on to `see`, and advances to the next record.
@@ -329,19 +361,27 @@ impl RedoLog for KafkaLog {
         loop {
             let mut fetched = self.retry("read", |log| log.fetch(wait))?;
             let offset = self.offset;
-            let cannot = |log: &Self, error: std::io::Error| LogError::Remote {
+            let cannot = |log: &Self, fault: Fault| LogError::Remote {
                 doing: "read",
                 log: log.name(),
-                why: format!("behind record {}: {error}", log.offset),
+                why: format!("after record {}: {fault}", log.offset),
             };
-            while let Some(batch) = read_batch(&mut fetched).map_err(|error| cannot(self, error))? {
-                for (at, value) in batch.records {
+            while let Some(batch) =
+                batch::decode(&mut fetched).map_err(|fault| cannot(self, fault))?
+            {
+                for record in batch {
                     // A batch may begin before the record that was asked for.
-                    if at >= self.offset {
-                        self.read_record(at, &value, from, see)?;
+                    if record.offset < self.offset {
+                        continue;
+                    }
+                    match record.value {
+                        // Markers of Kafka itself.
+                        _ if record.control => self.offset = record.offset + 1,
+                        value => {
+                            self.read_record(record.offset, &value.unwrap_or_default(), from, see)?
+                        }
                     }
                 }
-                self.offset = self.offset.max(batch.next);
             }
             // Skipped records are not the end: each round advances.
             if self.next > from || self.offset == offset {
@@ -351,16 +391,9 @@ impl RedoLog for KafkaLog {
     }
 }
 
-/// Reads the header of a reply, which must be about the one partition of the one topic.
-fn only_partition(answer: &mut Reader) -> std::result::Result<(), Fault> {
-    let topics = answer.count()?;
-    let _name = answer.text()?;
-    let partitions = answer.count()?;
-    let partition = answer.i32()?;
-    match (topics, partitions, partition) {
-        (1, 1, 0) => Ok(()),
-        _ => Err(invalid("an answer about another partition than the one asked for").into()),
-    }
+/// Returns the fault of a reply that is not about the log's one partition.
+fn of_another_topic() -> Fault {
+    Fault::Lasting("its reply is about another topic or partition".into())
 }
 
 /// Returns a duration in ms.

@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::server::Server;
 use crate::times;
 
-pub use crate::spec::{Certificates, ClusterSpec, NodeInfo, Role, valid_name};
+pub use crate::spec::{ClusterSpec, NodeInfo, Role, valid_name};
 
 impl NodeInfo {
     /// Returns the current state of a server.

@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::binary::KafkaFiles;
+use crate::certificates::Certificates;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::port::Port;
@@ -23,6 +25,8 @@ const CLUSTER_ID: &str = "aW1hZ28tdGVzdGJlZC0tMQ";
 /// Time allowed to format the storage, which starts one Java program.
 const FORMAT_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// Methods of authentication that store a user's key, and not the password, in Kafka.
+const SCRAM: [&str; 2] = ["SCRAM-SHA-256", "SCRAM-SHA-512"];
 
 /// Logging configuration of Kafka.
 const LOGGING: &str = "\
@@ -35,17 +39,41 @@ rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
 ";
 
+/// The clients that a second listener demands: over TLS, with a certificate of the authority, and authenticated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KafkaSecurity {
+    /// The broker's certificate, and the authority that signed it and the clients' certificates.
+    pub certificates: Certificates,
+    /// The only user, for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
+    pub user: String,
+    /// The user's password.
+    pub password: String,
+}
+
 /// Kafka's files, and its memory limit.
 #[derive(Debug)]
 pub(crate) struct Kafka {
     pub(crate) installed: KafkaFiles,
     heap_mb: u32,
     controller: Port,
+    /// The second listener's clients, and its port.
+    secured: Option<(KafkaSecurity, Port)>,
 }
 
 impl Kafka {
-    pub(crate) fn new(installed: KafkaFiles, heap_mb: u32) -> Result<Self> {
-        Ok(Self { installed, heap_mb, controller: Port::reserve()? })
+    pub(crate) fn new(
+        installed: KafkaFiles,
+        heap_mb: u32,
+        secured: Option<KafkaSecurity>,
+    ) -> Result<Self> {
+        let controller = Port::reserve()?;
+        let secured = secured.map(|security| Ok::<_, Error>((security, Port::reserve()?)));
+        Ok(Self { installed, heap_mb, controller, secured: secured.transpose()? })
+    }
+
+    /// Returns the port of the second listener, which demands TLS and authentication.
+    pub(crate) fn secured_port(&self) -> Option<u16> {
+        self.secured.as_ref().map(|(_, port)| port.number())
     }
 
     /// Writes the properties and formats the storage.
@@ -63,6 +91,14 @@ impl Kafka {
             .args(["--cluster-id", CLUSTER_ID, "--config"])
             .arg(properties_file(place))
             .current_dir(&place.folder);
+        if let Some((KafkaSecurity { user, password, .. }, _)) = &self.secured {
+            for mechanism in SCRAM {
+                format.args([
+                    "--add-scram",
+                    &format!("{mechanism}=[name={user},password={password}]"),
+                ]);
+            }
+        }
         let doing = || format!("format Kafka's storage {}", place.data.display());
         let mut formatting = Formatting(process::spawn(format).map_err(Error::io(doing()))?);
         let started = Instant::now();
@@ -109,6 +145,7 @@ impl Kafka {
     fn properties(&self, place: &Place) -> String {
         let (port, controller) = (place.port, self.controller.number());
         let data = place.data.display();
+        let (listener, demands) = self.second_listener();
         // After the ports: a broker that was killed may come back after two seconds instead of nine, the time for
         // which its controller assumes that the old one is alive; one copy of Kafka's internal topics; no wait for
         // a second consumer; and buffers that fit in a small heap.
@@ -117,9 +154,10 @@ impl Kafka {
              node.id=1\n\
              controller.quorum.voters=1@127.0.0.1:{controller}\n\
              controller.listener.names=CONTROLLER\n\
-             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
-             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listener}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port}{listener}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL\n\
+             inter.broker.listener.name=PLAINTEXT\n\
              log.dirs={data}\n\
              broker.session.timeout.ms=2000\n\
              broker.heartbeat.interval.ms=500\n\
@@ -134,12 +172,42 @@ impl Kafka {
              group.initial.rebalance.delay.ms=0\n\
              log.cleaner.dedupe.buffer.size=4194304\n\
              num.network.threads=2\n\
-             num.io.threads=2\n"
+             num.io.threads=2\n\
+             {demands}"
         )
+    }
+
+    /// Returns the second listener as it is appended to the list of listeners, and its properties.
+    fn second_listener(&self) -> (String, String) {
+        let Some((security, port)) = &self.secured else { return Default::default() };
+        let KafkaSecurity { certificates, user, password } = security;
+        let (server, authority) = (certificates.server.display(), certificates.authority.display());
+        let module = "org.apache.kafka.common.security";
+        let mut demands = format!(
+            "sasl.enabled.mechanisms=PLAIN,{}\n\
+             listener.name.sasl_ssl.plain.sasl.jaas.config={module}.plain.PlainLoginModule required \
+             user_{user}=\"{password}\";\n\
+             ssl.keystore.type=PEM\n\
+             ssl.keystore.location={server}\n\
+             ssl.truststore.type=PEM\n\
+             ssl.truststore.location={authority}\n\
+             listener.name.sasl_ssl.ssl.client.auth=required\n",
+            SCRAM.join(",")
+        );
+        for mechanism in SCRAM {
+            demands += &format!(
+                "listener.name.sasl_ssl.{}.sasl.jaas.config={module}.scram.ScramLoginModule required;\n",
+                mechanism.to_lowercase()
+            );
+        }
+        (format!(",SASL_SSL://127.0.0.1:{}", port.number()), demands)
     }
 
     pub(crate) fn change_ports(&mut self) -> Result<()> {
         self.controller = Port::reserve()?;
+        if let Some((_, port)) = &mut self.secured {
+            *port = Port::reserve()?;
+        }
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ mod auth;
 mod binary;
 mod cassandra;
 mod cassandra_cluster;
+mod certificates;
 mod cluster;
 mod content;
 mod cpu_share;
@@ -51,9 +52,11 @@ pub use binary::{
     CassandraFiles, KafkaFiles, find_cassandra, find_kafka, find_mongod, find_mongos, find_redis,
 };
 pub use cassandra_cluster::{CassandraCluster, CassandraSpec};
-pub use cluster::{Certificates, Cluster, ClusterSpec, NodeInfo, Role, valid_name};
+pub use certificates::Certificates;
+pub use cluster::{Cluster, ClusterSpec, NodeInfo, Role, valid_name};
 pub use content::ContentSpec;
 pub use error::{Error, Result};
+pub use kafka::KafkaSecurity;
 pub use redis_cluster::{RedisCluster, RedisClusterSpec, redis_configuration_of};
 pub use relay::Relay;
 pub use require::require;

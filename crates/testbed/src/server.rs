@@ -42,6 +42,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Returns the program that the server runs.
+    pub(crate) fn program(&self) -> &Program {
+        &self.launch.program
+    }
+
     /// Starts a server with its files in `folder` and waits until it answers.
     pub(crate) async fn start(launch: Launch, folder: &Path) -> Result<Self> {
         let data = folder.join(&launch.name);

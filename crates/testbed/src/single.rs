@@ -9,7 +9,7 @@ use crate::binary;
 use crate::cluster::{NodeInfo, Role, valid_name};
 use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
-use crate::kafka::{self, Kafka};
+use crate::kafka::{self, Kafka, KafkaSecurity};
 use crate::program::Program;
 use crate::redis::{self, Redis};
 use crate::scratch::Scratch;
@@ -66,6 +66,8 @@ pub struct SingleSpec {
     pub cpu_percent: Option<u16>,
     /// Folder in which data and log are created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
+    /// The clients that a second listener of Kafka demands; `None` for no second listener.
+    pub secured: Option<KafkaSecurity>,
 }
 
 impl SingleSpec {
@@ -86,7 +88,7 @@ impl SingleSpec {
 
     fn of(engine: Engine, name: &str) -> Self {
         let (name, memory_mb) = (name.into(), Self::MEMORY_MB);
-        Self { name, engine, memory_mb, cpu_percent: None, folder: None }
+        Self { name, engine, memory_mb, cpu_percent: None, folder: None, secured: None }
     }
 
     /// Checks that the server can be started. The error names the value to change.
@@ -117,7 +119,10 @@ impl SingleSpec {
                 let share = CpuShare::asked(node, self.cpu_percent, unshared);
                 Program::Redis(Redis { path, memory_mb, node: None, share })
             }
-            Engine::Kafka => Program::Kafka(Kafka::new(binary::find_kafka()?, self.memory_mb)?),
+            Engine::Kafka => {
+                let (files, secured) = (binary::find_kafka()?, self.secured.clone());
+                Program::Kafka(Kafka::new(files, self.memory_mb, secured)?)
+            }
         })
     }
 }
@@ -164,6 +169,13 @@ impl Single {
             Engine::Redis => format!("redis://{}", self.server.address()),
             Engine::Kafka => self.server.address(),
         }
+    }
+
+    /// Returns the address of Kafka's second listener, which demands TLS and authentication, as `host:port`.
+    #[must_use]
+    pub fn secured_uri(&self) -> Option<String> {
+        let Program::Kafka(kafka) = self.server.program() else { return None };
+        kafka.secured_port().map(|port| wire::local(port).to_string())
     }
 
     /// Returns the port on 127.0.0.1, which stays reserved while the server is down.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::certificates::Certificates;
 use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::process::ProcessId;
@@ -38,15 +39,6 @@ pub struct ClusterSpec {
     pub yields_cpu: bool,
     /// Certificates if members offer TLS; connections without TLS are accepted too.
     pub tls: Option<Certificates>,
-}
-
-/// Files by which members offer TLS.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Certificates {
-    /// Path of a member's certificate and its key (PEM), for 127.0.0.1.
-    pub server: PathBuf,
-    /// Path of the certificate of the authority that signed it (PEM).
-    pub authority: PathBuf,
 }
 
 impl Default for ClusterSpec {

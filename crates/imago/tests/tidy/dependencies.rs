@@ -18,19 +18,26 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// older.
 const TWICE: &[Exception] = &[
     ("base64", "0.22 by bson, mongodb and Imago, 0.23 by ureq"),
+    ("block-buffer", "follows digest"),
+    ("cpufeatures", "follows digest"),
+    ("crypto-common", "follows digest"),
+    ("digest", "0.10 by rsasl, 0.11 by Imago and mongodb"),
     ("embedded-io", "0.4 and 0.6, of which postcard uses neither: both are traits alone"),
     ("getrandom", "0.2 by ring, 0.3 by rand 0.9 (bson, mongodb), 0.4 by rand 0.10"),
     (
         "hashbrown",
         "0.14 by dashmap (stateright and scylla), 0.16 by metrics-util, 0.17 by indexmap",
     ),
+    ("hmac", "follows digest"),
+    ("pbkdf2", "follows digest"),
     (
         "rand",
-        "0.8 by shuttle (tests only), 0.9 by bson, mongodb and scylla, 0.10 by Imago and the driver's DNS resolver",
+        "0.8 by rsasl and shuttle, 0.9 by bson, mongodb and scylla, 0.10 by Imago and the driver's DNS resolver",
     ),
     ("rand_chacha", "follows rand"),
     ("rand_core", "follows rand"),
     ("rand_pcg", "follows rand"),
+    ("sha2", "follows digest"),
     ("syn", "2 and 3, both at build time only: derive macros are moving from one to the other"),
     ("unicode-width", "0.1 by miette, 0.2 by indicatif and textwrap"),
 ];

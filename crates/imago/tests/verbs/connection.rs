@@ -1,12 +1,11 @@
 //! Connection strings: options of the specification, TLS at both ends, and what a failure says.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use bson::{Document, doc};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, replica_set};
-use imago_testbed::{Certificates, ClusterSpec};
+use imago_testbed::{Certificates, ClusterSpec, require};
 use serde_json::Value;
 
 fn imago(arguments: &[&str]) -> Output {
@@ -36,27 +35,6 @@ async fn connect(uri: &str) -> Endpoint {
     Box::pin(Endpoint::connect(uri, "source")).await.unwrap()
 }
 
-/// An authority, and a certificate that it signed for 127.0.0.1; none without openssl.
-fn certificates(folder: &Path) -> Option<Certificates> {
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let make = |name: &str, more: &[&str]| {
-        let (key, certificate) = (path(&format!("{name}.key")), path(&format!("{name}.crt")));
-        let mut openssl = Command::new("openssl");
-        openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
-        openssl.args(["-keyout", &key, "-out", &certificate]).args(more).stderr(Stdio::null());
-        openssl.status().is_ok_and(|status| status.success()).then_some((certificate, key))
-    };
-    let (authority, authority_key) = make("authority", &["-subj", "/CN=Example Authority"])?;
-    let signed = ["-subj", "/CN=db1.example.com", "-CA", &authority, "-CAkey", &authority_key];
-    let of_server =
-        ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
-    let (certificate, key) = make("server", &[&signed[..], &of_server].concat())?;
-    let both = [certificate, key].map(|file| std::fs::read_to_string(file).unwrap()).concat();
-    let server = folder.join("server.pem");
-    std::fs::write(&server, both).unwrap();
-    Some(Certificates { server, authority: authority.into() })
-}
-
 fn with(cluster: &Leased, options: &str) -> String {
     let uri = cluster.uri();
     let separator = if uri.contains('?') { '&' } else { '?' };
@@ -66,10 +44,7 @@ fn with(cluster: &Leased, options: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_works_over_tls_at_both_ends_and_a_failure_says_what_answered_how() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(files) = certificates(folder.path()) else {
-        eprintln!("there is no openssl here: it is not tried");
-        return;
-    };
+    let Some(files) = require(Certificates::create(folder.path())) else { return };
     let authority = files.authority.to_str().unwrap().to_owned();
     let encrypted = || ClusterSpec { tls: Some(files.clone()), ..replica_set(1) };
     let specs = [encrypted(), encrypted(), replica_set(1)];

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::KafkaSpec;
+use super::{ClientConfig, KafkaSpec};
 
 /// Default patience: an election takes some seconds, and the restart of a failed broker some more.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,7 +53,8 @@ impl FromStr for KafkaSpec {
             }
             replicas = number;
         }
-        Ok(Self { brokers, topic: topic.into(), replicas, patience: PATIENCE })
+        let client = ClientConfig::default();
+        Ok(Self { brokers, topic: topic.into(), replicas, patience: PATIENCE, client })
     }
 }
 

@@ -6,18 +6,34 @@ use std::io;
 pub(super) const TOPIC_EXISTS: i16 = 36;
 
 /// The failure of an operation, with its description.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// A transient failure: the operation may succeed when it is repeated.
+    #[error("{0}")]
     Passing(String),
     /// A permanent failure.
+    #[error("{0}")]
     Lasting(String),
+}
+
+impl Fault {
+    /// Returns the same fault with the broker that it is about.
+    pub(super) fn about(self, broker: &str) -> Self {
+        match self {
+            Self::Passing(why) => Self::Passing(format!("{broker}: {why}")),
+            Self::Lasting(why) => Self::Lasting(format!("{broker}: {why}")),
+        }
+    }
 }
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::InvalidData => Self::Lasting(error.to_string()),
+            // A listener with TLS or SASL answers an ordinary client so, too.
+            io::ErrorKind::UnexpectedEof => Self::Passing(
+                "it closed the connection, as a broker does that demands TLS or SASL (--log-config)".into(),
+            ),
             _ => Self::Passing(error.to_string()),
         }
     }
@@ -39,6 +55,7 @@ pub(super) fn check(code: i16) -> Result<(), Fault> {
         19 | 20 => (true, "fewer replicas are in sync than min.insync.replicas requires"),
         29..=31 => (false, "the broker does not permit it"),
         35 => (false, "the broker does not have this version of the protocol"),
+        34 => (false, "the broker demands SASL authentication, or another one"),
         38 => (false, "there are fewer brokers than replicas"),
         41 => (true, "the cluster is electing a controller"),
         56 => (true, "the broker failed to write to its disk"),

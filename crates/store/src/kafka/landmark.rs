@@ -7,8 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::protocol::read_batch;
-use super::{KafkaLog, Result};
+use super::{KafkaLog, Result, batch};
 use crate::log::LogError;
 use crate::record::Position;
 
@@ -46,10 +45,10 @@ impl KafkaLog {
         let offset = self.offset;
         let wait = self.spec.work();
         let mut fetched = self.retry("read", |log| log.fetch(wait))?;
-        let found = read_batch(&mut fetched);
-        let records = found.ok().flatten().map(|batch| batch.records).unwrap_or_default();
-        let record = records.into_iter().find(|(at, _)| *at == offset);
-        if record.is_some_and(|(_, value)| super::checksum(&value) == landmark.checksum) {
+        let records = batch::decode(&mut fetched).ok().flatten().unwrap_or_default();
+        let record = records.into_iter().find(|record| record.offset == offset);
+        let value = record.and_then(|record| record.value);
+        if value.is_some_and(|value| super::checksum(&value) == landmark.checksum) {
             return Ok(());
         }
         Err(self.unread(format!(

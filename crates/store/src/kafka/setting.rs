@@ -3,9 +3,14 @@
 //! A created topic has them. An existing topic may be set to delete records after a week: that is an
 //! error at the start, before entries are written, not when entries are missing.
 
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_configs_response::DescribeConfigsResourceResult;
+use kafka_protocol::messages::{CreateTopicsRequest, DescribeConfigsRequest};
+use kafka_protocol::protocol::StrBytes;
+
 use super::fault::TOPIC_EXISTS;
-use super::protocol::{CREATE_TOPICS, DESCRIBE_CONFIGS, Reader};
-use super::{Fault, KafkaLog, RECORD_BYTES_MAX, Result, Writer, check, millis};
+use super::{Fault, KafkaLog, RECORD_BYTES_MAX, Result, check, millis};
 
 /// Allowance for a record's own bytes besides the group.
 const RECORD_EXTRA: usize = 1024;
@@ -17,6 +22,8 @@ const AGE: &str = "retention.ms";
 const SIZE: &str = "retention.bytes";
 /// Setting: maximum size of a batch of records, in bytes.
 const RECORD: &str = "max.message.bytes";
+/// Setting: how brokers compress records; "producer" leaves them as they are.
+const COMPRESSION: &str = "compression.type";
 
 impl KafkaLog {
     /// Creates the topic if it does not exist.
@@ -26,75 +33,66 @@ impl KafkaLog {
             (CLEANUP, "delete".to_owned()),
             (AGE, "-1".to_owned()),
             (SIZE, "-1".to_owned()),
-            ("compression.type", "producer".to_owned()),
+            (COMPRESSION, "producer".to_owned()),
             ("message.timestamp.type", "LogAppendTime".to_owned()),
             (RECORD, (RECORD_BYTES_MAX + RECORD_EXTRA).to_string()),
             ("min.insync.replicas", in_step.to_string()),
             ("unclean.leader.election.enable", "false".to_owned()),
         ];
-        let mut body = Writer::default();
-        // One topic; one partition, with this number of replicas, on brokers that Kafka chooses.
-        body.i32(1).text(&self.spec.topic).i32(1).i16(self.spec.replicas).i32(0);
-        body.i32(settings.len() as i32);
-        for (name, value) in &settings {
-            body.text(name).text(value);
-        }
-        // The time limit; and the request is not only validated.
-        body.i32(millis(self.spec.work())).i8(0);
+        let settings = settings.map(|(name, value)| {
+            CreatableTopicConfig::default()
+                .with_name(StrBytes::from_static_str(name))
+                .with_value(Some(StrBytes::from_string(value)))
+        });
+        // Kafka chooses the brokers.
+        let topic = CreatableTopic::default()
+            .with_name(self.topic_name())
+            .with_num_partitions(1)
+            .with_replication_factor(self.spec.replicas)
+            .with_configs(settings.to_vec());
+        let request = CreateTopicsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(millis(self.spec.work()));
         self.retry("make", |log| {
-            let mut connection = log.any_broker()?;
-            let mut answer = connection.ask(CREATE_TOPICS, &body)?;
-            let _throttled = answer.i32()?;
-            for _ in 0..answer.count()? {
-                answer.text()?;
-                match answer.i16()? {
-                    TOPIC_EXISTS => {}
-                    code => check(code)?,
-                }
-                answer.text()?;
-            }
-            Ok(())
+            let reply = log.any_broker()?.ask(&request)?;
+            let codes = reply.topics.iter().map(|topic| topic.error_code);
+            codes.filter(|code| *code != TOPIC_EXISTS).try_for_each(check)
         })
     }
 
     /// Returns an error unless the topic retains all records, and accepts every group.
     pub(super) fn check_topic(&mut self) -> Result<()> {
         const TOPIC: i8 = 2;
-        let asked = [CLEANUP, AGE, SIZE, RECORD];
-        let mut body = Writer::default();
-        body.i32(1).i8(TOPIC).text(&self.spec.topic).i32(asked.len() as i32);
-        asked.iter().for_each(|name| _ = body.text(name));
-        // Without the sources of the settings.
-        body.i8(0);
+        let requested = [CLEANUP, AGE, SIZE, RECORD, COMPRESSION].map(StrBytes::from_static_str);
+        let topic = DescribeConfigsResource::default()
+            .with_resource_type(TOPIC)
+            .with_resource_name(StrBytes::from_string(self.spec.topic.clone()))
+            .with_configuration_keys(Some(requested.to_vec()));
+        let request = DescribeConfigsRequest::default().with_resources(vec![topic]);
         self.retry("use", |log| {
-            let mut answer = log.any_broker()?.ask(DESCRIBE_CONFIGS, &body)?;
-            let _throttled = answer.i32()?;
-            for _ in 0..answer.count()? {
-                check(answer.i16()?)?;
-                let (_why, _kind, _name) = (answer.text()?, answer.i8()?, answer.text()?);
-                for _ in 0..answer.count()? {
-                    check_setting(&mut answer)?;
-                }
+            let reply = log.any_broker()?.ask(&request)?;
+            for topic in &reply.results {
+                check(topic.error_code)?;
+                topic.configs.iter().try_for_each(check_setting)?;
             }
             Ok(())
         })
     }
 }
 
-/// Reads one setting, and returns an error if its value does not suit a log.
-fn check_setting(answer: &mut Reader) -> std::result::Result<(), Fault> {
-    let (name, value) = (answer.text()?, answer.text()?);
-    let (_is_fixed, _source, _is_secret) = (answer.i8()?, answer.i8()?, answer.i8()?);
-    for _ in 0..answer.count()? {
-        let _synonym = (answer.text()?, answer.text()?, answer.i8()?);
-    }
+/// Returns an error if the value of a setting does not suit a log.
+fn check_setting(setting: &DescribeConfigsResourceResult) -> std::result::Result<(), Fault> {
     let least = RECORD_BYTES_MAX + RECORD_EXTRA;
-    let needed = match name.as_str() {
+    let (name, value) =
+        (setting.name.as_str(), setting.value.as_ref().map_or("", StrBytes::as_str));
+    let needed = match name {
         CLEANUP if value != "delete" => "delete".to_owned(),
         AGE | SIZE if value != "-1" => "-1".to_owned(),
         RECORD if value.parse().is_ok_and(|bytes: usize| bytes < least) => {
             format!("{least} at least")
         }
+        // There is no decoder of these here.
+        COMPRESSION if matches!(value, "snappy" | "zstd") => "producer".to_owned(),
         _ => return Ok(()),
     };
     let why = format!(

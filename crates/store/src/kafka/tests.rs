@@ -3,17 +3,31 @@
 
 use imago_testbed::{Single, SingleSpec, find_kafka, require};
 
-use super::protocol::CREATE_TOPICS;
+use kafka_protocol::messages::CreateTopicsRequest;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+
 use super::*;
 use crate::record::{Author, Body, Epoch, Site};
 
 fn spec(kafka: &Single, topic: &str) -> KafkaSpec {
     let patience = Duration::from_secs(60);
-    KafkaSpec { brokers: vec![kafka.uri()], topic: topic.into(), replicas: 1, patience }
+    let (brokers, client) = (vec![kafka.uri()], ClientConfig::default());
+    KafkaSpec { brokers, topic: topic.into(), replicas: 1, patience, client }
 }
 
 fn refused(log: &mut KafkaLog) -> String {
     log.deliver(Position(1), Duration::ZERO, &mut |_, _| {}).unwrap_err().to_string()
+}
+
+/// Creates a topic with the brokers' default settings.
+fn create(log: &KafkaLog, topic: &str, partitions: i32) {
+    let topic = CreatableTopic::default()
+        .with_name(StrBytes::from_string(topic.to_owned()).into())
+        .with_num_partitions(partitions)
+        .with_replication_factor(1);
+    let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
+    let reply = log.any_broker().unwrap().ask(&request).unwrap();
+    assert!(reply.topics.iter().all(|topic| topic.error_code == 0), "{reply:?}");
 }
 
 #[tokio::test]
@@ -29,15 +43,11 @@ async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
     assert!(why.contains("record 1 is no group of log entries"), "{why}");
 
     let mut wide = KafkaLog::reader(spec(&kafka, "wide"));
-    let mut two_partitions = Writer::default();
-    two_partitions.i32(1).text("wide").i32(2).i16(1).i32(0).i32(0).i32(10_000).i8(0);
-    wide.any_broker().unwrap().ask(CREATE_TOPICS, &two_partitions).unwrap();
+    create(&wide, "wide", 2);
     let why = refused(&mut wide);
     assert!(why.contains("it has 2 partitions"), "{why}");
 
-    let mut forgetful = Writer::default();
-    forgetful.i32(1).text("forgetful").i32(1).i16(1).i32(0).i32(0).i32(10_000).i8(0);
-    wide.any_broker().unwrap().ask(CREATE_TOPICS, &forgetful).unwrap();
+    create(&wide, "forgetful", 1);
     let why = KafkaLog::open(spec(&kafka, "forgetful")).unwrap_err().to_string();
     assert!(why.contains("cannot use the topic forgetful") && why.contains("but must be"), "{why}");
 

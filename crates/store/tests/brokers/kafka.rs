@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use imago_store::kafka::{KafkaLog, KafkaSpec};
+use imago_store::kafka::{ClientConfig, KafkaLog, KafkaSpec};
 use imago_store::key::Key;
 use imago_store::log::RedoLog;
 use imago_store::record::{Author, Body, Epoch, LogEntry, Position, Site, Update, Write};
@@ -17,8 +17,8 @@ async fn start(name: &str) -> Option<Single> {
 }
 
 fn open(kafka: &Single, patience: Duration) -> KafkaLog {
-    let spec =
-        KafkaSpec { brokers: vec![kafka.uri()], topic: "redo".into(), replicas: 1, patience };
+    let (brokers, client) = (vec![kafka.uri()], ClientConfig::default());
+    let spec = KafkaSpec { brokers, topic: "redo".into(), replicas: 1, patience, client };
     KafkaLog::open(spec).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn patient(kafka: &Single) -> KafkaLog {
     open(kafka, Duration::from_secs(120))
 }
 
-fn entry(site: u16, number: u64) -> LogEntry {
+pub fn entry(site: u16, number: u64) -> LogEntry {
     let value = number.to_le_bytes().repeat(1 + number as usize % 50);
     let rows = vec![(Key::from_bytes(&value), Update::Put(value.as_slice().into()))];
     let write = Write { start: Key::least(), version: number, rows };
@@ -35,7 +35,7 @@ fn entry(site: u16, number: u64) -> LogEntry {
 }
 
 /// Everything from a position on.
-fn read(log: &mut KafkaLog, from: Position) -> Vec<(Position, LogEntry)> {
+pub fn read(log: &mut KafkaLog, from: Position) -> Vec<(Position, LogEntry)> {
     let mut read = Vec::new();
     let mut next = from;
     loop {

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod kafka;
+mod secured;
 mod topic;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use imago_store::engine::{LogOptions, Options, Session, Store, StoreError};
-use imago_store::kafka::{KafkaLog, KafkaSpec};
+use imago_store::kafka::{ClientConfig, KafkaLog, KafkaSpec};
 use imago_store::key::{Key, KeyRange, Table};
 use imago_store::log::RedoLog;
 use imago_store::record::{Author, LogEntry, Operator, Position, Site};
@@ -30,6 +30,7 @@ fn topic(kafka: &Single, name: &str) -> KafkaSpec {
         topic: name.into(),
         replicas: 1,
         patience: Duration::from_secs(60),
+        client: ClientConfig::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin::{self, Token};
 use imago_store::engine::{self, LogOptions, Options, Router, Store, StoreError, Tls, UnusedError};
-use imago_store::kafka::KafkaSpec;
+use imago_store::kafka::{ClientConfig, KafkaSpec};
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
@@ -54,6 +54,11 @@ pub struct Args {
     /// step.
     #[arg(long, value_name = "URL", conflicts_with_all = ["sync", "segment_mb"])]
     log: Option<KafkaSpec>,
+    /// TLS, authentication and compression of the connections to Kafka: a file of properties with librdkafka's names, as
+    /// kcat -F reads it (security.protocol, sasl.mechanism, sasl.username, sasl.password, ssl.ca.location,
+    /// ssl.certificate.location, ssl.key.location, compression.type).
+    #[arg(long, value_name = "FILE", requires = "log")]
+    log_config: Option<PathBuf>,
     /// Time at which a commit is on the disk: before it is acknowledged (always), so many ms later at most,
     /// or whenever the system writes it (never).
     #[arg(long, value_name = "always|never|MS", default_value = "always", value_parser = sync)]
@@ -179,7 +184,7 @@ pub(super) async fn serve(
     let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
     let router =
         router.map(|router| Ok::<_, Failure>((bind(router.peers)?, router))).transpose()?;
-    let log = log_options(&args);
+    let log = log_options(&args)?;
     let help = help_after_an_end(log.as_ref());
     let replicas_min = router.as_ref().map(|(_, router)| router.replicas_min);
     let (folder, unused) = (args.data.clone(), args.unused);
@@ -289,16 +294,23 @@ fn tls(args: &Args) -> Result<Option<Tls>, Failure> {
     tls.map(Some).map_err(|error| Failure::from_error(Exit::Usage, "tls", &error))
 }
 
-fn log_options(args: &Args) -> Option<LogOptions> {
+fn log_options(args: &Args) -> Result<Option<LogOptions>, Failure> {
     let segment_bytes = args.segment_mb * 1024 * 1024;
-    let (topic, folder) = (args.log.clone(), args.data.clone());
-    match (topic, folder) {
+    let (mut topic, folder) = (args.log.clone(), args.data.clone());
+    if let (Some(topic), Some(file)) = (&mut topic, &args.log_config) {
+        topic.client = ClientConfig::read(file).map_err(|error| {
+            let failure = Failure::from_error(Exit::Usage, "log_config", &error);
+            failure
+                .help(format!("correct {}, or name another file by --log-config", file.display()))
+        })?;
+    }
+    Ok(match (topic, folder) {
         (Some(topic), checkpoints) => {
             Some(LogOptions::Kafka { topic, checkpoints, checkpoint_bytes: segment_bytes })
         }
         (None, Some(folder)) => Some(LogOptions::Files { folder, sync: args.sync, segment_bytes }),
         (None, None) => None,
-    }
+    })
 }
 
 /// Returns advice for the operator of a store that ended by itself.

@@ -121,6 +121,13 @@ fn a_log_in_kafka_that_makes_no_sense_is_a_usage_error_and_nothing_is_touched() 
     refused(&["--log", "kafka://h:1/t?replicas=0"], "replicas");
     refused(&["--log", "kafka://h:1/t", "--sync", "always"], "--sync");
     refused(&["--log", "kafka://h:1/t", "--segment-mb", "5"], "--segment-mb");
+    refused(&["--log-config", "client.properties"], "--log");
+    let file = folder.path().join("client.properties");
+    std::fs::write(&file, "security.protocol=ssl\nssl.ca.locaton=/etc/ca.pem\n").unwrap();
+    let config = ["--log", "kafka://h:1/t", "--log-config", file.to_str().unwrap()];
+    refused(&config, "line 2: ssl.ca.locaton is not understood");
+    std::fs::remove_file(&file).unwrap();
+    refused(&config, "cannot read");
     assert!(!data.exists());
 }
 

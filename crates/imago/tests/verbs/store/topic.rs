@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use imago_bench::load::store::{Load, Options};
-use imago_testbed::{Single, SingleSpec, find_kafka, require, wait};
+use imago_load::store::{Load, Options};
+use imago_testbed::{Certificates, KafkaSecurity, Single, SingleSpec, find_kafka, require, wait};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
@@ -110,4 +110,50 @@ async fn a_process_whose_topic_another_one_takes_over_ends_and_nothing_is_lost()
     let address = last.listen;
     let verdict = tokio::task::spawn_blocking(move || prove(load, address)).await.unwrap();
     assert!(verdict.done > 200, "{verdict:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_on_a_broker_that_demands_tls_and_authentication_outlives_both_deaths() {
+    let Some(_) = require(find_kafka()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(certificates) = require(Certificates::create(folder.path())) else { return };
+    let (user, password) = ("imago".into(), "battery-staple".into());
+    let secured = Some(KafkaSecurity { certificates: certificates.clone(), user, password });
+    let kafka =
+        Single::start(SingleSpec { secured, ..SingleSpec::kafka("secured") }).await.unwrap();
+    let file = folder.path().join("client.properties");
+    let with_password = |password: &str| {
+        let Certificates { server, authority } = &certificates;
+        let (server, authority) = (server.display(), authority.display());
+        let properties = format!(
+            "security.protocol=sasl_ssl\nsasl.mechanism=SCRAM-SHA-512\nsasl.username=imago\n\
+             sasl.password={password}\nssl.ca.location={authority}\nssl.certificate.location={server}\n\
+             ssl.key.location={server}\ncompression.type=lz4\n"
+        );
+        std::fs::write(&file, properties).unwrap();
+    };
+    let url = format!("kafka://{}/lists", kafka.secured_uri().unwrap());
+    let log = ["--log", &url, "--log-config", file.to_str().unwrap()];
+
+    with_password("wrong");
+    let refused = Served::try_start_as("serve", &log, SITES, [anywhere(), anywhere()]);
+    let (exit, why) = refused.err().unwrap();
+    assert!(
+        exit == Some(4) && why.contains("authentication of user imago failed"),
+        "{exit:?} {why}"
+    );
+    with_password("battery-staple");
+    let mut served = Served::start_on(&log, SITES, anywhere(), anywhere());
+    let options = Options { sessions: 6, seed: seed(), pause: Duration::from_millis(1) };
+    let load = Load::start(served.listen, options).unwrap();
+    answered(&load, 200);
+    kafka.kill().unwrap();
+    served.kill();
+    let before = load.acknowledged();
+    kafka.restart().await.unwrap();
+    served = Served::start_on(&log, SITES, served.listen, served.admin);
+    answered(&load, before + 200);
+    let address = served.listen;
+    let verdict = tokio::task::spawn_blocking(move || prove(load, address)).await.unwrap();
+    assert!(verdict.done > 400, "{verdict:?}");
 }
