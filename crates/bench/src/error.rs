@@ -54,14 +54,9 @@ pub enum Error {
         /// Bound of the wait, in seconds.
         bound_s: u64,
     },
-    /// A picture could not be drawn.
-    #[error("the picture {name} cannot be drawn: {cause}")]
-    Picture {
-        /// Name of the picture.
-        name: &'static str,
-        /// The message of the drawing library.
-        cause: String,
-    },
+    /// A picture could not be drawn or written.
+    #[error(transparent)]
+    Chart(#[from] imago_chart::Error),
     /// The measured work was not done correctly, so its time is meaningless.
     #[error("the measured work is wrong: {0}")]
     Wrong(String),

@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
-use crate::load::mongo::Schema;
 use bson::raw::RawArrayBuf;
 use bson::{RawDocumentBuf, rawdoc};
+use imago_load::mongo::Schema;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_workload::history::IdForm;
 use imago_workload::review::Reviews;

@@ -1,7 +1,7 @@
 //! Benchmark of flows: the five socket strategies of Fig. 9, the stragglers of Fig. 3, and the two data centres of
 //! Table 2 (Morphus, §4 and §5.6).
 //!
-//! The network is simulated ([`imago_plan::netsim`]): two levels of switches, links of 100 Mb/s, and a latency of 1
+//! The network is simulated ([`netsim`]): two levels of switches, links of 100 Mb/s, and a latency of 1
 //! ms within a rack and of 2 ms between racks. As in the paper, replica sets of three share the hosts, and one member
 //! of each exchanges data. These members and the data are drawn anew for each run. The floor is the time that the
 //! busiest link alone needs for its traffic: where a strategy comes close to it, no other one can be better. The data
@@ -13,6 +13,7 @@
 mod drawing;
 mod exchange;
 pub mod geo;
+mod netsim;
 mod outcome;
 pub mod real;
 mod strategy;
@@ -20,12 +21,12 @@ mod strategy;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use imago_plan::netsim::{Tcp, Topology};
+use netsim::{Tcp, Topology};
 use serde::Serialize;
 
 use crate::Header;
 use crate::error::{Error, Result};
-use crate::picture::save;
+use imago_chart::save;
 
 use exchange::Exchange;
 use strategy::{BARS, Outcomes, ks};

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
 /// One operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]

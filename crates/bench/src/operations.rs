@@ -3,9 +3,9 @@
 //! Half of the operations update a document of the initial collection, drawn uniformly. The other half insert a new
 //! document. Each key belongs to one writer, so that the order of its operations is preserved.
 
-use crate::load::mongo::Schema;
 use bson::raw::RawArrayBuf;
 use bson::{RawDocumentBuf, rawdoc};
+use imago_load::mongo::Schema;
 use imago_workload::scatter::Stream;
 
 use crate::cluster_pair::COLL;

@@ -10,8 +10,8 @@ mod proof;
 
 use std::time::Instant;
 
-use imago_plan::hungarian;
-use imago_plan::placement::{PlacementError, Shares, Weights, balanced, greedy, random};
+use imago_plan::reshard::hungarian;
+use imago_plan::reshard::placement::{PlacementError, Shares, Weights, balanced, greedy, random};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::Serialize;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash as _, Hasher};
 use std::time::Instant;
 
-use imago_plan::reuse::{self, Curve, Policy, Reference, Sampling, Start};
+use imago_plan::provision::reuse::{self, Curve, Policy, Reference, Sampling, Start};
 use imago_workload::keys::{Chooser, Distribution};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;

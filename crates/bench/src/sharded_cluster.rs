@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use crate::load::mongo::{MongoTarget, Schema, preload};
 use bson::doc;
+use imago_load::mongo::{MongoTarget, Schema, preload};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Placing, Plan};
 use imago_mongo::server::collection::Handle;

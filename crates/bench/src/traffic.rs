@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::load::mongo::{MongoTarget, Schema, show_content};
+use imago_load::mongo::{MongoTarget, Schema, show_content};
 use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Running};

@@ -12,6 +12,9 @@ use crate::exit::{Exit, Failure, Rendering};
 use crate::layers;
 use crate::options::{Global, colour_wanted};
 
+#[cfg(test)]
+mod reference;
+
 /// Version of the program, with commit and build profile.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),

@@ -1,6 +1,6 @@
 //! Retries within a budget.
 //!
-//! Delays grow and are jittered ([`imago_plan::backoff`]); attempts and time are limited. The error names the
+//! Delays grow and are jittered ([`imago_plan::pacing::backoff`]); attempts and time are limited. The error names the
 //! action, the number of attempts, the elapsed time, the limit that was reached, and the last cause.
 //!
 //! `backon` does not fit: a retry here ends when its job must end, and its error names the limit.
@@ -10,7 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use imago_plan::backoff::Backoff;
+use imago_plan::pacing::backoff::Backoff;
 use tokio::time::Instant;
 
 use crate::control::{Control, Stop};

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use imago_plan::backoff::Backoff;
+use imago_plan::pacing::backoff::Backoff;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;

@@ -1,6 +1,6 @@
 //! Limits on the speed of a job: documents and bytes per second, changeable while it runs.
 //!
-//! [`imago_plan::bucket`] computes the waits; this module sleeps. All limits apply together. When a limit
+//! [`imago_plan::pacing::token_bucket`] computes the waits; this module sleeps. All limits apply together. When a limit
 //! changes, each waiting request wakes up and computes its wait again. `governor` does not fit: its quota is
 //! fixed, and it refuses a request that is larger than the burst.
 //!
@@ -11,8 +11,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use imago_plan::batch_size::BatchSize;
-use imago_plan::bucket::{Bucket, Position};
+use imago_plan::pacing::batch_size::BatchSize;
+use imago_plan::pacing::token_bucket::{Bucket, Position};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -115,7 +115,7 @@ impl Throttle {
     /// Returns the maximum size of a batch of deferrable work, in bytes, at most `most`. It is the amount
     /// that the limits admit in a hundredth of a second, because a batch is sent to the servers as a whole
     /// and delays the requests after it. It is more if that does not reach a limit
-    /// ([`imago_plan::batch_size`]), except at a pace: there, slow replies are a reason to slow down.
+    /// ([`imago_plan::pacing::batch_size`]), except at a pace: there, slow replies are a reason to slow down.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];

@@ -12,6 +12,8 @@
 //! - `fork`: the slowest of the shards that a batch asks.
 //! - `phase`: the time of a phase, between the bounds that constant and exponential service give.
 //! - `simulator`: the same, played through; the oracle.
+//! - [`reuse`]: the share of references that a cache of each size serves, from a trace.
+//! - [`queueing`]: closed queueing networks, from which `phase` takes its bounds.
 //! - `grid`, `plan`, `reasons`: all shapes, those worth choosing among, the advice and why not its neighbours.
 
 mod batch;
@@ -21,7 +23,9 @@ mod grid;
 mod phase;
 mod plan;
 mod predict;
+pub mod queueing;
 mod reasons;
+pub mod reuse;
 mod shape;
 pub mod simulator;
 #[cfg(test)]
@@ -33,7 +37,7 @@ pub use plan::{Advice, Candidate, Neighbour, Plan, Question, Uneven, plan};
 pub use predict::{AtStation, Interval, PhaseTime, Prediction, Processors, interval, predict};
 pub use shape::{CacheAt, Reads, Shape, Shares, SharesError, Station};
 
-use crate::reuse::Curve;
+use reuse::Curve;
 
 /// How many of a job's reads a cache answers.
 pub trait Hits {

@@ -11,7 +11,7 @@
 //! the source has none. In between there may be two: where a state was read whose own change, of
 //! the fields that place it, is yet to come.
 
-use imago_plan::pending_changes::Change;
+use imago_plan::copy::pending_changes::Change;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 

@@ -3,7 +3,7 @@
 //! The hits of libCacheSim are in `data/lru_reference.txt`; `data/lru_reference.py` says how they were made, and draws
 //! the same traces.
 
-use imago_plan::reuse::{Reference, Start, exact};
+use imago_plan::provision::reuse::{Reference, Start, exact};
 
 const HITS: &str = include_str!("data/lru_reference.txt");
 

@@ -10,10 +10,10 @@ mod tests;
 
 use std::collections::HashSet;
 
+use imago_plan::provision::reuse::{Curve, Reference, Sampling, Start, exact, sampled};
 use imago_plan::provision::{
     CacheAt, Costs, Errors, Grid, Job, Machine, Prices, Question, Reads, Shares, Workload, plan,
 };
-use imago_plan::reuse::{Curve, Reference, Sampling, Start, exact, sampled};
 
 use crate::trace::Trace;
 pub use report::{

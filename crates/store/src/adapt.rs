@@ -2,7 +2,7 @@
 //!
 //! The threads of the sites sample the transactions that they run ([`crate::sampler`]). From the samples the planner
 //! learns the workload and the costs of operations, and decides which changes of the design pay; it is
-//! [`imago_plan::design::planner`], which does no I/O. The [`driver`] executes these changes. No transaction waits for the planner: without it, and
+//! [`imago_plan::store::planner`], which does no I/O. The [`driver`] executes these changes. No transaction waits for the planner: without it, and
 //! while it is paused, the design changes by command, and where a transaction could run at no site otherwise.
 //!
 //! Invariants:

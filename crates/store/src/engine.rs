@@ -60,7 +60,7 @@ use site::program::LocalSite;
 pub use unused::UnusedError;
 
 /// Maximum number of sites in a store.
-pub const SITES_MAX: u16 = imago_plan::design::site_set::SITES_MAX;
+pub const SITES_MAX: u16 = imago_plan::store::site_set::SITES_MAX;
 /// Time within which a transaction or a change of the design must begin; then it is refused.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Delay before a returned transaction is routed again.

@@ -8,6 +8,7 @@
 
 pub mod adapt;
 pub mod admin;
+mod atomic_file;
 pub mod checkpoint;
 pub mod client;
 pub mod design;
@@ -15,7 +16,6 @@ pub mod engine;
 #[cfg(test)]
 mod fuzz;
 pub mod kafka;
-mod kept_file;
 pub mod key;
 pub mod log;
 pub mod output_buffer;

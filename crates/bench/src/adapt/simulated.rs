@@ -3,7 +3,7 @@
 //! Each site runs one job after the other: transactions, and between them the writes that it applies for other
 //! masters ([`site_queue`]). The time that each job takes at a site is measured on the real engine ([`Demands`],
 //! [`super::larger`]), and so is the round trip to the log. Clients, workload and designs are those of the real
-//! loads. The planner is that of the store ([`imago_plan::design::planner`]). The specification determines a run
+//! loads. The planner is that of the store ([`imago_plan::store::planner`]). The specification determines a run
 //! completely.
 
 mod driver;
@@ -12,7 +12,7 @@ mod site_queue;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use imago_plan::design::layout::{Layout, Operator, Partition, Site};
+use imago_plan::store::layout::{Layout, Operator, Partition, Site};
 use serde::Serialize;
 
 use super::designs::Part;

@@ -3,8 +3,8 @@
 use super::geo::{self, Tags};
 use super::strategy::{BARS, Strategy};
 use super::{Bar, NETWORKS, Simulated};
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series};
 use crate::statistics::Figure;
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series};
 
 /// Number of networks that are the paper's. They are the first in [`NETWORKS`].
 const PAPERS_NETWORKS: usize = 2;

@@ -7,9 +7,9 @@
 //!
 //! Invariant: all strategies of a run move the same slices between the same hosts.
 
-use imago_plan::flow::{self, FlowPlan, Latencies, Sharing, Slice};
-use imago_plan::netsim::{self, Connection, Tcp, Topology};
-use imago_plan::placement::{Flows, Shares, Weights, balanced};
+use super::netsim::{self, Connection, Tcp, Topology};
+use imago_plan::reshard::flow::{self, FlowPlan, Latencies, Sharing, Slice};
+use imago_plan::reshard::placement::{Flows, Shares, Weights, balanced};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

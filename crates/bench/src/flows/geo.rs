@@ -13,8 +13,8 @@
 //!
 //! Invariant: the n-th run of each row moves the same slices between the same replica sets.
 
-use imago_plan::geo::{Member, Receivers, choose};
-use imago_plan::netsim::{Tcp, Topology};
+use super::netsim::{Tcp, Topology};
+use imago_plan::reshard::geo::{Member, Receivers, choose};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
@@ -49,7 +49,7 @@ const TAGS: [Tags; 2] = [Tags::Unaware, Tags::Aware];
 pub enum Tags {
     /// A random secondary of each replica set.
     Unaware,
-    /// The members with the least traffic between data centres ([`imago_plan::geo`]).
+    /// The members with the least traffic between data centres ([`imago_plan::reshard::geo`]).
     Aware,
 }
 

@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use imago_plan::flow::Latencies;
-use imago_plan::netsim::{Connection, Topology};
+use super::netsim::{Connection, Topology};
+use imago_plan::reshard::flow::Latencies;
 use serde::Serialize;
 
 use crate::Header;

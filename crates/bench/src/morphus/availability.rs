@@ -19,11 +19,11 @@ use serde::Serialize;
 use crate::Header;
 use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
-use crate::picture::save;
 use crate::sharded_cluster::{KEYS, Shape, ShardedCluster};
 use crate::statistics::percentile;
 use crate::subject::Commands;
 use crate::traffic::{Load, Sample, Seen, Window};
+use imago_chart::save;
 
 /// Time for opening connections and filling caches, in s.
 const WARM_S: u64 = 3;

@@ -15,11 +15,11 @@ use super::{Change, change, name};
 use crate::Header;
 use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 use crate::sharded_cluster::places::Places;
 use crate::sharded_cluster::{Cut, Shape, ShardedCluster};
 use crate::statistics::Figure;
 use crate::subject::Commands;
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
 /// The paper's data sets, and the share of documents whose new key is the old one in reverse.
 const DATA: [(&str, f64); 2] = [("uncorrelated", 0.0), ("correlated", 1.0)];

@@ -19,11 +19,11 @@ use serde::Serialize;
 use super::{Change, change};
 use crate::Header;
 use crate::error::{Error, Result};
-use crate::picture::save;
 use crate::sharded_cluster::{Cut, Shape, ShardedCluster};
 use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 use crate::traffic::Load;
+use imago_chart::save;
 
 /// Storage cache of each member, in MiB: the minimum that mongod accepts, because up to sixteen members run at once.
 const CACHE_MB: u32 = 256;

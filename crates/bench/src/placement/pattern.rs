@@ -5,7 +5,7 @@
 //! data that most chunks belong to it. It is the hardest pattern for a solver, because nearly every chunk has to
 //! leave its best server.
 
-use imago_plan::placement::{PlacementError, Weights};
+use imago_plan::reshard::placement::{PlacementError, Weights};
 use rand::{Rng, RngExt};
 use serde::Serialize;
 

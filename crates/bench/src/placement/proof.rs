@@ -6,7 +6,7 @@
 //! servers, closes such a path to a cycle. In each step only the chunk that loses least matters, so N + 1 nodes
 //! suffice for any number of chunks.
 
-use imago_plan::placement::Weights;
+use imago_plan::reshard::placement::Weights;
 
 /// Returns true if the placement is within the caps, and no placement within them moves less.
 pub(super) fn is_least(weights: &Weights, caps: &[u64], server_of: &[usize]) -> bool {

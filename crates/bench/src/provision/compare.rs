@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use imago_plan::provision as planned;
+use imago_plan::provision::reuse::{Curve, Policy, Start, simulated};
 use imago_plan::provision::{
     Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan,
     predict,
 };
-use imago_plan::reuse::{Curve, Policy, Start, simulated};
 use imago_provision::probe::Probe;
 use imago_provision::trace::Trace;
 use rand::SeedableRng as _;
@@ -66,7 +66,7 @@ pub struct Accuracy {
 /// The inputs of the predictions.
 pub(crate) struct Predictor {
     costs: Costs,
-    references: Vec<Vec<imago_plan::reuse::Reference>>,
+    references: Vec<Vec<imago_plan::provision::reuse::Reference>>,
     /// Number of keys of each phase.
     keys: Vec<u64>,
     machine: Machine,

@@ -7,7 +7,7 @@ use super::cell::{CacheAt, Reads};
 use super::compare::Compared;
 use super::summary::Mean;
 use crate::error::Result;
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
 /// Draws both figures into `folder`, and returns the files.
 pub(crate) fn draw(cells: &[Compared], folder: Option<&Path>) -> Result<Vec<PathBuf>> {

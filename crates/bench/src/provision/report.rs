@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use imago_plan::reuse::uniform::{Chain, Mapping};
+use imago_plan::provision::reuse::uniform::{Chain, Mapping};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 

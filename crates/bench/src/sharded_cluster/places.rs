@@ -3,7 +3,7 @@
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 use imago_mongo::reshard::plan::Plan;
-use imago_plan::placement::{Shares, Weights, balanced};
+use imago_plan::reshard::placement::{Shares, Weights, balanced};
 use imago_workload::review::Reviews;
 
 use super::{KEYS, ShardedCluster};
@@ -72,7 +72,8 @@ impl Places {
             let (_, user) = self.reviews.shard_keys(key as u64);
             held[mins.partition_point(|min| *min <= user)][*shard] += bytes;
         }
-        let failed = |error: imago_plan::placement::PlacementError| wrong(error.to_string());
+        let failed =
+            |error: imago_plan::reshard::placement::PlacementError| wrong(error.to_string());
         let mut weights = Weights::new(self.shards.len()).map_err(failed)?;
         for row in held {
             weights.push(row.into_iter().enumerate()).map_err(failed)?;

@@ -42,8 +42,8 @@ use tokio_util::sync::CancellationToken;
 use self::served::{compared, default_seconds, rate, served, slots};
 use super::drawing;
 use crate::Header;
-use crate::load::cassandra::{CassandraTarget, Schema, preload};
 use crate::statistics::Figure;
+use imago_load::cassandra::{CassandraTarget, Schema, preload};
 
 /// Mix of operations while buses move.
 const MOVING: &str = "read=1,update=93,insert=6";

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
 /// Throughput of a method over time.
 pub(super) struct OverTime {

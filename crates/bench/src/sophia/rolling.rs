@@ -28,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::drawing;
 use crate::Header;
-use crate::load::cassandra::{CassandraTarget, Schema, preload, rewrite, show_content};
 use crate::statistics::percentile;
+use imago_load::cassandra::{CassandraTarget, Schema, preload, rewrite, show_content};
 
 const TABLE: (&str, &str) = ("rolled", "reviews");
 /// Mix of operations under which the changes have no gain.

@@ -9,7 +9,7 @@ use imago_job::clock::now_ms;
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::run::Run;
-use imago_plan::pending_changes::SliceState;
+use imago_plan::copy::pending_changes::SliceState;
 use tokio::task::JoinSet;
 
 use super::state::start_of;

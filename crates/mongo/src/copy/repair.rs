@@ -20,8 +20,8 @@ use std::time::Duration;
 use bson::{Document, RawDocumentBuf, rawdoc};
 use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
-use imago_plan::backoff::Backoff;
-use imago_plan::pending_changes::Change;
+use imago_plan::copy::pending_changes::Change;
+use imago_plan::pacing::backoff::Backoff;
 use serde::Serialize;
 
 use crate::bson::order::Id;

@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 use bson::raw::{CStr, RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, doc, rawdoc};
 use futures_util::StreamExt;
-use imago_plan::pending_changes::Change;
+use imago_plan::copy::pending_changes::Change;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::bson::order::Id;

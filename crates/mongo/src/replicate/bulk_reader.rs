@@ -121,7 +121,7 @@ impl Worker {
             retry("look at the slices", &PATIENCE, &self.control, Error::is_transient, |_| {
                 self.leases.states_after(None)
             });
-        let copied = imago_plan::pending_changes::SliceState::Copied;
+        let copied = imago_plan::copy::pending_changes::SliceState::Copied;
         let mut mine = states.await?.into_iter().filter(|seen| seen.ns < self.pairs.len());
         Ok(mine.all(|seen| seen.state == copied))
     }

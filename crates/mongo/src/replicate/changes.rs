@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::StreamExt;
-use imago_plan::backoff::Backoff;
-use imago_plan::pending_changes::Change;
+use imago_plan::copy::pending_changes::Change;
+use imago_plan::pacing::backoff::Backoff;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::bson::order::Id;

@@ -1,7 +1,7 @@
 //! The coordinator of a job: reads the source's changes, applies them through lanes, and persists the checkpoint and
-//! the horizon (a low watermark, see [`imago_plan::pending_changes`]).
+//! the horizon (a low watermark, see [`imago_plan::copy::pending_changes`]).
 //!
-//! [`imago_plan::pending_changes`] decides which dirty keys may be applied, and when. One task owns the pending
+//! [`imago_plan::copy::pending_changes`] decides which dirty keys may be applied, and when. One task owns the pending
 //! changes of all collections; a few rounds of dirty keys run concurrently.
 //!
 //! Invariants:
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use bson::{RawDocumentBuf, Timestamp};
 use imago_job::control::Control;
 use imago_job::retry::retry;
-use imago_plan::cuts::slice_of;
-use imago_plan::pending_changes::{Change, DirtyKey, PendingChanges, Position, SliceState};
+use imago_plan::copy::pending_changes::{Change, DirtyKey, PendingChanges, Position, SliceState};
+use imago_plan::copy::split_points::slice_of;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;

@@ -2,13 +2,13 @@
 //!
 //! The watch behaves like a client: it repeatedly sends each server a small query for an `_id` that does not exist,
 //! and compares the latency of the replies with that during pauses of the bulk, which last half a second of every
-//! three. [`imago_plan::pace`] decides the rate. The size of batches follows the rate
+//! three. [`imago_plan::pacing::client_latency`] decides the rate. The size of batches follows the rate
 //! ([`imago_job::throttle::Throttle::batch_bytes`]), because a large batch delays clients even if it is rare.
 //!
 //! Without clients there is nothing to spare, and the bulk runs at any speed. Only clusters that have clients are
 //! watched: load on a destination without clients is no reason to slow down. Servers count their operations by
 //! namespace (`top`): operations in the application's namespaces beyond those that this process has sent
-//! ([`Endpoint::finds`]) are clients' ([`imago_plan::pace::clients`]).
+//! ([`Endpoint::finds`]) are clients' ([`imago_plan::pacing::client_latency::clients`]).
 //!
 //! The watch measures primaries only, and only effects that slow down a reader of one document: not a disk whose syncs
 //! take long, and not a secondary.
@@ -20,8 +20,8 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::reporter::Reporter;
-use imago_plan::pace::clients::{Look, Presence};
-use imago_plan::pace::{BEARABLE_PERCENT, Bounds, Pace, Still};
+use imago_plan::pacing::client_latency::clients::{Look, Presence};
+use imago_plan::pacing::client_latency::{BEARABLE_PERCENT, Bounds, Pace, Still};
 use tokio::sync::watch::Sender;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;

@@ -12,7 +12,7 @@ use bson::raw::{RawBsonRef, cstr};
 use bson::{RawDocumentBuf, doc, rawdoc};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use imago_plan::cuts::cuts;
+use imago_plan::copy::split_points::cuts;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::bson::order::Id;

@@ -21,7 +21,7 @@ use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
 use imago_job::run::{Ending, Run, RunError};
-use imago_plan::write_block::Tried;
+use imago_plan::reshard::write_block::Tried;
 
 use crate::bson::input;
 use crate::copy::cutover::check;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::namespace::Namespace;
 use crate::server::collection::Size;
 
-/// Rule by which new chunks are assigned to shards (Morphus, §3; [`imago_plan::placement`]).
+/// Rule by which new chunks are assigned to shards (Morphus, §3; [`imago_plan::reshard::placement`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placing {
@@ -27,7 +27,7 @@ pub enum Placing {
     Random,
 }
 
-/// Rule by which connections (sockets) are assigned to flows (Morphus, §4.1; [`imago_plan::flow`]).
+/// Rule by which connections (sockets) are assigned to flows (Morphus, §4.1; [`imago_plan::reshard::flow`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flowing {

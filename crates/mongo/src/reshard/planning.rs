@@ -3,7 +3,7 @@
 //! Invariant: nothing is written, neither to a server nor to a job's state.
 
 use imago_job::control::Control;
-use imago_plan::flow::Latencies;
+use imago_plan::reshard::flow::Latencies;
 
 use crate::error::{Error, Result};
 use crate::server::collection::Handle;

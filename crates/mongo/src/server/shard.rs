@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
-use imago_plan::cuts::cuts;
+use imago_plan::copy::split_points::cuts;
 
 use crate::bson::order::Id;
 use crate::error::{Error, Result, code};

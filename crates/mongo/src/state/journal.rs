@@ -24,7 +24,7 @@ use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request,
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
 use imago_job::state::State;
-use imago_plan::backoff::Backoff;
+use imago_plan::pacing::backoff::Backoff;
 use mongodb::Collection;
 use mongodb::options::{
     Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,

@@ -23,7 +23,7 @@ use std::time::Duration;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use imago_job::id::JobId;
-use imago_plan::slice_picker;
+use imago_plan::copy::slice_picker;
 
 use crate::STATE_DB;
 use crate::bson::order::Id;
@@ -123,7 +123,7 @@ impl Leases {
     }
 
     /// Leases a free slice of the collections with an index below `collections`: the best one for a worker that
-    /// copied `last` before ([`imago_plan::slice_picker`]). Returns `None` if no slice is free at the moment.
+    /// copied `last` before ([`imago_plan::copy::slice_picker`]). Returns `None` if no slice is free at the moment.
     /// Further collections may have joined the job after the caller read the list of its collections.
     ///
     /// # Errors

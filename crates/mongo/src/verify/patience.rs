@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
-use imago_plan::backoff::Backoff;
+use imago_plan::pacing::backoff::Backoff;
 
 use crate::error::{Error, Result};
 

@@ -9,7 +9,7 @@ use imago_mongo::bson::order::Id;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::state::journal::MongoJournal;
 use imago_mongo::state::leases::{Leases, Slice};
-use imago_plan::pending_changes::SliceState;
+use imago_plan::copy::pending_changes::SliceState;
 use imago_testbed::pool::{self, Leased, replica_set};
 
 async fn server() -> (Leased, Endpoint) {

@@ -20,7 +20,7 @@
 use super::batch::{Batch, Load};
 use super::fork::{Part, slowest_s};
 use super::shape::Station;
-use crate::queueing::{self, Solution, solve};
+use crate::provision::queueing::{self, Solution, solve};
 use statrs::distribution::{ContinuousCDF as _, Normal};
 
 /// The time of a phase and its parts.

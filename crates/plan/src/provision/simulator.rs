@@ -10,7 +10,7 @@ use rand::{Rng, RngExt as _};
 use super::Workload;
 use super::costs::{Cost, Costs, Job, Machine};
 use super::shape::{CacheAt, Shape};
-use crate::queueing::simulator::{Step, simulate};
+use crate::provision::queueing::simulator::{Step, simulate};
 
 /// The outcome of a simulated phase.
 #[derive(Clone, Debug, PartialEq)]

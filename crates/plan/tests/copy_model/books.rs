@@ -5,7 +5,7 @@
 //! next step records the same dirty keys in a new table of pending changes. Each time, its own sums must agree
 //! with its contents: invariants 1 and 5 of the table of pending changes are checked in every state.
 
-use imago_plan::pending_changes::{DirtyKey, PendingChanges, Position, Round, SliceState};
+use imago_plan::copy::pending_changes::{DirtyKey, PendingChanges, Position, Round, SliceState};
 
 use crate::desk::{Desk, DirtyKeys, Place, checkpoint_before};
 use crate::source::Key;

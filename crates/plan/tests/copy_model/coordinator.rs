@@ -1,7 +1,7 @@
 //! The coordinator: reads the change stream into the table of pending changes, moves the horizon, applies rounds, persists
 //! the checkpoint.
 
-use imago_plan::pending_changes::{DirtyKey, Position, SliceState};
+use imago_plan::copy::pending_changes::{DirtyKey, Position, SliceState};
 
 use crate::bug::Bug;
 use crate::desk::{Desk, DirtyKeys, Place};

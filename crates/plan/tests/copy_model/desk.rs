@@ -2,9 +2,9 @@
 //!
 //! The exhaustive model needs states that are values ([`crate::books::Books`]); the random runs
 //! keep one table of pending changes alive and compare each step with a naive one ([`crate::live::Live`]). Both
-//! leave every decision to `imago_plan::pending_changes::PendingChanges`.
+//! leave every decision to `imago_plan::copy::pending_changes::PendingChanges`.
 
-use imago_plan::pending_changes::{DirtyKey, Position, SliceState};
+use imago_plan::copy::pending_changes::{DirtyKey, Position, SliceState};
 
 use crate::source::Key;
 

@@ -1,6 +1,6 @@
 //! The state that survives the death of every process: the job's, at the destination.
 
-use imago_plan::pending_changes::SliceState;
+use imago_plan::copy::pending_changes::SliceState;
 
 use crate::source::Time;
 

@@ -1,6 +1,6 @@
 //! One real table of pending changes that lives as long as its coordinator, each answer compared with the naive one.
 
-use imago_plan::pending_changes::{DirtyKey, PendingChanges, Position, Round, SliceState};
+use imago_plan::copy::pending_changes::{DirtyKey, PendingChanges, Position, Round, SliceState};
 
 use crate::desk::{Desk, DirtyKeys, Place};
 use crate::naive::Naive;

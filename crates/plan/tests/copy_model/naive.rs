@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use imago_plan::pending_changes::{Change, DirtyKey, Position, SliceState};
+use imago_plan::copy::pending_changes::{Change, DirtyKey, Position, SliceState};
 
 use crate::desk::{DirtyKeys, Place, checkpoint_before};
 use crate::source::Key;

@@ -1,7 +1,7 @@
 //! The real table of pending changes beside the naive one on operations that no well-ordered coordinator would send:
 //! sightings of slices that arrive late, dirty keys recorded out of order.
 
-use imago_plan::pending_changes::{Change, DirtyKey, SliceState};
+use imago_plan::copy::pending_changes::{Change, DirtyKey, SliceState};
 use proptest::prelude::*;
 
 use crate::desk::Desk;

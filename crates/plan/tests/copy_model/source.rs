@@ -4,7 +4,7 @@
 //! nothing happened to it between them. The history is also the change stream: write `t` is
 //! entry `t`, and a time is the number of writes before it.
 
-use imago_plan::pending_changes;
+use imago_plan::copy::pending_changes;
 
 /// A document's `_id`.
 pub type Key = u8;

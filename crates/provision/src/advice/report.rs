@@ -1,10 +1,10 @@
 //! The report of a plan, for people and programs. Times are in seconds, sizes in bytes, shares from 0 to 1.
 
+use imago_plan::provision::reuse::Curve;
 use imago_plan::provision::{
     self as decided, Advice as Decided, CacheAt, Candidate, Plan, Question, Reads, Shape, Station,
     interval,
 };
-use imago_plan::reuse::Curve;
 use serde::Serialize;
 
 use super::Origin;

@@ -1,6 +1,6 @@
 //! Conversion of a trace into the references from which reuse curves are computed.
 
-use imago_plan::reuse::Reference;
+use imago_plan::provision::reuse::Reference;
 
 use super::{Read, Trace};
 
@@ -23,7 +23,7 @@ impl Trace {
 
 #[cfg(test)]
 mod tests {
-    use imago_plan::reuse::{Start, exact};
+    use imago_plan::provision::reuse::{Start, exact};
 
     use crate::trace::tests::header;
     use crate::trace::{Ending, Key, Read, Span, Trace};

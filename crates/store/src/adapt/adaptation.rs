@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use imago_plan::design::brakes::Limits;
-use imago_plan::design::decide::Parameters;
-use imago_plan::design::layout::Layout;
-use imago_plan::design::strategy::{MorphoSys, Strategy};
+use imago_plan::store::brakes::Limits;
+use imago_plan::store::decide::Parameters;
+use imago_plan::store::layout::Layout;
+use imago_plan::store::strategy::{MorphoSys, Strategy};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use imago_plan::design::layout::{Layout, Operator};
-use imago_plan::drain::{NowhereToGo, drain};
+use imago_plan::store::drain::{NowhereToGo, drain};
+use imago_plan::store::layout::{Layout, Operator};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use imago_plan::design::allowance::Allowance;
-use imago_plan::design::layout::{self, Layout, Operator};
-use imago_plan::design::planner::{
+use imago_plan::store::allowance::Allowance;
+use imago_plan::store::layout::{self, Layout, Operator};
+use imago_plan::store::planner::{
     DecisionSnapshot, Event, Observed, Outcome, Permission, Planner, Round, Settings, SiteWork,
     WaitCause,
 };
-use imago_plan::design::regression::Linear;
+use imago_plan::store::regression::Linear;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

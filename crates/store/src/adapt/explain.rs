@@ -1,12 +1,12 @@
 //! Explanation of a partition's placement: for each site, the rules that decide whether it could be the partition's
 //! master, and the cost model's prediction for that case.
 
-use imago_plan::design::brakes::Brakes;
-use imago_plan::design::decide::{Parameters, Rejected};
-use imago_plan::design::layout::{Layout, Operator, Partition};
-use imago_plan::design::planner::DecisionSnapshot;
-use imago_plan::design::price::{Price, Situation, price};
-use imago_plan::design::weigh::weigh;
+use imago_plan::store::brakes::Brakes;
+use imago_plan::store::decide::{Parameters, Rejected};
+use imago_plan::store::layout::{Layout, Operator, Partition};
+use imago_plan::store::planner::DecisionSnapshot;
+use imago_plan::store::price::{Price, Situation, price};
+use imago_plan::store::weigh::weigh;
 use serde::{Deserialize, Serialize};
 
 use super::Adaptation;

@@ -8,8 +8,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use imago_plan::design::layout::{Layout, Operator};
-use imago_plan::heat::{Bounds, Cell, Heat, differences};
+use imago_plan::store::heat::{Bounds, Cell, Heat, differences};
+use imago_plan::store::layout::{Layout, Operator};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]

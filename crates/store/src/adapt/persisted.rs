@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use imago_plan::design::brakes::Brakes;
-use imago_plan::design::cost::CostModel;
-use imago_plan::design::layout::Operator;
-use imago_plan::design::regression::{Linear, Parts};
+use imago_plan::store::brakes::Brakes;
+use imago_plan::store::cost::CostModel;
+use imago_plan::store::layout::Operator;
+use imago_plan::store::regression::{Linear, Parts};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -163,7 +163,7 @@ impl StateWriter {
         };
         let written = serde_json::to_vec(&latest)
             .map_err(io::Error::from)
-            .and_then(|bytes| crate::kept_file::replace(&file, &bytes));
+            .and_then(|bytes| crate::atomic_file::replace(&file, &bytes));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match written {
             Ok(()) => (state.written, state.report.failure) = (Some(latest), None),
@@ -342,7 +342,7 @@ impl Adaptation {
 
 #[cfg(test)]
 mod tests {
-    use imago_plan::design::cost::{Inputs, Measured, Operation};
+    use imago_plan::store::cost::{Inputs, Measured, Operation};
 
     use super::*;
     use crate::key::Table;

@@ -1,9 +1,9 @@
 //! The planner's report: the state of adaptation, the learned cost functions, and the decisions with their reasons.
 
-use imago_plan::design::decide::{Considered, Rejected};
-use imago_plan::design::layout::Operator;
-use imago_plan::design::planner::{self, Advised};
-use imago_plan::design::price::CPU_WEIGHT;
+use imago_plan::store::decide::{Considered, Rejected};
+use imago_plan::store::layout::Operator;
+use imago_plan::store::planner::{self, Advised};
+use imago_plan::store::price::CPU_WEIGHT;
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
@@ -34,7 +34,7 @@ pub struct AdaptReport {
     /// Mean latency over the last seconds, from the request until the log has the transaction, in µs; `None` if
     /// unknown.
     pub latency_us: Option<f64>,
-    /// Number of alternating workloads that are remembered: see [`imago_plan::design::regimes`].
+    /// Number of alternating workloads that are remembered: see [`imago_plan::store::regimes`].
     #[serde(default)]
     pub regimes: usize,
     /// Number of samples that decisions are based on.
@@ -77,7 +77,7 @@ pub struct AdaptReport {
 /// A learned cost function.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FunctionReport {
-    /// Name of the function: see [`imago_plan::design::cost`].
+    /// Name of the function: see [`imago_plan::store::cost`].
     pub name: String,
     /// Constant of the function, in µs; for `cpu`, a share of the CPU that a site has.
     pub constant: f64,

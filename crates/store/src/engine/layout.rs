@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use imago_plan::design::layout::{self, Layout, Partition};
-use imago_plan::design::site_set::SiteSet;
+use imago_plan::store::layout::{self, Layout, Partition};
+use imago_plan::store::site_set::SiteSet;
 
 use super::Store;
 use super::unused::is_live;

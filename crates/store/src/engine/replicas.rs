@@ -1,14 +1,14 @@
 //! Maintains a minimum number of replicas of each partition: those that a dead or drained site had, and those of new
 //! partitions, are made at other sites, whether the store adapts or not.
 //!
-//! Their sites are chosen by [`imago_plan::replicas`]. Replicas are made one after the other, so that the copying
+//! Their sites are chosen by [`imago_plan::store::replicas`]. Replicas are made one after the other, so that the copying
 //! takes a bounded share of the network. Neither commands nor adaptation remove a replica that would be made again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use imago_plan::design::layout::{Layout, Operator as Planned};
-use imago_plan::replicas::{Wanted, missing};
+use imago_plan::store::layout::{Layout, Operator as Planned};
+use imago_plan::store::replicas::{Wanted, missing};
 
 use super::unused::is_live;
 use super::{Map, Store};

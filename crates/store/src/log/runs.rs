@@ -16,7 +16,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{Result, failed};
-use crate::kept_file;
+use crate::atomic_file;
 use crate::record::Position;
 
 /// Version of the file's format.
@@ -62,7 +62,7 @@ impl Runs {
             runs.runs.splice(0..0, before.runs.into_iter().skip(surplus));
         }
         let bytes = serde_json::to_vec(&runs).map_err(io::Error::from);
-        if let Err(error) = bytes.and_then(|bytes| kept_file::replace(&path, &bytes)) {
+        if let Err(error) = bytes.and_then(|bytes| atomic_file::replace(&path, &bytes)) {
             // Without the file, sites are sent all rows; with an outdated one, a site could be sent a wrong
             // difference.
             tracing::warn!(%error, "{} is not written: sites are sent all rows", path.display());

@@ -19,7 +19,7 @@ use imago_job::id::JobId;
 use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
-use imago_plan::backoff::Backoff;
+use imago_plan::pacing::backoff::Backoff;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::{Consistency, Statement};

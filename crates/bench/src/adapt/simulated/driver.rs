@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use imago_plan::design::brakes::Limits;
-use imago_plan::design::decide::Parameters;
-use imago_plan::design::layout::{Layout, Operator, Site};
-use imago_plan::design::planner::{
+use imago_plan::store::brakes::Limits;
+use imago_plan::store::decide::Parameters;
+use imago_plan::store::layout::{Layout, Operator, Site};
+use imago_plan::store::planner::{
     Observed, Outcome, Planner, Round, Settings, SiteWork, WaitCause,
 };
-use imago_plan::design::strategy::MorphoSys;
+use imago_plan::store::strategy::MorphoSys;
 
 use super::site_queue::Transaction;
 use crate::adapt::workload::{Kind, ROWS};

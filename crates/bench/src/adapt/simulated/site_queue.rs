@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use imago_plan::design::layout::{Partition, Site};
+use imago_plan::store::layout::{Partition, Site};
 
 use super::Demands;
 use crate::adapt::workload::{Kind, ROWS};
@@ -245,7 +245,7 @@ impl SiteQueue {
 
 #[cfg(test)]
 mod tests {
-    use imago_plan::design::site_set::SiteSet;
+    use imago_plan::store::site_set::SiteSet;
 
     use super::*;
 

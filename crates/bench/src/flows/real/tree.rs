@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use imago_plan::netsim::Topology;
+use crate::flows::netsim::Topology;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout};

@@ -2,8 +2,8 @@
 //! failed; and the distributions of the latencies of the operations that succeeded.
 
 use super::{Kind, Watched, succeeded};
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, distribution};
 use crate::traffic::{Sample, Window};
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, distribution};
 
 const LATENCY: &str = "latency (ms); failed: negative";
 const SHARE: &str = "operations (%)";

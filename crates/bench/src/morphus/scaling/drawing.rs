@@ -5,8 +5,8 @@ use imago_mongo::reshard::plan::Placing;
 
 use super::{Measured, PLACINGS, Part};
 use crate::morphus::name;
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series};
 use crate::statistics::Figure;
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series};
 
 /// The phases in the order in which a change goes through them.
 const PHASES: [&str; 7] = ["plan", "prepare", "execute", "index", "recover", "verify", "commit"];

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::{EXTENTS, FIELDS, Job, Known, Outcome, Size, TUNED, WAYS, by_name};
 use crate::Header;
 use crate::error::Result;
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 use crate::statistics::Figure;
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
 /// Result of the benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]

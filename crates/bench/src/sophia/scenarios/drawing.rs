@@ -6,7 +6,7 @@ use super::Report;
 use super::queue::Rolled;
 use super::ways::Ways;
 use crate::error::Result;
-use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
+use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
 const MORE: &str = "% more than static optimal";
 

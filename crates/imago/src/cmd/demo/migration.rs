@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use imago_bench::load::mongo::{MongoTarget, Schema, preload};
 use imago_bench::migration::{self, Operation};
 use imago_job::control::Control as Steer;
 use imago_job::id::JobId;
+use imago_load::mongo::{MongoTarget, Schema, preload};
 use imago_mongo::copy::cutover::{self, Block};
 use imago_mongo::copy::preflight::{self, Plan, Request};
 use imago_mongo::copy::{self, Clusters};

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use imago_bench::load::store::{self as load, Load, Measured, Probe};
+use imago_load::store::{self as load, Load, Measured, Probe};
 use imago_store::engine::{LogOptions, Options, Store};
 use imago_store::log::Sync;
 use imago_store::record::Site;

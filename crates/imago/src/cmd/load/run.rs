@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_bench::load::{cassandra, mongo, redis};
+use imago_load::{cassandra, mongo, redis};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra::{Consistency, Uri as CassandraUri};
 use imago_tune::redis::Uri as RedisUri;

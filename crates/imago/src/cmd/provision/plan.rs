@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use imago_bench::job_times::{self, Curve};
+use imago_chart::job_times::{self, Curve};
+use imago_plan::provision::reuse::Start;
 use imago_plan::provision::{CacheAt, Job, Prices, Reads, Shares};
-use imago_plan::reuse::Start;
 use imago_provision::advice::{Advice, Error, Origin, Report, Settings, UnevenReport, advise};
 use imago_provision::probe::Probe;
 use imago_provision::trace::{self, Trace};

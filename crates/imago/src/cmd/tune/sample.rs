@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use imago_bench::sample::cassandra::Table;
-use imago_bench::sample::redis::Records;
-use imago_bench::sample::{self, Caller, Request, Sample, Sampled};
+use imago_load::sample::cassandra::Table;
+use imago_load::sample::redis::Records;
+use imago_load::sample::{self, Caller, Request, Sample, Sampled};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra::{Cassandra, Consistency};
 use imago_tune::cluster::{self, ClusterFile, Settings};

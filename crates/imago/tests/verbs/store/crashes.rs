@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use imago_bench::load::store::{Load, Options};
+use imago_load::store::{Load, Options};
 use imago_store::engine::{LogOptions, Options as StoreOptions, Store};
 use imago_store::key::Key;
 use imago_store::log::Sync;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use imago_bench::load::store::Load;
+use imago_load::store::Load;
 use imago_workload::lists::{History, Opinion, Verdict, check, second_opinion};
 
 /// The seed of a test: the one that is set, or any. It is printed.

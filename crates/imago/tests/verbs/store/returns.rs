@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use imago_bench::load::store::{Load, Options};
+use imago_load::store::{Load, Options};
 use imago_testbed::wait;
 use serde_json::Value;
 

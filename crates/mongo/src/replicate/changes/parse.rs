@@ -2,7 +2,7 @@
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, RawArray, RawDocument, RawDocumentBuf, Timestamp};
-use imago_plan::pending_changes::Change;
+use imago_plan::copy::pending_changes::Change;
 use mongodb::raw_batch_cursor::RawBatch;
 
 use super::{Batch, Detail, Event, Wanted, Write};

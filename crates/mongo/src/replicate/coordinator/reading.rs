@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use imago_job::control::{Control, Stop};
-use imago_plan::rounds::{Sizes, answers_hold, pause_before_reading};
+use imago_plan::pacing::rounds::{Sizes, answers_hold, pause_before_reading};
 use tokio::sync::{mpsc, watch};
 
 use super::progress;

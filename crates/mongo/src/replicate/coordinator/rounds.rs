@@ -1,7 +1,7 @@
 //! Rounds: batches of dirty keys that are applied to the destination.
 //!
 //! A round reads the present states of its documents and writes them ([`crate::replicate::apply`]), concurrently with
-//! the coordinator. [`imago_plan::pending_changes`] selects its keys. At full speed several rounds run at a time, each
+//! the coordinator. [`imago_plan::copy::pending_changes`] selects its keys. At full speed several rounds run at a time, each
 //! as large as possible. While clients are spared, one small round runs at a time, and a pause follows it.
 
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use imago_job::control::Control;
 use imago_job::retry::retry;
-use imago_plan::pending_changes::{Change, PendingChanges, Round};
-use imago_plan::rounds::{Sizes, piece, rest};
+use imago_plan::copy::pending_changes::{Change, PendingChanges, Round};
+use imago_plan::pacing::rounds::{Sizes, piece, rest};
 
 use super::{Coordinator, LANES};
 use crate::bson::order::Id;

@@ -6,7 +6,7 @@
 
 use bson::Timestamp;
 use imago_job::retry::retry;
-use imago_plan::pending_changes::PendingChanges;
+use imago_plan::copy::pending_changes::PendingChanges;
 
 use super::rounds::{RoundDone, apply, wants_of};
 use super::{Coordinator, received};

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use bson::{RawDocumentBuf, Timestamp};
 use imago_job::control::Control;
 use imago_job::run::Run;
-use imago_plan::pending_changes::Change;
+use imago_plan::copy::pending_changes::Change;
 
 use crate::bson::order::Id;
 use crate::copy::preflight::key_fields;

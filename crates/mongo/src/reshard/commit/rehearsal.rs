@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bson::doc;
 use imago_job::id::JobId;
 use imago_job::run::Run;
-use imago_plan::write_block::{PROMISED_MS, Tried};
+use imago_plan::reshard::write_block::{PROMISED_MS, Tried};
 
 use super::ms;
 use crate::STATE_DB;

@@ -12,7 +12,7 @@ use crate::server::collection::Size;
 use crate::reshard::plan::sample::{Drawn, Sample};
 use crate::reshard::plan::survey::Shard;
 
-use imago_plan::cuts::{slice_of, weighted_cuts};
+use imago_plan::copy::split_points::{slice_of, weighted_cuts};
 
 /// Number of standard deviations by which a sample may differ from a shard's own count.
 const DEVIATIONS: f64 = 5.0;

@@ -3,7 +3,7 @@
 //! The data centre of a member is its tag `dc`, or `region` if it has no `dc`.
 
 use bson::{Bson, Document};
-use imago_plan::geo;
+use imago_plan::reshard::geo;
 
 /// Largest replication lag of a secondary that is read from, in ms.
 const LAG_MS_MAX: i64 = 10_000;

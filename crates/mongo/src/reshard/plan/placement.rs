@@ -1,11 +1,11 @@
 //! Placement of the new chunks, by the requested rule and by others for comparison, and the connections that carry
 //! them.
 //!
-//! [`imago_plan::placement`] and [`imago_plan::flow`] decide; this module supplies the sizes in bytes, and reports
+//! [`imago_plan::reshard::placement`] and [`imago_plan::reshard::flow`] decide; this module supplies the sizes in bytes, and reports
 //! the results in documents too.
 
-use imago_plan::flow::{self, Latencies, Sharing};
-use imago_plan::placement::{self, Flows, Placement, PlacementError, Shares, Weights};
+use imago_plan::reshard::flow::{self, Latencies, Sharing};
+use imago_plan::reshard::placement::{self, Flows, Placement, PlacementError, Shares, Weights};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 

@@ -1,8 +1,8 @@
 //! Choice of the member of each shard from which the bulk is read, so that the movement stays within data centres
-//! (Morphus, §4.2; [`imago_plan::geo`]).
+//! (Morphus, §4.2; [`imago_plan::reshard::geo`]).
 
-use imago_plan::geo::{self, Receivers};
-use imago_plan::placement::Flows;
+use imago_plan::reshard::geo::{self, Receivers};
+use imago_plan::reshard::placement::Flows;
 
 use crate::reshard::plan::shard_probe::Reached;
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use crate::reshard::plan::members::{Member, members};
     use bson::{DateTime, doc};
-    use imago_plan::placement::{Shares, Weights, balanced};
+    use imago_plan::reshard::placement::{Shares, Weights, balanced};
 
     #[test]
     fn a_member_is_usable_that_is_up_and_not_far_behind() {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use bson::{Document, Timestamp, doc};
-use imago_plan::pending_changes::SliceState;
+use imago_plan::copy::pending_changes::SliceState;
 
 use super::{Leases, SLICES, id_of, parse_slice};
 use crate::bson::order::Id;

@@ -7,8 +7,8 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::{Shares, Workload, predict};
 use super::{costs, job, machine, shape};
-use crate::reuse::uniform::{Chain, Mapping};
-use crate::reuse::{Reference, Start, exact};
+use crate::provision::reuse::uniform::{Chain, Mapping};
+use crate::provision::reuse::{Reference, Start, exact};
 
 /// A chain whose phases read distinct keys, each of which leads to a key that is drawn anew.
 fn chain(chain: Chain, rng: &mut StdRng) -> Vec<Vec<Reference>> {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use imago_plan::design::brakes::Limits;
-use imago_plan::design::decide::Parameters;
-use imago_plan::design::layout::Operator as Planned;
+use imago_plan::store::brakes::Limits;
+use imago_plan::store::decide::Parameters;
+use imago_plan::store::layout::Operator as Planned;
 
 use super::{Explanation, NotExplained};
 use crate::adapt::{Adaptation, AtMost, LimitsRequest, Mode, Options};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use imago_plan::design::layout::{Layout, Operator, Partition};
-use imago_plan::design::site_set::SiteSet;
+use imago_plan::store::layout::{Layout, Operator, Partition};
+use imago_plan::store::site_set::SiteSet;
 
 use super::{HeatRecorder, HeatReport};
 use crate::key::{Key, KeyRange, Table};

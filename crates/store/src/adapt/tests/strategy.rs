@@ -1,9 +1,9 @@
 //! A strategy of its own decides: its plans are carried out, held back, measured and told as those of any other.
 
-use imago_plan::design::decide::{Considered, Decided, Held, Hold, Parameters, Rejected};
-use imago_plan::design::layout::{self, Layout, Operator};
-use imago_plan::design::price::{Situation, price};
-use imago_plan::design::strategy::Strategy;
+use imago_plan::store::decide::{Considered, Decided, Held, Hold, Parameters, Rejected};
+use imago_plan::store::layout::{self, Layout, Operator};
+use imago_plan::store::price::{Situation, price};
+use imago_plan::store::strategy::Strategy;
 use rand::Rng;
 
 use super::Busy;

@@ -2,7 +2,7 @@
 //! The histories stay what they have to be, the limits hold at every prefix of the log, and every transaction comes to
 //! its end.
 
-use imago_plan::design::plans::Thresholds;
+use imago_plan::store::plans::Thresholds;
 
 use super::driver::{CHANGES_S_MAX, Driver, THRESHOLDS};
 use super::simulation::Simulation;

@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use imago_plan::design::brakes::Limits;
-use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
-use imago_plan::design::decide::Parameters;
-use imago_plan::design::layout::{self, Layout};
-use imago_plan::design::planner::{
+use imago_plan::store::brakes::Limits;
+use imago_plan::store::cost::{CostModel, Inputs, Measured, Operation};
+use imago_plan::store::decide::Parameters;
+use imago_plan::store::layout::{self, Layout};
+use imago_plan::store::planner::{
     Observed, Outcome, Permission, Planner, Round, Settings, SiteWork, Window,
 };
-use imago_plan::design::plans::Thresholds;
-use imago_plan::design::regimes;
-use imago_plan::design::site_set::SiteSet;
-use imago_plan::design::strategy::MorphoSys;
+use imago_plan::store::plans::Thresholds;
+use imago_plan::store::regimes;
+use imago_plan::store::site_set::SiteSet;
+use imago_plan::store::strategy::MorphoSys;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use imago_plan::heat::grouped;
+use imago_plan::store::heat::grouped;
 use imago_store::adapt::{HeatMark, HeatReport};
 
 use super::{Of, clock, named, on_scale, shortened};

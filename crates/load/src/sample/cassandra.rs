@@ -1,0 +1,69 @@
+//! A Cassandra table whose configurations are measured. It is filled once: compaction merges the data under each
+//! configuration, so it need not be written again.
+
+use imago_job::reporter::Events;
+use imago_tune::cassandra::roll::{Roller, Spec};
+use imago_tune::cassandra::{ClusterFile, Consistency};
+use imago_tune::cluster::{Error, Result};
+use imago_workload::history::IdForm;
+
+use super::{Caller, Request, Sampled, Used};
+use crate::cassandra::{CassandraTarget, Schema, count_rows, preload};
+
+/// The table that is loaded.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Cluster file, which describes how the nodes are reached.
+    pub file: ClusterFile,
+    /// Keyspace and name of the table.
+    pub name: (String, String),
+    /// The consistency level of all operations.
+    pub consistency: Consistency,
+}
+
+impl Table {
+    fn label(&self) -> String {
+        format!("{}.{}", self.name.0, self.name.1)
+    }
+}
+
+impl Sampled for Table {
+    type Target = CassandraTarget;
+    const TELLS_USE: bool = false;
+
+    async fn prepare(&self, request: &Request, caller: &Caller<'_>) -> Result<()> {
+        let (target, label, rows) = (self.target(request).await?, self.label(), request.documents);
+        match count_rows(&target, rows).await? {
+            0 => {
+                (caller.say)(format!("filling {label} with {rows} rows"));
+                preload(&target, rows, |_| {}).await
+            }
+            found if found < rows => Err(Error::Precondition {
+                what: format!("{label} has {found} rows, not {rows}"),
+                help: "drop it, and it is filled again; or name as many --documents as it has"
+                    .into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()> {
+        let spec = Spec::of(&request.configurations, number, &self.label());
+        if spec.changes.is_empty() && spec.compaction.is_empty() {
+            return Ok(());
+        }
+        let roller = Roller::connect(self.file.clone(), spec).await?;
+        let events = Events::default();
+        Box::pin(roller.begin(caller.process, &events, caller.cancel.clone())).await.map(drop)
+    }
+
+    async fn target(&self, request: &Request) -> Result<CassandraTarget> {
+        let schema = Schema { id_form: IdForm::Text, reviews: request.reviews() };
+        let name = (&*self.name.0, &*self.name.1);
+        CassandraTarget::connect(&self.file.uri, name, self.consistency, schema).await
+    }
+
+    async fn used(&self) -> Result<Option<Used>> {
+        Ok(None)
+    }
+}

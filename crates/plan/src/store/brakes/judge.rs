@@ -1,0 +1,192 @@
+//! Judgement of changes, by the latency of each regime before and after.
+//!
+//! A change is judged first in the regime in which it was made. Where other regimes are expected, it is then judged
+//! over one visit of each of these, so that a period longer than one measurement is judged as a whole. The latencies of
+//! regimes count by the weights of the regimes.
+
+use super::{BANNED_MS_MAX, Brakes, Latency, REMEMBERED_MAX};
+use crate::store::layout::{Key, Operator};
+use crate::store::regimes::{Latencies, OtherRegime};
+
+/// Longest time for which a change is watched, in ms.
+const WATCHED_MS_MAX: u64 = 660_000;
+/// Most changes that are watched at once.
+const WATCHED_MAX: usize = 1_000;
+
+/// Latencies when a change was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Before {
+    /// Number of the regime in which the change was made.
+    pub regime: u64,
+    /// Mean latency of that regime before the change.
+    pub latency: Latency,
+    /// Predicted mean latency after the change, in µs.
+    pub predicted_us: f64,
+    /// Other regimes that were expected: their numbers, their weights, and their latencies before the change.
+    pub others: Vec<(u64, f64, Latency)>,
+}
+
+impl Before {
+    /// Returns the latencies when a change is made in a regime, with the last latencies of the other expected regimes
+    /// over `span_ms`. Regimes without a known latency are left out.
+    #[must_use]
+    pub fn of<K>(
+        regime: u64,
+        latency: Latency,
+        predicted_us: f64,
+        (others, latencies, span_ms): (&[OtherRegime<K>], &Latencies, u64),
+    ) -> Self {
+        let known = |other: &OtherRegime<K>| {
+            latencies.last(other.id, span_ms).map(|latency| (other.id, other.weight, latency))
+        };
+        Self { regime, latency, predicted_us, others: others.iter().filter_map(known).collect() }
+    }
+}
+
+/// A change whose effect is being measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Watched<K> {
+    /// Operators of the change, as they were executed.
+    pub operators: Vec<Operator<K>>,
+    /// Operators that undo the change, in the order of their execution.
+    pub inverse: Vec<Operator<K>>,
+    /// Time at which the last operator was done, in ms.
+    pub done_ms: u64,
+    /// Latencies before the change.
+    pub before: Before,
+    /// Mean latency of the change's own regime after it; `None` until it is measured.
+    pub after: Option<Latency>,
+    /// Time, in ms, at which a first measurement found the latency worse and the second one began; `None` before.
+    pub suspected_ms: Option<u64>,
+}
+
+/// Judgement of a change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Judged<K> {
+    /// The change stays.
+    Kept(Watched<K>),
+    /// The change made the latency worse: its inverse has to be executed.
+    Undo(Watched<K>),
+}
+
+/// The outcome of a measurement.
+enum Seen {
+    Unknown,
+    Fine,
+    Worse,
+}
+
+impl<K: Key> Brakes<K> {
+    pub(super) fn watch(
+        &mut self,
+        operators: Vec<Operator<K>>,
+        inverse: Vec<Operator<K>>,
+        done_ms: u64,
+        before: Before,
+    ) {
+        if self.watched.len() == WATCHED_MAX {
+            self.watched.remove(0);
+        }
+        let (after, suspected_ms) = (None, None);
+        self.watched.push(Watched { operators, inverse, done_ms, before, after, suspected_ms });
+    }
+
+    /// Judges the changes that were measured for long enough, by the latencies since each change.
+    pub fn judge(&mut self, now_ms: u64, latencies: &Latencies) -> Vec<Judged<K>> {
+        let mut judged = Vec::new();
+        for mut one in std::mem::take(&mut self.watched) {
+            let is_over = now_ms.saturating_sub(one.done_ms) >= WATCHED_MS_MAX;
+            match self.seen(&mut one, latencies) {
+                Seen::Unknown if is_over => {
+                    if one.after.is_some() {
+                        judged.push(Judged::Kept(one));
+                    }
+                }
+                Seen::Unknown => self.watched.push(one),
+                Seen::Fine => judged.push(Judged::Kept(one)),
+                Seen::Worse if one.suspected_ms.is_none() => {
+                    one.suspected_ms = Some(now_ms);
+                    self.watched.push(one);
+                }
+                Seen::Worse => {
+                    self.forbid(&one, now_ms);
+                    judged.push(Judged::Undo(one));
+                }
+            }
+        }
+        judged
+    }
+
+    fn seen(&self, one: &mut Watched<K>, latencies: &Latencies) -> Seen {
+        let from_ms = one.suspected_ms.unwrap_or(one.done_ms);
+        let since = |regime: u64| latencies.since(regime, from_ms, self.limits.measured_ms);
+        let before = &one.before;
+        let mut own = one.after.filter(|_| one.suspected_ms.is_none());
+        if own.is_none() {
+            let Some(after) = since(before.regime) else { return Seen::Unknown };
+            (own, one.after) = (Some(after), Some(after));
+            if self.is_worse(before.latency, after) {
+                return Seen::Worse;
+            }
+        }
+        let Some(own) = own else { return Seen::Unknown };
+        let (mut was, mut is) = (Mean::of(before.latency), Mean::of(own));
+        for (regime, weight, before) in &before.others {
+            if !latencies.regimes().any(|known| known == *regime) {
+                // The regime did not return for so long that its latencies are forgotten.
+                continue;
+            }
+            let Some(after) = since(*regime) else { return Seen::Unknown };
+            was.add(*weight, *before);
+            is.add(*weight, after);
+        }
+        if self.is_worse(was.latency(), is.latency()) { Seen::Worse } else { Seen::Fine }
+    }
+
+    fn is_worse(&self, before: Latency, after: Latency) -> bool {
+        // Latencies differ by chance, too.
+        let chance_us = 2.0 * after.error_us.hypot(before.error_us);
+        after.mean_us > before.mean_us * (1.0 + self.limits.worse_by) + chance_us
+    }
+
+    fn forbid(&mut self, one: &Watched<K>, now_ms: u64) {
+        for operator in &one.operators {
+            let times = self.banned.get(operator).map_or(0, |(_, times)| *times) + 1;
+            let banned_ms = self.limits.banned_ms.saturating_mul(1 << (times - 1).min(16));
+            let until_ms = now_ms + banned_ms.min(BANNED_MS_MAX);
+            self.banned.insert(operator.clone(), (until_ms, times));
+        }
+        if self.banned.len() > REMEMBERED_MAX {
+            self.banned.retain(|_, (until_ms, _)| *until_ms > now_ms);
+        }
+    }
+
+    /// Returns the changes whose effect is being measured.
+    #[must_use]
+    pub fn watched(&self) -> &[Watched<K>] {
+        &self.watched
+    }
+}
+
+/// A weighted mean of latencies.
+struct Mean {
+    weight: f64,
+    sum_us: f64,
+    error_us: f64,
+}
+
+impl Mean {
+    fn of(latency: Latency) -> Self {
+        Self { weight: 1.0, sum_us: latency.mean_us, error_us: latency.error_us }
+    }
+
+    fn add(&mut self, weight: f64, latency: Latency) {
+        self.weight += weight;
+        self.sum_us += weight * latency.mean_us;
+        self.error_us = self.error_us.hypot(weight * latency.error_us);
+    }
+
+    fn latency(&self) -> Latency {
+        Latency { mean_us: self.sum_us / self.weight, error_us: self.error_us / self.weight }
+    }
+}

@@ -1,0 +1,297 @@
+//! The execution of plans, one after another, as a state machine: which operators come next, what follows when one
+//! fails, and which outcomes are unknown.
+//!
+//! A plan is executed in [`waves`]. If an operator fails, the rest of its plan is not executed; what was done stays,
+//! unless it left a partition with a replica too many: then it is rolled back.
+//!
+//! Invariants:
+//! - The operators of one plan are executed at a time, and a wave only when all of the one before have ended.
+//! - A wave keeps to the limits on the present design, also if the operators of unknown outcome are executed.
+//! - A replica that an unfinished plan left beyond a limit is removed, as soon as it is known to be there.
+
+use std::collections::VecDeque;
+
+use crate::store::brakes::{Brakes, inverse};
+use crate::store::decide::Parameters;
+use crate::store::layout::{Key, Layout, Operator, Site};
+use crate::store::waves::waves;
+
+/// The outcome of an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It was executed, in this time in µs.
+    Done(f64),
+    /// It was not executed, for this reason.
+    Failed(String),
+    /// It may still be executed, as long as this epoch of the site is the newest: the reason, the site, and its epoch.
+    InDoubt(String, Site, u64),
+}
+
+/// An operator whose outcome is unknown.
+#[derive(Clone, Debug)]
+struct InDoubt<K> {
+    operator: Operator<K>,
+    site: Site,
+    epoch: u64,
+    since_ms: u64,
+}
+
+/// Why a plan is executed.
+#[derive(Clone, Debug)]
+pub(super) enum Purpose<C, U> {
+    /// It pays.
+    Change(C),
+    /// It undoes a change that made the latency worse.
+    Undo(U),
+    /// It removes a replica that an unfinished plan left beyond a limit.
+    Cleanup,
+}
+
+/// A plan that is due.
+#[derive(Clone, Debug)]
+pub(super) struct Plan<K, C, U> {
+    pub purpose: Purpose<C, U>,
+    pub operators: Vec<Operator<K>>,
+}
+
+/// The plan under way.
+#[derive(Clone, Debug)]
+struct Running<K, C, U> {
+    purpose: Purpose<C, U>,
+    /// The design when the plan began, and the same with the operators that were executed.
+    before: Layout<K>,
+    design: Layout<K>,
+    ahead: VecDeque<Vec<Operator<K>>>,
+    /// Operators of the present wave without an outcome.
+    open: Vec<(Operator<K>, u64)>,
+    done: Vec<Operator<K>>,
+    /// The first failure, and whether the operators ahead are not executed because of one.
+    failure: Option<String>,
+    is_stopped: bool,
+    /// While a failed plan is rolled back: the operators that it had executed.
+    rolls_back: Option<Vec<Operator<K>>>,
+}
+
+/// A plan that has ended.
+#[derive(Debug)]
+pub(super) struct Ended<K, C, U> {
+    pub purpose: Purpose<C, U>,
+    pub before: Layout<K>,
+    /// Operators that were executed, and not rolled back.
+    pub done: Vec<Operator<K>>,
+    /// Why the rest was not executed; `None` if all was.
+    pub failure: Option<String>,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub(super) enum Next<K, C, U> {
+    /// Nothing, until an operator under way has an outcome or a plan is begun.
+    Wait,
+    /// These operators are to be executed, in any order or concurrently.
+    Execute(Vec<Operator<K>>),
+    /// The plan has ended.
+    Ended(Box<Ended<K, C, U>>),
+}
+
+/// The reason of a plan that the present design does not allow any more.
+pub(super) const OUTDATED: &str = "the design has changed since it was decided";
+
+/// Executes plans: see the module's documentation.
+#[derive(Clone, Debug)]
+pub(super) struct Execution<K, C, U> {
+    /// Longest time, in ms, from its start in which a new replica whose outcome is unknown may still appear.
+    in_doubt_ms: u64,
+    pub queue: VecDeque<Plan<K, C, U>>,
+    running: Option<Running<K, C, U>>,
+    in_doubt: Vec<InDoubt<K>>,
+    /// Operators of unfinished plans whose replicas may still have to be removed.
+    left: Vec<Operator<K>>,
+}
+
+impl<K: Key, C, U> Execution<K, C, U> {
+    pub fn new(in_doubt_ms: u64) -> Self {
+        let (queue, running) = (VecDeque::new(), None);
+        Self { in_doubt_ms, queue, running, in_doubt: Vec::new(), left: Vec::new() }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none() && self.queue.is_empty()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// True if operators have unknown outcomes, or unfinished plans may have left replicas.
+    pub fn is_unsettled(&self) -> bool {
+        !self.in_doubt.is_empty() || !self.left.is_empty()
+    }
+
+    /// True if operators, in order, are possible on a design and keep to its limits. Operators of unknown outcome count
+    /// as executed if they still can be.
+    pub fn keeps(
+        &self,
+        parameters: &Parameters,
+        layout: &Layout<K>,
+        operators: &[Operator<K>],
+    ) -> bool {
+        let in_doubt = self.in_doubt.iter().map(|one| &one.operator);
+        parameters.thresholds.keeps_beside(layout, in_doubt, operators)
+    }
+
+    /// Begins a plan, if none is under way.
+    pub fn begin(&mut self, plan: Plan<K, C, U>, layout: &Layout<K>) {
+        assert!(self.running.is_none(), "one plan is executed at a time");
+        let Plan { purpose, operators } = plan;
+        self.running = Some(Running {
+            purpose,
+            ahead: waves(layout, &operators).into(),
+            before: layout.clone(),
+            design: layout.clone(),
+            open: Vec::new(),
+            done: Vec::new(),
+            failure: None,
+            is_stopped: false,
+            rolls_back: None,
+        });
+    }
+
+    /// Returns what is to be done next on the present design.
+    pub fn next(
+        &mut self,
+        now_ms: u64,
+        layout: &Layout<K>,
+        parameters: &Parameters,
+        brakes: &mut Brakes<K>,
+    ) -> Next<K, C, U> {
+        loop {
+            let Some(plan) = self.running.as_mut().filter(|plan| plan.open.is_empty()) else {
+                return Next::Wait;
+            };
+            if plan.is_stopped
+                && plan.rolls_back.is_none()
+                && parameters.thresholds.are_exceeded_by(layout, &plan.done)
+            {
+                // The master did not move, and the replica that it was to become is one too many.
+                let back = inverse(&plan.before, &plan.done);
+                brakes.spend(back.len(), now_ms);
+                self.left.extend(plan.done.iter().cloned());
+                plan.ahead = waves(layout, &back).into();
+                plan.rolls_back = Some(std::mem::take(&mut plan.done));
+                plan.is_stopped = false;
+            }
+            if plan.is_stopped || plan.ahead.is_empty() {
+                return self.end();
+            }
+            let rest: Vec<_> = plan.ahead.iter().flatten().cloned().collect();
+            // Commands and the router change the design, too.
+            let keeps = self.keeps(parameters, layout, &rest);
+            let plan = self.running.as_mut().expect("it is under way");
+            if !keeps {
+                plan.fail(OUTDATED.to_owned());
+                continue;
+            }
+            let mut wave = plan.ahead.pop_front().expect("there is a wave");
+            // Splits are counted first, so that the limit of partitions holds in any order of completion.
+            wave.sort_by_key(|operator| !matches!(operator, Operator::Split(_)));
+            plan.open = wave.iter().map(|operator| (operator.clone(), now_ms)).collect();
+            return Next::Execute(wave);
+        }
+    }
+
+    /// Records the outcome of an operator. Returns the design on which it was executed, if it was.
+    pub fn ended(&mut self, operator: &Operator<K>, outcome: Outcome) -> Option<Layout<K>> {
+        let plan = self.running.as_mut().expect("an operator ends that was begun");
+        let at = plan.open.iter().position(|(open, _)| open == operator);
+        let (operator, since_ms) = plan.open.remove(at.expect("an operator ends that was begun"));
+        match outcome {
+            Outcome::Done(_) => {
+                let before = plan.design.clone();
+                _ = plan.design.apply(&operator);
+                plan.done.push(operator);
+                return Some(before);
+            }
+            Outcome::Failed(why) => plan.fail(why),
+            Outcome::InDoubt(why, site, epoch) => {
+                self.left.push(operator.clone());
+                self.in_doubt.push(InDoubt { operator, site, epoch, since_ms });
+                plan.fail(why);
+            }
+        }
+        None
+    }
+
+    fn end(&mut self) -> Next<K, C, U> {
+        let plan = self.running.take().expect("it is under way");
+        if plan.failure.is_some() {
+            self.left.extend(plan.done.iter().cloned());
+        }
+        let done = match plan.rolls_back {
+            // The inverse undoes the last operator first.
+            Some(mut done) => {
+                done.truncate(done.len() - plan.done.len());
+                done
+            }
+            None => plan.done,
+        };
+        let Running { purpose, before, failure, .. } = plan;
+        Next::Ended(Box::new(Ended { purpose, before, done, failure }))
+    }
+
+    /// Forgets operators whose outcome is known by now, and plans the removal of a replica that an unfinished plan left
+    /// beyond a limit. `is_open` says whether an epoch of a site is the newest, and the site is not fenced.
+    pub fn settle(
+        &mut self,
+        now_ms: u64,
+        layout: &Layout<K>,
+        parameters: &Parameters,
+        is_open: &dyn Fn(Site, u64) -> bool,
+    ) -> Option<Operator<K>> {
+        self.in_doubt.retain(|one| {
+            let is_replica = matches!(one.operator, Operator::AddReplica(..));
+            let is_over = is_replica && now_ms.saturating_sub(one.since_ms) > self.in_doubt_ms;
+            is_open(one.site, one.epoch) && !is_over && layout.clone().apply(&one.operator).is_ok()
+        });
+        let (thresholds, in_doubt) = (parameters.thresholds, &self.in_doubt);
+        self.left.retain(|made| {
+            in_doubt.iter().any(|one| one.operator == *made)
+                || thresholds.surplus(layout, [made]).next().is_some()
+        });
+        thresholds.surplus(layout, &self.left).next()
+    }
+
+    /// Returns the operators of all plans that are due or under way, including the executed ones.
+    pub fn operators(&self) -> impl Iterator<Item = &Operator<K>> {
+        let running = self.running.iter().flat_map(|plan| {
+            let open = plan.open.iter().map(|(operator, _)| operator);
+            plan.done.iter().chain(plan.ahead.iter().flatten()).chain(open)
+        });
+        running.chain(self.queue.iter().flat_map(|plan| &plan.operators))
+    }
+
+    /// Returns the operators of unfinished plans whose replicas may still have to be removed.
+    pub fn left(&self) -> &[Operator<K>] {
+        &self.left
+    }
+
+    /// True if the plan under way moves a master or removes what another one left, so that a partition has one replica
+    /// more for a while.
+    pub fn moves(&self) -> bool {
+        self.running.as_ref().is_some_and(|plan| {
+            let open = plan.open.iter().map(|(operator, _)| operator);
+            let mut all = plan.done.iter().chain(plan.ahead.iter().flatten()).chain(open);
+            plan.rolls_back.is_some()
+                || !matches!(plan.purpose, Purpose::Change(_))
+                || all.any(|one| matches!(one, Operator::Remaster(..)))
+        })
+    }
+}
+
+impl<K, C, U> Running<K, C, U> {
+    /// Records a failure, after which no further operator of the plan is executed.
+    fn fail(&mut self, why: String) {
+        _ = self.failure.get_or_insert(why);
+        self.is_stopped = true;
+    }
+}

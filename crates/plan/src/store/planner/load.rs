@@ -1,0 +1,99 @@
+//! The load of the sites since the last round, and the load function that is learned from it.
+//!
+//! Each site has its own span of time: a site in a separate process reports a few times a second, and not when a round
+//! begins. Its work is divided by the span that its reports cover, so that rates are right in any round.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::store::cost::CostModel;
+use crate::store::layout::Site;
+use crate::store::site_set::SiteSet;
+
+/// A site's total work since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SiteWork {
+    /// Elapsed time that the work covers.
+    pub span: Duration,
+    /// CPU time of the site's thread.
+    pub cpu: Duration,
+    /// Rows read, rows written, and rows applied for other masters.
+    pub rows: [u64; 3],
+    /// Share of a core that the site has (0..1).
+    pub core_share: f64,
+}
+
+impl SiteWork {
+    /// Returns the load since an earlier time, as a share of the CPU that the site has, and the rates of rows, per
+    /// second.
+    fn since(&self, before: &Self) -> (f64, [f64; 3]) {
+        let passed_s = self.span.saturating_sub(before.span).as_secs_f64().max(1e-3);
+        let used_s = self.cpu.saturating_sub(before.cpu).as_secs_f64();
+        let mut rates_s = [0.0; 3];
+        for (n, rate_s) in rates_s.iter_mut().enumerate() {
+            *rate_s = self.rows[n].saturating_sub(before.rows[n]) as f64 / passed_s;
+        }
+        (used_s / self.core_share / passed_s, rates_s)
+    }
+}
+
+/// The load of each site.
+#[derive(Clone, Debug)]
+pub(super) struct SiteLoads {
+    /// Least span of time that the model learns from.
+    span_min: Duration,
+    /// Total work as of the last round.
+    work: BTreeMap<Site, SiteWork>,
+    /// Total work as of when the model last learned from it.
+    learned: BTreeMap<Site, SiteWork>,
+    /// Elapsed time that the last round's samples of each site cover.
+    spans: BTreeMap<Site, Duration>,
+    /// Load in the last span, as a share of the CPU that the site has.
+    pub shares: BTreeMap<Site, f64>,
+}
+
+impl SiteLoads {
+    pub fn new(span_min: Duration) -> Self {
+        let (work, learned) = (BTreeMap::new(), BTreeMap::new());
+        Self { span_min, work, learned, spans: BTreeMap::new(), shares: BTreeMap::new() }
+    }
+
+    /// Records the total work of the sites of a design, and lets the model learn the CPU cost of rows.
+    pub fn record(
+        &mut self,
+        sites: SiteSet,
+        work: &BTreeMap<Site, SiteWork>,
+        cost: &mut CostModel,
+    ) {
+        self.spans.clear();
+        for (site, work) in work.iter().filter(|(site, _)| sites.contains(**site)) {
+            let Some(last) = self.work.insert(*site, *work) else { continue };
+            if work.span == last.span {
+                // A site in a separate process has not reported since.
+                continue;
+            }
+            self.spans.insert(*site, work.span.saturating_sub(last.span));
+            self.shares.insert(*site, work.since(&last).0);
+            let learned = self.learned.entry(*site).or_insert(last);
+            if work.span < learned.span {
+                // The site's counters began anew.
+                *learned = *work;
+            } else if work.span - learned.span >= self.span_min {
+                let (share, rates_s) = work.since(learned);
+                *learned = *work;
+                cost.cpu.observe(rates_s, share);
+            }
+        }
+        self.shares.retain(|site, _| sites.contains(*site));
+    }
+
+    /// Returns the elapsed time that the last round's samples of a site cover; `None` if it did not report.
+    pub fn span(&self, site: Site) -> Option<Duration> {
+        self.spans.get(&site).copied()
+    }
+
+    /// Returns the load of a site in its last span, as a share of the CPU that it has.
+    pub fn share(&self, site: Site) -> f64 {
+        self.shares.get(&site).copied().unwrap_or(0.0)
+    }
+}
