@@ -9,7 +9,9 @@ export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1
 # What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.
 ARGS ?=
 
-IMAGO = $(CARGO) run --locked --release --quiet --package imago --
+IMAGO = $(CARGO) run --locked --release --package imago --
+# The demos that show a move need no optimised program, which takes twice as long to build.
+DEMO = $(CARGO) run --locked $(if $(filter store adapt tune provision,$(ARGS)),--release) --package imago --
 
 # Tests are built by clippy, which is the compiler with more warnings: what is tested is linted in one go, and
 # dependencies need not be checked for clippy and then built for the tests.
@@ -91,7 +93,7 @@ test-long: setup ## ten thousand simulations of the store, and 74 deaths in chan
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --include-ignored --nocapture demo:: cutover:: faults:: tutorials:: storm:: store::apart:: store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench:: $(ARGS)
 
 demo: setup-demo ## move a live, busy collection between two real clusters, and prove it
-	$(IMAGO) demo $(ARGS)
+	$(DEMO) demo $(ARGS)
 
 bench: setup ## measure copy, replay, verify and reshard beside floors and competitors, and what decides
 	$(IMAGO) bench run copy $(ARGS)
