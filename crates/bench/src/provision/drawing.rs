@@ -18,7 +18,7 @@ pub(crate) fn draw(cells: &[Compared], folder: Option<&Path>) -> Result<Vec<Path
             cell.is_even() && cell.cache_at == CacheAt::Worker && cell.reads == Reads::Primary
         })
         .collect();
-    save(&[baseline(&plain), shards(&plain)], folder)
+    Ok(save(&[baseline(&plain), shards(&plain)], folder)?)
 }
 
 fn point(x: f64, of: Mean) -> Point {

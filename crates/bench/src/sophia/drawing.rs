@@ -37,7 +37,7 @@ pub(super) fn buses(
         series: series.collect(),
         marks,
     };
-    save(&[Picture { name: "sophia-buses", columns: 1, charts: vec![chart] }], folder)
+    Ok(save(&[Picture { name: "sophia-buses", columns: 1, charts: vec![chart] }], folder)?)
 }
 
 /// Measurements of clients during a change, second by second.
@@ -72,5 +72,5 @@ pub(super) fn rolls(ways: &[Rolled], folder: Option<&Path>) -> Result<Vec<PathBu
             chart(way, &way.p99_ms, "slowest percent, ms"),
         ]
     });
-    save(&[Picture { name: "sophia-roll", columns: 2, charts: charts.collect() }], folder)
+    Ok(save(&[Picture { name: "sophia-roll", columns: 2, charts: charts.collect() }], folder)?)
 }

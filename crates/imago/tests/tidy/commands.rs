@@ -128,8 +128,10 @@ fn wrong_imago(args: &[String], help: &mut dyn FnMut(&[&str]) -> String) -> Opti
     let mut flags = Vec::new();
     let mut page = help(&path);
     let mut behind_flag = false;
-    for arg in
-        args.iter().map(String::as_str).take_while(|arg| !["--", "…", "\\", "VERB"].contains(arg))
+    for arg in args
+        .iter()
+        .map(String::as_str)
+        .take_while(|arg| !["--", "…", "\\", "VERB", "[OPTIONS]", "<COMMAND>"].contains(arg))
     {
         if arg.starts_with('-') && arg.len() > 1 {
             flags.push(arg.split('=').next().unwrap_or(arg));

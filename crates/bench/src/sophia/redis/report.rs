@@ -246,7 +246,7 @@ fn draw(jobs: &[JobReport], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
             marks: Vec::new(),
         });
     }
-    save(&[Picture { name: "sophia-redis", columns: 2, charts }], folder)
+    Ok(save(&[Picture { name: "sophia-redis", columns: 2, charts }], folder)?)
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(super) fn draw(report: &Report, folder: Option<&Path>) -> Result<Vec<PathBuf
         picture("sophia-restarts", &|basis| restarts(report, basis)),
         picture("sophia-fig9", &|basis| noise(report, basis)),
     ];
-    save(&pictures, folder)
+    Ok(save(&pictures, folder)?)
 }
 
 fn scenarios(report: &Report, basis: &str) -> Chart {
