@@ -19,7 +19,7 @@ use imago_plan::tune::replay::{Weight, real, replay};
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::workload::{Interval, Mix};
 use imago_tune::advice::{Question, ReplayReport, advise};
-use imago_tune::basis::{Basis, DAY_S, same_way};
+use imago_tune::decision_inputs::{DAY_S, DecisionInputs, uniform_transitions};
 use imago_tune::measurements::{CASSANDRA, Measurements};
 use imago_tune::trace::Trace;
 use serde::Serialize;
@@ -152,8 +152,8 @@ fn by_forecast(
     let shifts_per_day = traces::shifts_per_day(&intervals, interval_s);
     let missing = intervals.iter().filter(|one| one.rate_s.is_none()).count();
     let trace = Trace { interval_s, intervals, missing, records: Vec::new(), together: 1 };
-    let ways = same_way(measurements.names.len(), CostClass::Restart);
-    let basis = Basis { weight, ..basis(measurements, interval_s, &ways) };
+    let transitions = uniform_transitions(measurements.names.len(), CostClass::Restart);
+    let basis = DecisionInputs { weight, ..basis(measurements, interval_s, &transitions) };
     let advice = advise(&Question { trace: &trace, file: &name, default: 0, queue: None, basis })?;
     let ratio = |one: &imago_tune::advice::BaselineReport| Ratio {
         to: one.name,
@@ -192,9 +192,9 @@ fn by_forecast(
 
 /// Compares the tuner, whose intervals weigh by demand, with one whose intervals weigh by capacity: by the requested
 /// operations that each serves.
-fn by_capacity(intervals: &[Interval], basis: &Basis<'_>, lived: ReplayReport) -> Ratio {
+fn by_capacity(intervals: &[Interval], basis: &DecisionInputs<'_>, lived: ReplayReport) -> Ratio {
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
-    let other = Basis { weight: Weight::Capacity, ..*basis };
+    let other = DecisionInputs { weight: Weight::Capacity, ..*basis };
     let chosen = other.choose(&intervals[..lived.learned]);
     let setting = other.setting(chosen.look_ahead, false);
     let mut forecast = other.forecast(&chosen);
@@ -211,8 +211,8 @@ fn by_capacity(intervals: &[Interval], basis: &Basis<'_>, lived: ReplayReport) -
 /// Replays a queue of jobs, which is known for an hour ahead.
 fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
     let Drawn { name, interval_s, intervals } = drawn;
-    let ways = same_way(measurements.names.len(), CostClass::Restart);
-    let basis = basis(measurements, interval_s, &ways);
+    let transitions = uniform_transitions(measurements.names.len(), CostClass::Restart);
+    let basis = basis(measurements, interval_s, &transitions);
     let look_ahead = ((3_600 / interval_s) as usize).min(intervals.len() / 2).max(1);
     let setting = basis.setting(look_ahead, false);
     let rates = |mix: Mix| measurements.throughputs.of(mix);
@@ -254,15 +254,15 @@ fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
 fn basis<'b>(
     measurements: &'b Measurements,
     interval_s: u64,
-    ways: &'b [Vec<imago_tune::basis::Way>],
-) -> Basis<'b> {
-    Basis {
+    transitions: &'b [Vec<imago_tune::decision_inputs::Transition>],
+) -> DecisionInputs<'b> {
+    DecisionInputs {
         measurements,
         interval_s,
         season_s: DAY_S,
         current: 0,
         costs: COSTS,
-        ways,
+        transitions,
         rule: Rule::Phases,
         gain_min: 0.0,
         forecast: None,

@@ -14,13 +14,13 @@ use imago_plan::tune::schedule::{Change, Schedule};
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
-pub use crate::basis::{Alternative, Expected};
-use crate::basis::{Basis, Chosen, ChosenDemand, bound_s};
+pub use crate::decision_inputs::{Alternative, Expected};
+use crate::decision_inputs::{Chosen, ChosenDemand, DecisionInputs, bound_s};
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 
 /// Approximate number of intervals at which a back-test queries a forecast.
-const ASKED: usize = 500;
+const BACKTEST_QUERIES: usize = 500;
 /// Maximum length of a queue, in intervals: one plan covers all of them.
 const QUEUE_MAX: usize = 2_000;
 /// Minimum number of past plans from which a [`Confidence`] is estimated.
@@ -41,7 +41,7 @@ pub struct Question<'q> {
     /// present, the plan covers exactly this workload.
     pub queue: Option<(&'q Trace, &'q str)>,
     /// Measurements, costs and options of the decision.
-    pub basis: Basis<'q>,
+    pub basis: DecisionInputs<'q>,
 }
 
 /// The advice, and the data that it was derived from.
@@ -267,7 +267,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     }
     let chosen = basis.choose(&intervals[..learned]);
     let (name, look_ahead) = (chosen.forecast, chosen.look_ahead);
-    let asked = ((intervals.len() - learned) / ASKED).max(1);
+    let asked = ((intervals.len() - learned) / BACKTEST_QUERIES).max(1);
     let distance_max = look_ahead.max(12);
     let errors = names.iter().map(|name| {
         let mut forecast = basis.named(name);
@@ -296,7 +296,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     let end_s = intervals.last().map_or(0, |last| last.start_s) + trace.interval_s;
     let (mut forecast, ahead): (Box<dyn Forecast + Send + Sync>, usize) = match question.queue {
         Some((queue, file)) => {
-            require_behind(queue, file, trace.interval_s, end_s)?;
+            require_contiguous(queue, file, trace.interval_s, end_s)?;
             (Box::new(Queue::new(queue.intervals.clone())), queue.intervals.len())
         }
         None => {
@@ -353,7 +353,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
 }
 
 /// Checks that a queue has at most [`QUEUE_MAX`] intervals, and that it continues the trace without a gap.
-fn require_behind(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Result<()> {
+fn require_contiguous(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Result<()> {
     let begins_s = queue.intervals.first().map_or(0, |first| first.start_s);
     if queue.intervals.len() > QUEUE_MAX {
         return Err(Error::TooLittle {
@@ -375,7 +375,7 @@ fn require_behind(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Res
 }
 
 fn demand(
-    basis: &Basis<'_>,
+    basis: &DecisionInputs<'_>,
     intervals: &[Interval],
     learned: usize,
     chosen: &Chosen,

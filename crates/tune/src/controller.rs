@@ -31,24 +31,24 @@ use imago_plan::tune::workload::{Interval, KINDS, Mix};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::classes::ways;
-use crate::cluster::costs::{Took, learned};
+use crate::cluster::costs::{NodeRollTime, learned};
 use crate::cluster::error::chain;
 use crate::cluster::observation::{Observation, is_quiet};
 use crate::cluster::{Error, Result};
-use crate::decisions::{DecisionLog, Kind, LEASE, led_by};
+use crate::decisions::{DecisionLog, Kind, LEASE, lease_held_by};
 use crate::trace;
+use crate::transition_costs::transitions;
 use crate::tuner::{Options, Tuner};
-use begin::{Remembered, finish_rolls, past, remembered};
+use begin::{Remembered, finish_rolls, read_history, remembered};
 use cluster::{Cluster, Present, Rolled};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
 use trial::Trial;
 
 /// Number of samples in an interval, and bounds of the time between two samples.
-const LOOKS: u32 = 6;
-const LOOK_MIN: Duration = Duration::from_secs(1);
-const LOOK_MAX: Duration = Duration::from_secs(20);
+const SAMPLES_PER_INTERVAL: u32 = 6;
+const SAMPLE_TIME_MIN: Duration = Duration::from_secs(1);
+const SAMPLE_TIME_MAX: Duration = Duration::from_secs(20);
 /// Number of samples to retain from before a change, and number of intervals since the previous change.
 const BEFORE: usize = 24;
 const HISTORY: usize = 2_000;
@@ -93,7 +93,7 @@ struct Controller<'a, C: Cluster> {
     tuner: Tuner,
     phase: Phase<'a>,
     /// Most recent samples.
-    looks: Vec<Window>,
+    samples: Vec<Window>,
     /// One sample of each interval since the last change.
     history: VecDeque<Window>,
     /// Operations of each kind counted in the present interval.
@@ -108,16 +108,16 @@ struct Controller<'a, C: Cluster> {
     changes: Vec<u64>,
     /// Assumed costs of changes; those that past rolls have shown take precedence.
     costs: Costs,
-    took: Vec<Took>,
+    node_times: Vec<NodeRollTime>,
     leads_since: Instant,
     /// Cancels the roll in progress.
     rolls: CancellationToken,
     /// True after the warning that the measurements may not apply to the cluster's records.
-    has_doubted: bool,
+    has_warned_stale: bool,
     /// Error with which the controller ends, after the roll in progress.
     fault: Option<Error>,
     /// The last reported decision or warning, to suppress repetitions.
-    said: String,
+    last_reported: String,
     summary: Summary,
 }
 
@@ -133,25 +133,28 @@ pub(crate) async fn run<C: Cluster>(
     let same = cluster.configurations().iter().map(|one| &one.name).eq(&request.measurements.names);
     assert!(same, "configurations are in the order of their measurements");
     cluster.check()?;
-    let past = past(request)?;
+    let past = read_history(request)?;
     let log = cluster.log().await?;
     lead(&log, process).await?;
     let controlled = async {
-        let barred_by = begin::held(request, &log).await?;
-        let finished = finish_rolls(cluster, barred_by.as_deref(), process, events, &cancel);
+        let blocked_by = begin::initial_block(request, &log).await?;
+        let finished = finish_rolls(cluster, blocked_by.as_deref(), process, events, &cancel);
         let has_finished = while_leading(&log, process, Box::pin(finished)).await?;
         lead(&log, process).await?;
         let Present { configuration: current, at_once } = cluster.present().await?;
-        let took: Vec<Took> = cluster.rolls().await?.iter().flat_map(C::took).collect();
-        let Remembered { barred, changes, worse, unjudged } = remembered(request, &log).await?;
+        let node_times: Vec<NodeRollTime> =
+            cluster.rolls().await?.iter().flat_map(C::node_roll_times).collect();
+        let Remembered { barred, changes, rollback_due, unjudged } =
+            remembered(request, &log).await?;
         let current_name = request.measurements.names[current].clone();
-        let worse = worse.filter(|back| back.from == current_name && !request.is_advising);
+        let rollback_due =
+            rollback_due.filter(|back| back.from == current_name && !request.is_advising);
         let costs = Costs { at_once, ..request.costs };
         let options = Options {
             interval_s: request.interval.as_secs(),
             season_s: request.season.as_secs(),
-            costs: learned(costs, &took),
-            ways: ways::<C::Database>(cluster.configurations(), &request.approved)?,
+            costs: learned(costs, &node_times),
+            transitions: transitions::<C::Database>(cluster.configurations(), &request.approved)?,
             gain_min: request.gain_min,
             busy_min: request.busy_min,
             weight: request.weight,
@@ -174,20 +177,20 @@ pub(crate) async fn run<C: Cluster>(
             say,
             log: log.clone(),
             tuner: Tuner::new(measurements, options, current, past),
-            phase: worse.map_or(Phase::Watching, Phase::Undoing),
-            looks: Vec::new(),
+            phase: rollback_due.map_or(Phase::Watching, Phase::Undoing),
+            samples: Vec::new(),
             history: VecDeque::new(),
             counted: [0; KINDS],
             start_s: 0,
             is_whole: false,
             barred,
             changes,
-            took,
+            node_times,
             leads_since: Instant::now(),
             rolls: cancel.child_token(),
-            has_doubted: false,
+            has_warned_stale: false,
             fault: None,
-            said: String::new(),
+            last_reported: String::new(),
             summary: Summary::default(),
         };
         if let Some(mut unjudged) = unjudged {
@@ -201,7 +204,7 @@ pub(crate) async fn run<C: Cluster>(
     };
     let ended = Box::pin(controlled).await;
     // After the loop has ended the lease would expire by itself.
-    let resigned = log.resign(process).await;
+    let resigned = log.release_lease(process).await;
     let summary = ended?;
     resigned?;
     Ok(summary)
@@ -209,9 +212,9 @@ pub(crate) async fn run<C: Cluster>(
 
 /// Acquires the controllers' lease; the error names the process that holds it.
 async fn lead(log: &impl DecisionLog, process: &str) -> Result<()> {
-    match log.lead(process).await? {
+    match log.acquire_lease(process).await? {
         None => Ok(()),
-        Some(holder) => Err(led_by(&holder)),
+        Some(holder) => Err(lease_held_by(&holder)),
     }
 }
 
@@ -226,15 +229,15 @@ async fn while_leading<T>(
             done = &mut work => return done,
             () = tokio::time::sleep(LEASE / 6) => {
                 // The result is checked at the end: a roll must not be abandoned halfway.
-                let _ = log.lead(process).await;
+                let _ = log.acquire_lease(process).await;
             }
         }
     }
 }
 
 /// Returns the time between two samples.
-fn look_every(interval: Duration) -> Duration {
-    (interval / LOOKS).clamp(LOOK_MIN, LOOK_MAX)
+fn sample_time(interval: Duration) -> Duration {
+    (interval / SAMPLES_PER_INTERVAL).clamp(SAMPLE_TIME_MIN, SAMPLE_TIME_MAX)
 }
 
 fn now_s() -> u64 {
@@ -245,7 +248,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
     async fn run(&mut self) -> Result<()> {
         let mut observer = self.cluster.observer().await?;
         let ends = self.request.duration.map(|duration| Instant::now() + duration);
-        let every = look_every(self.request.interval);
+        let every = sample_time(self.request.interval);
         let mut next = Instant::now() + every;
         self.start_s = self.interval_of(now_s());
         loop {
@@ -260,10 +263,10 @@ impl<'a, C: Cluster> Controller<'a, C> {
             }
             tokio::select! {
                 rolled = ended(&mut self.phase) => self.rolled(rolled).await?,
-                observation = look_at(&mut observer, next), if self.fault.is_none() => {
+                observation = sample_at(&mut observer, next), if self.fault.is_none() => {
                     next = Instant::now() + every;
                     let looked = match self.lead().await {
-                        Ok(()) => self.look(observation).await,
+                        Ok(()) => self.add_sample(observation).await,
                         Err(lost) => Err(lost),
                     };
                     // A node that is stopped at this moment must return to service first.
@@ -289,9 +292,9 @@ impl<'a, C: Cluster> Controller<'a, C> {
         if self.leads_since.elapsed() < LEASE / 6 {
             return Ok(());
         }
-        match self.log.lead(self.process).await {
+        match self.log.acquire_lease(self.process).await {
             Ok(None) => self.leads_since = Instant::now(),
-            Ok(Some(holder)) => return Err(led_by(&holder)),
+            Ok(Some(holder)) => return Err(lease_held_by(&holder)),
             Err(error) => {
                 let help = "nothing is changed until it does";
                 self.warn("lease", format!("the cluster does not answer: {}", chain(&error)), help);
@@ -304,15 +307,15 @@ impl<'a, C: Cluster> Controller<'a, C> {
         (self.say)(&Event::Warning { kind, what, help: help.to_owned() });
     }
 
-    async fn look(&mut self, observation: Observation) -> Result<()> {
+    async fn add_sample(&mut self, observation: Observation) -> Result<()> {
         for (sum, count) in self.counted.iter_mut().zip(observation.operations) {
             *sum += count;
         }
         let window = observation.window();
         if let Some(window) = window {
-            self.looks.push(window);
-            if self.looks.len() > BEFORE {
-                self.looks.remove(0);
+            self.samples.push(window);
+            if self.samples.len() > BEFORE {
+                self.samples.remove(0);
             }
         }
         if let Phase::Judging(trial) = &mut self.phase {
@@ -371,7 +374,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
                 "the controller goes on from its trace: make room, and start it again",
             )
         })?;
-        self.doubt_measurements(record_bytes);
+        self.warn_stale_measurements(record_bytes);
         let sum = operations.iter().sum::<u64>() as f64;
         let rate_s = sum / self.request.interval.as_secs() as f64;
         let mix = Mix::of(operations.map(|count| count as f64));
@@ -383,10 +386,10 @@ impl<'a, C: Cluster> Controller<'a, C> {
 
     /// Decides, and starts the change if one is due.
     async fn decide(&mut self) -> Result<()> {
-        self.open_ways()?;
+        self.lift_expired_bars()?;
         let Some(decision) = self.tuner.decide() else { return Ok(()) };
         let Some(to) = decision.change_to.clone() else {
-            return self.tell(decision, None).await;
+            return self.report(decision, None).await;
         };
         let is_quiet = decision.busy.is_none_or(|busy| busy < self.request.busy_min);
         let obstacle = match self.obstacle().await {
@@ -400,16 +403,16 @@ impl<'a, C: Cluster> Controller<'a, C> {
         if let Some(obstacle) = obstacle {
             // The plan is made again with the next interval.
             self.tuner.forget_plan();
-            return self.tell(decision, Some(obstacle)).await;
+            return self.report(decision, Some(obstacle)).await;
         }
         let predicted = decision.expected.map_or(0.0, |expected| expected.gain);
         let change = Change { from: decision.configuration.clone(), to, predicted };
-        self.tell(decision, None).await?;
+        self.report(decision, None).await?;
         self.begin(change, false, is_quiet).await
     }
 
     /// Reports and persists a decision, unless it equals the last one.
-    async fn tell(
+    async fn report(
         &mut self,
         decision: crate::tuner::Decision,
         not_done: Option<String>,
@@ -417,19 +420,19 @@ impl<'a, C: Cluster> Controller<'a, C> {
         self.summary.decisions += 1;
         let event = Event::Decided { decision: Box::new(decision), not_done };
         let (what, same) = (event.to_string(), event.sameness());
-        if same == self.said {
+        if same == self.last_reported {
             return Ok(());
         }
-        self.said = same;
+        self.last_reported = same;
         (self.say)(&event);
-        self.keep(Kind::Decided, &what, &event).await;
+        self.persist(Kind::Decided, &what, &event).await;
         Ok(())
     }
 
     /// Persists an entry; if that fails, only warns: tuning continues without it.
-    async fn keep(&self, kind: Kind, what: &str, detail: &impl serde::Serialize) {
+    async fn persist(&self, kind: Kind, what: &str, detail: &impl serde::Serialize) {
         let detail = serde_json::to_value(detail).expect("texts and numbers");
-        if let Err(error) = self.log.keep(now_s(), kind, what, &detail).await {
+        if let Err(error) = self.log.append(now_s(), kind, what, &detail).await {
             self.warn("not_kept", chain(&error), "`imago tune decisions` will not show it");
         }
     }
@@ -454,12 +457,12 @@ impl<'a, C: Cluster> Controller<'a, C> {
     async fn begin(&mut self, change: Change, is_undoing: bool, is_quiet: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
-        let before = if is_quiet { self.busy_times() } else { self.looks.clone() };
+        let before = if is_quiet { self.busy_times() } else { self.samples.clone() };
         let detail = match is_undoing {
-            false => begin::kept(&event, &before, is_quiet),
+            false => begin::persisted_start(&event, &before, is_quiet),
             true => serde_json::to_value(&event).expect("texts and numbers"),
         };
-        self.log.keep(now_s(), kind, &event.to_string(), &detail).await?;
+        self.log.append(now_s(), kind, &event.to_string(), &detail).await?;
         (self.say)(&event);
         if !is_undoing {
             self.changes.push(now_s());
@@ -483,7 +486,7 @@ async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
 }
 
 /// Takes a sample at this time. A sample whose future is dropped early does not reset the counters.
-async fn look_at(observer: &mut impl cluster::Observe, moment: Instant) -> Observation {
+async fn sample_at(observer: &mut impl cluster::Observe, moment: Instant) -> Observation {
     tokio::time::sleep_until(moment).await;
-    observer.look().await
+    observer.observe().await
 }

@@ -66,7 +66,7 @@ pub trait DecisionLog {
     ///
     /// # Errors
     /// Fails if the entry cannot be persisted.
-    fn keep(
+    fn append(
         &self,
         at_s: u64,
         kind: Kind,
@@ -84,29 +84,29 @@ pub trait DecisionLog {
     ///
     /// # Errors
     /// Fails if the cluster does not answer.
-    fn lead(&self, process: &str) -> impl Future<Output = Result<Option<String>>>;
+    fn acquire_lease(&self, process: &str) -> impl Future<Output = Result<Option<String>>>;
 
     /// Releases the controllers' lease.
     ///
     /// # Errors
     /// Fails if the cluster does not answer.
-    fn resign(&self, process: &str) -> impl Future<Output = Result<()>>;
+    fn release_lease(&self, process: &str) -> impl Future<Output = Result<()>>;
 
     /// Suspends all changes by controllers, or resumes them.
     ///
     /// # Errors
     /// Fails if the suspension cannot be persisted.
-    fn hold(&self, is_held: bool, process: &str) -> impl Future<Output = Result<()>>;
+    fn set_suspended(&self, is_held: bool, process: &str) -> impl Future<Output = Result<()>>;
 
     /// Returns the process that suspended changes; None if they are not suspended.
     ///
     /// # Errors
     /// Fails if the suspension cannot be read.
-    fn held_by(&self) -> impl Future<Output = Result<Option<String>>>;
+    fn suspended_by(&self) -> impl Future<Output = Result<Option<String>>>;
 }
 
 /// Returns the error for a controller that finds another one active.
-pub(crate) fn led_by(holder: &str) -> Error {
+pub(crate) fn lease_held_by(holder: &str) -> Error {
     let within = LEASE.as_secs();
     Error::precondition(
         format!("{holder} decides for this cluster"),

@@ -8,11 +8,11 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use crate::classes;
 use crate::cluster::compaction::Compaction;
 use crate::cluster::{Error, Result, Settings};
 use crate::configurations::{self, Configuration};
 use crate::dimensions::{Dimension, are_words, configuration, number, point};
+use crate::transition_costs;
 
 /// Name of the first configuration.
 const DEFAULT: &str = "default";
@@ -177,9 +177,9 @@ fn words(count: usize) -> Column {
 fn varied(of: &Dimension, place: usize, points: &[Point]) -> Varied {
     let mut values: Vec<f64> = points.iter().map(|point| point[place]).collect();
     values.sort_by(f64::total_cmp);
-    let mut values: Vec<String> = values.into_iter().map(|value| of.told(value)).collect();
+    let mut values: Vec<String> = values.into_iter().map(|value| of.format_value(value)).collect();
     values.dedup();
-    Varied { name: of.name.clone(), class: classes::name(of.class), values }
+    Varied { name: of.name.clone(), class: transition_costs::name(of.class), values }
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Dimension {
 
     /// Formats a value as in a configuration file.
     #[must_use]
-    pub fn told(&self, value: f64) -> String {
+    pub fn format_value(&self, value: f64) -> String {
         match &self.of {
             Of::Number(setting) => text(setting, value),
             Of::Word(_, words) => words[value as usize].clone(),
@@ -137,7 +137,7 @@ impl Dimension {
     fn set(&self, of: &mut Configuration, value: f64) {
         match &self.of {
             Of::Number(_) | Of::Word(..) => {
-                of.settings.insert(self.name.clone(), self.told(value));
+                of.settings.insert(self.name.clone(), self.format_value(value));
             }
             Of::Compaction(all) => of.compaction = Some(all[value as usize].clone()),
         }
@@ -273,9 +273,9 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
     fn shares_are_rounded_and_numbers_have_their_unit() {
         let setting = |name| Cassandra::find(name).unwrap();
         let share = Dimension::of_numbers(setting("memtable_cleanup_threshold"), 0.1, 0.9);
-        assert_eq!((share.told(0.123_456), share.is_whole()), ("0.1235".into(), false));
+        assert_eq!((share.format_value(0.123_456), share.is_whole()), ("0.1235".into(), false));
         let rate = Dimension::of_numbers(setting("compaction_throughput"), 0.0, 64.0);
-        assert_eq!((rate.told(16.0), rate.is_whole()), ("16MiB/s".into(), true));
+        assert_eq!((rate.format_value(16.0), rate.is_whole()), ("16MiB/s".into(), true));
     }
 
     #[test]

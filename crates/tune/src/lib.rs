@@ -8,12 +8,11 @@
 //! This crate must not know the command line, nor how servers are started.
 
 pub mod advice;
-pub mod basis;
 pub mod cassandra;
-pub mod classes;
 pub mod cluster;
 pub mod configurations;
 pub mod controller;
+pub mod decision_inputs;
 pub mod decisions;
 pub mod design;
 pub mod dimensions;
@@ -25,6 +24,7 @@ pub mod optima;
 pub mod redis;
 mod table;
 pub mod trace;
+pub mod transition_costs;
 pub mod tuner;
 
 /// Boxes the future of an async function that other crates call, so that its body is compiled here, once, and not in

@@ -10,7 +10,10 @@ use std::path::Path;
 ///
 /// # Errors
 /// Fails if the file cannot be read or written.
-pub fn mend(path: &Path, is_expected: impl FnOnce(&str) -> bool) -> std::io::Result<()> {
+pub fn repair_torn_tail(
+    path: &Path,
+    is_expected: impl FnOnce(&str) -> bool,
+) -> std::io::Result<()> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -39,7 +42,7 @@ mod tests {
     fn a_line_that_was_cut_off_is_ended_or_goes_and_a_foreign_file_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("seen.csv");
-        mend(&path, |_| true).unwrap();
+        repair_torn_tail(&path, |_| true).unwrap();
         for (text, mended) in [
             ("start,reads\n1490054400,9\n149005", "start,reads\n1490054400,9\n"),
             (
@@ -52,7 +55,7 @@ mod tests {
             ("", ""),
         ] {
             std::fs::write(&path, text).unwrap();
-            mend(&path, |first| first.starts_with("start")).unwrap();
+            repair_torn_tail(&path, |first| first.starts_with("start")).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), mended, "{text}");
         }
     }

@@ -21,9 +21,11 @@ use crate::cluster::{Error, Result, Settings};
 use crate::configurations::{Configuration, differences};
 use crate::dimensions::{Dimension, configuration, point, varied};
 use crate::measurements::Measurements;
-use answer::{belief, ranking};
+use answer::{ranking, validation_report};
 
-pub use answer::{Answer, Belief, Fall, LookUp, Optimum, Ranked, Ranking, Tried, percent};
+pub use answer::{
+    Answer, LookUp, Optimum, Ranked, Ranking, Tried, ValidationReport, VarianceDrop, percent,
+};
 
 /// Ratio of the reported error of a prediction to the root mean square error of held-out ones.
 const ERRORS: f64 = 2.0;
@@ -47,7 +49,7 @@ pub struct Question<'q> {
 
 /// Formats a mix in the syntax of `imago tune sample --mix`.
 #[must_use]
-pub fn told(mix: Mix) -> String {
+pub fn format_mix(mix: Mix) -> String {
     let kinds = ["read", "update", "insert", "scan"].into_iter().zip(mix.shares());
     let part = |(kind, share): (&str, f64)| {
         let percent = (share * 1_000.0).round() / 10.0;
@@ -89,7 +91,7 @@ impl<'q> Measured<'q> {
                 return Err(Error::Usage(format!(
                     "{} served nothing of {}: leave out a configuration that does not work",
                     names[of.configuration],
-                    told(of.mix)
+                    format_mix(of.mix)
                 )));
             }
             let sum = sums.entry((of.configuration, place(&mut mixes, of.mix))).or_default();
@@ -166,7 +168,7 @@ pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
     let mut answer = Answer {
         configurations: points.iter().flatten().count(),
         left_out: left_out.map(|(_, one)| one.name.clone()).collect(),
-        mixes: measured.mixes.iter().map(|mix| told(*mix)).collect(),
+        mixes: measured.mixes.iter().map(|mix| format_mix(*mix)).collect(),
         ranking: ranking(&dimensions, &anova, kept, measured.mixes.len()),
         surrogate: None,
         optima: Vec::new(),
@@ -185,7 +187,7 @@ pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
         validate(&axes, &cells, question.seed).map_err(|error| Error::Usage(error.to_string()))?;
     let error = (ERRORS * validation.configurations.root_mean_square).exp_m1();
     let surrogate = Surrogate::fit(validation.chosen, &axes, &cells, question.seed);
-    answer.surrogate = Some(belief(&validation, error));
+    answer.surrogate = Some(validation_report(&validation, error));
     let tried = |number: usize, dimension: &Dimension| {
         let of: Vec<f64> = points.iter().flatten().map(|point| point[number]).collect();
         values(dimension.axis, &of, dimension.is_whole())
@@ -204,7 +206,7 @@ pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
         } else {
             searcher.optimum::<D>(*mix, None)?
         };
-        let (mix, nearest) = (told(*mix), answer.mixes[number].clone());
+        let (mix, nearest) = (format_mix(*mix), answer.mixes[number].clone());
         answer.asked.push(LookUp { mix, nearest, distance, is_near, optimum });
     }
     Ok(answer)
@@ -263,8 +265,8 @@ impl Searcher<'_, '_> {
         let values = self.dimensions.iter().zip(&found.point);
         let gain = |than: f64| found.rate / than - 1.0;
         let mut optimum = Optimum {
-            mix: told(mix),
-            settings: values.map(|(one, at)| (one.name.clone(), one.told(*at))).collect(),
+            mix: format_mix(mix),
+            settings: values.map(|(one, at)| (one.name.clone(), one.format_value(*at))).collect(),
             predicted_s: found.rate,
             error: self.error,
             is_exhaustive: found.is_exhaustive,
@@ -284,7 +286,7 @@ impl Searcher<'_, '_> {
 }
 
 fn best_for(mix: Mix) -> String {
-    format!("best for {}", told(mix).replace(',', " "))
+    format!("best for {}", format_mix(mix).replace(',', " "))
 }
 
 /// Gives equal optima of different mixes the same name.

@@ -15,7 +15,7 @@ use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
 use crate::advice::PlannedChange;
-use crate::basis::{Alternative, Basis, Chosen, Expected, Way};
+use crate::decision_inputs::{Alternative, Chosen, DecisionInputs, Expected, Transition};
 use crate::measurements::Measurements;
 
 /// Minimum and maximum number of past intervals from which a forecast is selected.
@@ -33,12 +33,12 @@ const LOOK_AHEAD_FIRST: usize = 5;
 pub struct Options {
     /// Length of an interval, in seconds.
     pub interval_s: u64,
-    /// Period after which the workload repeats, in seconds; see [`Basis::season_s`].
+    /// Period after which the workload repeats, in seconds; see [`DecisionInputs::season_s`].
     pub season_s: u64,
     /// Durations and lost capacity of changes.
     pub costs: Costs,
     /// Transitions by the indices of the old and of the new configuration.
-    pub ways: Vec<Vec<Way>>,
+    pub transitions: Vec<Vec<Transition>>,
     /// Minimum relative gain at which a plan is followed.
     pub gain_min: f64,
     /// Minimum load at which a change is made: the rate now, or expected until the plan's next change, as a share of
@@ -107,7 +107,7 @@ impl Tuner {
         let basis = basis(&measurements, &options, current);
         let look_ahead = options.look_ahead.unwrap_or(LOOK_AHEAD_FIRST);
         // A placeholder, which `choose` replaces below.
-        let chosen = Basis::without_past("", look_ahead);
+        let chosen = DecisionInputs::without_history("", look_ahead);
         let forecast = basis.forecast(&chosen);
         let mut tuner = Self {
             measurements,
@@ -139,8 +139,8 @@ impl Tuner {
     }
 
     /// Bars a transition, or allows it again.
-    pub fn set_way(&mut self, from: usize, to: usize, way: Way) {
-        self.options.ways[from][to] = way;
+    pub fn set_transition(&mut self, from: usize, to: usize, transition: Transition) {
+        self.options.transitions[from][to] = transition;
     }
 
     /// Updates the costs of changes.
@@ -157,8 +157,8 @@ impl Tuner {
     /// True if a change rewrites all data.
     #[must_use]
     pub fn rewrites(&self, from: usize, to: usize) -> bool {
-        let way = &self.options.ways[from][to];
-        matches!(way, Way::By(CostClass::Rewrite | CostClass::RestartAndRewrite))
+        let transition = &self.options.transitions[from][to];
+        matches!(transition, Transition::By(CostClass::Rewrite | CostClass::RestartAndRewrite))
     }
 
     /// Returns the load in a window: its rate as a share of a configuration's throughput for the same mix.
@@ -204,7 +204,7 @@ impl Tuner {
         let chosen = if self.past.len() < CHOOSES_BY_MIN {
             let usable = basis.usable(self.past.len());
             let asked = usable.iter().find(|one| Some(**one) == self.options.forecast.as_deref());
-            Basis::without_past(asked.unwrap_or(&usable[0]), self.chosen.look_ahead)
+            DecisionInputs::without_history(asked.unwrap_or(&usable[0]), self.chosen.look_ahead)
         } else {
             basis.choose(&self.past[self.past.len().saturating_sub(CHOOSES_BY_MAX)..])
         };
@@ -300,14 +300,18 @@ impl Tuner {
     }
 }
 
-fn basis<'b>(measurements: &'b Measurements, options: &'b Options, current: usize) -> Basis<'b> {
-    Basis {
+fn basis<'b>(
+    measurements: &'b Measurements,
+    options: &'b Options,
+    current: usize,
+) -> DecisionInputs<'b> {
+    DecisionInputs {
         measurements,
         interval_s: options.interval_s,
         season_s: options.season_s,
         current,
         costs: options.costs,
-        ways: &options.ways,
+        transitions: &options.transitions,
         rule: Rule::Phases,
         gain_min: options.gain_min,
         forecast: options.forecast.as_deref(),
@@ -320,7 +324,7 @@ fn basis<'b>(measurements: &'b Measurements, options: &'b Options, current: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::basis::{DAY_S, same_way};
+    use crate::decision_inputs::{DAY_S, uniform_transitions};
 
     const MEASURED: &str = "\
 configuration,operations_s,reads,updates
@@ -335,7 +339,7 @@ read-tuned,46000,1,0
             interval_s: 300,
             season_s: DAY_S,
             costs: Costs { live_s: 1.3, ..Costs::guessed(3) },
-            ways: same_way(2, CostClass::Restart),
+            transitions: uniform_transitions(2, CostClass::Restart),
             gain_min: 0.02,
             busy_min: 0.3,
             weight: Weight::Demand,
@@ -429,7 +433,7 @@ read-tuned,46000,1,0
     fn what_is_barred_is_not_changed_to_and_it_is_said_why() {
         let mut tuner = tuner();
         let why = "it was undone an hour ago";
-        tuner.set_way(0, 1, Way::Barred(why.into()));
+        tuner.set_transition(0, 1, Transition::Barred(why.into()));
         tuner.observe(seen(0, 0.97, 29_000.0));
         let decision = tuner.decide().unwrap();
         assert_eq!(decision.change_to, None);

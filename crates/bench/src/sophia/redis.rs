@@ -277,7 +277,7 @@ impl Scene<'_> {
         let sample = Sample::take(&database.masters[0], SAMPLED as usize).await?;
         database.flush().await?;
         let base_bytes = self.base_bytes(database).await?;
-        let server = Server::look(&database.masters[0]).await?;
+        let server = Server::inspect(&database.masters[0]).await?;
         let place =
             Single::start(SingleSpec::redis(&format!("probe-{}", std::process::id()))).await?;
         let mut scratch = Scratch::open(&place.uri().parse()?).await?;
@@ -307,7 +307,7 @@ impl Scene<'_> {
     async fn base_bytes(&self, database: &Database) -> Result<f64> {
         let mut most = 0;
         for master in &database.masters {
-            most = most.max(Server::look(master).await?.base_bytes);
+            most = most.max(Server::inspect(master).await?.base_bytes);
         }
         // The fullest master is the first to reject writes, so its memory counts for all.
         Ok(most as f64 * f64::from(self.size.masters))

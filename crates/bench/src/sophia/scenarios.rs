@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::throughput::{Measured, Throughputs};
-use imago_tune::basis::{self, Way, same_way};
+use imago_tune::decision_inputs::{self, Transition, uniform_transitions};
 use imago_tune::measurements::{CASSANDRA, Measurements, Sample};
 use serde::Serialize;
 
@@ -161,23 +161,23 @@ impl Basis {
     }
 
     /// Returns the transitions: from every configuration to every other one by a restart.
-    pub(crate) fn ways(&self) -> Vec<Vec<Way>> {
-        same_way(self.measurements.names.len(), CostClass::Restart)
+    pub(crate) fn ways(&self) -> Vec<Vec<Transition>> {
+        uniform_transitions(self.measurements.names.len(), CostClass::Restart)
     }
 
     /// Returns the inputs of the planner, which starts with the default configuration.
     pub(crate) fn deciding<'b>(
         &'b self,
         interval_s: u64,
-        ways: &'b [Vec<Way>],
-    ) -> basis::Basis<'b> {
-        basis::Basis {
+        ways: &'b [Vec<Transition>],
+    ) -> decision_inputs::DecisionInputs<'b> {
+        decision_inputs::DecisionInputs {
             measurements: &self.measurements,
             interval_s,
-            season_s: basis::DAY_S,
+            season_s: decision_inputs::DAY_S,
             current: 0,
             costs: self.costs,
-            ways,
+            transitions: ways,
             rule: Rule::Phases,
             gain_min: 0.0,
             forecast: None,

@@ -41,7 +41,7 @@ fn columns(tells_use: bool) -> String {
 /// Fails if the file cannot be read or repaired, is not a file of such measurements, or was made with records of
 /// another size.
 pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Vec<Key>> {
-    lines::mend(path, |first| first == columns(tells_use))
+    lines::repair_torn_tail(path, |first| first == columns(tells_use))
         .map_err(|cause| Error::Usage(format!("cannot mend {}: {cause}", path.display())))?;
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

@@ -3,7 +3,7 @@
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 
 use super::*;
-use crate::basis::{DAY_S, Way, same_way};
+use crate::decision_inputs::{DAY_S, Transition, uniform_transitions};
 use crate::measurements::Measurements;
 
 const MEASURED: &str = "\
@@ -37,22 +37,22 @@ fn days(days: u64) -> Trace {
     Trace::read("days.csv", text.as_bytes()).unwrap()
 }
 
-fn ways() -> Vec<Vec<Way>> {
-    same_way(2, CostClass::Restart)
+fn transitions() -> Vec<Vec<Transition>> {
+    uniform_transitions(2, CostClass::Restart)
 }
 
 fn question<'q>(
     trace: &'q Trace,
     measurements: &'q Measurements,
-    ways: &'q [Vec<Way>],
+    transitions: &'q [Vec<Transition>],
 ) -> Question<'q> {
-    let basis = Basis {
+    let basis = DecisionInputs {
         measurements,
         interval_s: trace.interval_s,
         season_s: DAY_S,
         current: 0,
         costs: COSTS,
-        ways,
+        transitions,
         rule: Rule::Phases,
         gain_min: 0.0,
         forecast: None,
@@ -67,7 +67,7 @@ fn question<'q>(
 fn a_workload_of_days_and_nights_is_followed_and_serves_more_than_any_fixed_configuration() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let trace = days(9);
-    let advice = advise(&question(&trace, &measurements, &ways())).unwrap();
+    let advice = advise(&question(&trace, &measurements, &transitions())).unwrap();
     assert!((advice.roll_s - 180.0).abs() < 1e-9);
     assert_eq!(advice.replay.lived, 3 * 96);
     // It begins at night, with the configuration for the day.
@@ -104,8 +104,8 @@ fn how_much_clients_ask_for_is_forecast_too_and_a_change_waits_for_a_quiet_time(
         text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 900);
     }
     let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
-    let ways = ways();
-    let mut asked = question(&trace, &measurements, &ways);
+    let transitions = transitions();
+    let mut asked = question(&trace, &measurements, &transitions);
     (asked.basis.costs.restart_s, asked.basis.look_ahead) = (900.0, Some(40));
     let advice = advise(&asked).unwrap();
     let demand = advice.demand.unwrap();
@@ -133,7 +133,7 @@ fn records_unlike_those_that_were_measured_are_said() {
             text += &format!("{},9500,500,{bytes}\n", 1_490_054_400 + n * 900);
         }
         let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
-        advise(&question(&trace, &measurements, &ways())).unwrap().records
+        advise(&question(&trace, &measurements, &transitions())).unwrap().records
     };
     let far = told(1_000, "8200");
     assert_eq!((far.bytes, far.measured_bytes), (Some(8_200.0), Some(1_000.0)));
@@ -146,7 +146,7 @@ fn records_unlike_those_that_were_measured_are_said() {
 #[test]
 fn a_queue_is_planned_for_as_it_is_known_and_has_to_go_on_where_the_trace_ends() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
-    let (trace, ways) = (days(9), ways());
+    let (trace, transitions) = (days(9), transitions());
     let end_s = 1_490_054_400 + 9 * DAY_S;
     // A day and a half of uploads, where nights have always been for reads; then it is read.
     let queue = |begins_s: u64| {
@@ -158,7 +158,7 @@ fn a_queue_is_planned_for_as_it_is_known_and_has_to_go_on_where_the_trace_ends()
         Trace::read("queue.csv", text.as_bytes()).unwrap()
     };
     let known = queue(end_s);
-    let mut asked = question(&trace, &measurements, &ways);
+    let mut asked = question(&trace, &measurements, &transitions);
     asked.queue = Some((&known, "queue.csv"));
     let advice = advise(&asked).unwrap();
     assert_eq!((&*advice.forecast, advice.look_ahead), ("job queue", 288));
@@ -179,8 +179,8 @@ fn a_workload_that_flips_is_left_alone_and_it_is_said_why() {
         text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 30);
     }
     let trace = Trace::read("flips.csv", text.as_bytes()).unwrap();
-    let ways = ways();
-    let mut asked = question(&trace, &measurements, &ways);
+    let transitions = transitions();
+    let mut asked = question(&trace, &measurements, &transitions);
     asked.basis.weight = Weight::Capacity;
     let advice = advise(&asked).unwrap();
     let ratio =
@@ -211,9 +211,9 @@ fn confidence_follows_what_plans_of_the_past_have_kept() {
 fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let trace = days(9);
-    let mut ways = ways();
-    ways[0][1] = Way::Barred("restarts are not approved".into());
-    let advice = advise(&question(&trace, &measurements, &ways)).unwrap();
+    let mut transitions = transitions();
+    transitions[0][1] = Transition::Barred("restarts are not approved".into());
+    let advice = advise(&question(&trace, &measurements, &transitions)).unwrap();
     assert_eq!((advice.replay.changes, advice.plan.len()), (0, 0), "{advice:?}");
     let because = &advice.alternatives[0].because;
     assert_eq!(because, "no change to read-tuned: restarts are not approved");
@@ -224,11 +224,11 @@ fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
 fn what_cannot_be_told_is_said() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let short = Trace::read("short.csv", "start,reads\n0,1\n60,1\n120,1\n".as_bytes()).unwrap();
-    let error = advise(&question(&short, &measurements, &ways())).unwrap_err().to_string();
+    let error = advise(&question(&short, &measurements, &transitions())).unwrap_err().to_string();
     assert!(error.contains("3 intervals, and 30 at least"), "{error}");
     let day = days(2);
-    let ways = ways();
-    let mut asked = question(&day, &measurements, &ways);
+    let transitions = transitions();
+    let mut asked = question(&day, &measurements, &transitions);
     asked.basis.forecast = Some("time-of-week");
     let error = advise(&asked).unwrap_err().to_string();
     assert!(error.contains("no forecast time-of-week") && error.contains("markov-2"), "{error}");

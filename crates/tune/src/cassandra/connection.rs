@@ -103,15 +103,15 @@ pub const CONSISTENCIES: &str =
     "one, local_one, two, three, quorum, local_quorum, each_quorum or all";
 
 /// Maximum time to wait until the driver knows all nodes that gossip lists.
-const HEARD_WAIT: Duration = Duration::from_secs(10);
-const HEARD_EVERY: Duration = Duration::from_millis(300);
+const PEERS_WAIT: Duration = Duration::from_secs(10);
+const PEERS_EVERY: Duration = Duration::from_millis(300);
 
 /// Waits until the driver knows as many nodes as gossip and the connection string do. A node that has just joined
 /// appears among the peers later, and a keyspace created before that would have one replica less. Nodes that left stay
-/// in gossip for days, so that the wait is bounded by [`HEARD_WAIT`].
-async fn hear_of_all(session: &Session, uri: &Uri) {
+/// in gossip for days, so that the wait is bounded by [`PEERS_WAIT`].
+async fn await_all_peers(session: &Session, uri: &Uri) {
     let began = Instant::now();
-    while began.elapsed() < HEARD_WAIT {
+    while began.elapsed() < PEERS_WAIT {
         let gossip = "SELECT address FROM system_views.gossip_info";
         let heard = rows::<(std::net::IpAddr,)>(session, "asking for gossip", gossip, ()).await;
         // An older version has no such table; a node that was just started knows few nodes.
@@ -119,7 +119,7 @@ async fn hear_of_all(session: &Session, uri: &Uri) {
         if session.get_cluster_state().get_nodes_info().len() >= heard {
             return;
         }
-        tokio::time::sleep(HEARD_EVERY).await;
+        tokio::time::sleep(PEERS_EVERY).await;
         if session.refresh_metadata().await.is_err() {
             return;
         }
@@ -129,7 +129,7 @@ async fn hear_of_all(session: &Session, uri: &Uri) {
 /// Returns the replication options of a keyspace with at most this many replicas in each data center.
 #[crate::boxed]
 pub async fn replication(session: &Session, uri: &Uri, replicas_max: usize) -> String {
-    hear_of_all(session, uri).await;
+    await_all_peers(session, uri).await;
     let state = session.get_cluster_state();
     let mut nodes = std::collections::BTreeMap::<&str, usize>::new();
     for node in state.get_nodes_info() {

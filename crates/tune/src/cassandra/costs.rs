@@ -29,7 +29,7 @@ pub async fn costs(file: &ClusterFile, consistency: &str, tolerate: usize) -> Re
     let mut took = Vec::new();
     if let Some(journal) = CassandraJournal::find(&file.uri).await? {
         for record in journal.list().await? {
-            took.extend(roll::took(&record));
+            took.extend(roll::node_roll_times(&record));
         }
     }
     Ok(learned(Costs { at_once, ..Costs::guessed(file.nodes.len()) }, &took))

@@ -17,7 +17,7 @@ const CONTROLLER: &str = "controller";
 const HOLD: &str = "hold";
 
 impl DecisionLog for CassandraJournal {
-    async fn keep(&self, at_s: u64, kind: Kind, what: &str, detail: &Json) -> Result<()> {
+    async fn append(&self, at_s: u64, kind: Kind, what: &str, detail: &Json) -> Result<()> {
         let statement = format!(
             "INSERT INTO {KEYSPACE}.decisions (day, at, kind, what, detail) VALUES (?, now(), ?, ?, ?)"
         );
@@ -48,7 +48,7 @@ impl DecisionLog for CassandraJournal {
         Ok(all)
     }
 
-    async fn lead(&self, process: &str) -> Result<Option<String>> {
+    async fn acquire_lease(&self, process: &str) -> Result<Option<String>> {
         let seconds = i32::try_from(LEASE.as_secs()).expect("a minute");
         let renew =
             format!("UPDATE {KEYSPACE}.locks USING TTL ? SET job = ? WHERE name = ? IF job = ?");
@@ -70,12 +70,12 @@ impl DecisionLog for CassandraJournal {
         }
     }
 
-    async fn resign(&self, process: &str) -> Result<()> {
+    async fn release_lease(&self, process: &str) -> Result<()> {
         let statement = format!("DELETE FROM {KEYSPACE}.locks WHERE name = ? IF job = ?");
         self.conditional(&statement, (CONTROLLER, process)).await.map(drop)
     }
 
-    async fn hold(&self, is_held: bool, process: &str) -> Result<()> {
+    async fn set_suspended(&self, is_held: bool, process: &str) -> Result<()> {
         // A lightweight transaction, like the other locks: plain writes and transactions must not mix in one table.
         let answer = if is_held {
             let statement =
@@ -88,7 +88,7 @@ impl DecisionLog for CassandraJournal {
         answer.map(drop)
     }
 
-    async fn held_by(&self) -> Result<Option<String>> {
+    async fn suspended_by(&self) -> Result<Option<String>> {
         let statement = format!("SELECT job FROM {KEYSPACE}.locks WHERE name = ?");
         let found =
             rows::<(Option<String>,)>(self.session(), "reading the locks", &statement, (HOLD,))

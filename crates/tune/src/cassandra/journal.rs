@@ -30,7 +30,7 @@ use super::Uri;
 use super::connection::{self, rows};
 use super::decisions;
 use super::error::{Error, Result, failed};
-use crate::cluster::job::{Action, holds_on};
+use crate::cluster::job::{Action, needs_lock};
 
 /// Keyspace of Imago's own tables.
 pub const KEYSPACE: &str = "imago";
@@ -133,7 +133,7 @@ impl CassandraJournal {
         let Some(other) = other.filter(|other| other != job.as_str()) else { return Ok(()) };
         let holds = match other.parse::<JobId>() {
             Ok(id) => match self.load(&id).await {
-                Ok(record) => Some(record).filter(holds_on),
+                Ok(record) => Some(record).filter(needs_lock),
                 Err(JournalError::Unknown { .. }) => None,
                 Err(error) => return Err(Error::Journal(error)),
             },

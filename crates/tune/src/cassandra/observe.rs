@@ -16,7 +16,7 @@ use super::Uri;
 use super::connection::{connect_to, rows};
 use super::error::{Error, Result};
 use super::journal;
-use super::ring::{OWN, chain};
+use super::ring::{SYSTEM_KEYSPACES, chain};
 use crate::cluster::NodeAccess;
 pub use crate::cluster::observation::Observation;
 use crate::cluster::observation::{READS, SCANS, UPDATES, since};
@@ -55,7 +55,7 @@ struct Counter {
 
 /// One reading of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
+struct NodeReading {
     counters: [Counter; KINDS],
     memory: Option<f64>,
 }
@@ -67,9 +67,9 @@ struct Node {
     last: Option<[u64; KINDS]>,
     was_missed: bool,
     /// Time of the last read of its memory.
-    asked_memory: Option<Instant>,
+    memory_read_at: Option<Instant>,
     /// Time of the last read of its data's size; and its result: bytes, and partitions.
-    asked_data: Option<Instant>,
+    data_read_at: Option<Instant>,
     data: (f64, f64),
 }
 
@@ -79,7 +79,7 @@ pub struct Observer {
     /// Keyspace and name of the table to observe; None: all tables except Cassandra's and Imago's own.
     table: Option<(String, String)>,
     nodes: Vec<Node>,
-    looked: Instant,
+    last_read_at: Instant,
 }
 
 impl Observer {
@@ -94,14 +94,14 @@ impl Observer {
             session: None,
             last: None,
             was_missed: false,
-            asked_memory: None,
-            asked_data: None,
+            memory_read_at: None,
+            data_read_at: None,
             data: (0.0, 0.0),
         };
         let nodes = file.nodes.iter().map(node).collect();
-        let looked = Instant::now();
-        let mut observer = Self { uri: file.uri.clone(), table, nodes, looked };
-        let first = observer.look().await;
+        let last_read_at = Instant::now();
+        let mut observer = Self { uri: file.uri.clone(), table, nodes, last_read_at };
+        let first = observer.observe().await;
         if first.missed.len() == observer.nodes.len() {
             let (name, why) = first.missed.into_iter().next().unwrap_or_default();
             return Err(Error::precondition(
@@ -113,10 +113,10 @@ impl Observer {
     }
 
     /// Reads each node, in the order of `nodes`. Returns each reading, and the counts since the previous one.
-    async fn each(&mut self) -> Vec<Result<(Told, [u64; KINDS])>> {
+    async fn read_nodes(&mut self) -> Vec<Result<(NodeReading, [u64; KINDS])>> {
         let (uri, table) = (&self.uri, self.table.as_ref());
         let looks = self.nodes.iter_mut().map(|node| async move {
-            let told = tokio::time::timeout(NODE_BOUND, told(node, uri, table)).await;
+            let told = tokio::time::timeout(NODE_BOUND, read_node(node, uri, table)).await;
             let told = told.unwrap_or_else(|_| {
                 Err(Error::Command {
                     node: node.access.name.clone(),
@@ -131,7 +131,7 @@ impl Observer {
             told
         });
         let all = join_all(looks).await;
-        let counted = |(node, told): (&mut Node, Result<Told>)| {
+        let counted = |(node, told): (&mut Node, Result<NodeReading>)| {
             let told = told?;
             let counts = told.counters.map(|counter| counter.count);
             let new = node.last.replace(counts).map_or([0; KINDS], |last| since(last, counts));
@@ -142,10 +142,10 @@ impl Observer {
 
     /// Reads all nodes and returns the operations since the previous call.
     #[crate::boxed]
-    pub async fn look(&mut self) -> Observation {
-        let all = self.each().await;
-        let seconds = self.looked.elapsed().as_secs_f64();
-        self.looked = Instant::now();
+    pub async fn observe(&mut self) -> Observation {
+        let all = self.read_nodes().await;
+        let seconds = self.last_read_at.elapsed().as_secs_f64();
+        self.last_read_at = Instant::now();
         let mut observation = Observation {
             seconds,
             operations: [0; KINDS],
@@ -193,12 +193,16 @@ impl Observer {
     }
 }
 
-async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> Result<Told> {
+async fn read_node(
+    node: &mut Node,
+    uri: &Uri,
+    table: Option<&(String, String)>,
+) -> Result<NodeReading> {
     if node.session.is_none() {
         node.session = Some(connect_to(node.access.address, uri).await?);
     }
     let session = node.session.as_ref().expect("it is connected");
-    let mut told = Told::default();
+    let mut told = NodeReading::default();
     for (view, kind) in VIEWS {
         let statement = format!(
             "SELECT keyspace_name, table_name, count, p50th_ms, p99th_ms FROM system_views.{view}"
@@ -207,7 +211,7 @@ async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> R
         let all = rows::<Row>(session, "reading a node's counters", &statement, ()).await?;
         let is_asked = |(keyspace, name, ..): &&Row| match table {
             Some((of, table)) => (keyspace, name) == (of, table),
-            None => !OWN.contains(&&**keyspace) && *keyspace != journal::KEYSPACE,
+            None => !SYSTEM_KEYSPACES.contains(&&**keyspace) && *keyspace != journal::KEYSPACE,
         };
         let mut counter = Counter::default();
         for (_, _, count, median, slowest) in all.iter().filter(is_asked) {
@@ -222,16 +226,16 @@ async fn told(node: &mut Node, uri: &Uri, table: Option<&(String, String)>) -> R
         }
         told.counters[kind] = counter;
     }
-    if node.asked_data.is_none_or(|asked| asked.elapsed() >= DATA_EVERY) {
-        node.asked_data = Some(Instant::now());
+    if node.data_read_at.is_none_or(|asked| asked.elapsed() >= DATA_EVERY) {
+        node.data_read_at = Some(Instant::now());
         // A failed or late estimate does not fail the reading of the counters.
         let estimated = tokio::time::timeout(DATA_BOUND, data(session, table)).await;
         node.data = estimated.ok().and_then(Result::ok).unwrap_or_default();
     }
-    if node.asked_memory.is_some_and(|asked| asked.elapsed() < MEMORY_EVERY) {
+    if node.memory_read_at.is_some_and(|asked| asked.elapsed() < MEMORY_EVERY) {
         return Ok(told);
     }
-    node.asked_memory = Some(Instant::now());
+    node.memory_read_at = Some(Instant::now());
     // The command fails on systems other than Linux.
     let memory = node.access.run("reading how much memory is in use", MEMORY, NODE_BOUND).await;
     told.memory = memory.ok().and_then(|text| text.trim().parse().ok());
@@ -251,8 +255,9 @@ async fn data(session: &Session, table: Option<&(String, String)>) -> Result<(f6
         None => rows::<Row>(session, doing, &statement, ()).await?,
         Some(of) => rows::<Row>(session, doing, &statement, of).await?,
     };
-    let of_clients =
-        |row: &&Row| !OWN.contains(&&*row.0) && row.0 != journal::KEYSPACE && row.3 > 0;
+    let of_clients = |row: &&Row| {
+        !SYSTEM_KEYSPACES.contains(&&*row.0) && row.0 != journal::KEYSPACE && row.3 > 0
+    };
     let sums = all.iter().filter(of_clients).fold((0.0, 0.0), |(bytes, partitions), row| {
         (bytes + row.2 as f64 * row.3 as f64, partitions + row.3 as f64)
     });

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 /// Maximum difference of two nodes' clocks, in ms. Of two writes the one with the later timestamp wins, and the ages of
 /// jobs are measured by these clocks.
-const APART_MS_MAX: i64 = 5_000;
+const CLOCK_SKEW_MS_MAX: i64 = 5_000;
 /// Version of Cassandra whose settings are known.
-const KNOWN: &str = "5.0";
+const KNOWN_VERSION: &str = "5.0";
 
 /// Reasons why no node may be changed now.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ impl Obstacles {
     }
 
     /// True if waiting is enough to overcome all of them.
-    pub fn pass_by_themselves(&self) -> bool {
+    pub fn are_transient(&self) -> bool {
         self.lasting.is_empty()
     }
 
@@ -51,18 +51,20 @@ pub(super) fn disagreement(schemas: BTreeMap<Uuid, Vec<&str>>) -> Option<String>
 }
 
 /// Returns the reason against a roll if clocks differ too much; `clocks` has offsets in ms and names of nodes.
-pub(super) fn apart(clocks: &[(i64, &str)]) -> Option<String> {
+pub(super) fn clock_skew(clocks: &[(i64, &str)]) -> Option<String> {
     let (behind, slow) = clocks.iter().min()?;
     let (ahead, quick) = clocks.iter().max()?;
     let apart_ms = ahead - behind;
-    (apart_ms > APART_MS_MAX).then(|| {
+    (apart_ms > CLOCK_SKEW_MS_MAX).then(|| {
         format!("the clock of {quick} is {:.1} s ahead of that of {slow}", apart_ms as f64 / 1e3)
     })
 }
 
 /// Returns the reason against a roll if the settings of this version are unknown: names and defaults differ by version.
 pub(super) fn unknown_version(name: &str, version: &str) -> Option<String> {
-    let is_known = version.strip_prefix(KNOWN).is_some_and(|rest| rest.starts_with(['.', '-']));
-    (!is_known)
-        .then(|| format!("{name} runs Cassandra {version}, and settings are known of {KNOWN}"))
+    let is_known =
+        version.strip_prefix(KNOWN_VERSION).is_some_and(|rest| rest.starts_with(['.', '-']));
+    (!is_known).then(|| {
+        format!("{name} runs Cassandra {version}, and settings are known of {KNOWN_VERSION}")
+    })
 }

@@ -23,7 +23,7 @@ use super::connection::{connect_to, connect_within, rows};
 use super::error::{Error, Result};
 use super::journal;
 use super::nodetool::nodetool;
-use super::obstacles::{Obstacles, apart, disagreement, unknown_version};
+use super::obstacles::{Obstacles, clock_skew, disagreement, unknown_version};
 use crate::cluster::NodeAccess;
 pub(super) use crate::cluster::error::chain;
 
@@ -32,9 +32,9 @@ const VIEW_BOUND: Duration = Duration::from_secs(20);
 /// Share of the time limit after which a failure counts as a late answer.
 const LATE: f64 = 0.9;
 /// Maximum number of nodes that are inspected concurrently.
-pub(super) const LOOKS_AT_ONCE: usize = 16;
+pub(super) const INSPECTIONS_AT_ONCE: usize = 16;
 /// Keyspaces of Cassandra itself, without data of clients.
-pub(super) const OWN: [&str; 7] = [
+pub(super) const SYSTEM_KEYSPACES: [&str; 7] = [
     "system",
     "system_auth",
     "system_distributed",
@@ -137,7 +137,7 @@ pub fn cluster(
         members.iter().enumerate().map(|(number, one)| (one.id, number)).collect();
     let mut demands = Demands::default();
     for (name, keyspace) in state.keyspaces_iter() {
-        if OWN.contains(&name) || name == journal::KEYSPACE {
+        if SYSTEM_KEYSPACES.contains(&name) || name == journal::KEYSPACE {
             continue;
         }
         let by_datacenter: Vec<(Option<&str>, usize)> = match &keyspace.strategy {
@@ -229,14 +229,14 @@ impl Cluster {
     ) -> Vec<(usize, Result<View>)> {
         let looks = of.iter().map(|number| async {
             let member = &self.members[*number];
-            (*number, self.look(member, uri, stops).await)
+            (*number, self.inspect(member, uri, stops).await)
         });
-        iter(looks).buffered(LOOKS_AT_ONCE).collect().await
+        iter(looks).buffered(INSPECTIONS_AT_ONCE).collect().await
     }
 
     /// Reads the view of a node. A late answer is retried once with a longer limit: a busy machine is no reason against
     /// a roll.
-    async fn look(&self, member: &Member, uri: &Uri, stops: bool) -> Result<View> {
+    async fn inspect(&self, member: &Member, uri: &Uri, stops: bool) -> Result<View> {
         let mut is_again = false;
         loop {
             let (began, limit) = (Instant::now(), self.waits.limit(member));
@@ -287,7 +287,7 @@ impl Cluster {
             }
         }
         lasting.extend(disagreement(schemas));
-        lasting.extend(apart(&clocks));
+        lasting.extend(clock_skew(&clocks));
         obstacles
     }
 
@@ -376,7 +376,7 @@ pub(super) async fn settings(node: &NodeAccess, uri: &Uri) -> Result<BTreeMap<St
 }
 
 /// Parses `nodetool status`: each line has two letters for the state of a node, and the node's host ID.
-fn seen(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
+fn node_states(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
     let mut seen = BTreeMap::new();
     for line in status.lines() {
         let mut letters = line.chars();
@@ -430,8 +430,8 @@ Note: Non-system keyspaces don't have the same replication settings
             (id("deb23d02-6790-4acd-931e-5caa8126474e"), (false, true)),
             (id("8ebce959-b920-4072-abe3-89102b95009a"), (true, false)),
         ]);
-        assert_eq!(seen(STATUS), expected);
-        assert!(seen("nodetool: Failed to connect to '127.0.0.1:7199'").is_empty());
+        assert_eq!(node_states(STATUS), expected);
+        assert!(node_states("nodetool: Failed to connect to '127.0.0.1:7199'").is_empty());
     }
 
     #[test]
@@ -451,10 +451,10 @@ Note: Non-system keyspaces don't have the same replication settings
 
     #[test]
     fn clocks_that_are_far_apart_are_an_obstacle() {
-        assert_eq!(apart(&[]), None);
+        assert_eq!(clock_skew(&[]), None);
         // All of them may differ from this machine's.
-        assert_eq!(apart(&[(86_400_120, "cas-1"), (86_399_900, "cas-2")]), None);
-        let said = apart(&[(-40, "cas-1"), (61_500, "cas-2"), (15, "cas-3")]);
+        assert_eq!(clock_skew(&[(86_400_120, "cas-1"), (86_399_900, "cas-2")]), None);
+        let said = clock_skew(&[(-40, "cas-1"), (61_500, "cas-2"), (15, "cas-3")]);
         assert_eq!(said.as_deref(), Some("the clock of cas-2 is 61.5 s ahead of that of cas-1"));
     }
 

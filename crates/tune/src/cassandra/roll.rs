@@ -39,10 +39,10 @@ use super::knobs::{self, Class, Knob, Value};
 use super::ring::{self, Cluster, Waits};
 use super::{Cassandra, ClusterFile, Consistency};
 pub use crate::cluster::ValueChange;
-pub use crate::cluster::costs::Took;
+pub use crate::cluster::costs::NodeRollTime;
 use crate::configurations::{self, Configuration};
 use files::Files;
-pub use work::{cancel, resume, took};
+pub use work::{cancel, node_roll_times, resume};
 
 /// Kind of these jobs in the journal.
 pub const KIND: &str = "roll";
@@ -149,7 +149,7 @@ pub struct Preview {
     pub obstacles: Vec<String>,
     /// True if all obstacles pass by themselves.
     #[serde(skip)]
-    obstacles_pass: bool,
+    are_obstacles_transient: bool,
 }
 
 /// A node and the changes of a roll there.
@@ -186,7 +186,7 @@ pub struct Outcome {
     /// Names of the tables with the new compaction.
     pub tables: Vec<String>,
     /// Durations by name of the node, for nodes that were changed.
-    pub took: BTreeMap<String, Took>,
+    pub took: BTreeMap<String, NodeRollTime>,
     /// Time from the first step to the end of the last one, in seconds.
     pub elapsed_s: f64,
 }
@@ -277,12 +277,12 @@ impl Roller {
         let steps = self.steps(&cluster)?;
         let name = |number: &usize| cluster.members[*number].access.name.clone();
         let changes = &self.changes;
-        check::would_start(&cluster, changes).await?;
+        check::check_startable(&cluster, changes).await?;
         let reads = cluster
             .members
             .iter()
             .map(|member| async { Files { node: &member.access, changes }.values().await });
-        let values: Vec<_> = iter(reads).buffered(ring::LOOKS_AT_ONCE).try_collect().await?;
+        let values: Vec<_> = iter(reads).buffered(ring::INSPECTIONS_AT_ONCE).try_collect().await?;
         let mut nodes = Vec::new();
         for (member, mut values) in cluster.members.iter().zip(values) {
             let mut changes = Vec::new();
@@ -314,7 +314,7 @@ impl Roller {
             restarts: self.restarts(),
             steps: steps.iter().map(|step| step.iter().map(name).collect()).collect(),
             nodes,
-            obstacles_pass: obstacles.pass_by_themselves(),
+            are_obstacles_transient: obstacles.are_transient(),
             obstacles: obstacles.texts(),
         })
     }

@@ -13,7 +13,7 @@ use super::journal::CassandraJournal;
 use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
 use super::{Cassandra, ClusterFile};
-use crate::cluster::costs::Took;
+use crate::cluster::costs::NodeRollTime;
 use crate::cluster::observation::Observation;
 use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
@@ -82,8 +82,8 @@ impl TunedCluster {
 }
 
 impl Observe for Observer {
-    async fn look(&mut self) -> Observation {
-        Self::look(self).await
+    async fn observe(&mut self) -> Observation {
+        Self::observe(self).await
     }
 }
 
@@ -116,8 +116,8 @@ impl Cluster for TunedCluster {
         Ok(all)
     }
 
-    fn took(roll: &Record) -> Vec<Took> {
-        roll::took(roll)
+    fn node_roll_times(roll: &Record) -> Vec<NodeRollTime> {
+        roll::node_roll_times(roll)
     }
 
     async fn resume(
@@ -171,7 +171,7 @@ impl Cluster for TunedCluster {
         Ok(Rolled {
             job: outcome.job.to_string(),
             elapsed_s: outcome.elapsed_s,
-            took: outcome.took.into_values().collect(),
+            node_times: outcome.took.into_values().collect(),
         })
     }
 }

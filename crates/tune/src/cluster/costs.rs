@@ -8,7 +8,7 @@ const LEARNS_FROM: usize = 30;
 
 /// Durations of the change of one node, in seconds from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Took {
+pub struct NodeRollTime {
     /// Time until the node accepted clients again; zero if it was not stopped.
     pub away_s: f64,
     /// Time until the node had the writes that it missed: T_r of SOPHIA, §4.4.
@@ -16,9 +16,10 @@ pub struct Took {
 }
 
 /// Replaces assumed durations by the medians of the most recent changes.
-pub(crate) fn learned(mut costs: Costs, took: &[Took]) -> Costs {
+pub(crate) fn learned(mut costs: Costs, took: &[NodeRollTime]) -> Costs {
     let recent = took.iter().rev().take(LEARNS_FROM);
-    let (restarts, live): (Vec<&Took>, Vec<&Took>) = recent.partition(|took| took.away_s > 0.0);
+    let (restarts, live): (Vec<&NodeRollTime>, Vec<&NodeRollTime>) =
+        recent.partition(|took| took.away_s > 0.0);
     if let Some(whole_s) = median(restarts.iter().map(|took| took.whole_s)) {
         costs.restart_s = whole_s;
         let caught_up = restarts.iter().map(|took| 1.0 - took.away_s / took.whole_s.max(1e-3));
@@ -43,10 +44,10 @@ mod tests {
         let guessed = Costs { restart_s: 60.0, ..Costs::guessed(3) };
         assert_eq!(learned(guessed, &[]), guessed);
         let took = [
-            Took { away_s: 12.0, whole_s: 22.0 },
-            Took { away_s: 0.0, whole_s: 1.2 },
-            Took { away_s: 13.0, whole_s: 26.0 },
-            Took { away_s: 14.0, whole_s: 30.0 },
+            NodeRollTime { away_s: 12.0, whole_s: 22.0 },
+            NodeRollTime { away_s: 0.0, whole_s: 1.2 },
+            NodeRollTime { away_s: 13.0, whole_s: 26.0 },
+            NodeRollTime { away_s: 14.0, whole_s: 30.0 },
         ];
         let costs = learned(guessed, &took);
         assert!((costs.restart_s - 26.0).abs() < 1e-9 && (costs.live_s - 1.2).abs() < 1e-9);

@@ -99,7 +99,7 @@ impl Job<'_> {
 }
 
 /// True if a job still needs its lock. A failed job releases it, and acquires it again when it resumes.
-pub(crate) fn holds_on(record: &Record) -> bool {
+pub(crate) fn needs_lock(record: &Record) -> bool {
     !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
 

@@ -129,7 +129,7 @@ impl NodeAccess {
     }
 
     /// Saves a copy of a file next to it for a later restore, unless the job has a copy already.
-    pub(crate) async fn keep_file(&self, path: &str, job: &JobId) -> Result<()> {
+    pub(crate) async fn back_up_file(&self, path: &str, job: &JobId) -> Result<()> {
         let path = quoted(path);
         let script = format!(
             "set -e\n\
@@ -144,7 +144,7 @@ impl NodeAccess {
         self.run("keeping a copy of the configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Removes the copy that [`Self::keep_file`] saved.
+    /// Removes the copy that [`Self::back_up_file`] saved.
     pub(crate) async fn forget_file(&self, path: &str, job: &JobId) -> Result<()> {
         let script = format!("rm -f -- {}.imago-before-{job}\n", quoted(path));
         self.run("removing a copy of the configuration", &script, FILE_BOUND).await.map(drop)

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster::Cluster;
 use super::event::{Change, Event, Judged};
-use super::trial::KeptLook;
+use super::trial::PersistedSample;
 use super::{BARRED_S, QUIET_MAX_S, Request, now_s};
-use crate::cluster::job::holds_on;
+use crate::cluster::job::needs_lock;
 use crate::cluster::{Error, Result};
 use crate::decisions::{DecisionLog, Entry, Kind};
 use crate::lines;
@@ -23,13 +23,13 @@ use crate::trace::{self, Trace};
 const UNJUDGED_MAX_S: u64 = 3_600;
 
 /// Reads the intervals of the trace.
-pub(super) fn past(request: &Request) -> Result<Vec<Interval>> {
+pub(super) fn read_history(request: &Request) -> Result<Vec<Interval>> {
     let path = &request.trace;
     let shown = path.display().to_string();
     let has_start = |first: &str| {
         first.split(',').any(|column| column.trim().trim_matches('"').eq_ignore_ascii_case("start"))
     };
-    lines::mend(path, has_start)
+    lines::repair_torn_tail(path, has_start)
         .map_err(|cause| Error::Usage(format!("cannot mend {shown}: {cause}")))?;
     trace::require_columns(path).map_err(|error| Error::Usage(error.to_string()))?;
     let file = match File::open(path) {
@@ -47,28 +47,31 @@ pub(super) fn past(request: &Request) -> Result<Vec<Interval>> {
 
 /// Returns why no change is allowed from the start, not even the end of an unfinished roll; None if changes are
 /// allowed.
-pub(super) async fn held(request: &Request, log: &impl DecisionLog) -> Result<Option<String>> {
+pub(super) async fn initial_block(
+    request: &Request,
+    log: &impl DecisionLog,
+) -> Result<Option<String>> {
     if request.is_advising {
         return Ok(Some("this one only advises".into()));
     }
-    Ok(log.held_by().await?.map(|process| format!("{process} has suspended changes")))
+    Ok(log.suspended_by().await?.map(|process| format!("{process} has suspended changes")))
 }
 
 /// Resumes the rolls that a dead controller left. A roll that was started by hand is refused with its job's ID, and so
-/// is any roll while changes are not allowed (`held`): it would act against an operator's will. Returns true if there
-/// was one.
+/// is any roll while changes are not allowed (`blocked_by`): it would act against an operator's will. Returns true if
+/// there was one.
 pub(super) async fn finish_rolls<C: Cluster>(
     cluster: &C,
-    held: Option<&str>,
+    blocked_by: Option<&str>,
     process: &str,
     events: &Events,
     cancel: &CancellationToken,
 ) -> Result<bool> {
     let mut has_finished = false;
-    for roll in cluster.rolls().await?.iter().filter(|roll| holds_on(roll)) {
+    for roll in cluster.rolls().await?.iter().filter(|roll| needs_lock(roll)) {
         let is_of_controller = roll.spec["is_of_controller"] == true;
         let by_hand = (!is_of_controller).then_some("no controller began it");
-        if let Some(why) = held.or(by_hand) {
+        if let Some(why) = blocked_by.or(by_hand) {
             let job = &roll.id;
             return Err(Error::precondition(
                 format!(
@@ -93,7 +96,7 @@ pub(super) struct Remembered {
     /// Start times of changes, in seconds since 1970.
     pub(super) changes: Vec<u64>,
     /// Reversion of a change that was worse, if it is still to be made.
-    pub(super) worse: Option<Change>,
+    pub(super) rollback_due: Option<Change>,
     /// The last change, if it has not been judged.
     pub(super) unjudged: Option<Unjudged>,
 }
@@ -112,11 +115,11 @@ pub(super) struct Unjudged {
 
 impl Unjudged {
     fn of(at_s: u64, detail: &Json) -> Option<Self> {
-        let kept = serde_json::from_value::<Vec<KeptLook>>(detail["before"].clone()).ok()?;
+        let kept = serde_json::from_value::<Vec<PersistedSample>>(detail["before"].clone()).ok()?;
         Some(Self {
             change: serde_json::from_value(detail["change"].clone()).ok()?,
             at_s,
-            before: kept.into_iter().filter_map(KeptLook::window).collect(),
+            before: kept.into_iter().filter_map(PersistedSample::window).collect(),
             is_quiet: detail["is_quiet"] == true,
         })
     }
@@ -130,11 +133,11 @@ impl Unjudged {
 
 /// Restores the state from the decisions of the last day.
 pub(super) async fn remembered(request: &Request, log: &impl DecisionLog) -> Result<Remembered> {
-    Ok(told(log.decisions(now_s(), 2).await?, &request.measurements.names))
+    Ok(replay(log.decisions(now_s(), 2).await?, &request.measurements.names))
 }
 
 /// Derives the state from entries, the oldest first.
-fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
+fn replay(entries: Vec<Entry>, names: &[String]) -> Remembered {
     let mut told = Remembered::default();
     let numbers = |change: &Change| {
         let number = |name: &String| names.iter().position(|one| one == name);
@@ -154,7 +157,7 @@ fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
                 let Ok(judged) = serde_json::from_value::<Judged>(detail) else { continue };
                 if judged.worse.is_some() {
                     let Change { from, to, .. } = judged.change.clone();
-                    told.worse = Some(Change { from: to, to: from, predicted: 0.0 });
+                    told.rollback_due = Some(Change { from: to, to: from, predicted: 0.0 });
                     let numbers = numbers(&judged.change);
                     told.barred.extend(numbers.map(|numbers| (numbers, at_s + BARRED_S)));
                 }
@@ -165,7 +168,7 @@ fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
                 told.barred.extend(numbers.map(|numbers| (numbers, at_s + BARRED_S)));
             }
             Kind::Changed if is_undoing => {
-                told.worse = None;
+                told.rollback_due = None;
                 told.unjudged = None;
             }
             Kind::Changed => {
@@ -180,14 +183,15 @@ fn told(entries: Vec<Entry>, names: &[String]) -> Remembered {
 }
 
 /// Maximum number of persisted samples; of more, every second, third and so on is persisted.
-const KEPT_LOOKS_MAX: usize = 100;
+const PERSISTED_SAMPLES_MAX: usize = 100;
 
 /// Builds the details of a started change to persist, with the samples before it.
-pub(super) fn kept(event: &Event, before: &[Window], is_quiet: bool) -> Json {
-    let every = before.len().div_ceil(KEPT_LOOKS_MAX).max(1);
-    let looks: Vec<KeptLook> = before.iter().step_by(every).copied().map(KeptLook::from).collect();
+pub(super) fn persisted_start(event: &Event, before: &[Window], is_quiet: bool) -> Json {
+    let every = before.len().div_ceil(PERSISTED_SAMPLES_MAX).max(1);
+    let samples: Vec<PersistedSample> =
+        before.iter().step_by(every).copied().map(PersistedSample::from).collect();
     let mut detail = serde_json::to_value(event).expect("texts and numbers");
-    detail["before"] = serde_json::to_value(looks).expect("numbers");
+    detail["before"] = serde_json::to_value(samples).expect("numbers");
     detail["is_quiet"] = is_quiet.into();
     detail
 }
@@ -232,11 +236,11 @@ mod tests {
             entry(1_795_737_700, Kind::Changed, changed(to.clone(), false)),
             entry(1_795_738_000, Kind::Judged, worse()),
         ];
-        let known = told(entries.clone(), &names);
+        let known = replay(entries.clone(), &names);
         assert_eq!(known.changes, [1_795_737_600]);
         assert_eq!(known.barred, BTreeMap::from([((0, 1), 1_795_738_000 + BARRED_S)]));
         let back = Change { predicted: 0.0, ..change("leveled", "size-tiered") };
-        assert_eq!(known.worse.as_ref(), Some(&back));
+        assert_eq!(known.rollback_due.as_ref(), Some(&back));
 
         assert_eq!(known.unjudged, None, "it was judged");
 
@@ -245,8 +249,8 @@ mod tests {
         entries.push(entry(1_795_738_100, Kind::Changed, changed(back, true)));
         let failed = serde_json::to_value(failed).unwrap();
         entries.push(entry(1_795_738_200, Kind::Changed, failed));
-        let known = told(entries, &names);
-        assert_eq!(known.worse, None);
+        let known = replay(entries, &names);
+        assert_eq!(known.rollback_due, None);
         assert_eq!(known.barred.get(&(0, 2)), Some(&(1_795_738_200 + BARRED_S)));
         assert_eq!(known.barred.len(), 2);
     }
@@ -263,9 +267,9 @@ mod tests {
         let before: Vec<Window> = (0..6).map(|n| window(9_000.0 + f64::from(n))).collect();
         let to = change("size-tiered", "leveled");
         let event = Event::Changing { change: to.clone(), is_undoing: false };
-        let detail = kept(&event, &before, false);
+        let detail = persisted_start(&event, &before, false);
         let begun = [entry(1_795_737_600, Kind::Changing, detail)];
-        let known = told(begun.to_vec(), &names).unjudged.unwrap();
+        let known = replay(begun.to_vec(), &names).unjudged.unwrap();
         let expected =
             Unjudged { change: to.clone(), at_s: 1_795_737_600, before, is_quiet: false };
         assert_eq!(known, expected);
@@ -278,7 +282,7 @@ mod tests {
         let failed = Event::Failed { change: to, why: "no disk".into() };
         let failed = entry(1_795_737_700, Kind::Changed, serde_json::to_value(failed).unwrap());
         let at_s = |entries: &[Entry]| {
-            told(entries.to_vec(), &names).unjudged.map(|unjudged| unjudged.at_s)
+            replay(entries.to_vec(), &names).unjudged.map(|unjudged| unjudged.at_s)
         };
         assert_eq!(at_s(&[begun[0].clone(), ended.clone()]), Some(1_795_737_700));
         assert_eq!(at_s(&[begun[0].clone(), failed]), None);
@@ -299,8 +303,8 @@ mod tests {
             memory: None,
         };
         let event = Event::Changing { change: change("a", "b"), is_undoing: false };
-        let kept = |looks: usize| {
-            let detail = kept(&event, &vec![window; looks], true);
+        let kept = |samples: usize| {
+            let detail = persisted_start(&event, &vec![window; samples], true);
             detail["before"].as_array().unwrap().len()
         };
         assert_eq!([24, 100, 101, 2_000].map(kept), [24, 100, 51, 100]);

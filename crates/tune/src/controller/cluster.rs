@@ -5,7 +5,7 @@ use imago_job::record::Record;
 use imago_job::reporter::Events;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::costs::Took;
+use crate::cluster::costs::NodeRollTime;
 use crate::cluster::observation::Observation;
 use crate::cluster::{Error, Result, Settings};
 use crate::configurations::Configuration;
@@ -17,7 +17,7 @@ pub(crate) struct Rolled {
     pub(crate) job: String,
     pub(crate) elapsed_s: f64,
     /// Durations of each node's change.
-    pub(crate) took: Vec<Took>,
+    pub(crate) node_times: Vec<NodeRollTime>,
 }
 
 /// Present state of a cluster.
@@ -32,7 +32,7 @@ pub(crate) struct Present {
 /// Reads the counters of a cluster's nodes.
 pub(crate) trait Observe {
     /// Returns the operations since the previous call.
-    async fn look(&mut self) -> Observation;
+    async fn observe(&mut self) -> Observation;
 }
 
 /// A cluster under the control of the loop; see the module's documentation.
@@ -59,7 +59,7 @@ pub(crate) trait Cluster {
     async fn rolls(&self) -> Result<Vec<Record>>;
 
     /// Returns the durations of each node's change in a roll.
-    fn took(roll: &Record) -> Vec<Took>;
+    fn node_roll_times(roll: &Record) -> Vec<NodeRollTime>;
 
     /// Resumes a roll.
     async fn resume(

@@ -2,22 +2,22 @@
 
 use super::cluster::Cluster;
 use super::{Controller, now_s};
-use crate::basis::Way;
-use crate::classes::ways;
 use crate::cluster::Result;
 use crate::cluster::error::chain;
+use crate::decision_inputs::Transition;
 use crate::decisions::{DecisionLog as _, LEASE};
+use crate::transition_costs::transitions;
 
 impl<C: Cluster> Controller<'_, C> {
     /// Returns why no change at all is allowed now, not even a reversion; None if changes are allowed.
-    pub(super) async fn held(&self) -> Option<String> {
+    pub(super) async fn blocked_by(&self) -> Option<String> {
         if self.request.is_advising {
             return Some("it only advises".into());
         }
         if self.leads_since.elapsed() > LEASE / 2 {
             return Some("the lease could not be renewed".into());
         }
-        match self.log.held_by().await {
+        match self.log.suspended_by().await {
             Ok(None) => None,
             Ok(Some(process)) => {
                 Some(format!("{process} has suspended changes (`imago tune go-on`)"))
@@ -28,7 +28,7 @@ impl<C: Cluster> Controller<'_, C> {
 
     /// Returns why no new change may start now; None if one may.
     pub(super) async fn obstacle(&mut self) -> Option<String> {
-        if let Some(why) = self.held().await {
+        if let Some(why) = self.blocked_by().await {
             return Some(why);
         }
         let since_s = now_s().saturating_sub(86_400);
@@ -39,12 +39,13 @@ impl<C: Cluster> Controller<'_, C> {
     }
 
     /// Allows changes whose bar has expired, and updates the reasons of those that are still barred.
-    pub(super) fn open_ways(&mut self) -> Result<()> {
+    pub(super) fn lift_expired_bars(&mut self) -> Result<()> {
         let now_s = now_s();
-        let open = ways::<C::Database>(self.cluster.configurations(), &self.request.approved)?;
+        let open =
+            transitions::<C::Database>(self.cluster.configurations(), &self.request.approved)?;
         for ((from, to), until_s) in std::mem::take(&mut self.barred) {
             if until_s <= now_s {
-                self.tuner.set_way(from, to, open[from][to].clone());
+                self.tuner.set_transition(from, to, open[from][to].clone());
                 continue;
             }
             let why = match until_s - now_s {
@@ -53,7 +54,7 @@ impl<C: Cluster> Controller<'_, C> {
             };
             let why =
                 format!("it failed or was undone recently, and is not tried for another {why}");
-            self.tuner.set_way(from, to, Way::Barred(why));
+            self.tuner.set_transition(from, to, Transition::Barred(why));
             self.barred.insert((from, to), until_s);
         }
         Ok(())

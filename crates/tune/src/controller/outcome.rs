@@ -8,7 +8,7 @@ use super::begin::Unjudged;
 use super::cluster::{Cluster, Rolled};
 use super::event::{Change, Event, Judged};
 use super::trial::Trial;
-use super::{BARRED_S, Controller, PASSING_S, Phase, QUIET_MAX_S, Rolling, look_every, now_s};
+use super::{BARRED_S, Controller, PASSING_S, Phase, QUIET_MAX_S, Rolling, now_s, sample_time};
 use crate::advice::RecordsReport;
 use crate::cluster::costs::learned;
 use crate::cluster::error::chain;
@@ -23,7 +23,7 @@ impl<C: Cluster> Controller<'_, C> {
         else {
             unreachable!("a roll ended");
         };
-        self.looks.clear();
+        self.samples.clear();
         self.history.clear();
         self.tuner.forget_plan();
         self.said.clear();
@@ -35,8 +35,8 @@ impl<C: Cluster> Controller<'_, C> {
                 return Ok(());
             }
         };
-        self.took.extend(&outcome.took);
-        self.tuner.set_costs(learned(self.costs, &self.took));
+        self.node_times.extend(&outcome.node_times);
+        self.tuner.set_costs(learned(self.costs, &self.node_times));
         self.tuner.changed(to);
         self.barred.remove(&(from, to));
         if is_undoing {
@@ -49,14 +49,14 @@ impl<C: Cluster> Controller<'_, C> {
         let Rolled { elapsed_s, job, .. } = outcome;
         let event = Event::Changed { change, is_undoing, elapsed_s, job };
         (self.say)(&event);
-        self.keep(Kind::Changed, &event.to_string(), &event).await;
+        self.persist(Kind::Changed, &event.to_string(), &event).await;
         Ok(())
     }
 
     /// Starts the judgement of a change that ended `ago_s` seconds ago.
     fn trial(&self, change: Change, before: Vec<Window>, is_quiet: bool, ago_s: f64) -> Trial {
         let looks_in =
-            |seconds: f64| (seconds / look_every(self.request.interval).as_secs_f64()) as usize;
+            |seconds: f64| (seconds / sample_time(self.request.interval).as_secs_f64()) as usize;
         let quiet_max = is_quiet.then(|| looks_in((QUIET_MAX_S - ago_s).max(0.0)));
         let (from, to) = (self.number(&change.from), self.number(&change.to));
         let rewrites = if self.tuner.rewrites(from, to) {
@@ -109,7 +109,7 @@ impl<C: Cluster> Controller<'_, C> {
             self.barred.insert(numbers, now_s() + BARRED_S);
             let event = Event::Failed { change: change.clone(), why: chain(error) };
             (self.say)(&event);
-            self.keep(Kind::Changed, &event.to_string(), &event).await;
+            self.persist(Kind::Changed, &event.to_string(), &event).await;
         }
         self.phase = Phase::Unknown((is_undoing && is_refused).then_some(change));
         if !self.rolls.is_cancelled() {
@@ -145,11 +145,11 @@ impl<C: Cluster> Controller<'_, C> {
     }
 
     /// Warns once if the records differ from those that the configurations were measured with.
-    pub(super) fn doubt_measurements(&mut self, record_bytes: Option<f64>) {
+    pub(super) fn warn_stale_measurements(&mut self, record_bytes: Option<f64>) {
         let seen = Records { bytes: record_bytes, reuse_distance: None };
         let doubts = RecordsReport::of(seen, self.request.measurements.records).doubts;
-        if let Some(doubt) = doubts.into_iter().next().filter(|_| !self.has_doubted) {
-            self.has_doubted = true;
+        if let Some(doubt) = doubts.into_iter().next().filter(|_| !self.has_warned_stale) {
+            self.has_warned_stale = true;
             self.warn("records", doubt, "until then gains may differ from the predictions");
         }
     }
@@ -180,7 +180,7 @@ impl<C: Cluster> Controller<'_, C> {
         let judged = Judged::new(change.clone(), judgement.as_ref());
         let event = Event::Judged(judged.clone());
         (self.say)(&event);
-        self.keep(Kind::Judged, &event.to_string(), &judged).await;
+        self.persist(Kind::Judged, &event.to_string(), &judged).await;
         self.summary.judged.push(judged.clone());
         self.phase = Phase::Watching;
         if judged.worse.is_some() {
@@ -193,7 +193,7 @@ impl<C: Cluster> Controller<'_, C> {
 
     /// Reverts a change that was worse; if an obstacle exists, the reversion is retried later.
     pub(super) async fn undo(&mut self, back: Change) -> Result<()> {
-        if let Some(why) = self.held().await {
+        if let Some(why) = self.blocked_by().await {
             let what = format!("{} is worse, and stays for the time being: {why}", back.from);
             self.warn_once("held", what, "it is undone as soon as the obstacle is gone");
             self.phase = Phase::Undoing(back);

@@ -8,7 +8,7 @@ use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs};
 
-use crate::basis::DAY_S;
+use crate::decision_inputs::DAY_S;
 use crate::measurements::Measurements;
 
 /// Options and limits of a controller.

@@ -11,7 +11,7 @@ use super::event::Change;
 /// Maximum number of samples skipped after a change while throughput rises: a JVM compiles, caches fill.
 const WARM_MAX: usize = 12;
 /// Maximum number of samples after a change, as a multiple of those required to judge it.
-const LOOKS_MAX: usize = 10;
+const SAMPLES_MAX: usize = 10;
 /// Ratio of latencies (after to before) from which a sample counts, even if the load is low.
 const WAITS_MAX: f64 = 2.0;
 /// Maximum relative difference of two loads that count as similar.
@@ -19,7 +19,7 @@ const LIKE: f64 = 0.3;
 
 /// A persisted sample from before a change, by which a new controller judges a change that a dead one has made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct KeptLook {
+pub(super) struct PersistedSample {
     /// Shares of reads, updates, inserts and scans, 0 to 1.
     shares: [f64; KINDS],
     rate_s: f64,
@@ -28,14 +28,14 @@ pub(super) struct KeptLook {
     memory: Option<f64>,
 }
 
-impl From<Window> for KeptLook {
+impl From<Window> for PersistedSample {
     fn from(window: Window) -> Self {
         let Window { mix, rate_s, median, slowest, memory } = window;
         Self { shares: mix.shares(), rate_s, median, slowest, memory }
     }
 }
 
-impl KeptLook {
+impl PersistedSample {
     /// Converts to a window; None if the persisted shares are invalid.
     pub(super) fn window(self) -> Option<Window> {
         let Self { shares, rate_s, median, slowest, memory } = self;
@@ -56,7 +56,7 @@ pub(super) struct Trial {
     /// Number of samples required to judge the change.
     judged_by: usize,
     /// Number of samples since the change, except those under low load.
-    looks: usize,
+    samples: usize,
     /// Maximum number of samples skipped because the load is still low, for a change made under low load. None for
     /// other changes.
     quiet_max: Option<usize>,
@@ -83,7 +83,7 @@ impl Trial {
             is_warm: false,
             after: Vec::new(),
             judged_by: judged_by.max(WINDOWS_MIN),
-            looks: 0,
+            samples: 0,
             quiet_max,
             quiet: 0,
             rewrites,
@@ -108,7 +108,7 @@ impl Trial {
             self.quiet += 1;
             return;
         }
-        self.looks += 1;
+        self.samples += 1;
         let Some(window) = window else { return };
         if !self.is_warm {
             self.rising.push(window.rate_s);
@@ -126,7 +126,7 @@ impl Trial {
         numbers: (usize, usize),
         bounds: &Bounds,
     ) -> Option<Option<Judgement>> {
-        let is_waited_for = self.looks < WARM_MAX + LOOKS_MAX * self.judged_by
+        let is_waited_for = self.samples < WARM_MAX + SAMPLES_MAX * self.judged_by
             && self.quiet_max.is_none_or(|most| self.quiet < most);
         if self.after.len() < self.judged_by && is_waited_for {
             return None;
@@ -261,9 +261,9 @@ mod tests {
         let slow = Window { median: times, slowest: times, ..window(900.0) };
         (0..160).for_each(|_| trial.add(Some(slow), true));
         assert_eq!(trial.quiet, 0);
-        // Another change is judged by all looks.
+        // Another change is judged by all samples.
         let mut busy = self::trial(6);
         busy.add(Some(window(500.0)), true);
-        assert_eq!((busy.quiet, busy.looks), (0, 1));
+        assert_eq!((busy.quiet, busy.samples), (0, 1));
     }
 }

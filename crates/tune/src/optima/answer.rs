@@ -6,9 +6,9 @@ use imago_plan::tune::anova::{Anova, Cut, Noise, Test};
 use imago_plan::tune::surrogate::{Candidate, HeldOut, Validation};
 use serde::Serialize;
 
-use crate::classes;
 use crate::configurations::Configuration;
 use crate::dimensions::Dimension;
+use crate::transition_costs;
 
 /// Result of the static tuner.
 #[derive(Clone, Debug, Serialize)]
@@ -23,7 +23,7 @@ pub struct Answer {
     /// Ranking of the settings.
     pub ranking: Ranking,
     /// Validation of the predictions; None if no setting is significant.
-    pub surrogate: Option<Belief>,
+    pub surrogate: Option<ValidationReport>,
     /// Predicted optimum for each measured mix.
     pub optima: Vec<Optimum>,
     /// Results of the lookups.
@@ -39,7 +39,7 @@ pub struct Ranking {
     pub kept: usize,
     /// Drop of the share at which the list is cut. None if no setting is significant, or if fewer settings are used
     /// than are significant.
-    pub cut: Option<Fall>,
+    pub cut: Option<VarianceDrop>,
     /// Share of the total variance that the mixes explain, 0 to 1.
     pub mixes_share: f64,
     /// Standard deviation between rolls, common to all measurements after one roll, as a share of the throughput.
@@ -57,7 +57,7 @@ pub struct Ranking {
 
 /// Drop of the share of variance at which the ranking is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Fall {
+pub struct VarianceDrop {
     /// Share of the last setting before the cut, 0 to 1.
     pub from: f64,
     /// Share of the next significant setting, or the share that chance explains, 0 to 1.
@@ -93,7 +93,7 @@ pub struct Ranked {
 
 /// Validation of the surrogate's predictions. All errors are relative, as a share of the measured throughput.
 #[derive(Clone, Debug, Serialize)]
-pub struct Belief {
+pub struct ValidationReport {
     /// Name of the selected surrogate.
     pub chosen: &'static str,
     /// All candidate surrogates.
@@ -185,7 +185,7 @@ pub(super) fn ranking(
         let Test { f, freedom, p, .. } = effect.main;
         Ranked {
             name: of.name.clone(),
-            class: classes::name(of.class),
+            class: transition_costs::name(of.class),
             share: effect.share,
             share_by_chance: effect.by_chance,
             f,
@@ -202,7 +202,7 @@ pub(super) fn ranking(
     Ranking {
         knobs: anova.ranked.iter().map(ranked).collect(),
         kept,
-        cut: cut.map(|Cut { from, to, is_to_chance }| Fall { from, to, is_to_chance }),
+        cut: cut.map(|Cut { from, to, is_to_chance }| VarianceDrop { from, to, is_to_chance }),
         mixes_share: anova.mixes_share,
         // The variance between rolls is common to all mixes of a roll.
         between_rolls: ((mean_square - single) / mixes.max(1) as f64).max(0.0).sqrt(),
@@ -213,14 +213,14 @@ pub(super) fn ranking(
     }
 }
 
-pub(super) fn belief(of: &Validation, error: f64) -> Belief {
+pub(super) fn validation_report(of: &Validation, error: f64) -> ValidationReport {
     let mean = |held: Option<HeldOut>| held.map(|held| held.mean);
     let tried = |one: &Candidate| Tried {
         surrogate: one.kind.name(),
         error_at_mixes: mean(one.mixes),
         error_at_configurations: mean(one.configurations),
     };
-    Belief {
+    ValidationReport {
         chosen: of.chosen.name(),
         tried: of.candidates.iter().map(tried).collect(),
         error_at_mixes: mean(of.mixes),

@@ -218,6 +218,6 @@ fn what_does_not_belong_together_is_said() {
 
 #[test]
 fn mixes_are_told_as_they_are_asked_for() {
-    assert_eq!(told(Mix::of([95.0, 5.0, 0.0, 0.0]).unwrap()), "read=95,update=5");
-    assert_eq!(told(Mix::of([1.0, 0.0, 1.0, 6.0]).unwrap()), "read=12.5,insert=12.5,scan=75");
+    assert_eq!(format_mix(Mix::of([95.0, 5.0, 0.0, 0.0]).unwrap()), "read=95,update=5");
+    assert_eq!(format_mix(Mix::of([1.0, 0.0, 1.0, 6.0]).unwrap()), "read=12.5,insert=12.5,scan=75");
 }

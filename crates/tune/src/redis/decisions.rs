@@ -59,7 +59,7 @@ impl RedisDecisions {
     }
 
     /// Persists on this machine that changes are suspended, or are not.
-    fn hold_here(&self, is_held: bool, process: &str) -> Result<()> {
+    fn suspend_locally(&self, is_held: bool, process: &str) -> Result<()> {
         let path = self.folder.join(HOLD);
         let done = if is_held {
             let made = OpenOptions::new().write(true).create_new(true).open(&path);
@@ -79,7 +79,7 @@ impl RedisDecisions {
     }
 
     /// Returns the process that suspended changes on this machine; None if they are not suspended here.
-    fn held_here(&self) -> Result<Option<String>> {
+    fn locally_suspended_by(&self) -> Result<Option<String>> {
         let path = self.folder.join(HOLD);
         match std::fs::read_to_string(&path) {
             Ok(process) => Ok(Some(process)),
@@ -115,7 +115,7 @@ fn failed(doing: &str, path: &Path, cause: &std::io::Error) -> Error {
 }
 
 impl DecisionLog for RedisDecisions {
-    async fn keep(&self, at_s: u64, kind: Kind, what: &str, detail: &Json) -> Result<()> {
+    async fn append(&self, at_s: u64, kind: Kind, what: &str, detail: &Json) -> Result<()> {
         let at_ms = i64::try_from(clock::now_ms()).unwrap_or(i64::MAX);
         let entry = Entry { at_ms, kind, what: what.to_owned(), detail: detail.clone() };
         let line = serde_json::to_string(&entry).expect("texts and numbers");
@@ -138,27 +138,27 @@ impl DecisionLog for RedisDecisions {
         Ok(all)
     }
 
-    async fn lead(&self, process: &str) -> Result<Option<String>> {
+    async fn acquire_lease(&self, process: &str) -> Result<Option<String>> {
         CONTROLLER.take(&self.uri, process).await
     }
 
-    async fn resign(&self, process: &str) -> Result<()> {
+    async fn release_lease(&self, process: &str) -> Result<()> {
         CONTROLLER.give_up(&self.uri, process).await
     }
 
-    async fn hold(&self, is_held: bool, process: &str) -> Result<()> {
+    async fn set_suspended(&self, is_held: bool, process: &str) -> Result<()> {
         if is_held {
-            self.hold_here(true, process)?;
-            return lock::hold(&self.uri, process).await;
+            self.suspend_locally(true, process)?;
+            return lock::suspend(&self.uri, process).await;
         }
-        lock::go_on(&self.uri).await?;
-        self.hold_here(false, process)
+        lock::resume(&self.uri).await?;
+        self.suspend_locally(false, process)
     }
 
-    async fn held_by(&self) -> Result<Option<String>> {
-        match self.held_here()? {
+    async fn suspended_by(&self) -> Result<Option<String>> {
+        match self.locally_suspended_by()? {
             Some(process) => Ok(Some(process)),
-            None => lock::held_by(&self.uri).await,
+            None => lock::suspended_by(&self.uri).await,
         }
     }
 }
@@ -180,12 +180,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = log(folder.path());
         let detail = serde_json::json!({ "to": "compact", "gain": 0.12 });
-        log.keep(AT_S, Kind::Decided, "stay with quick", &detail).await.unwrap();
+        log.append(AT_S, Kind::Decided, "stay with quick", &detail).await.unwrap();
         let today = log.file("2026-11-27");
         let whole = std::fs::read_to_string(&today).unwrap();
         std::fs::write(&today, format!("{whole}{}", &whole[..whole.len() / 2])).unwrap();
-        log.keep(AT_S + 1, Kind::Changing, "changing to compact", &detail).await.unwrap();
-        log.keep(AT_S + 2, Kind::Changed, "all nodes have compact", &detail).await.unwrap();
+        log.append(AT_S + 1, Kind::Changing, "changing to compact", &detail).await.unwrap();
+        log.append(AT_S + 2, Kind::Changed, "all nodes have compact", &detail).await.unwrap();
         let told = async |now_s, days| -> Vec<(Kind, String)> {
             let all = log.decisions(now_s, days).await.unwrap();
             all.into_iter().map(|entry| (entry.kind, entry.what)).collect()
@@ -199,7 +199,7 @@ mod tests {
 
         // Three months later the first day is removed with the first entry, and the second one is still read.
         let later = AT_S + 2 + 90 * 86_400;
-        log.keep(later, Kind::Decided, "stay with compact", &detail).await.unwrap();
+        log.append(later, Kind::Decided, "stay with compact", &detail).await.unwrap();
         assert!(!today.exists() && log.file("2026-11-28").exists());
         assert_eq!(told(later - 86_400, 90).await, [changed]);
     }
@@ -208,12 +208,12 @@ mod tests {
     fn what_is_held_back_names_the_first_that_did_so() {
         let folder = tempfile::tempdir().unwrap();
         let log = log(folder.path());
-        assert_eq!(log.held_here().unwrap(), None);
-        log.hold_here(true, "ops-1, process 4711").unwrap();
-        log.hold_here(true, "ops-2, process 815").unwrap();
-        assert_eq!(log.held_here().unwrap().as_deref(), Some("ops-1, process 4711"));
-        log.hold_here(false, "ops-2, process 815").unwrap();
-        log.hold_here(false, "ops-2, process 815").unwrap();
-        assert_eq!(log.held_here().unwrap(), None);
+        assert_eq!(log.locally_suspended_by().unwrap(), None);
+        log.suspend_locally(true, "ops-1, process 4711").unwrap();
+        log.suspend_locally(true, "ops-2, process 815").unwrap();
+        assert_eq!(log.locally_suspended_by().unwrap().as_deref(), Some("ops-1, process 4711"));
+        log.suspend_locally(false, "ops-2, process 815").unwrap();
+        log.suspend_locally(false, "ops-2, process 815").unwrap();
+        assert_eq!(log.locally_suspended_by().unwrap(), None);
     }
 }

@@ -165,14 +165,14 @@ pub async fn compare(
     let (mut of_common, mut of_large) = (Vec::new(), Vec::new());
     for (keys, measured) in [(&sample.keys, &mut of_common), (&sample.large, &mut of_large)] {
         if !keys.is_empty() {
-            scratch.take_keys(keys).await?;
+            scratch.load_keys(keys).await?;
             *measured = scratch.measure(&[present.clone(), asked.clone()]).await?;
         }
     }
-    let whole = |number: usize| {
-        whole(sample, server.keys as f64, of_common.get(number), of_large.get(number))
+    let extrapolated = |number: usize| {
+        extrapolate(sample, server.keys as f64, of_common.get(number), of_large.get(number))
     };
-    let [of_present, of_asked] = [whole(0), whole(1)];
+    let [of_present, of_asked] = [extrapolated(0), extrapolated(1)];
     let base = server.base_bytes as f64;
     let limit_bytes = question.limit_bytes.or(Some(server.limit_bytes)).filter(|limit| *limit > 0);
     let wanted = question.keys.unwrap_or(server.keys as f64);
@@ -228,7 +228,7 @@ pub async fn compare(
 
 /// Extrapolates the measurements of a sample's two groups to the server, weighted by the number of its keys that each
 /// group represents.
-fn whole(
+fn extrapolate(
     sample: &Sample,
     keys: f64,
     common: Option<&Measured>,

@@ -49,25 +49,25 @@ const SET: &str = "#!lua flags=allow-oom\n\
 ///
 /// # Errors
 /// Fails if the node that stores the key does not answer.
-pub(super) async fn hold(uri: &Uri, process: &str) -> Result<()> {
+pub(super) async fn suspend(uri: &Uri, process: &str) -> Result<()> {
     let words = ["EVAL", SET, "1", HOLD, process];
-    keeper(uri, HOLD).await?.ask::<String>(&words).await.map(drop)
+    slot_master(uri, HOLD).await?.ask::<String>(&words).await.map(drop)
 }
 
 /// Resumes changes by controllers.
 ///
 /// # Errors
 /// Fails if the node that stores the key does not answer.
-pub(super) async fn go_on(uri: &Uri) -> Result<()> {
-    keeper(uri, HOLD).await?.ask::<i64>(&["DEL", HOLD]).await.map(drop)
+pub(super) async fn resume(uri: &Uri) -> Result<()> {
+    slot_master(uri, HOLD).await?.ask::<i64>(&["DEL", HOLD]).await.map(drop)
 }
 
 /// Returns the process that suspended changes; None if they are not suspended.
 ///
 /// # Errors
 /// Fails if the node that stores the key does not answer.
-pub(super) async fn held_by(uri: &Uri) -> Result<Option<String>> {
-    keeper(uri, HOLD).await?.ask(&["GET", HOLD]).await
+pub(super) async fn suspended_by(uri: &Uri) -> Result<Option<String>> {
+    slot_master(uri, HOLD).await?.ask(&["GET", HOLD]).await
 }
 
 impl Lease {
@@ -78,7 +78,7 @@ impl Lease {
     pub(super) async fn take(&self, uri: &Uri, holder: &str) -> Result<Option<String>> {
         let lasts_ms = self.lasts.as_millis().to_string();
         let words = ["EVAL", TAKE, "1", self.key, holder, &lasts_ms];
-        let held: String = keeper(uri, self.key).await?.ask(&words).await?;
+        let held: String = slot_master(uri, self.key).await?.ask(&words).await?;
         Ok(Some(held).filter(|held| !held.is_empty()))
     }
 
@@ -88,12 +88,12 @@ impl Lease {
     /// Fails if the node that stores the key does not answer.
     pub(super) async fn give_up(&self, uri: &Uri, holder: &str) -> Result<()> {
         let words = ["EVAL", GIVE_UP, "1", self.key, holder];
-        keeper(uri, self.key).await?.ask::<i64>(&words).await.map(drop)
+        slot_master(uri, self.key).await?.ask::<i64>(&words).await.map(drop)
     }
 }
 
 /// Returns the error for a job that finds the lock held by another one.
-pub(super) fn held(by: &str) -> Error {
+pub(super) fn locked_by(by: &str) -> Error {
     Error::precondition(
         format!("job {by} changes this cluster's configuration"),
         "wait for its end, or go on with it: imago tune roll --resume; the lock of a dead process ends after ten minutes",
@@ -101,7 +101,7 @@ pub(super) fn held(by: &str) -> Error {
 }
 
 /// Connects to the master of the key's slot.
-async fn keeper(uri: &Uri, key: &str) -> Result<Node> {
+async fn slot_master(uri: &Uri, key: &str) -> Result<Node> {
     let node = Node::connect_to_any(uri, ANSWER_WAIT).await?;
     let Ok(told) = node.try_ask::<String>(&["CLUSTER", "NODES"]).await else {
         // The server is not part of a Redis Cluster.
@@ -115,7 +115,7 @@ async fn keeper(uri: &Uri, key: &str) -> Result<Node> {
         Part::Replica(_) => false,
     };
     match topology.members.iter().find(|one| has_slot(&one.part)) {
-        Some(keeper) => Node::connect(&keeper.address, uri, ANSWER_WAIT).await,
+        Some(master) => Node::connect(&master.address, uri, ANSWER_WAIT).await,
         None => Err(Error::precondition(
             format!("no node has slot {slot}, where the lease {key} is"),
             "give the slot to a node first",

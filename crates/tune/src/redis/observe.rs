@@ -51,7 +51,7 @@ const RANGES: [&str; 24] = [
 
 /// Counters of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
+struct NodeReading {
     is_master: bool,
     counts: [u64; KINDS],
     times: [Histogram; KINDS],
@@ -64,7 +64,7 @@ struct Observed {
     access: NodeAccess,
     /// Names of the commands that read, and of those that write.
     commands: Option<(BTreeSet<String>, BTreeSet<String>)>,
-    last: Option<Told>,
+    last: Option<NodeReading>,
     was_missed: bool,
 }
 
@@ -72,7 +72,7 @@ struct Observed {
 pub struct Observer {
     uri: Uri,
     nodes: Vec<Observed>,
-    looked: Instant,
+    last_read_at: Instant,
 }
 
 impl Observer {
@@ -89,8 +89,8 @@ impl Observer {
             was_missed: false,
         };
         let nodes = file.nodes.iter().map(node).collect();
-        let mut observer = Self { uri: file.uri.clone(), nodes, looked: Instant::now() };
-        let first = observer.look().await;
+        let mut observer = Self { uri: file.uri.clone(), nodes, last_read_at: Instant::now() };
+        let first = observer.observe().await;
         if first.missed.len() == observer.nodes.len() {
             let (name, why) = first.missed.into_iter().next().unwrap_or_default();
             return Err(Error::precondition(
@@ -103,11 +103,11 @@ impl Observer {
 
     /// Reads all nodes and returns the operations since the previous call.
     #[crate::boxed]
-    pub async fn look(&mut self) -> Observation {
+    pub async fn observe(&mut self) -> Observation {
         let uri = &self.uri;
-        let all = join_all(self.nodes.iter_mut().map(|node| told(node, uri))).await;
-        let seconds = self.looked.elapsed().as_secs_f64();
-        self.looked = Instant::now();
+        let all = join_all(self.nodes.iter_mut().map(|node| read_node(node, uri))).await;
+        let seconds = self.last_read_at.elapsed().as_secs_f64();
+        self.last_read_at = Instant::now();
         let mut observation = Observation {
             seconds,
             operations: [0; KINDS],
@@ -147,7 +147,7 @@ impl Observer {
     }
 }
 
-impl Told {
+impl NodeReading {
     /// Returns the counts since an earlier reading. Writes count at the present master: those that it executed shortly
     /// before as a replica were counted by its old master, whose writes no longer count.
     fn since(&self, last: &Self) -> ([u64; KINDS], [Histogram; KINDS]) {
@@ -161,7 +161,7 @@ impl Told {
     }
 }
 
-async fn told(node: &mut Observed, uri: &Uri) -> Result<Told> {
+async fn read_node(node: &mut Observed, uri: &Uri) -> Result<NodeReading> {
     let at = Node::connect(&node.access.address.to_string(), uri, ANSWER_WAIT).await?;
     if node.commands.is_none() {
         let list = |category: &'static str| {
@@ -189,9 +189,9 @@ fn understood(
     times: &BTreeMap<String, Histogram>,
     reads: &BTreeSet<String>,
     writes: &BTreeSet<String>,
-) -> Told {
+) -> NodeReading {
     let is_master = line(stats, "role") != Some("slave");
-    let mut told = Told { is_master, ..Told::default() };
+    let mut told = NodeReading { is_master, ..NodeReading::default() };
     for text in stats.lines() {
         let Some((name, fields)) =
             text.strip_prefix("cmdstat_").and_then(|rest| rest.split_once(':'))

@@ -28,13 +28,13 @@ use imago_plan::tune::succession::{self, Allowed, Refusal, Step};
 use serde::{Deserialize, Serialize};
 
 use super::knobs::{self, Class, Knob};
-use super::look::Look;
+use super::snapshot::Snapshot;
 use super::{ClusterFile, Redis, settings_file};
-pub use crate::cluster::costs::Took;
+pub use crate::cluster::costs::NodeRollTime;
 use crate::cluster::{Error, Result, ValueChange};
 use crate::configurations::{self, Configuration};
 
-pub use work::{actions, cancel, jobs, resume, took};
+pub use work::{actions, cancel, jobs, node_roll_times, resume};
 
 /// Kind of these jobs in the journal.
 pub const KIND: &str = "redis_roll";
@@ -150,7 +150,7 @@ pub struct Outcome {
     /// Names of the nodes with the new configuration.
     pub nodes: Vec<String>,
     /// Durations by name of the node, for nodes that were changed.
-    pub took: BTreeMap<String, Took>,
+    pub took: BTreeMap<String, NodeRollTime>,
     /// Failovers, in order.
     pub fail_overs: Vec<FailOver>,
     /// Time from the first step to the end of the last one, in seconds.
@@ -182,14 +182,19 @@ impl Roller {
         self.of_class(Class::Restart).next().is_some()
     }
 
-    async fn look(&self) -> Look<'_> {
+    async fn snapshot(&self) -> Snapshot<'_> {
         let settings: Vec<&str> = self.changes.iter().map(|change| change.knob.name).collect();
-        Look::at(&self.file.nodes, &self.file.uri, &settings).await
+        Snapshot::at(&self.file.nodes, &self.file.uri, &settings).await
     }
 
     /// Returns the settings of this class whose running value on the node differs from the new one.
-    fn differences(&self, look: &Look<'_>, number: usize, class: Class) -> Vec<ValueChange> {
-        let Ok(facts) = &look.seen[number] else { return Vec::new() };
+    fn differences(
+        &self,
+        snapshot: &Snapshot<'_>,
+        number: usize,
+        class: Class,
+    ) -> Vec<ValueChange> {
+        let Ok(facts) = &snapshot.facts[number] else { return Vec::new() };
         let different = |change: &Change| {
             let name = change.knob.name;
             let from = facts.running.get(name)?;
@@ -206,13 +211,13 @@ impl Roller {
     }
 
     /// Returns the nodes as input for the selection of the next step; None if a role is unknown.
-    fn nodes(&self, look: &Look<'_>) -> Option<Vec<succession::Node>> {
-        let is_settled = look.obstacles().is_empty();
+    fn nodes(&self, snapshot: &Snapshot<'_>) -> Option<Vec<succession::Node>> {
+        let is_settled = snapshot.obstacles().is_empty();
         let node = |number| {
             Some(succession::Node {
-                part: look.part(number)?,
+                part: snapshot.part(number)?,
                 is_in_step: is_settled,
-                is_done: self.differences(look, number, Class::Restart).is_empty(),
+                is_done: self.differences(snapshot, number, Class::Restart).is_empty(),
             })
         };
         (0..self.file.nodes.len()).map(node).collect()
@@ -227,21 +232,21 @@ impl Roller {
     /// # Errors
     /// Fails if a node does not answer, or does not know a setting.
     pub(super) async fn differing(&self) -> Result<usize> {
-        let look = self.look().await;
-        if let Some(why) = unreachable(&self.file, &look).into_iter().next() {
+        let snapshot = self.snapshot().await;
+        if let Some(why) = unreachable(&self.file, &snapshot).into_iter().next() {
             return Err(Error::precondition(why, "all nodes are asked what they run with"));
         }
-        self.check_known(&look)?;
+        self.check_known(&snapshot)?;
         let differs = |number: &usize| {
-            let of = |class| !self.differences(&look, *number, class).is_empty();
+            let of = |class| !self.differences(&snapshot, *number, class).is_empty();
             of(Class::Live) || of(Class::Restart)
         };
         Ok((0..self.file.nodes.len()).filter(differs).count())
     }
 
     /// Checks that every node that answers knows the settings.
-    fn check_known(&self, look: &Look<'_>) -> Result<()> {
-        for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
+    fn check_known(&self, snapshot: &Snapshot<'_>) -> Result<()> {
+        for (node, facts) in self.file.nodes.iter().zip(&snapshot.facts) {
             let Ok(facts) = facts else { continue };
             if let Some(missing) =
                 self.changes.iter().find(|change| !facts.running.contains_key(change.knob.name))
@@ -254,9 +259,9 @@ impl Roller {
     }
 
     /// Checks for obstacles that do not disappear with time.
-    fn check(&self, look: &Look<'_>) -> Result<()> {
-        self.check_known(look)?;
-        for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
+    fn check(&self, snapshot: &Snapshot<'_>) -> Result<()> {
+        self.check_known(snapshot)?;
+        for (node, facts) in self.file.nodes.iter().zip(&snapshot.facts) {
             let Ok(facts) = facts else { continue };
             let name = &node.name;
             if facts.configuration.is_empty() {
@@ -280,7 +285,7 @@ impl Roller {
                 ));
             }
         }
-        if let Some(stranger) = look.strangers().first() {
+        if let Some(stranger) = snapshot.strangers().first() {
             return Err(Error::precondition(
                 format!(
                     "the cluster has a node at {stranger}, which the cluster file does not name"
@@ -289,7 +294,7 @@ impl Roller {
             ));
         }
         if self.restarts()
-            && let Some(nodes) = self.nodes(look)
+            && let Some(nodes) = self.nodes(snapshot)
             && let Some(refusal) = succession::refusal(&nodes, self.spec.allowed())
         {
             return Err(self.refused(refusal));
@@ -328,10 +333,10 @@ impl Roller {
     /// Fails if the roll is impossible; the message has the reason.
     #[crate::boxed]
     pub async fn preview(&self) -> Result<Preview> {
-        let look = self.look().await;
-        self.check(&look)?;
-        self.would_last(&look).await?;
-        let part = |number| match look.part(number) {
+        let snapshot = self.snapshot().await;
+        self.check(&snapshot)?;
+        self.check_survives_restart(&snapshot).await?;
+        let part = |number| match snapshot.part(number) {
             Some(succession::Part::Master) => "master".to_owned(),
             Some(succession::Part::Idle) => "idle".to_owned(),
             Some(succession::Part::Replica(of)) => format!("replica of {}", self.name(of)),
@@ -343,15 +348,15 @@ impl Roller {
             part: part(number),
             changes: [Class::Live, Class::Restart]
                 .into_iter()
-                .flat_map(|class| self.differences(&look, number, class))
+                .flat_map(|class| self.differences(&snapshot, number, class))
                 .collect(),
         });
         let nodes = nodes.collect();
-        let steps = self.nodes(&look).map_or_else(Vec::new, |nodes| self.steps(nodes));
-        let mut obstacles = look.obstacles();
+        let steps = self.nodes(&snapshot).map_or_else(Vec::new, |nodes| self.steps(nodes));
+        let mut obstacles = snapshot.obstacles();
         if !self.restarts() {
             // No node is stopped: it is sufficient that every node answers.
-            obstacles = unreachable(&self.file, &look);
+            obstacles = unreachable(&self.file, &snapshot);
         }
         Ok(Preview { restarts: self.restarts(), steps, nodes, obstacles })
     }
@@ -404,11 +409,11 @@ impl Roller {
 }
 
 /// Returns the nodes that do not answer, each with the reason.
-fn unreachable(file: &ClusterFile, look: &Look<'_>) -> Vec<String> {
+fn unreachable(file: &ClusterFile, snapshot: &Snapshot<'_>) -> Vec<String> {
     let of_node =
         |(node, facts): (&crate::cluster::NodeAccess, &std::result::Result<_, String>)| {
             let why = facts.as_ref().err()?;
             Some(format!("{} does not answer: {why}", node.name))
         };
-    file.nodes.iter().zip(&look.seen).filter_map(of_node).collect()
+    file.nodes.iter().zip(&snapshot.facts).filter_map(of_node).collect()
 }

@@ -23,7 +23,7 @@ pub struct Member {
     /// Address for clients, `host:port`; empty if unknown.
     pub address: String,
     /// True for the node that returned the topology.
-    pub is_asked: bool,
+    pub is_self: bool,
     /// True if the node is suspected or agreed to have failed.
     pub has_failed: bool,
     /// True if the node that returned the topology is connected to this one.
@@ -112,7 +112,7 @@ fn member(line: &str) -> Option<Member> {
     Some(Member {
         id,
         address,
-        is_asked: has("myself"),
+        is_self: has("myself"),
         has_failed: has("fail") || has("fail?") || has("noaddr") || has("handshake"),
         is_connected,
         part,
@@ -174,7 +174,7 @@ e7d1eecce10fd6bb5eb35b9f99a514335d9ba9ca 127.110.1.1:28161@28162 myself,master -
         let topology = Topology::parse(NODES).unwrap();
         let masters: Vec<&str> = topology.masters().map(|one| &*one.address).collect();
         assert_eq!(masters, ["127.110.1.2:28161", "127.110.1.3:28161", "127.110.1.1:28161"]);
-        let asked = topology.members.iter().find(|one| one.is_asked).unwrap();
+        let asked = topology.members.iter().find(|one| one.is_self).unwrap();
         assert_eq!(asked.part, Part::Master(vec![0..=5459, 5460..=5460]));
         let replicas: Vec<&str> =
             topology.replicas_of(&asked.id).map(|one| &*one.address).collect();

@@ -16,7 +16,7 @@ use super::decisions::RedisDecisions;
 use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
 use super::{ClusterFile, Redis};
-use crate::cluster::costs::{Took, learned};
+use crate::cluster::costs::{NodeRollTime, learned};
 use crate::cluster::observation::Observation;
 use crate::cluster::{Error, Result};
 use crate::configurations::Configuration;
@@ -62,7 +62,8 @@ pub async fn run(
 /// Fails if the jobs cannot be read.
 #[crate::boxed]
 pub async fn costs(file: &ClusterFile, path: &std::path::Path) -> Result<Costs> {
-    let took: Vec<Took> = rolls(path).await?.iter().flat_map(roll::took).collect();
+    let took: Vec<NodeRollTime> =
+        rolls(path).await?.iter().flat_map(roll::node_roll_times).collect();
     Ok(learned(guessed(file.nodes.len()), &took))
 }
 
@@ -80,8 +81,8 @@ async fn rolls(path: &std::path::Path) -> Result<Vec<Record>> {
 }
 
 impl Observe for Observer {
-    async fn look(&mut self) -> Observation {
-        Self::look(self).await
+    async fn observe(&mut self) -> Observation {
+        Self::observe(self).await
     }
 }
 
@@ -128,8 +129,8 @@ impl Cluster for TunedCluster {
         rolls(&self.path).await
     }
 
-    fn took(roll: &Record) -> Vec<Took> {
-        roll::took(roll)
+    fn node_roll_times(roll: &Record) -> Vec<NodeRollTime> {
+        roll::node_roll_times(roll)
     }
 
     async fn resume(
@@ -171,7 +172,7 @@ impl Cluster for TunedCluster {
         Ok(Rolled {
             job: outcome.job.to_string(),
             elapsed_s: outcome.elapsed_s,
-            took: outcome.took.into_values().collect(),
+            node_times: outcome.took.into_values().collect(),
         })
     }
 }

@@ -16,11 +16,11 @@ const INTERVALS_MAX: usize = 1_100_000;
 /// Maximum length of a gap, in intervals: a row after a longer gap has a wrong start time.
 const GAP_MAX: u64 = 20_000_000;
 /// Number of rows from which the length of an interval is determined.
-const TELL: usize = 10_000;
+const SAMPLE_ROWS: usize = 10_000;
 /// Number of distances between starts below which they do not determine the length of an interval.
-const FEW: usize = 10;
+const DISTANCES_MIN: usize = 10;
 /// Divisor of the interval's length that gives the tolerance of a start: collectors are late.
-const OFF: u64 = 10;
+const TOLERANCE_DIVISOR: u64 = 10;
 
 /// A row of the file.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +39,11 @@ pub(super) struct Reading<'f> {
     first: Vec<Seen>,
     last_s: Option<u64>,
     /// Intervals so far; None until their length is known.
-    cells: Option<Cells>,
+    cells: Option<MergedIntervals>,
 }
 
 /// Intervals, each of which combines one or more intervals of the file.
-struct Cells {
+struct MergedIntervals {
     first_s: u64,
     /// Length of an interval in the file, in seconds.
     length_s: u64,
@@ -75,11 +75,11 @@ impl<'f> Reading<'f> {
             return cells.add(&seen).map_err(|problem| self.wrong(seen.line, problem));
         }
         self.first.push(seen);
-        if self.first.len() >= TELL { self.tell() } else { Ok(()) }
+        if self.first.len() >= SAMPLE_ROWS { self.infer_interval() } else { Ok(()) }
     }
 
     /// Determines the length of an interval, and adds the buffered rows.
-    fn tell(&mut self) -> Result<()> {
+    fn infer_interval(&mut self) -> Result<()> {
         let first = std::mem::take(&mut self.first);
         if first.len() < 2 && self.asked_s.is_none() {
             return Err(Error::TooLittle {
@@ -91,7 +91,7 @@ impl<'f> Reading<'f> {
         let distances = || first.windows(2).map(|pair| pair[1].start_s - pair[0].start_s);
         let own_s = most_common(distances());
         if let (Some(asked_s), Some(own_s)) = (self.asked_s, own_s)
-            && !may_be_added_to(distances(), asked_s)
+            && !can_append(distances(), asked_s)
         {
             return Err(Error::TooLittle {
                 file: self.file.to_owned(),
@@ -102,7 +102,7 @@ impl<'f> Reading<'f> {
         let length_s =
             self.asked_s.or(own_s).expect("one row beside another, or a length that is asked for");
         let first_s = first.first().map_or(0, |row| row.start_s);
-        let mut cells = Cells::new(first_s, length_s, INTERVALS_MAX);
+        let mut cells = MergedIntervals::new(first_s, length_s, INTERVALS_MAX);
         for seen in first {
             cells.add(&seen).map_err(|problem| self.wrong(seen.line, problem))?;
         }
@@ -116,9 +116,9 @@ impl<'f> Reading<'f> {
 
     pub(super) fn end(mut self) -> Result<Trace> {
         if self.cells.is_none() {
-            self.tell()?;
+            self.infer_interval()?;
         }
-        let cells = self.cells.expect("told");
+        let cells = self.cells.expect("inferred");
         if self.asked_s.is_some() && cells.together > 1 {
             return Err(Error::TooLittle {
                 file: self.file.to_owned(),
@@ -130,7 +130,7 @@ impl<'f> Reading<'f> {
     }
 }
 
-impl Cells {
+impl MergedIntervals {
     fn new(first_s: u64, length_s: u64, most: usize) -> Self {
         let (all, records) = (Vec::new(), Vec::new());
         Self { first_s, length_s, together: 1, all, records, last: None, most }
@@ -141,7 +141,7 @@ impl Cells {
         let place = (since_s + length_s / 2) / length_s;
         let off_s = since_s.abs_diff(place * length_s);
         let is_taken = self.last.is_some_and(|last| place <= last);
-        if off_s > length_s / OFF || is_taken {
+        if off_s > length_s / TOLERANCE_DIVISOR || is_taken {
             return Err(format!(
                 "it begins {since_s} s behind the first one, and most intervals are {length_s} s long"
             ));
@@ -204,10 +204,11 @@ impl Cells {
 
 /// True if intervals of this length may be appended to starts with these distances: one distance has this length, or
 /// they are so few that each may be a gap, as after repeated restarts of a controller.
-fn may_be_added_to(distances: impl Iterator<Item = u64>, interval_s: u64) -> bool {
+fn can_append(distances: impl Iterator<Item = u64>, interval_s: u64) -> bool {
     let all: Vec<u64> = distances.collect();
     all.contains(&interval_s)
-        || (all.len() < FEW && all.iter().all(|distance| distance.is_multiple_of(interval_s)))
+        || (all.len() < DISTANCES_MIN
+            && all.iter().all(|distance| distance.is_multiple_of(interval_s)))
 }
 
 /// Returns the most frequent value, the least one if there are several; None without values.
@@ -235,7 +236,7 @@ mod tests {
             gaps in prop::collection::vec(1..6_u64, 1..400),
             most in 2..40_usize,
         ) {
-            let mut cells = Cells::new(0, 60, most);
+            let mut cells = MergedIntervals::new(0, 60, most);
             let (mut place, mut reads) = (0, 0.0);
             for (number, gap) in gaps.iter().enumerate() {
                 cells.add(&seen(place * 60, number as f64)).unwrap();
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_start_that_is_a_little_late_is_in_its_place() {
-        let mut cells = Cells::new(1_000, 60, 100);
+        let mut cells = MergedIntervals::new(1_000, 60, 100);
         for at in [1_000, 1_063, 1_118, 1_240] {
             cells.add(&seen(at, 6.0)).unwrap();
         }

@@ -8,7 +8,7 @@
 use imago_plan::tune::replay::{real, replay};
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix;
-use imago_tune::basis::{self, same_way};
+use imago_tune::decision_inputs::{self, uniform_transitions};
 use imago_tune::measurements::Measurements;
 use serde::Serialize;
 
@@ -60,10 +60,12 @@ fn row(size: Size, rows: u32, measured: &str, (restart_s, away_s): (f64, f64)) -
     let basis = Basis { name: "", measurements, costs };
     let Size { jobs, seed, .. } = size;
     let drawn = traces::buses(sophia::Size { days: size.days.min(DAYS_MAX), jobs, seed });
-    let ways = same_way(basis.measurements.names.len(), CostClass::Restart);
+    let ways = uniform_transitions(basis.measurements.names.len(), CostClass::Restart);
     // Bus tracking repeats every day.
-    let deciding =
-        basis::Basis { forecast: Some("time-of-day"), ..basis.deciding(drawn.interval_s, &ways) };
+    let deciding = decision_inputs::DecisionInputs {
+        forecast: Some("time-of-day"),
+        ..basis.deciding(drawn.interval_s, &ways)
+    };
     let learned = drawn.intervals.len() / 2;
     let chosen = deciding.choose(&drawn.intervals[..learned]);
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);

@@ -106,7 +106,7 @@ struct Explained {
 /// Reads the decisions of the last `days` days.
 async fn decided(log: &impl DecisionLog, days: u16) -> Result<Decided, Error> {
     let entries = log.decisions(clock::now_ms() / 1_000, days).await?;
-    Ok(Decided { held_by: log.held_by().await?, entries })
+    Ok(Decided { held_by: log.suspended_by().await?, entries })
 }
 
 /// The log of decisions, for programs.
@@ -129,8 +129,8 @@ struct Held {
 pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Result<(), Failure> {
     let held = async {
         match kept.jobs().await? {
-            Jobs::Cassandra { journal, .. } => journal.hold(is_held, &process()).await,
-            Jobs::Redis { decisions, .. } => decisions.hold(is_held, &process()).await,
+            Jobs::Cassandra { journal, .. } => journal.set_suspended(is_held, &process()).await,
+            Jobs::Redis { decisions, .. } => decisions.set_suspended(is_held, &process()).await,
         }
     };
     held.await.map_err(|error: Error| cluster_failure(&error))?;

@@ -101,13 +101,13 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     find_redis().map_err(crate::cmd::testbed::failure)?;
     let measured = async {
         let node = Node::connect(address, &args.uri, ANSWER_WAIT).await.map_err(failed)?;
-        let server = Server::look(&node).await.map_err(failed)?;
+        let server = Server::inspect(&node).await.map_err(failed)?;
         let sample = Sample::take(&node, args.keys as usize).await.map_err(failed)?;
         eprintln!(
             "{} of {} keys were read, and are measured; {} were asked for their sizes",
             sample.len(),
             server.keys,
-            sample.looked()
+            sample.inspected()
         );
         let question = Question {
             asked,

@@ -79,10 +79,10 @@ impl Observer {
     }
 
     /// Reads the counters, and returns the difference from the previous reading.
-    async fn look(&mut self) -> Observation {
+    async fn observe(&mut self) -> Observation {
         match self {
-            Self::Cassandra(observer) => observer.look().await,
-            Self::Redis(observer) => observer.look().await,
+            Self::Cassandra(observer) => observer.observe().await,
+            Self::Redis(observer) => observer.observe().await,
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             () = tokio::time::sleep(wait) => {}
             () = context.cancel.cancelled() => break,
         }
-        let observation = observer.look().await;
+        let observation = observer.observe().await;
         let began_s = std::mem::replace(&mut start_s, (now_ms + length_ms) / length_ms * length_s);
         if began_s == 0 {
             continue;

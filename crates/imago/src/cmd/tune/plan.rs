@@ -10,16 +10,18 @@ use imago_plan::tune::planner::Weight;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_plan::tune::workload::Mix;
 use imago_tune::advice::{Advice, Question, advise};
-use imago_tune::basis::{Basis, DAY_S, FORECASTS, Way, same_way};
 use imago_tune::cassandra::costs;
 use imago_tune::cassandra::{Cassandra, ClusterFile};
-use imago_tune::classes;
 use imago_tune::cluster::{self, Database as _, Settings};
 use imago_tune::configurations::{self, in_order};
+use imago_tune::decision_inputs::{
+    DAY_S, DecisionInputs, FORECASTS, Transition, uniform_transitions,
+};
 use imago_tune::error::Error;
 use imago_tune::measurements::{CASSANDRA, Measurements, REDIS};
 use imago_tune::redis::{self, Redis};
 use imago_tune::trace::Trace;
+use imago_tune::transition_costs;
 use serde::Serialize;
 
 use super::database::Database;
@@ -268,24 +270,24 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Class::Restart => CostClass::Restart,
         Class::Rewrite => CostClass::Rewrite,
     };
-    let ways = match &args.configurations {
-        None => same_way(measurements.names.len(), class),
+    let transitions = match &args.configurations {
+        None => uniform_transitions(measurements.names.len(), class),
         Some(path) => match database {
-            Database::Cassandra => ways::<Cassandra>(path, &measurements)?,
-            Database::Redis => ways::<Redis>(path, &measurements)?,
+            Database::Cassandra => transitions::<Cassandra>(path, &measurements)?,
+            Database::Redis => transitions::<Redis>(path, &measurements)?,
         },
     };
     let (season_s, costs) = (season_s(args.season, trace.interval_s)?, args.costs().await?);
     let (current, default) = (number(&args.current)?, number(&args.default)?);
     let (is_shipped, together) = (args.measurements.is_none(), trace.together);
     let advice = computed(context, move || {
-        let basis = Basis {
+        let basis = DecisionInputs {
             measurements: &measurements,
             interval_s: trace.interval_s,
             season_s,
             current,
             costs,
-            ways: &ways,
+            transitions: &transitions,
             rule: match args.rule {
                 By::Phases => Rule::Phases,
                 By::Printed => Rule::Printed,
@@ -318,11 +320,14 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 }
 
 /// Returns the cost class of the change from each configuration to each other one; every class is approved.
-fn ways<D: Settings>(path: &Path, measurements: &Measurements) -> Result<Vec<Vec<Way>>, Failure> {
+fn transitions<D: Settings>(
+    path: &Path,
+    measurements: &Measurements,
+) -> Result<Vec<Vec<Transition>>, Failure> {
     let every = [CostClass::Live, CostClass::Alter, CostClass::Restart, CostClass::Rewrite].into();
     let told = configurations::read::<D>(path)
         .and_then(|all| in_order(all, measurements))
-        .and_then(|all| classes::ways::<D>(&all, &every));
+        .and_then(|all| transition_costs::transitions::<D>(&all, &every));
     told.map_err(|error| cluster_failure(&error))
 }
 

@@ -7,11 +7,11 @@ use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix;
-use imago_tune::basis::{FORECASTS, unusable};
 use imago_tune::cassandra::{self, Cassandra};
 use imago_tune::cluster::{self, Database as _, Settings};
 use imago_tune::configurations::{self, Configuration, in_order};
 use imago_tune::controller::{Event, Request, Summary};
+use imago_tune::decision_inputs::{FORECASTS, unusable};
 use imago_tune::redis::{self, Redis};
 
 use super::plan::{WeighBy, measurements, season_s, share};

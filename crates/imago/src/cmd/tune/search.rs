@@ -11,7 +11,8 @@ use imago_tune::cluster::Settings;
 use imago_tune::configurations;
 use imago_tune::measurements::{By, Measurements};
 use imago_tune::optima::{
-    Answer, Belief, Fall, LookUp, Optimum, Question, Ranked, Tried, answer, percent,
+    Answer, LookUp, Optimum, Question, Ranked, Tried, ValidationReport, VarianceDrop, answer,
+    percent,
 };
 use imago_tune::redis::Redis;
 use imago_workload::mix::Mix as Weights;
@@ -227,7 +228,7 @@ fn ranking(answer: &Answer) -> String {
     let heads = ["", "SETTING", "CLASS", "SHARE", "F", "P", "F BY MIX", "P", "P IN ALL"];
     let rows = ranking.knobs.iter().enumerate().map(row);
     text += &table(&heads, rows, &[3, 4, 5, 6, 7, 8]);
-    if let Some(Fall { from, to, is_to_chance }) = ranking.cut {
+    if let Some(VarianceDrop { from, to, is_to_chance }) = ranking.cut {
         let to_chance = if is_to_chance { "the " } else { "" };
         let of_chance = if is_to_chance { " that chance explains" } else { "" };
         let (from, to) = (percent(from), percent(to));
@@ -259,7 +260,7 @@ fn probability(of: f64) -> String {
 }
 
 /// Returns the validation of the surrogates as text.
-fn surrogate(belief: &Belief) -> String {
+fn surrogate(belief: &ValidationReport) -> String {
     let error = |of: Option<f64>| of.map_or_else(|| "-".into(), percent);
     let row = |one: &Tried| {
         let mark = if one.surrogate == belief.chosen { "chosen" } else { "" };

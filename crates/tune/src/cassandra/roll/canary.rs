@@ -3,12 +3,12 @@
 //! The canary gets all changes of the roll: the settings, with a restart if they need one, and the tables' compactions,
 //! on this node only. The other nodes are changed and the tables altered only after the comparison.
 //!
-//! The metric is the service time of an operation on a node's own data, by counters of the node ([`work_done`]), as a
-//! multiple of the other nodes' service time. The multiple after the change is compared with the multiple before it
+//! The metric is the service time of an operation on a node's own data, by counters of the node ([`work_counters`]), as
+//! a multiple of the other nodes' service time. The multiple after the change is compared with the multiple before it
 //! (`imago_plan::tune::canary`). A canary does not show effects that need the new configuration on the whole cluster:
 //! coordinators still wait for replicas with the old one.
 
-mod work_done;
+mod work_counters;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use super::super::knobs::{self, Class, Value};
 use super::super::ring::{Cluster, chain};
 use super::work::{LOOK_EVERY, Work};
 use super::{Change, Preview, Roller};
-use work_done::Reader;
+use work_counters::Reader;
 
 /// Number of windows before and after the change, and maximum number of windows skipped while the canary warms up. With
 /// half as many windows, their correlation is estimated so badly that hardly any gain exceeds the noise.
@@ -40,7 +40,7 @@ const IDLE_MAX: u32 = 6;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Canary {
     /// The canary is unchanged; the work of all nodes before its change.
-    Before(Seen),
+    Before(MeasuredWindows),
     /// The canary is faster with the new configuration.
     Passed,
     /// The canary gets the old configuration back, for this reason.
@@ -49,13 +49,13 @@ pub(super) enum Canary {
 
 /// Windows before or after the change: per window, node and kind of work, the count and the total time in µs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct MeasuredWindows {
     /// Names of the nodes, in the order used in the windows.
     nodes: Vec<String>,
     windows: Vec<Vec<Vec<(u64, u64)>>>,
 }
 
-impl Seen {
+impl MeasuredWindows {
     fn of(file: &ClusterFile, windows: &[Window]) -> Self {
         let pair = |work: &canary::Work| (work.count, work.total_us);
         let node = |kinds: &Vec<canary::Work>| kinds.iter().map(pair).collect();
@@ -89,7 +89,7 @@ enum Finding {
 ///
 /// # Errors
 /// Fails if there are too few operations, or if a node does not answer.
-async fn seen(
+async fn measure_windows(
     file: &ClusterFile,
     canary: &str,
     lasts: Duration,
@@ -131,7 +131,7 @@ async fn seen(
 }
 
 /// Compares the canary before and after its change.
-fn compared(file: &ClusterFile, name: &str, before: &Seen, after: &[Window]) -> Finding {
+fn compared(file: &ClusterFile, name: &str, before: &MeasuredWindows, after: &[Window]) -> Finding {
     let names = names(file);
     let number = names.iter().position(|node| node == name).filter(|_| names == before.nodes);
     let comparison = number.and_then(|number| canary::compare(&before.windows(), after, number));
@@ -141,11 +141,11 @@ fn compared(file: &ClusterFile, name: &str, before: &Seen, after: &[Window]) -> 
     if comparison.change.is_negative() {
         return Finding::Better(comparison);
     }
-    Finding::NotBetter(told(&comparison))
+    Finding::NotBetter(describe(&comparison))
 }
 
 /// Describes a comparison in words.
-fn told(comparison: &Comparison) -> String {
+fn describe(comparison: &Comparison) -> String {
     let percent = |share: f64| share * 100.0;
     let nodes = comparison.nodes_noise.map_or_else(String::new, |noise| {
         format!("; unchanged nodes differ by {:.1} %", percent(noise))
@@ -195,7 +195,7 @@ impl Roller {
 
 impl Work<'_> {
     /// True if the roll has a canary that has not passed yet, so that only the canary may be changed.
-    pub(super) fn has_canary_before_it(&self) -> bool {
+    pub(super) fn has_pending_canary(&self) -> bool {
         let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
         self.roller.spec.canary_s > 0 && !is_over
     }
@@ -206,28 +206,33 @@ impl Work<'_> {
         cluster: &'c Cluster,
         step: &BTreeSet<usize>,
     ) -> Option<&'c str> {
-        let number = step.first().filter(|_| self.has_canary_before_it())?;
+        let number = step.first().filter(|_| self.has_pending_canary())?;
         Some(&cluster.members[*number].access.name)
     }
 
-    fn canary_lasts(&self) -> Duration {
+    fn canary_time(&self) -> Duration {
         Duration::from_secs(self.roller.spec.canary_s)
     }
 
     /// Measures all nodes before the canary changes, and saves the result.
-    pub(super) async fn look_before(&mut self, name: &str) -> Result<()> {
+    pub(super) async fn measure_before(&mut self, name: &str) -> Result<()> {
         let what = format!("{name}: is compared with the others");
         let why = "it is the first node, and the roll goes on only if it is faster then";
         self.journal.note(&self.run.record().id, &what, why).await?;
         self.run.reporter().decision(what, why);
-        let before = self.unless_stopped(seen(&self.roller.file, name, self.canary_lasts(), false));
-        let before = Seen::of(&self.roller.file, &before.await?);
+        let before = self.unless_stopped(measure_windows(
+            &self.roller.file,
+            name,
+            self.canary_time(),
+            false,
+        ));
+        let before = MeasuredWindows::of(&self.roller.file, &before.await?);
         self.checkpoint.canary = Some(Canary::Before(before));
         Ok(self.run.save(self.checkpoint.value()).await?)
     }
 
     /// Measures all nodes after the canary's change, and reverts the change if the canary is no faster.
-    pub(super) async fn look_behind(
+    pub(super) async fn measure_after(
         &mut self,
         cluster: &Cluster,
         step: &BTreeSet<usize>,
@@ -236,7 +241,7 @@ impl Work<'_> {
         let Some(Canary::Before(before)) = self.checkpoint.canary.clone() else { return Ok(()) };
         let looked = async {
             self.set_compactions(cluster, step, true).await?;
-            seen(&self.roller.file, name, self.canary_lasts(), true).await
+            measure_windows(&self.roller.file, name, self.canary_time(), true).await
         };
         let finding = match self.unless_stopped(looked).await {
             Ok(after) => compared(&self.roller.file, name, &before, &after),
@@ -250,7 +255,7 @@ impl Work<'_> {
                 let what = format!("{name}: is faster than before, and the roll goes on");
                 let why = format!(
                     "{}; effects that need the change on all nodes were not measured",
-                    told(&comparison)
+                    describe(&comparison)
                 );
                 self.journal.note(&self.run.record().id, &what, &why).await?;
                 self.run.reporter().decision(what, why);
@@ -260,11 +265,11 @@ impl Work<'_> {
         };
         self.checkpoint.canary = Some(Canary::Refused(why.clone()));
         self.run.save_at_last(self.checkpoint.value()).await?;
-        Err(self.put_back(cluster, step.clone(), &why).await)
+        Err(self.revert(cluster, step.clone(), &why).await)
     }
 
     /// Reverts these nodes to their old configuration, and returns the error that reports the reason.
-    pub(super) async fn put_back(
+    pub(super) async fn revert(
         &mut self,
         cluster: &Cluster,
         numbers: BTreeSet<usize>,
@@ -359,7 +364,7 @@ mod tests {
             vec![work(8_137, 6_058_715), work(0, 0)],
             vec![work(7_990, 5_412_007), work(3, 411)],
         ];
-        let seen = Seen {
+        let seen = MeasuredWindows {
             nodes: vec!["cassandra-1".into(), "cassandra-2".into()],
             windows: vec![
                 window

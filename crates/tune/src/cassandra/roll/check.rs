@@ -22,18 +22,18 @@ const PROPERTIES: &str = "cassandra-rackdc.properties";
 ///
 /// # Errors
 /// Fails for the first node that would not start; the message has file, line, and remedy.
-pub(super) async fn would_start(cluster: &Cluster, changes: &[Change]) -> Result<()> {
+pub(super) async fn check_startable(cluster: &Cluster, changes: &[Change]) -> Result<()> {
     let restarts = changes.iter().any(|change| change.knob.class == Class::Restart);
     let checks = cluster.members.iter().map(|member| async move {
         Files { node: &member.access, changes }.contents().await?;
-        if restarts { has_its_place(member).await } else { Ok(()) }
+        if restarts { check_location(member).await } else { Ok(()) }
     });
-    iter(checks).buffered(ring::LOOKS_AT_ONCE).try_collect::<Vec<()>>().await.map(drop)
+    iter(checks).buffered(ring::INSPECTIONS_AT_ONCE).try_collect::<Vec<()>>().await.map(drop)
 }
 
 /// Checks that the start and stop commands parse as shell scripts, and that the node's data center and rack are
 /// unchanged.
-async fn has_its_place(member: &Member) -> Result<()> {
+async fn check_location(member: &Member) -> Result<()> {
     let node = &member.access;
     for (name, command) in [("start", &node.start), ("stop", &node.stop)] {
         let script = format!("sh -n -c {}\n", quoted(command));

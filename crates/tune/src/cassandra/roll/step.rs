@@ -19,13 +19,13 @@ use super::super::ring::{Cluster, chain, settings};
 use super::Change;
 use super::files::{Contents, Files};
 use crate::cluster::NodeAccess;
-use crate::cluster::costs::Took;
+use crate::cluster::costs::NodeRollTime;
 use crate::cluster::error::did_not_start;
 use crate::cluster::node::LOOK_BOUND;
 
 /// Age of the journal's last answer after which another process may have taken over the job; well below the silence
 /// that a takeover requires.
-const SURE_FOR: Duration = Duration::from_secs(20);
+const JOURNAL_AGE_MAX: Duration = Duration::from_secs(20);
 /// Time allowed to journal an action on a node whose change has begun.
 const NOTE_BOUND: Duration = Duration::from_secs(3);
 /// Maximum number of start attempts if all nodes start at once, and the delay between two.
@@ -68,7 +68,7 @@ pub(super) struct Step<'a> {
 
 impl Step<'_> {
     /// Changes the node and returns the durations; None if the node needed no change.
-    pub(super) async fn take(&self) -> Result<Option<Took>> {
+    pub(super) async fn take(&self) -> Result<Option<NodeRollTime>> {
         if self.changes.is_empty() {
             return Ok(None);
         }
@@ -82,7 +82,7 @@ impl Step<'_> {
             Ok(contents) => contents,
             Err(error) if answers(self.address(), self.uri).await => return Err(error),
             // A dead process has left the node stopped.
-            Err(error) => return Err(self.go_back(&error, began).await),
+            Err(error) => return Err(self.restore_old_files(&error, began).await),
         };
         let mut away = Duration::ZERO;
         if self.restarts {
@@ -91,7 +91,10 @@ impl Step<'_> {
         } else {
             self.apply(&contents).await?;
         }
-        Ok(Some(Took { away_s: away.as_secs_f64(), whole_s: began.elapsed().as_secs_f64() }))
+        Ok(Some(NodeRollTime {
+            away_s: away.as_secs_f64(),
+            whole_s: began.elapsed().as_secs_f64(),
+        }))
     }
 
     /// Reads the present values of the settings from the node's files.
@@ -121,8 +124,8 @@ impl Step<'_> {
 
     /// Checks that this process still owns the job: a process that was suspended does not notice that another one has
     /// taken over.
-    async fn is_own(&self) -> Result<()> {
-        if self.run.ownership().age() <= SURE_FOR {
+    async fn check_ownership(&self) -> Result<()> {
+        if self.run.ownership().age() <= JOURNAL_AGE_MAX {
             return Ok(());
         }
         match self.journal.load(self.job()).await {
@@ -141,7 +144,7 @@ impl Step<'_> {
     async fn begin(&self, what: &str, why: &str) -> Result<()> {
         let what = format!("{}: {what}", self.name());
         self.journal.note(self.job(), &what, why).await?;
-        self.is_own().await?;
+        self.check_ownership().await?;
         self.run.reporter().decision(what, why);
         Ok(())
     }
@@ -190,7 +193,7 @@ impl Step<'_> {
             return Ok(None);
         }
         if !is_new {
-            self.is_own().await?;
+            self.check_ownership().await?;
             // A full disk is detected while the node still serves.
             self.files().stage(self.job(), contents).await?;
         }
@@ -203,12 +206,12 @@ impl Step<'_> {
         let stopped = Instant::now();
         let mut installed = Ok(());
         if !is_new {
-            self.is_own().await?;
+            self.check_ownership().await?;
             installed = self.files().install(self.job(), contents).await;
         }
         match (installed, self.start().await) {
             (Ok(()), Ok(())) => {}
-            (Ok(()), Err(error)) => return Err(self.go_back(&error, stopped).await),
+            (Ok(()), Err(error)) => return Err(self.restore_old_files(&error, stopped).await),
             // The node runs with its present file.
             (Err(error), Ok(())) => {
                 self.has_returned().await?;
@@ -218,7 +221,7 @@ impl Step<'_> {
                 let (why, silent) = (chain(&error), chain(&silent));
                 let why = format!("it could not get its new file ({why}), and ends ({silent})");
                 let error = Error::failed(why, "see its log");
-                return Err(self.go_back(&error, stopped).await);
+                return Err(self.restore_old_files(&error, stopped).await);
             }
         }
         let served_again = Instant::now();
@@ -265,7 +268,7 @@ impl Step<'_> {
     }
 
     async fn stop(&self) -> Result<()> {
-        self.is_own().await?;
+        self.check_ownership().await?;
         self.say("stops", "the new configuration needs a restart").await;
         let (access, stop) = (self.access(), format!("{}\n", self.access().stop));
         let mut tries = 0;
@@ -351,8 +354,8 @@ impl Step<'_> {
 
     /// Restores the old configuration after the node did not start. Returns the error that reports the outcome, and how
     /// long the node accepted no clients.
-    async fn go_back(&self, why: &Error, away_since: Instant) -> Error {
-        if let Err(taken_over) = self.is_own().await {
+    async fn restore_old_files(&self, why: &Error, away_since: Instant) -> Error {
+        if let Err(taken_over) = self.check_ownership().await {
             return taken_over;
         }
         let name = self.name();

@@ -24,7 +24,7 @@ use super::super::error::{Error, Result, failed};
 use super::super::journal::CassandraJournal;
 use super::super::obstacles::Obstacles;
 use super::super::ring::Cluster;
-use super::Took;
+use super::NodeRollTime;
 use super::canary::Canary;
 use super::step::Step;
 use super::{Change, KIND, Outcome, Roller, Spec, check};
@@ -49,7 +49,7 @@ pub(super) struct Checkpoint {
     /// Settings before the roll, by host ID of each changed node and by name; None: the file did not have the setting.
     pub(super) before: BTreeMap<Uuid, BTreeMap<String, Option<String>>>,
     /// Durations of the change, by host ID.
-    took: BTreeMap<Uuid, Took>,
+    took: BTreeMap<Uuid, NodeRollTime>,
     /// Compactions before the roll, by name of each changed table.
     compaction_before: BTreeMap<String, Compaction>,
     /// Progress of the canary; None before the canary's step, and in a roll without a canary.
@@ -86,7 +86,7 @@ impl Roller {
         let began = Instant::now();
         let mut preview = self.preview().await?;
         while !preview.obstacles.is_empty()
-            && preview.obstacles_pass
+            && preview.are_obstacles_transient
             && began.elapsed() < MISSED_WRITES_BOUND
             && !interrupted.is_cancelled()
         {
@@ -149,7 +149,7 @@ impl Work<'_> {
         let canary: BTreeSet<usize> =
             self.checkpoint.before.keys().find_map(number).into_iter().collect();
         if let Some(Canary::Refused(why)) = self.checkpoint.canary.clone() {
-            return Err(self.put_back(&cluster, canary, &why).await);
+            return Err(self.revert(&cluster, canary, &why).await);
         }
         if !left.is_empty() {
             self.take(&cluster, &left, None).await?;
@@ -158,7 +158,7 @@ impl Work<'_> {
             match canary.first() {
                 Some(number) => {
                     let name = cluster.members[*number].access.name.clone();
-                    self.look_behind(&cluster, &canary, &name).await?;
+                    self.measure_after(&cluster, &canary, &name).await?;
                 }
                 // The canary was only measured, not changed.
                 None => self.checkpoint.canary = None,
@@ -168,10 +168,10 @@ impl Work<'_> {
         self.checkpoint.done.retain(|id| number(id).is_some_and(|number| left.contains(&number)));
         let steps = self.roller.steps(&cluster)?;
         // A file may have been edited since the roll was requested, or since its last process died.
-        check::would_start(&cluster, &self.roller.changes).await?;
+        check::check_startable(&cluster, &self.roller.changes).await?;
         self.run.enter("roll").await?;
         // A table is altered on all nodes at once, and so only after the canary.
-        if !self.has_canary_before_it() {
+        if !self.has_pending_canary() {
             self.alter_tables().await?;
         }
         for step in steps {
@@ -187,11 +187,11 @@ impl Work<'_> {
             if let Some(name) = canary
                 && self.checkpoint.canary.is_none()
             {
-                self.look_before(name).await?;
+                self.measure_before(name).await?;
             }
             self.take(&cluster, &step, None).await?;
             if let Some(name) = canary {
-                self.look_behind(&cluster, &step, name).await?;
+                self.measure_after(&cluster, &step, name).await?;
                 self.alter_tables().await?;
             }
         }
@@ -280,7 +280,7 @@ impl Work<'_> {
         }
         if wrong.is_none() && numbers.len() > 1 {
             // Each step has ignored the other nodes.
-            wrong = self.all_see_each_other(cluster).await.err();
+            wrong = self.check_gossip_agrees(cluster).await.err();
         }
         if wrong.is_none() {
             self.checkpoint.under_way.clear();
@@ -295,7 +295,7 @@ impl Work<'_> {
         }
     }
 
-    async fn all_see_each_other(&self, cluster: &Cluster) -> Result<()> {
+    async fn check_gossip_agrees(&self, cluster: &Cluster) -> Result<()> {
         let began = Instant::now();
         loop {
             let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), true).await;
@@ -381,7 +381,7 @@ pub async fn resume(
 /// Returns the duration of each node's change in a past roll; empty if the job is not a roll, or of an incompatible
 /// version.
 #[must_use]
-pub fn took(record: &Record) -> Vec<Took> {
+pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
     let is_roll = record.kind == KIND;
     let checkpoint = checkpoint::<Checkpoint>(&record.checkpoint).ok().filter(|_| is_roll);
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())

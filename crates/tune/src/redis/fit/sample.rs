@@ -23,14 +23,14 @@ const KEY_BYTES_MAX: u64 = 4 << 20;
 /// Total size at which the sample is complete, in bytes.
 const SAMPLE_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of keys whose sizes are inspected, and the time limit for that.
-const LOOK_MAX: u64 = 500_000;
-const LOOK_BOUND: Duration = Duration::from_secs(60);
+const INSPECTED_MAX: u64 = 500_000;
+const INSPECTION_BOUND: Duration = Duration::from_secs(60);
 /// Maximum number of outliers, and the minimum ratio of their size to the mean.
 const LARGE_MAX: usize = 100;
 const LARGE: f64 = 8.0;
 /// Batch sizes: names per SCAN, keys inspected together, and keys read together.
 const SCAN_COUNT: &str = "200";
-const LOOK_AT_ONCE: usize = 50;
+const INSPECTED_AT_ONCE: usize = 50;
 const READ_AT_ONCE: usize = 10;
 /// Number of elements of a key from which the server estimates its size.
 const SIZED_BY: u32 = 100;
@@ -62,7 +62,7 @@ impl Server {
     /// Fails if the server does not answer, refuses a command, is not a Redis server, or has keys in a database other
     /// than 0.
     #[crate::boxed]
-    pub async fn look(node: &Node) -> Result<Self> {
+    pub async fn inspect(node: &Node) -> Result<Self> {
         let info: String = node.ask(&["INFO"]).await?;
         let address = &node.address;
         if line(&info, "imago_version").is_some() {
@@ -145,20 +145,20 @@ pub struct Sample {
     /// Number of keys that were too large to be read, and their total size by `MEMORY USAGE`, in bytes.
     pub(super) too_large: (u64, u64),
     /// Number of keys whose sizes were inspected, and their total size by `MEMORY USAGE`, in bytes.
-    pub(super) looked: (u64, u64),
+    pub(super) inspected: (u64, u64),
 }
 
-pub(super) const LOOKING: &str = "TYPE, OBJECT ENCODING and MEMORY USAGE";
+pub(super) const INSPECTION_COMMANDS: &str = "TYPE, OBJECT ENCODING and MEMORY USAGE";
 
 /// Adds the commands that return a key's type, encoding and size.
-pub(super) fn look_at(commands: &mut Pipeline, name: &[u8]) {
+pub(super) fn add_inspection(commands: &mut Pipeline, name: &[u8]) {
     commands.cmd("TYPE").arg(name);
     commands.cmd("OBJECT").arg("ENCODING").arg(name);
     commands.cmd("MEMORY").arg("USAGE").arg(name).arg("SAMPLES").arg(SIZED_BY);
 }
 
 /// Decodes the replies for each key: type, encoding and size in bytes; None if the key does not exist.
-pub(super) fn looked_at(
+pub(super) fn parse_inspections(
     answers: &[Value],
 ) -> impl Iterator<Item = Option<(String, String, u64)>> + '_ {
     answers.chunks(3).map(|told| {
@@ -172,7 +172,7 @@ pub(super) fn looked_at(
 
 /// An inspected key, without its content.
 #[derive(Clone, Debug)]
-struct Looked {
+struct InspectedKey {
     bytes: u64,
     name: Vec<u8>,
     kind: String,
@@ -188,49 +188,51 @@ impl Sample {
     pub async fn take(node: &Node, keys_max: usize) -> Result<Self> {
         let (mut sample, mut cursor) = (Self::default(), String::from("0"));
         let began = Instant::now();
-        let (mut first, mut largest) = (Vec::<Looked>::new(), Vec::<Looked>::new());
+        let (mut first, mut largest) = (Vec::<InspectedKey>::new(), Vec::<InspectedKey>::new());
         loop {
             let words = ["SCAN", &cursor, "COUNT", SCAN_COUNT];
             let (next, names): (String, Vec<Vec<u8>>) = node.ask(&words).await?;
-            for names in names.chunks(LOOK_AT_ONCE) {
-                for one in look(node, names).await? {
-                    sample.looked = (sample.looked.0 + 1, sample.looked.1 + one.bytes);
+            for names in names.chunks(INSPECTED_AT_ONCE) {
+                for one in inspect(node, names).await? {
+                    sample.inspected = (sample.inspected.0 + 1, sample.inspected.1 + one.bytes);
                     largest.push(one.clone());
                     if first.len() < keys_max {
                         first.push(one);
                     }
                 }
                 if largest.len() > 4 * LARGE_MAX {
-                    keep_largest(&mut largest);
+                    truncate_to_largest(&mut largest);
                 }
             }
-            let is_enough = sample.looked.0 >= LOOK_MAX || began.elapsed() >= LOOK_BOUND;
+            let is_enough =
+                sample.inspected.0 >= INSPECTED_MAX || began.elapsed() >= INSPECTION_BOUND;
             if next == "0" || (is_enough && first.len() >= keys_max) {
                 break;
             }
             cursor = next;
         }
-        keep_largest(&mut largest);
-        let (keys, bytes) = sample.looked;
+        truncate_to_largest(&mut largest);
+        let (keys, bytes) = sample.inspected;
         let stands_out = LARGE * bytes as f64 / keys.max(1) as f64;
         largest.retain(|one| one.bytes as f64 >= stands_out || one.bytes > KEY_BYTES_MAX);
         // SCAN may return a key twice if the server's hash table grows meanwhile.
         largest.sort_by(|one, two| one.name.cmp(&two.name));
         largest.dedup_by(|one, two| one.name == two.name);
-        let is_large =
-            |one: &Looked| largest.binary_search_by(|other| other.name.cmp(&one.name)).is_ok();
-        let common: Vec<Looked> = first.into_iter().filter(|one| !is_large(one)).collect();
+        let is_large = |one: &InspectedKey| {
+            largest.binary_search_by(|other| other.name.cmp(&one.name)).is_ok()
+        };
+        let common: Vec<InspectedKey> = first.into_iter().filter(|one| !is_large(one)).collect();
         sample.keys =
             read(node, common.into_iter().filter(|one| one.bytes <= KEY_BYTES_MAX)).await?;
         for one in largest.iter().filter(|one| one.bytes > KEY_BYTES_MAX) {
             sample.too_large = (sample.too_large.0 + 1, sample.too_large.1 + one.bytes);
         }
         let readable = largest.into_iter().filter(|one| one.bytes <= KEY_BYTES_MAX);
-        let expected: Vec<Looked> = readable.collect();
+        let expected: Vec<InspectedKey> = readable.collect();
         sample.large = read(node, expected.iter().cloned()).await?;
         // Outliers beyond the maximum size of the sample count by their sizes only.
-        let is_read = |one: &&Looked| sample.large.iter().any(|key| key.name == one.name);
-        let left: Vec<&Looked> = expected.iter().filter(|one| !is_read(one)).collect();
+        let is_read = |one: &&InspectedKey| sample.large.iter().any(|key| key.name == one.name);
+        let left: Vec<&InspectedKey> = expected.iter().filter(|one| !is_read(one)).collect();
         sample.too_large.0 += left.len() as u64;
         sample.too_large.1 += left.iter().map(|one| one.bytes).sum::<u64>();
         Ok(sample)
@@ -239,7 +241,7 @@ impl Sample {
     /// Returns two values for each group (the common keys, the outliers) on a server with this many keys: the number of
     /// keys that the group represents, and the ratio of their mean size to that of the keys that were read.
     pub(super) fn groups(&self, keys: f64) -> [(f64, f64); 2] {
-        let (looked, bytes) = (self.looked.0 as f64, self.looked.1 as f64);
+        let (looked, bytes) = (self.inspected.0 as f64, self.inspected.1 as f64);
         let all = |keys: &[Key]| keys.iter().map(|key| key.bytes).sum::<u64>() as f64;
         let (out, out_bytes) = (
             self.large.len() as u64 + self.too_large.0,
@@ -255,7 +257,7 @@ impl Sample {
 
     /// Returns the total size of the keys that were not read, in bytes, on a server with this many keys.
     pub(super) fn unread_bytes(&self, keys: f64) -> f64 {
-        self.too_large.1 as f64 * keys / (self.looked.0 as f64).max(1.0)
+        self.too_large.1 as f64 * keys / (self.inspected.0 as f64).max(1.0)
     }
 
     /// Returns the number of keys that were read.
@@ -266,8 +268,8 @@ impl Sample {
 
     /// Returns the number of keys whose sizes were inspected.
     #[must_use]
-    pub fn looked(&self) -> u64 {
-        self.looked.0
+    pub fn inspected(&self) -> u64 {
+        self.inspected.0
     }
 
     /// True if no key was read.
@@ -279,7 +281,7 @@ impl Sample {
     /// Returns the mean size of the inspected keys by `MEMORY USAGE`, in bytes.
     #[must_use]
     pub fn key_bytes(&self) -> f64 {
-        self.looked.1 as f64 / (self.looked.0 as f64).max(1.0)
+        self.inspected.1 as f64 / (self.inspected.0 as f64).max(1.0)
     }
 
     /// Returns the number of keys of each type and encoding, such as `hash listpack`.
@@ -294,37 +296,37 @@ impl Sample {
 }
 
 /// Truncates the list to the largest keys.
-fn keep_largest(all: &mut Vec<Looked>) {
+fn truncate_to_largest(all: &mut Vec<InspectedKey>) {
     all.sort_by(|one, two| two.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&two.name)));
     all.dedup_by(|one, two| one.name == two.name);
     all.truncate(LARGE_MAX);
 }
 
 /// Inspects these keys.
-async fn look(node: &Node, names: &[Vec<u8>]) -> Result<Vec<Looked>> {
+async fn inspect(node: &Node, names: &[Vec<u8>]) -> Result<Vec<InspectedKey>> {
     let mut commands = redis::pipe();
-    names.iter().for_each(|name| look_at(&mut commands, name));
-    let answers: Vec<Value> = node.ask_all(LOOKING, &commands).await?;
-    let told = names.iter().zip(looked_at(&answers)).filter_map(|(name, told)| {
+    names.iter().for_each(|name| add_inspection(&mut commands, name));
+    let answers: Vec<Value> = node.ask_all(INSPECTION_COMMANDS, &commands).await?;
+    let told = names.iter().zip(parse_inspections(&answers)).filter_map(|(name, told)| {
         // A key that was deleted meanwhile has no encoding.
         let (kind, encoding, bytes) = told?;
-        Some(Looked { bytes, name: name.clone(), kind, encoding })
+        Some(InspectedKey { bytes, name: name.clone(), kind, encoding })
     });
     Ok(told.collect())
 }
 
 /// Reads keys with their content, up to the maximum size of a sample.
-async fn read(node: &Node, looked: impl Iterator<Item = Looked>) -> Result<Vec<Key>> {
+async fn read(node: &Node, looked: impl Iterator<Item = InspectedKey>) -> Result<Vec<Key>> {
     let (mut keys, mut bytes) = (Vec::new(), 0);
     let mut looked = looked.peekable();
     while looked.peek().is_some() && bytes < SAMPLE_BYTES_MAX {
-        let some: Vec<Looked> = looked.by_ref().take(READ_AT_ONCE).collect();
+        let some: Vec<InspectedKey> = looked.by_ref().take(READ_AT_ONCE).collect();
         let mut commands = redis::pipe();
         for one in &some {
             commands.cmd("DUMP").arg(&one.name);
         }
         let payloads: Vec<Option<Vec<u8>>> = node.ask_all("DUMP", &commands).await?;
-        for (Looked { bytes: told, name, kind, encoding }, payload) in
+        for (InspectedKey { bytes: told, name, kind, encoding }, payload) in
             some.into_iter().zip(payloads)
         {
             // A key that was deleted meanwhile has no content.
@@ -357,7 +359,7 @@ mod tests {
             keys: vec![key(90); 10],
             large: vec![key(100_000); 10],
             too_large: (1, 5_000_000),
-            looked: (1_011, 100 * 1_000 + 1_000_000 + 5_000_000),
+            inspected: (1_011, 100 * 1_000 + 1_000_000 + 5_000_000),
         };
         let [(common, larger), (large, as_large)] = sample.groups(1_011.0);
         assert!((common - 1_000.0).abs() < 1e-9 && (large - 10.0).abs() < 1e-9);
@@ -370,14 +372,14 @@ mod tests {
 
     #[test]
     fn the_largest_are_kept_once() {
-        let one = |bytes: u64| Looked {
+        let one = |bytes: u64| InspectedKey {
             bytes,
             name: bytes.to_be_bytes().to_vec(),
             kind: "string".into(),
             encoding: "raw".into(),
         };
-        let mut all: Vec<Looked> = (0..300).chain(250..300).map(one).collect();
-        keep_largest(&mut all);
+        let mut all: Vec<InspectedKey> = (0..300).chain(250..300).map(one).collect();
+        truncate_to_largest(&mut all);
         assert_eq!((all.len(), all[0].bytes, all[99].bytes), (LARGE_MAX, 299, 200));
     }
 }

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::super::Uri;
 use super::super::connection::{Node, line};
-use super::sample::{Key, LOOKING, Sample, look_at, looked_at};
+use super::sample::{INSPECTION_COMMANDS, Key, Sample, add_inspection, parse_inspections};
 use crate::cluster::{Error, Result};
 
 /// Timeout of a reply; the size of a batch is bounded.
@@ -166,11 +166,11 @@ impl Scratch {
     #[crate::boxed]
     pub async fn take(&mut self, sample: &Sample) -> Result<()> {
         let keys: Vec<Key> = sample.keys.iter().chain(&sample.large).cloned().collect();
-        self.take_keys(&keys).await
+        self.load_keys(&keys).await
     }
 
     /// Loads these keys of a sample.
-    pub(super) async fn take_keys(&mut self, keys: &[Key]) -> Result<()> {
+    pub(super) async fn load_keys(&mut self, keys: &[Key]) -> Result<()> {
         self.keys.clear();
         for keys in batches(keys, |key| key.payload.len()) {
             self.flush().await?;
@@ -237,13 +237,13 @@ impl Scratch {
     pub async fn measure(&self, all: &[BTreeMap<String, String>]) -> Result<Vec<Measured>> {
         let mut rounds: Vec<Vec<Measured>> = vec![Vec::new(); all.len()];
         for (_, number) in order(all.len(), ROUNDS) {
-            rounds[number].push(self.once(&all[number]).await?);
+            rounds[number].push(self.measure_once(&all[number]).await?);
         }
         self.flush().await?;
-        Ok(rounds.iter().map(|rounds| middle(rounds)).collect())
+        Ok(rounds.iter().map(|rounds| medians(rounds)).collect())
     }
 
-    async fn once(&self, settings: &BTreeMap<String, String>) -> Result<Measured> {
+    async fn measure_once(&self, settings: &BTreeMap<String, String>) -> Result<Measured> {
         self.flush().await?;
         for (name, value) in settings {
             self.node.ask::<()>(&["CONFIG", "SET", name, value]).await?;
@@ -311,12 +311,13 @@ impl Scratch {
         for keys in self.keys.chunks(OPERATIONS_AT_ONCE) {
             let mut commands = redis::pipe();
             for (name, _) in keys {
-                look_at(&mut commands, name);
+                add_inspection(&mut commands, name);
             }
-            let told: Vec<(String, String, u64)> =
-                looked_at(&self.node.ask_all::<Vec<Value>>(LOOKING, &commands).await?)
-                    .flatten()
-                    .collect();
+            let told: Vec<(String, String, u64)> = parse_inspections(
+                &self.node.ask_all::<Vec<Value>>(INSPECTION_COMMANDS, &commands).await?,
+            )
+            .flatten()
+            .collect();
             for (kind, encoding, size) in told {
                 *counts.entry(format!("{kind} {encoding}")).or_default() += 1;
                 bytes += size;
@@ -376,7 +377,7 @@ fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
 }
 
 /// Returns the medians over the rounds (at least one).
-fn middle(rounds: &[Measured]) -> Measured {
+fn medians(rounds: &[Measured]) -> Measured {
     let median = |of: fn(&Measured) -> Option<f64>| {
         let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -416,7 +417,7 @@ mod tests {
             told_bytes: 90.0,
             times: Some(Times { load_us: 9.0, read_us, write_us: 2.0 }),
         };
-        let told = middle(&[round(4.0), round(1.0), round(2.0)]);
+        let told = medians(&[round(4.0), round(1.0), round(2.0)]);
         assert_eq!(told, round(2.0));
     }
 }

@@ -9,8 +9,8 @@ use futures_util::future::try_join_all;
 
 use super::super::connection::{Node, line};
 use super::super::knobs::Class;
-use super::super::look::{ANSWER_WAIT, Look};
 use super::super::settings_file;
+use super::super::snapshot::{ANSWER_WAIT, Snapshot};
 use super::super::start::{Effective, Place, Process, Starts, Trial, try_out};
 use super::{Change, Roller};
 use crate::cluster::{Error, Result};
@@ -27,12 +27,12 @@ impl Roller {
     ///
     /// # Errors
     /// Fails for the first node where they would not; the message names the conflicting line.
-    pub(super) async fn would_last(&self, look: &Look<'_>) -> Result<()> {
-        let there = (0..self.file.nodes.len()).filter(|number| look.seen[*number].is_ok());
-        try_join_all(there.map(|number| self.would_last_at(number))).await.map(drop)
+    pub(super) async fn check_survives_restart(&self, snapshot: &Snapshot<'_>) -> Result<()> {
+        let there = (0..self.file.nodes.len()).filter(|number| snapshot.facts[*number].is_ok());
+        try_join_all(there.map(|number| self.check_node_survives_restart(number))).await.map(drop)
     }
 
-    async fn would_last_at(&self, number: usize) -> Result<()> {
+    async fn check_node_survives_restart(&self, number: usize) -> Result<()> {
         let process = self.process(number).await?;
         self.planned(number, Some(&process), &self.changes.iter().collect::<Vec<_>>())
             .await
@@ -89,7 +89,7 @@ impl Roller {
             ));
         }
         if !starts.knows_arguments && process.is_some() {
-            self.has_no_other_values(number, &before, &live).await?;
+            self.check_command_line_values(number, &before, &live).await?;
         }
         let mut written = old.clone();
         for change in &live {
@@ -111,10 +111,10 @@ impl Roller {
     /// Fails if another line overrides one of them.
     fn gives(&self, number: usize, after: &Effective, changes: &[&Change]) -> Result<()> {
         let name = &self.file.nodes[number].name;
-        let other = |change: &&&Change| !is_value(change, would_be(after, change).0);
+        let other = |change: &&&Change| !is_value(change, value_after(after, change).0);
         let Some(change) = changes.iter().find(other) else { return Ok(()) };
         let (setting, asked) = (change.knob.name, &change.value);
-        let (value, place) = would_be(after, change);
+        let (value, place) = value_after(after, change);
         let help = match place {
             Some(Place::CommandLine) => {
                 "take it from the command that starts the server: it holds over the file at each start"
@@ -132,7 +132,7 @@ impl Roller {
 
     /// Checks, if the command line is unknown, that each running value is in a file: any other one may be on the
     /// command line.
-    async fn has_no_other_values(
+    async fn check_command_line_values(
         &self,
         number: usize,
         before: &Effective,
@@ -145,7 +145,7 @@ impl Roller {
             let name = change.knob.name;
             let told: BTreeMap<String, String> = at.ask(&["CONFIG", "GET", name]).await?;
             let Some(runs) = told.get(name) else { continue };
-            let (value, _) = would_be(before, change);
+            let (value, _) = value_after(before, change);
             let normal = |text: &str| change.knob.value(text).map(|value| value.to_string()).ok();
             if normal(runs) != normal(value) && !is_value(change, runs) {
                 return Err(Error::precondition(
@@ -206,7 +206,7 @@ impl Roller {
 }
 
 /// Returns the value that a node would have, and the place that sets it; the default and None if no line does.
-fn would_be<'e>(effective: &'e Effective, change: &Change) -> (&'e str, Option<&'e Place>) {
+fn value_after<'e>(effective: &'e Effective, change: &Change) -> (&'e str, Option<&'e Place>) {
     match effective.get(change.knob.name) {
         Some(set) => (&set.value, Some(&set.place)),
         None => (change.knob.default, None),

@@ -6,7 +6,7 @@ use imago_job::id::JobId;
 
 use super::super::connection::{Node, line};
 use super::super::knobs::Class;
-use super::Took;
+use super::NodeRollTime;
 use super::persist::Planned;
 use super::work::Work;
 use crate::cluster::error::{chain, did_not_start};
@@ -43,13 +43,13 @@ impl Work<'_> {
             Ok(planned) => planned,
             Err(error) if process.is_some() => return Err(error),
             // A dead process has left the node stopped.
-            Err(error) => return Err(self.go_back(node, &error, began).await),
+            Err(error) => return Err(self.restore_old_file(node, &error, began).await),
         };
         if new == old && process.is_some() {
             // Another process may have started the node with the new file.
-            let look = roller.look().await;
-            if look.seen[number].is_ok()
-                && roller.differences(&look, number, Class::Restart).is_empty()
+            let snapshot = roller.snapshot().await;
+            if snapshot.facts[number].is_ok()
+                && roller.differences(&snapshot, number, Class::Restart).is_empty()
             {
                 self.say(&node.name, "is left as it is", "it runs with this configuration already");
                 self.settled(false).await?;
@@ -73,7 +73,7 @@ impl Work<'_> {
         self.say(&node.name, "starts", "it is to serve again");
         match (installed, self.start(node).await) {
             (Ok(()), Ok(())) => {}
-            (Ok(()), Err(error)) => return Err(self.go_back(node, &error, stopped).await),
+            (Ok(()), Err(error)) => return Err(self.restore_old_file(node, &error, stopped).await),
             (Err(error), Err(silent)) => {
                 let why = format!(
                     "it could not get its new file ({}), and does not start ({})",
@@ -81,7 +81,7 @@ impl Work<'_> {
                     chain(&silent)
                 );
                 let why = Error::failed(why, "look at its log");
-                return Err(self.go_back(node, &why, stopped).await);
+                return Err(self.restore_old_file(node, &why, stopped).await);
             }
             (Err(error), Ok(())) => {
                 // The node runs with its present file.
@@ -92,8 +92,8 @@ impl Work<'_> {
             }
         }
         let away_s = stopped.elapsed().as_secs_f64();
-        let (look, _) = self.settled(false).await?;
-        let differences = self.roller.differences(&look, number, Class::Restart);
+        let (snapshot, _) = self.settled(false).await?;
+        let differences = self.roller.differences(&snapshot, number, Class::Restart);
         if let Some(difference) = differences.first() {
             let runs = difference.from.as_deref().unwrap_or("its default");
             return Err(Error::failed(
@@ -107,7 +107,7 @@ impl Work<'_> {
         let whole_s = began.elapsed().as_secs_f64();
         self.say(&node.name, "is back", "all nodes see it, and it has what its master has");
         self.checkpoint.under_way = None;
-        self.checkpoint.took.insert(node.name.clone(), Took { away_s, whole_s });
+        self.checkpoint.took.insert(node.name.clone(), NodeRollTime { away_s, whole_s });
         self.save().await
     }
 
@@ -168,7 +168,12 @@ impl Work<'_> {
 
     /// Restores a node's old file after the node did not start. Returns the error that reports the outcome, and how
     /// long the node accepted no clients.
-    async fn go_back(&mut self, node: &NodeAccess, why: &Error, away_since: Instant) -> Error {
+    async fn restore_old_file(
+        &mut self,
+        node: &NodeAccess,
+        why: &Error,
+        away_since: Instant,
+    ) -> Error {
         let name = &node.name;
         self.run.reporter().warning(
             "does_not_start",

@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::connection::Node;
 use super::super::knobs::Class;
-use super::super::look::Look;
 use super::super::replication::Replication;
+use super::super::snapshot::Snapshot;
 use super::super::{ClusterFile, Uri, lock};
-use super::{Change, FailOver, KIND, Outcome, Roller, Spec, Took};
+use super::{Change, FailOver, KIND, NodeRollTime, Outcome, Roller, Spec};
 use crate::cluster::error::chain;
-use crate::cluster::job::{self, Action, Job, Lock, checkpoint, holds_on};
+use crate::cluster::job::{self, Action, Job, Lock, checkpoint, needs_lock};
 use crate::cluster::{Error, Result};
 
 /// Time allowed for the cluster to become healthy before and after a step: a full resynchronization of a replica takes
@@ -50,7 +50,7 @@ pub(super) struct Checkpoint {
     /// Name of the node that may be stopped at this moment.
     pub(super) under_way: Option<String>,
     /// Durations of the change, by name of the node.
-    pub(super) took: BTreeMap<String, Took>,
+    pub(super) took: BTreeMap<String, NodeRollTime>,
     /// Completed failovers.
     fail_overs: Vec<FailOver>,
     /// Actions with their reasons: a few for each node.
@@ -83,7 +83,7 @@ pub fn actions(record: &Record) -> Result<Vec<Action>> {
 /// Returns the duration of each node's change in a job so far; empty if the job is not a roll, or of an incompatible
 /// version.
 #[must_use]
-pub fn took(record: &Record) -> Vec<Took> {
+pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
     let is_roll = record.kind == KIND;
     let checkpoint = checkpoint::<Checkpoint>(&record.checkpoint).ok().filter(|_| is_roll);
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
@@ -123,7 +123,7 @@ impl Roller {
         }
         let journal = jobs(cluster_file)?;
         // The unfinished job's lock may have expired; without this check its changes could be overwritten in part.
-        let is_unfinished = |record: &Record| record.kind == KIND && holds_on(record);
+        let is_unfinished = |record: &Record| record.kind == KIND && needs_lock(record);
         if let Some(other) = journal.list().await?.into_iter().find(is_unfinished) {
             let id = &other.id;
             return Err(Error::precondition(
@@ -164,7 +164,7 @@ impl Lock for Uri {
 
     async fn take(&self, job: &JobId) -> Result<()> {
         match lock::CONFIGURATION.take(self, job.as_str()).await? {
-            Some(other) => Err(lock::held(&other)),
+            Some(other) => Err(lock::locked_by(&other)),
             None => Ok(()),
         }
     }
@@ -188,7 +188,7 @@ impl Work<'_> {
             self.restart(number).await?;
         }
         // A file may have been edited since the roll was requested, or since its last process died.
-        self.roller.would_last(&self.roller.look().await).await?;
+        self.roller.check_survives_restart(&self.roller.snapshot().await).await?;
         if self.roller.of_class(Class::Live).next().is_some() {
             self.run.enter("live").await?;
             for number in 0..self.roller.file.nodes.len() {
@@ -260,7 +260,7 @@ impl Work<'_> {
             before.extend(told.into_iter().flat_map(|(name, value)| [name, value]));
         }
         let id = &self.run.record().id;
-        node.keep_file(&node.configuration, id).await?;
+        node.back_up_file(&node.configuration, id).await?;
         if let Err(error) = at.try_ask::<()>(&words).await {
             // Without a reply, any of the values may be set.
             let back = match error.is_io_error() {
@@ -280,7 +280,7 @@ impl Work<'_> {
         }
         node.forget_file(&node.configuration, &self.run.record().id).await?;
         let whole_s = began.elapsed().as_secs_f64();
-        self.checkpoint.took.insert(node.name.clone(), Took { away_s: 0.0, whole_s });
+        self.checkpoint.took.insert(node.name.clone(), NodeRollTime { away_s: 0.0, whole_s });
         self.checkpoint.live.insert(node.name.clone());
         self.save().await
     }
@@ -346,18 +346,21 @@ impl Work<'_> {
 
     /// Waits until no obstacle is left and returns all nodes. A wait before a step can be interrupted, one after it
     /// cannot.
-    pub(super) async fn settled(&self, before: bool) -> Result<(Look<'_>, Vec<succession::Node>)> {
+    pub(super) async fn settled(
+        &self,
+        before: bool,
+    ) -> Result<(Snapshot<'_>, Vec<succession::Node>)> {
         let began = Instant::now();
         let mut said = String::new();
         loop {
-            let look = self.roller.look().await;
-            let mut obstacles = look.obstacles();
-            let strangers = look.strangers();
+            let snapshot = self.roller.snapshot().await;
+            let mut obstacles = snapshot.obstacles();
+            let strangers = snapshot.strangers();
             obstacles.extend(strangers.iter().map(|at| format!("there is a new node at {at}")));
             if obstacles.is_empty()
-                && let Some(nodes) = self.roller.nodes(&look)
+                && let Some(nodes) = self.roller.nodes(&snapshot)
             {
-                return Ok((look, nodes));
+                return Ok((snapshot, nodes));
             }
             let now = obstacles.join("; ");
             if began.elapsed() > SETTLE_BOUND {
@@ -381,7 +384,7 @@ impl Work<'_> {
             // The node that stores the lock may be the one that is down.
             let held = lock::CONFIGURATION.take(uri, self.run.record().id.as_str()).await;
             if let Ok(Some(other)) = held {
-                return Err(lock::held(&other));
+                return Err(lock::locked_by(&other));
             }
         }
     }

@@ -25,11 +25,11 @@ pub const DAY_S: u64 = 86_400;
 /// Maximum distance at which forecasts of rates are compared, in intervals.
 const DEMAND_AHEAD: usize = LOOK_AHEADS[LOOK_AHEADS.len() - 1];
 /// Approximate number of intervals at which a back-test queries a forecast.
-const ASKED: usize = 500;
+const BACKTEST_QUERIES: usize = 500;
 /// Ratio of the assumed upper bound of rates to the highest rate so far.
 const HEADROOM: f64 = 2.0;
 /// Assumed upper bound of rates before any rate is known, in operations per second.
-const BOUND_UNSEEN_S: f64 = 1e9;
+const BOUND_DEFAULT_S: f64 = 1e9;
 
 const LAST_VALUE: &str = "last-value";
 const MARKOV_1: &str = "markov-1";
@@ -59,7 +59,7 @@ pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'stat
 
 /// Whether, and by which class of change, the cluster can go from one configuration to another.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Way {
+pub enum Transition {
     /// A change of this class: the most expensive class among the differing settings.
     By(CostClass),
     /// No change is allowed, for this reason.
@@ -68,13 +68,13 @@ pub enum Way {
 
 /// Returns a matrix in which every change between two configurations has this class.
 #[must_use]
-pub fn same_way(configurations: usize, class: CostClass) -> Vec<Vec<Way>> {
-    vec![vec![Way::By(class); configurations]; configurations]
+pub fn uniform_transitions(configurations: usize, class: CostClass) -> Vec<Vec<Transition>> {
+    vec![vec![Transition::By(class); configurations]; configurations]
 }
 
 /// Inputs of a decision; see the module's documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct Basis<'b> {
+pub struct DecisionInputs<'b> {
     /// Throughputs of the configurations.
     pub measurements: &'b Measurements,
     /// Length of an interval, in seconds.
@@ -86,7 +86,7 @@ pub struct Basis<'b> {
     /// Durations and lost capacity of changes.
     pub costs: Costs,
     /// Transitions by the indices of the old and of the new configuration.
-    pub ways: &'b [Vec<Way>],
+    pub transitions: &'b [Vec<Transition>],
     /// Rule that charges the lost capacity of a roll.
     pub rule: Rule,
     /// Minimum relative gain at which a plan is followed; see [`Setting::gain_min`].
@@ -162,7 +162,7 @@ impl Expected {
     }
 }
 
-impl Basis<'_> {
+impl DecisionInputs<'_> {
     /// Returns the planner's setting for this look-ahead (in intervals). With `is_at_once`, all nodes restart together.
     #[must_use]
     pub fn setting(&self, look_ahead: usize, is_at_once: bool) -> Setting {
@@ -171,19 +171,20 @@ impl Basis<'_> {
         if is_at_once {
             costs.at_once = costs.nodes;
         }
-        let sliced = |way: &Way| match way {
-            Way::By(class) => {
+        let sliced = |transition: &Transition| match transition {
+            Transition::By(class) => {
                 Sliced::new(&costs.phases(*class), interval_s, self.rule, costs.restart_s)
             }
             // A barred change would serve nothing for the whole plan, so that no plan includes it.
-            Way::Barred(_) => Sliced { capacity_s: vec![(0.0, 0.0); look_ahead.max(1)] },
+            Transition::Barred(_) => Sliced { capacity_s: vec![(0.0, 0.0); look_ahead.max(1)] },
         };
-        let ways = self.ways[self.current].iter().enumerate();
-        let allowed =
-            ways.map(|(to, way)| to == self.current || matches!(way, Way::By(_))).collect();
+        let transitions = self.transitions[self.current].iter().enumerate();
+        let allowed = transitions
+            .map(|(to, transition)| to == self.current || matches!(transition, Transition::By(_)))
+            .collect();
         Setting {
             interval_s,
-            rolls: self.ways.iter().map(|to| to.iter().map(sliced).collect()).collect(),
+            rolls: self.transitions.iter().map(|to| to.iter().map(sliced).collect()).collect(),
             start: self.current,
             look_ahead,
             departs: DEPARTS,
@@ -199,10 +200,12 @@ impl Basis<'_> {
     #[must_use]
     pub fn roll_s(&self) -> f64 {
         let others =
-            self.ways[self.current].iter().enumerate().filter(|(to, _)| *to != self.current);
-        let seconds = others.map(|(_, way)| match way {
-            Way::By(class) => self.costs.phases(*class).iter().map(|phase| phase.seconds).sum(),
-            Way::Barred(_) => 0.0,
+            self.transitions[self.current].iter().enumerate().filter(|(to, _)| *to != self.current);
+        let seconds = others.map(|(_, transition)| match transition {
+            Transition::By(class) => {
+                self.costs.phases(*class).iter().map(|phase| phase.seconds).sum()
+            }
+            Transition::Barred(_) => 0.0,
         });
         seconds.fold(0.0, f64::max)
     }
@@ -255,8 +258,8 @@ impl Basis<'_> {
 
     /// Returns the selection before there is data to select by: this forecast of mixes, and the last rate.
     #[must_use]
-    pub fn without_past(forecast: &'static str, look_ahead: usize) -> Chosen {
-        let demand = ChosenDemand { forecast: LAST_VALUE, bound_s: BOUND_UNSEEN_S };
+    pub fn without_history(forecast: &'static str, look_ahead: usize) -> Chosen {
+        let demand = ChosenDemand { forecast: LAST_VALUE, bound_s: BOUND_DEFAULT_S };
         Chosen { forecast, look_ahead, demand }
     }
 
@@ -268,7 +271,7 @@ impl Basis<'_> {
         intervals: &[Interval],
         learns: usize,
     ) -> Vec<(&'static str, Errors)> {
-        let every = ((intervals.len() - learns) / ASKED).max(1);
+        let every = ((intervals.len() - learns) / BACKTEST_QUERIES).max(1);
         let bound_s = bound_s(intervals);
         let of = |name: &'static str| {
             let by = &mut *self.named(name);
@@ -303,7 +306,7 @@ impl Basis<'_> {
             Some(asked) => vec![asked],
             None => LOOK_AHEADS.into_iter().filter(|one| *one <= intervals.len() / 4).collect(),
         };
-        let simplest = Self::without_past(LAST_VALUE, self.look_ahead.unwrap_or(1));
+        let simplest = Self::without_history(LAST_VALUE, self.look_ahead.unwrap_or(1));
         let demand = match self.weight {
             Weight::Capacity => simplest.demand,
             Weight::Demand => self.choose_demand(intervals),
@@ -338,7 +341,7 @@ impl Basis<'_> {
                 tried.max_by(|(_, one), (_, two)| one.total_cmp(two)).unwrap_or((0, stays));
             let name = &self.measurements.names[to];
             let more = |rates: &Vec<f64>| (rates[to] - rates[outlook.start]) * outlook.interval_s;
-            if let Way::Barred(why) = &self.ways[outlook.start][to] {
+            if let Transition::Barred(why) = &self.transitions[outlook.start][to] {
                 let benefit = outlook.rates_s.iter().map(more).sum::<f64>() / stays;
                 let because = format!("no change to {name}: {why}");
                 return Alternative {
@@ -381,5 +384,5 @@ impl Basis<'_> {
 /// Returns the assumed upper bound of rates, in operations per second: [`HEADROOM`] times the highest rate.
 pub(crate) fn bound_s(intervals: &[Interval]) -> f64 {
     let most = intervals.iter().filter_map(|one| one.rate_s).fold(0.0, f64::max);
-    if most > 0.0 { most * HEADROOM } else { BOUND_UNSEEN_S }
+    if most > 0.0 { most * HEADROOM } else { BOUND_DEFAULT_S }
 }

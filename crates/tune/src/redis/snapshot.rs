@@ -39,12 +39,12 @@ pub(super) struct Facts {
 }
 
 /// Snapshot of all nodes, in the order of the cluster file: the state of a node, or the reason why it is unknown.
-pub(super) struct Look<'a> {
+pub(super) struct Snapshot<'a> {
     nodes: &'a [NodeAccess],
-    pub(super) seen: Vec<std::result::Result<Facts, String>>,
+    pub(super) facts: Vec<std::result::Result<Facts, String>>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Snapshot<'a> {
     /// Reads the states of all nodes, including their values of these settings.
     pub(super) async fn at(nodes: &'a [NodeAccess], uri: &Uri, settings: &[&str]) -> Self {
         let asked = nodes.iter().map(|node| facts(node, uri, settings));
@@ -65,24 +65,24 @@ impl<'a> Look<'a> {
                 _ => {}
             }
         }
-        Self { nodes, seen }
+        Self { nodes, facts: seen }
     }
 
     /// Returns the index of the node with this ID.
     fn number(&self, id: &str) -> Option<usize> {
-        self.seen.iter().position(|facts| {
+        self.facts.iter().position(|facts| {
             let mut members = facts.iter().flat_map(|facts| &facts.topology.members);
-            members.any(|member| member.is_asked && member.id == id)
+            members.any(|member| member.is_self && member.id == id)
         })
     }
 
     /// Returns a node's role; None if the node does not answer, or follows a node that does not.
     pub(super) fn part(&self, number: usize) -> Option<succession::Part> {
-        let facts = self.seen[number].as_ref().ok()?;
+        let facts = self.facts[number].as_ref().ok()?;
         if !facts.is_cluster {
             return Some(succession::Part::Master);
         }
-        let own = facts.topology.members.iter().find(|member| member.is_asked)?;
+        let own = facts.topology.members.iter().find(|member| member.is_self)?;
         Some(match &own.part {
             Part::Master(slots) if slots.is_empty() => succession::Part::Idle,
             Part::Master(_) => succession::Part::Master,
@@ -93,7 +93,7 @@ impl<'a> Look<'a> {
     /// Returns the reasons against a step now; each may be temporary.
     pub(super) fn obstacles(&self) -> Vec<String> {
         let mut obstacles = Vec::new();
-        for (number, (node, facts)) in self.nodes.iter().zip(&self.seen).enumerate() {
+        for (number, (node, facts)) in self.nodes.iter().zip(&self.facts).enumerate() {
             let name = &node.name;
             match facts {
                 Err(why) => obstacles.push(format!("{name} does not answer: {why}")),
@@ -105,7 +105,7 @@ impl<'a> Look<'a> {
                 }
                 Ok(facts) => {
                     for other in &facts.topology.members {
-                        if other.has_failed || !(other.is_connected || other.is_asked) {
+                        if other.has_failed || !(other.is_connected || other.is_self) {
                             let of = self.name_of(&other.address);
                             obstacles.push(format!("{name} does not reach {of}"));
                         }
@@ -121,11 +121,11 @@ impl<'a> Look<'a> {
     /// Returns a difference between a node's view of another one and that one's own: news of a failover spreads with a
     /// delay.
     fn disagreement(&self, number: usize) -> Option<String> {
-        let facts = self.seen[number].as_ref().ok()?;
+        let facts = self.facts[number].as_ref().ok()?;
         facts.topology.members.iter().find_map(|member| {
             let other = self.number(&member.id)?;
-            let own = self.seen[other].as_ref().ok()?;
-            let own = own.topology.members.iter().find(|member| member.is_asked)?;
+            let own = self.facts[other].as_ref().ok()?;
+            let own = own.topology.members.iter().find(|member| member.is_self)?;
             let (name, of) = (&self.nodes[number].name, &self.nodes[other].name);
             (own.part != member.part)
                 .then(|| format!("{name} does not know yet the part of {of}, a {}", own.part))
@@ -136,7 +136,7 @@ impl<'a> Look<'a> {
     fn lag(&self, number: usize) -> Option<String> {
         let name = &self.nodes[number].name;
         let Ok(Facts { replication: Replication::Replica { is_linked, offset }, .. }) =
-            &self.seen[number]
+            &self.facts[number]
         else {
             return None;
         };
@@ -147,7 +147,7 @@ impl<'a> Look<'a> {
             return Some(format!("{name} follows a node that does not answer"));
         };
         let of = &self.nodes[master].name;
-        match &self.seen[master] {
+        match &self.facts[master] {
             Ok(Facts { replication: Replication::Master { offset: whole, .. }, .. }) => {
                 let behind = whole.saturating_sub(*offset);
                 (behind > 0).then(|| format!("{name} is {behind} bytes behind {of}"))
@@ -160,7 +160,7 @@ impl<'a> Look<'a> {
     /// Returns the members of the cluster that the cluster file does not name.
     pub(super) fn strangers(&self) -> Vec<String> {
         let mut strangers = Vec::new();
-        for member in self.seen.iter().flatten().flat_map(|facts| &facts.topology.members) {
+        for member in self.facts.iter().flatten().flat_map(|facts| &facts.topology.members) {
             let is_known = self.nodes.iter().any(|node| node.address.to_string() == member.address);
             if !is_known && !member.address.is_empty() && !strangers.contains(&member.address) {
                 strangers.push(member.address.clone());

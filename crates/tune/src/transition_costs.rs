@@ -4,34 +4,37 @@ use std::collections::BTreeSet;
 
 use imago_plan::tune::roll::CostClass;
 
-use crate::basis::Way;
 use crate::cluster::{Result, Settings};
 use crate::configurations::{Configuration, differences};
+use crate::decision_inputs::Transition;
 
 /// Returns the transition between each pair of configurations: by the class of the most expensive difference if that
 /// class is approved, and barred otherwise.
 ///
 /// # Errors
 /// Fails if a setting is unknown.
-pub fn ways<D: Settings>(
+pub fn transitions<D: Settings>(
     all: &[Configuration],
     approved: &BTreeSet<CostClass>,
-) -> Result<Vec<Vec<Way>>> {
-    let way = |from: &Configuration, to: &Configuration| {
+) -> Result<Vec<Vec<Transition>>> {
+    let transition = |from: &Configuration, to: &Configuration| {
         let class = class::<D>(from, to)?;
         let parts = match class {
             CostClass::RestartAndRewrite => vec![CostClass::Restart, CostClass::Rewrite],
             one => vec![one],
         };
         Ok(match parts.into_iter().find(|part| !approved.contains(part)) {
-            None => Way::By(class),
+            None => Transition::By(class),
             Some(part) => {
                 let name = name(part);
-                Way::Barred(format!("it takes a change of the class {name}, which is not approved"))
+                Transition::Barred(format!(
+                    "it takes a change of the class {name}, which is not approved"
+                ))
             }
         })
     };
-    let row = |from: &Configuration| all.iter().map(|to| way(from, to)).collect::<Result<_>>();
+    let row =
+        |from: &Configuration| all.iter().map(|to| transition(from, to)).collect::<Result<_>>();
     all.iter().map(row).collect()
 }
 
@@ -95,10 +98,10 @@ mod tests {
         ];
         assert_eq!(class::<Cassandra>(&all[0], &all[0]).unwrap(), CostClass::Live);
         let cheap = BTreeSet::from([CostClass::Live, CostClass::Alter]);
-        let ways = ways::<Cassandra>(&all, &cheap).unwrap();
-        assert_eq!(ways[0][1], Way::By(CostClass::Live));
-        assert_eq!(ways[1][2], Way::By(CostClass::Alter));
-        let Way::Barred(why) = &ways[0][3] else { panic!("{ways:?}") };
+        let transitions = transitions::<Cassandra>(&all, &cheap).unwrap();
+        assert_eq!(transitions[0][1], Transition::By(CostClass::Live));
+        assert_eq!(transitions[1][2], Transition::By(CostClass::Alter));
+        let Transition::Barred(why) = &transitions[0][3] else { panic!("{transitions:?}") };
         assert!(why.contains("class restart"), "{why}");
     }
 
@@ -115,15 +118,15 @@ mod tests {
             of("LeveledCompactionStrategy", "32MiB"),
         ];
         let cheap = BTreeSet::from([CostClass::Live, CostClass::Alter, CostClass::Restart]);
-        let barred = ways::<Cassandra>(&all, &cheap).unwrap();
+        let barred = transitions::<Cassandra>(&all, &cheap).unwrap();
         for (from, to) in [(0, 1), (0, 2)] {
-            let Way::Barred(why) = &barred[from][to] else { panic!("{barred:?}") };
+            let Transition::Barred(why) = &barred[from][to] else { panic!("{barred:?}") };
             assert!(why.contains("class rewrite"), "{why}");
         }
-        assert_eq!(barred[1][2], Way::By(CostClass::Restart));
+        assert_eq!(barred[1][2], Transition::By(CostClass::Restart));
         let every: BTreeSet<CostClass> = cheap.into_iter().chain([CostClass::Rewrite]).collect();
-        let ways = ways::<Cassandra>(&all, &every).unwrap();
-        assert_eq!(ways[0][1], Way::By(CostClass::Rewrite));
-        assert_eq!(ways[0][2], Way::By(CostClass::RestartAndRewrite));
+        let transitions = transitions::<Cassandra>(&all, &every).unwrap();
+        assert_eq!(transitions[0][1], Transition::By(CostClass::Rewrite));
+        assert_eq!(transitions[0][2], Transition::By(CostClass::RestartAndRewrite));
     }
 }

@@ -13,7 +13,7 @@ use super::super::super::ClusterFile;
 use super::super::super::error::{Error, Result};
 use super::super::super::journal;
 use super::super::super::nodetool::nodetool;
-use super::super::super::ring::OWN;
+use super::super::super::ring::SYSTEM_KEYSPACES;
 use crate::cluster::NodeAccess;
 
 /// Timeout of one reading, which starts a Java program on the node.
@@ -57,7 +57,7 @@ fn done(node: &NodeAccess, text: &str) -> Result<Done> {
         };
         let count = lines.next().ok_or_else(|| unreadable(bean))?;
         let count: u64 = count.parse().map_err(|_| unreadable(count))?;
-        if OWN.contains(keyspace) || *keyspace == journal::KEYSPACE {
+        if SYSTEM_KEYSPACES.contains(keyspace) || *keyspace == journal::KEYSPACE {
             continue;
         }
         for (kind, done) in KINDS.iter().zip(&mut done) {
