@@ -144,12 +144,12 @@ impl Design {
         Self { partitions: BTreeMap::from([(Key::least(), all)]), epochs: HashMap::new() }
     }
 
-    /// Returns a copy of the design whose keys share no memory with this one: see [`Key::apart`].
+    /// Returns a copy of the design whose keys share no memory with this one: see [`Key::unshared`].
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn unshared(&self) -> Self {
         let apart = |(start, partition): (&Key, &Partition)| {
-            let range = partition.range.apart();
-            (start.apart(), Partition { range, ..partition.clone() })
+            let range = partition.range.unshared();
+            (start.unshared(), Partition { range, ..partition.clone() })
         };
         Self {
             partitions: self.partitions.iter().map(apart).collect(),
@@ -362,7 +362,7 @@ impl Design {
         match &change.operator {
             Operator::Split(at) => {
                 let mut behind = partition.clone();
-                let at = at.apart();
+                let at = at.unshared();
                 partition.range.end = Some(at.clone());
                 behind.range.start = at.clone();
                 self.partitions.insert(at, behind);

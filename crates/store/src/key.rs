@@ -114,7 +114,7 @@ impl Key {
     /// Returns the same key in memory of its own. Cloning or dropping a key writes to a reference count that
     /// all its clones share. So keys that all sites read all the time should not be shared among them.
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn unshared(&self) -> Self {
         Self::from_bytes(self.as_bytes())
     }
 
@@ -275,10 +275,10 @@ impl KeyRange {
         touches
     }
 
-    /// Returns the same range, with keys in memory of their own: see [`Key::apart`].
+    /// Returns the same range, with keys in memory of their own: see [`Key::unshared`].
     #[must_use]
-    pub fn apart(&self) -> Self {
-        Self { start: self.start.apart(), end: self.end.as_ref().map(Key::apart) }
+    pub fn unshared(&self) -> Self {
+        Self { start: self.start.unshared(), end: self.end.as_ref().map(Key::unshared) }
     }
 
     fn ends_behind(&self, key: &Key) -> bool {

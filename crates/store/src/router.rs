@@ -20,7 +20,7 @@ use crate::transaction::Abort;
 mod tests;
 mod unused;
 
-pub(crate) use unused::kept_off;
+pub(crate) use unused::prefer_used_site;
 
 /// The route of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]

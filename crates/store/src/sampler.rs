@@ -33,9 +33,9 @@ const EVERY_MAX: u32 = 65_536;
 /// CPU time that a site with a CPU limit may use in one burst.
 const BURST: Duration = Duration::from_millis(20);
 /// Minimum time between two reports of a thread whose CPU use is not limited.
-const TOLD_EVERY: Duration = Duration::from_millis(10);
+const REPORT_EVERY: Duration = Duration::from_millis(10);
 /// Longest time for which a site that exceeded its CPU limit is paused at once.
-const HELD_MAX: Duration = Duration::from_millis(100);
+const THROTTLE_MAX: Duration = Duration::from_millis(100);
 
 /// A transaction that a site ran, with its latency in parts, in µs.
 #[derive(Clone, Debug)]
@@ -49,10 +49,10 @@ pub(crate) struct Sampled {
     /// Rows that the transaction read and wrote; `None` if it did not run.
     pub rows: Option<(u32, u32)>,
     /// Log lag of the site when the transaction arrived, in log entries.
-    pub behind: u64,
+    pub log_lag_entries: u64,
     /// Wait from when the site first handled the transaction until it could begin, with the cause; `None`
     /// without a wait.
-    pub waited: Option<Waited>,
+    pub waited: Option<WaitTime>,
     /// Time from the request until the site first handled it, in µs; for a remote site without the time on
     /// the network.
     pub service_us: f64,
@@ -80,7 +80,7 @@ pub(crate) enum Cause {
 
 /// The wait of a sampled transaction at its site.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Waited {
+pub(crate) struct WaitTime {
     pub cause: Cause,
     pub us: f64,
 }
@@ -122,7 +122,7 @@ impl Sampler {
 
     /// Returns the sampler of a router whose sites are in separate processes and report to it.
     #[must_use]
-    pub fn apart(sites: u16) -> Self {
+    pub fn remote(sites: u16) -> Self {
         Self { reports: Some(Mutex::default()), ..Self::new(sites, None) }
     }
 
@@ -250,7 +250,7 @@ impl Sampler {
 
     /// Runs the work of a site's thread for a design change, and counts its CPU time.
     pub(crate) fn changing<T>(&self, run: impl FnOnce() -> T) -> T {
-        if !self.is_told() {
+        if !self.is_measured() {
             return run();
         }
         let before = thread_cpu();
@@ -266,12 +266,12 @@ impl Sampler {
     }
 
     /// Returns true if the sites' threads report their work here, or are held to a CPU limit.
-    fn is_told(&self) -> bool {
+    fn is_measured(&self) -> bool {
         self.reports.is_none() && (self.every() > 0 || self.site_cpu.is_some())
     }
 
     /// Records the CPU time of a site's thread so far, and its rows.
-    fn tell(&self, site: Site, cpu: Duration, rows: [u64; 3]) {
+    fn record_work(&self, site: Site, cpu: Duration, rows: [u64; 3]) {
         let Some(work) = self.sites.get(usize::from(site.0)) else { return };
         let ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         work.cpu_ns.store(ns, Ordering::Relaxed);
@@ -327,24 +327,24 @@ pub(crate) struct ThreadTime {
     /// in one burst, in s.
     last: Cell<Option<(Instant, Duration, f64)>>,
     /// The time of the last report.
-    told: Cell<Option<Instant>>,
+    last_report: Cell<Option<Instant>>,
 }
 
 impl ThreadTime {
     /// Reports the thread's CPU time and rows, and sleeps if the thread has exceeded its CPU limit.
-    pub fn tell(&self, sampler: &Sampler, site: Site, rows: [u64; 3]) {
-        if !sampler.is_told() {
+    pub fn report(&self, sampler: &Sampler, site: Site, rows: [u64; 3]) {
+        if !sampler.is_measured() {
             return;
         }
         let now = Instant::now();
-        let is_recent = self.told.get().is_some_and(|told| now - told < TOLD_EVERY);
+        let is_recent = self.last_report.get().is_some_and(|told| now - told < REPORT_EVERY);
         if is_recent && sampler.site_cpu.is_none() {
             return;
         }
-        self.told.set(Some(now));
+        self.last_report.set(Some(now));
         // Reading the thread's CPU time is a system call, unlike reading the time of day.
         let cpu = thread_cpu();
-        sampler.tell(site, cpu, rows);
+        sampler.record_work(site, cpu, rows);
         let Some(share) = sampler.site_cpu else { return };
         let (then, before, left) = self.last.get().unwrap_or((now, cpu, BURST.as_secs_f64()));
         let earned = share * (now - then).as_secs_f64();
@@ -352,7 +352,7 @@ impl ThreadTime {
         self.last.set(Some((now, cpu, left)));
         if left < 0.0 {
             // The whole thread sleeps, with its connections: it stands for a machine.
-            std::thread::sleep(Duration::from_secs_f64(-left / share).min(HELD_MAX));
+            std::thread::sleep(Duration::from_secs_f64(-left / share).min(THROTTLE_MAX));
         }
     }
 }

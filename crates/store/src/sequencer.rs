@@ -51,26 +51,26 @@ pub struct Sequencer {
     /// The recipients of the log.
     followers: Arc<Mutex<Followers>>,
     /// The destination of submitted entries.
-    way: Way,
+    destination: Destination,
     /// The state of the topic, if the log is in Kafka.
     topic: Option<Topic>,
 }
 
 /// The destination of submitted log entries.
 #[derive(Clone)]
-enum Way {
+enum Destination {
     /// The memory of this process only.
     Memory,
     /// The thread that writes the log.
-    Log(Sender<Handed>),
+    Log(Sender<WriterMessage>),
     /// The process with the log, which delivers the log to this process.
     Elsewhere(Arc<dyn Fn(Vec<LogEntry>) + Send + Sync>),
 }
 
 /// A message to the thread that writes the log.
-enum Handed {
+enum WriterMessage {
     /// Write these entries.
-    Frames(Vec<LogEntry>),
+    Entries(Vec<LogEntry>),
     /// Make all entries before this message durable, then notify the sender.
     Sync(Sender<()>),
     /// No more entries follow.
@@ -95,14 +95,14 @@ impl Sequencer {
     /// Returns the sequencer of a store without a log: entries are lost when the process ends.
     #[must_use]
     pub fn in_memory() -> Self {
-        let followers = Arc::new(Mutex::new(Followers::behind(Position::START)));
-        Self { followers, way: Way::Memory, topic: None }
+        let followers = Arc::new(Mutex::new(Followers::after(Position::START)));
+        Self { followers, destination: Destination::Memory, topic: None }
     }
 
     /// Returns the sequencer of a remote site: it sends entries to the process with the log, which has the followers.
     #[must_use]
     pub fn elsewhere(send: impl Fn(Vec<LogEntry>) + Send + Sync + 'static) -> Self {
-        Self { way: Way::Elsewhere(Arc::new(send)), ..Self::in_memory() }
+        Self { destination: Destination::Elsewhere(Arc::new(send)), ..Self::in_memory() }
     }
 
     /// Returns the sequencer of a log in files, and the thread that writes the log. The thread ends with
@@ -113,7 +113,7 @@ impl Sequencer {
     /// Returns an error if no thread can be started.
     pub fn of(log: Log, mark_every: Arc<AtomicU64>) -> io::Result<(Self, JoinHandle<()>)> {
         let (writer, entries) = channel();
-        let followers = Arc::new(Mutex::new(Followers::behind(log.next() - 1)));
+        let followers = Arc::new(Mutex::new(Followers::after(log.next() - 1)));
         let told = Arc::clone(&followers);
         let write = move || {
             let (later, syncs) = (Vec::new(), Vec::new());
@@ -122,7 +122,7 @@ impl Sequencer {
                 .run()
         };
         let thread = thread::Builder::new().name("log".into()).spawn(write)?;
-        Ok((Self { followers, way: Way::Log(writer), topic: None }, thread))
+        Ok((Self { followers, destination: Destination::Log(writer), topic: None }, thread))
     }
 
     /// Submits a site's next log entries.
@@ -130,25 +130,25 @@ impl Sequencer {
         if entries.is_empty() {
             return;
         }
-        match &self.way {
+        match &self.destination {
             // If the thread has ended, all followers were told why.
-            Way::Log(writer) => _ = writer.send(Handed::Frames(entries)),
+            Destination::Log(writer) => _ = writer.send(WriterMessage::Entries(entries)),
             #[cfg(feature = "shuttle")]
-            Way::Memory if fault::is(Fault::ToldBehindPlace) => {
+            Destination::Memory if fault::is(Fault::ToldBehindPlace) => {
                 let first = lock(&self.followers).place(&entries);
-                lock(&self.followers).pass_on(first, &entries.into());
+                lock(&self.followers).deliver(first, &entries.into());
             }
-            Way::Memory => lock(&self.followers).tell(entries.into()),
-            Way::Elsewhere(send) => send(entries),
+            Destination::Memory => lock(&self.followers).publish(entries.into()),
+            Destination::Elsewhere(send) => send(entries),
         }
     }
 
     /// Makes all entries durable that were submitted before; returns false if that is not possible.
     #[must_use]
     pub fn sync(&self) -> bool {
-        let Way::Log(writer) = &self.way else { return false };
+        let Destination::Log(writer) = &self.destination else { return false };
         let (done, is_done) = channel();
-        writer.send(Handed::Sync(done)).is_ok() && is_done.recv().is_ok()
+        writer.send(WriterMessage::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
     /// Returns the location in the topic of the mark given at a position; `None` if it is forgotten, or there is no
@@ -163,8 +163,8 @@ impl Sequencer {
         if let Some(topic) = &self.topic {
             topic.end();
         }
-        if let Way::Log(writer) = &self.way {
-            _ = writer.send(Handed::End);
+        if let Destination::Log(writer) = &self.destination {
+            _ = writer.send(WriterMessage::End);
         }
     }
 
@@ -202,14 +202,14 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Followers {
     /// Returns the state of a log that has the entries up to `known`, without recipients.
-    fn behind(known: Position) -> Self {
+    fn after(known: Position) -> Self {
         Self { next: known + 1, all: Vec::new(), end: None, is_full: false, is_stalled: false }
     }
 
     /// Assigns positions to entries and delivers them.
-    fn tell(&mut self, entries: Arc<[LogEntry]>) {
+    fn publish(&mut self, entries: Arc<[LogEntry]>) {
         let first = self.place(&entries);
-        self.pass_on(first, &entries);
+        self.deliver(first, &entries);
     }
 
     /// Assigns positions to log entries, and returns the first.
@@ -220,7 +220,7 @@ impl Followers {
     }
 
     /// Delivers entries to all followers, and removes those that are gone.
-    fn pass_on(&mut self, first: Position, entries: &Arc<[LogEntry]>) {
+    fn deliver(&mut self, first: Position, entries: &Arc<[LogEntry]>) {
         self.all.retain_mut(|follower| follower.follow(first, entries));
     }
 
@@ -249,7 +249,7 @@ struct Writer {
     /// The log.
     log: Log,
     /// Messages to this thread.
-    entries: Receiver<Handed>,
+    entries: Receiver<WriterMessage>,
     /// Entries to write next, which arrived during a wait.
     later: Vec<LogEntry>,
     /// Senders to notify after the next sync.
@@ -268,18 +268,18 @@ impl Writer {
     /// Writes the log until no more entries follow or an error occurs.
     fn run(mut self) {
         let ended = loop {
-            let mut group = match self.await_frames() {
+            let mut group = match self.await_entries() {
                 Ok(Some(group)) => group,
                 Ok(None) => break self.log.sync(),
                 Err(error) => break Err(error),
             };
             while group.len() < ENTRIES_MAX
-                && let Ok(handed) = self.entries.try_recv()
+                && let Ok(message) = self.entries.try_recv()
             {
-                group.extend(self.taken(handed));
+                group.extend(self.accept(message));
             }
             let written =
-                groups(group).into_iter().try_for_each(|group| self.write_and_tell(group));
+                groups(group).into_iter().try_for_each(|group| self.write_and_publish(group));
             if let Err(error) = written {
                 break Err(error);
             }
@@ -292,10 +292,10 @@ impl Writer {
     }
 
     /// Writes a group and delivers it; gives a mark if one is due.
-    fn write_and_tell(&mut self, group: Vec<LogEntry>) -> Result<(), LogError> {
+    fn write_and_publish(&mut self, group: Vec<LogEntry>) -> Result<(), LogError> {
         self.write(&group)?;
         let mut followers = lock(&self.followers);
-        followers.tell(group.into());
+        followers.publish(group.into());
         self.unmarked += self.log.group_bytes();
         if self.unmarked >= self.mark_every.load(Ordering::Relaxed) {
             self.unmarked = 0;
@@ -305,15 +305,15 @@ impl Writer {
     }
 
     /// Returns the entries of a message, and records its other content.
-    fn taken(&mut self, handed: Handed) -> Vec<LogEntry> {
-        match handed {
-            Handed::Frames(entries) if !self.has_ended => entries,
-            Handed::Frames(_) => Vec::new(),
-            Handed::Sync(done) => {
+    fn accept(&mut self, message: WriterMessage) -> Vec<LogEntry> {
+        match message {
+            WriterMessage::Entries(entries) if !self.has_ended => entries,
+            WriterMessage::Entries(_) => Vec::new(),
+            WriterMessage::Sync(done) => {
                 self.syncs.push(done);
                 Vec::new()
             }
-            Handed::End => {
+            WriterMessage::End => {
                 self.has_ended = true;
                 Vec::new()
             }
@@ -322,7 +322,7 @@ impl Writer {
 
     /// Waits for entries, and returns them, or `None` if no more follow. Makes written entries durable meanwhile, on
     /// request and as often as the log requires.
-    fn await_frames(&mut self) -> Result<Option<Vec<LogEntry>>, LogError> {
+    fn await_entries(&mut self) -> Result<Option<Vec<LogEntry>>, LogError> {
         loop {
             let is_asked = !self.syncs.is_empty();
             #[cfg(feature = "shuttle")]
@@ -340,7 +340,7 @@ impl Writer {
             }
             let wait = self.log.due_in().unwrap_or(Duration::MAX);
             match self.entries.recv_timeout(wait) {
-                Ok(handed) => self.later = self.taken(handed),
+                Ok(message) => self.later = self.accept(message),
                 Err(RecvTimeoutError::Timeout) => self.log.sync()?,
                 Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
             }
@@ -368,8 +368,8 @@ impl Writer {
             }
             drop(followers);
             match self.entries.recv_timeout(FULL_DISK_WAIT) {
-                Ok(handed) => {
-                    let entries = self.taken(handed);
+                Ok(message) => {
+                    let entries = self.accept(message);
                     self.later.extend(entries);
                 }
                 Err(RecvTimeoutError::Timeout) => {}

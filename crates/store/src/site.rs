@@ -104,7 +104,7 @@ pub enum Output {
     Answer(Ticket, Position, Result<Done, Abort>),
     /// Return the transaction to its caller. It did not run, because the design that this site knows does not allow
     /// it here, or its client has too many replies that it has not received.
-    Back(Ticket, Transaction),
+    Reroute(Ticket, Transaction),
     /// Send a message to another site.
     Say(Site, Message),
     /// Send a request to the site's subscription; requests are sent in order.
@@ -264,7 +264,7 @@ impl Core {
     /// Returns a site that begins a new epoch with the rows of this observer. It must receive the log after them.
     #[must_use]
     pub fn begun(&self, site: Site, epoch: Epoch) -> Self {
-        let mut core = Self::observer(self.design.apart());
+        let mut core = Self::observer(self.design.unshared());
         (core.site, core.epoch, core.known) = (site, epoch, self.known);
         core.has_kept = self.has_kept;
         // Until it has begun, its copies are those of the image: only its join shows which are its own.
@@ -397,7 +397,7 @@ impl Core {
 
     /// Returns the number of log entries missing for a session, plus this site's own that have not come back from the
     /// log.
-    pub(crate) fn behind(&self, session: Position) -> u64 {
+    pub(crate) fn lag_entries(&self, session: Position) -> u64 {
         self.known.entries_to(session) + (self.written - self.ordered)
     }
 
@@ -421,7 +421,9 @@ impl Core {
     /// Returns a request that cannot run here to its caller.
     fn give_back(&mut self, waiting: Waiting) {
         match waiting.what {
-            Want::Transaction(transaction) => self.say(Output::Back(waiting.ticket, transaction)),
+            Want::Transaction(transaction) => {
+                self.say(Output::Reroute(waiting.ticket, transaction))
+            }
             Want::Change(_) => self.refuse(waiting.ticket, Abort::Elsewhere),
         }
     }

@@ -100,7 +100,7 @@ impl Runner {
                 Output::Write(entry) => self.leaving.push(entry),
                 Output::Answer(_, _, Ok(_)) => self.answered += 1,
                 Output::Answer(_, _, Err(abort)) => return Err(Error::Wrong(abort.to_string())),
-                Output::Back(..) => return Err(Error::Wrong("a transaction came back".into())),
+                Output::Reroute(..) => return Err(Error::Wrong("a transaction came back".into())),
                 Output::Say(..) | Output::Subscribe(_) => {}
             }
         }

@@ -338,7 +338,7 @@ impl Drains {
             if self.store.is_used(site) {
                 return Ok(());
             }
-            self.store.carry_out(operator).await.map_err(|abort| abort.to_string())?;
+            self.store.execute(operator).await.map_err(|abort| abort.to_string())?;
             let is_over = matches!(operator, Operator::RemoveReplica(..));
             self.note(site, |one| {
                 one.report.changes += 1;

@@ -144,7 +144,7 @@ impl<'a> Driver<'a> {
                 let master = map.design.of(operator.key()).master;
                 let epoch = map.design.epoch(master);
                 under_way.spawn(async move {
-                    let done = store.carry_out(&operator).await;
+                    let done = store.execute(&operator).await;
                     (operator, (master, epoch), done, since.elapsed())
                 });
             }
@@ -322,7 +322,7 @@ fn observed(at_ms: u64, sampled: Sampled) -> Observed<Key> {
         reads: sampled.reads.into_iter().map(|of| (of.start, of.end)).collect(),
         writes: sampled.writes,
         rows: sampled.rows,
-        lag_entries: sampled.behind,
+        lag_entries: sampled.log_lag_entries,
         waited: sampled.waited.map(|waited| (cause(waited.cause), waited.us)),
         service_us: sampled.service_us,
         run_us: sampled.run_us,

@@ -119,7 +119,7 @@ impl Shared {
                 answer.map(|_| ())
             }
             // The site's thread has ended.
-            Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
+            Ok(Outcome::Rerouted(_)) | Err(_) => Err(Abort::Deposed),
         }
     }
 
@@ -135,7 +135,7 @@ impl Shared {
     }
 
     /// Changes the design until some site can run a transaction, and returns that site.
-    pub(super) async fn bring_about(
+    pub(super) async fn change_design_for(
         &self,
         reads: &[KeyRange],
         writes: &[Key],

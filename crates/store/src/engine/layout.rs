@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// Executes an operator that was decided on.
-    pub(crate) async fn carry_out(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
+    pub(crate) async fn execute(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
         match operator {
             layout::Operator::Split(key) => self.change(key, Operator::Split(key.clone())).await,
             layout::Operator::Merge(start) => self.change(start, Operator::Merge).await,

@@ -67,7 +67,7 @@ impl Presence {
     }
 
     /// Records that a process has connected, in this rack, and waits for its rows.
-    pub fn come(&self, rack: Option<String>) {
+    pub fn connected(&self, rack: Option<String>) {
         let mut inner = self.lock();
         (inner.state, inner.rack) = (State::Receiving(Instant::now()), rack);
     }

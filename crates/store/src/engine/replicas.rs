@@ -36,7 +36,7 @@ struct Seen {
 }
 
 impl Store {
-    /// Sets the minimum number of replicas of each partition, besides its master; [`Store::keep_replicas`] makes
+    /// Sets the minimum number of replicas of each partition, besides its master; [`Store::maintain_replicas`] makes
     /// them.
     pub fn require_replicas(&self, least: u16) {
         self.shared.replicas_min.store(least.into(), Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Store {
     }
 
     /// Makes missing replicas, for as long as the future is polled.
-    pub async fn keep_replicas(&self) {
+    pub async fn maintain_replicas(&self) {
         let mut complete: Option<Seen> = None;
         let mut told = String::new();
         loop {
@@ -97,7 +97,7 @@ impl Store {
         let wanted = Wanted { replicas: self.replicas_min(), alive: live.collect(), racks };
         let operators = missing(&layout, &wanted);
         for operator in &operators {
-            match self.carry_out(operator).await {
+            match self.execute(operator).await {
                 Ok(()) => {}
                 // The design was changed meanwhile: the next round plans again.
                 Err(Abort::Elsewhere | Abort::Deposed) => break,

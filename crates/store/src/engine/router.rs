@@ -59,7 +59,7 @@ impl Router {
                 let link = RemoteSite::new(shared, site, known, router.silence, parts);
                 base.spawn(site, move || link.run(inbox))?;
             } else {
-                let core = Core::onlooker(known, base.image.design().apart());
+                let core = Core::onlooker(known, base.image.design().unshared());
                 let is_first = site.0 == options.sites;
                 let program = Box::new(ClientThread { is_first });
                 let run = move || Executor::run(shared, site, core, inbox, parts, program);

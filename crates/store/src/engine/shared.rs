@@ -15,7 +15,7 @@ use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::log::Runs;
 use crate::record::{Position, Site};
-use crate::router::{DesignPolicy, Route, kept_off, master_of_all, route};
+use crate::router::{DesignPolicy, Route, master_of_all, prefer_used_site, route};
 use crate::sampler::Sampler;
 use crate::sequencer::Sequencer;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -155,7 +155,8 @@ impl Shared {
                     return Route::Never(abort);
                 }
                 let unused = self.unused.all();
-                let step = kept_off(step, &unused, &map.design, &*self.policy, (reads, writes));
+                let step =
+                    prefer_used_site(step, &unused, &map.design, &*self.policy, (reads, writes));
                 Route::First(step)
             }
             other => other,

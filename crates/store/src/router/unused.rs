@@ -24,7 +24,7 @@ fn receiver(step: &Step) -> Option<Site> {
 
 /// Returns the step that a policy chose. If that gives something to a site that is not in use, returns the policy's
 /// step towards the site in use that has most of the transaction's partitions.
-pub(crate) fn kept_off(
+pub(crate) fn prefer_used_site(
     step: Step,
     unused: &BTreeSet<Site>,
     design: &Design,
@@ -90,7 +90,7 @@ mod tests {
         let (design, unused) = (design(), unused.iter().copied().map(Site).collect());
         let writes = [key("a"), key("z")];
         let chosen = MostMastered.next_step(&design, &[], &writes, None);
-        kept_off(chosen, &unused, &design, &MostMastered, (&[], &writes))
+        prefer_used_site(chosen, &unused, &design, &MostMastered, (&[], &writes))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, EVERY_MAX, Sampled, Sampler, Waited};
+use super::{Cause, EVERY_MAX, Sampled, Sampler, WaitTime};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
@@ -73,7 +73,7 @@ impl Reported {
             reads: it.reads,
             writes: it.writes,
             rows: it.rows,
-            behind: it.behind,
+            behind: it.log_lag_entries,
             waited: it.waited.map(|waited| (waited.cause, ns(waited.us))),
             met_conflict: it.met_conflict,
             was_returned,
@@ -101,8 +101,8 @@ impl Reported {
             reads: self.reads,
             writes: self.writes,
             rows: self.rows,
-            behind: self.behind,
-            waited: self.waited.map(|(cause, wait_ns)| Waited { cause, us: us(wait_ns) }),
+            log_lag_entries: self.behind,
+            waited: self.waited.map(|(cause, wait_ns)| WaitTime { cause, us: us(wait_ns) }),
             met_conflict: self.met_conflict,
         }
     }

@@ -20,7 +20,7 @@ fn sampled(write: Key, began: Instant) -> Sampled {
         reads: vec![KeyRange::only(&key(b"read"))],
         writes: vec![write],
         rows: Some((2, 1)),
-        behind: 0,
+        log_lag_entries: 0,
         waited: None,
         service_us: 40.0,
         run_us: 1.5,
@@ -44,7 +44,7 @@ fn a_router_has_what_a_site_reports_together_with_the_time_that_it_is_of() {
     let (of_site, mut reporter) = site(now);
     let time = ThreadTime::default();
     while of_site.work(Site(1)).0 < Duration::from_millis(2) {
-        time.tell(&of_site, Site(1), [5, 6, 7]);
+        time.report(&of_site, Site(1), [5, 6, 7]);
     }
     now += REPORT_EVERY;
     let began = now - Duration::from_millis(30);
@@ -52,7 +52,7 @@ fn a_router_has_what_a_site_reports_together_with_the_time_that_it_is_of() {
     of_site.put_returned(sampled(key(b"b"), began));
     let report = reporter.report(now).expect("it is due");
     assert!(reporter.report(now).is_none(), "the next one is not");
-    let router = Sampler::apart(2);
+    let router = Sampler::remote(2);
     assert_eq!((router.share(), router.share_of(Site(1))), (None, 1.0));
     router.take(Site(1), report);
     assert_eq!(router.span(Site(1)), Duration::ZERO, "it counts from the next fetch on");
@@ -86,7 +86,7 @@ fn a_report_is_bounded_and_counts_what_it_leaves_out() {
     now += REPORT_EVERY;
     let report = reporter.report(now).expect("it is due");
     assert_eq!((report.samples.len(), report.dropped), (1, 1));
-    let router = Sampler::apart(2);
+    let router = Sampler::remote(2);
     router.take(Site(1), report);
     assert_eq!((router.fetch().len(), router.dropped()), (1, 1));
 }
@@ -95,7 +95,7 @@ fn a_report_is_bounded_and_counts_what_it_leaves_out() {
 fn reports_that_nothing_fetches_are_bounded() {
     let mut now = Instant::now() + Duration::from_secs(1);
     let (of_site, mut reporter) = site(now);
-    let router = Sampler::apart(2);
+    let router = Sampler::remote(2);
     for _ in 0..400 {
         of_site.put(sampled(key(b"a"), now));
         now += REPORT_EVERY;
@@ -137,7 +137,7 @@ fn a_report_that_makes_no_sense_does_no_harm() {
     of_site.put(absurd);
     let mut report = reporter.report(now + REPORT_EVERY).expect("it is due");
     (report.cpu_ns, report.share) = (u64::MAX, f64::NAN);
-    let router = Sampler::apart(2);
+    let router = Sampler::remote(2);
     router.take(Site(1), report);
     let fetched = router.fetch();
     let minute_us = 60e6;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::{ENTRIES_MAX, groups};
-use super::{Followers, Handed, Sequencer, Way, lock, with_causes};
+use super::{Destination, Followers, Sequencer, WriterMessage, lock, with_causes};
 use crate::kafka::{KafkaLog, Landmark, Watch};
 use crate::log::{LogError, RedoLog as _};
 use crate::record::{LogEntry, Position};
@@ -75,7 +75,7 @@ impl Sequencer {
         let topic =
             Topic { appending: appends.watch(), reading: read.watch(), landmarks: Arc::default() };
         let (writer, entries) = channel();
-        let followers = Arc::new(Mutex::new(Followers::behind(known)));
+        let followers = Arc::new(Mutex::new(Followers::after(known)));
         let reader = Reader {
             log: read,
             next: known + 1,
@@ -87,7 +87,7 @@ impl Sequencer {
         let told = Arc::clone(&followers);
         let run = move || Appender { log: appends, entries, has_ended: false }.run(reader, &told);
         let thread = thread::Builder::new().name("log".into()).spawn(run)?;
-        Ok((Self { followers, way: Way::Log(writer), topic: Some(topic) }, thread))
+        Ok((Self { followers, destination: Destination::Log(writer), topic: Some(topic) }, thread))
     }
 }
 
@@ -96,7 +96,7 @@ struct Appender {
     /// The log, for appending.
     log: KafkaLog,
     /// Messages to this thread.
-    entries: Receiver<Handed>,
+    entries: Receiver<WriterMessage>,
     /// True if no more entries follow.
     has_ended: bool,
 }
@@ -131,14 +131,14 @@ impl Appender {
         while !self.has_ended && !reader.is_finished() {
             let (mut group, mut syncs) = (Vec::new(), Vec::new());
             match self.entries.recv_timeout(LOOK_WAIT) {
-                Ok(handed) => self.take(handed, &mut group, &mut syncs),
+                Ok(message) => self.take(message, &mut group, &mut syncs),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
             }
             while group.len() < ENTRIES_MAX
-                && let Ok(handed) = self.entries.try_recv()
+                && let Ok(message) = self.entries.try_recv()
             {
-                self.take(handed, &mut group, &mut syncs);
+                self.take(message, &mut group, &mut syncs);
             }
             if !group.is_empty() {
                 _ = begin.take().map(|begin| begin.send(()));
@@ -153,12 +153,17 @@ impl Appender {
     }
 
     /// Adds the entries of a message to `group`, and records its other content.
-    fn take(&mut self, handed: Handed, group: &mut Vec<LogEntry>, syncs: &mut Vec<Sender<()>>) {
-        match handed {
-            Handed::Frames(_) if self.has_ended => {}
-            Handed::Frames(entries) => group.extend(entries),
-            Handed::Sync(done) => syncs.push(done),
-            Handed::End => self.has_ended = true,
+    fn take(
+        &mut self,
+        message: WriterMessage,
+        group: &mut Vec<LogEntry>,
+        syncs: &mut Vec<Sender<()>>,
+    ) {
+        match message {
+            WriterMessage::Entries(_) if self.has_ended => {}
+            WriterMessage::Entries(entries) => group.extend(entries),
+            WriterMessage::Sync(done) => syncs.push(done),
+            WriterMessage::End => self.has_ended = true,
         }
     }
 }
@@ -188,7 +193,7 @@ impl Reader {
             let mut see = |_, entry| entries.push(entry);
             let read = self.log.deliver(self.next, READ_WAIT, &mut see);
             if !entries.is_empty() {
-                self.tell(entries);
+                self.publish(entries);
             }
             read?;
         }
@@ -196,10 +201,10 @@ impl Reader {
     }
 
     /// Delivers entries to the followers, and gives a mark if one is due.
-    fn tell(&mut self, entries: Vec<LogEntry>) {
+    fn publish(&mut self, entries: Vec<LogEntry>) {
         self.next += entries.len() as u64;
         let mut followers = lock(&self.followers);
-        followers.tell(entries.into());
+        followers.publish(entries.into());
         let read = self.log.read_bytes();
         if read - self.marked < self.mark_every.load(Ordering::Relaxed) {
             return;

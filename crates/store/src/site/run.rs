@@ -197,7 +197,7 @@ impl Core {
             };
             if writes.last().is_none_or(|write| write.start != copy.range.start) {
                 // Every site reads this key, so it gets memory of its own.
-                let start = copy.range.start.apart();
+                let start = copy.range.start.unshared();
                 writes.push(Write { start, version: copy.version + 1, rows: Vec::new() });
             }
             let update = Update::between(|| copy.rows.get(&key), value);

@@ -99,7 +99,7 @@ impl AdaptArgs {
         let sites = store.sites() as u16;
         let sampler = match at {
             SitesAt::Here(site_cpu) => Arc::new(Sampler::new(sites, site_cpu)),
-            SitesAt::Apart => Arc::new(Sampler::apart(sites)),
+            SitesAt::Apart => Arc::new(Sampler::remote(sites)),
         };
         let mode = match self.adapt {
             Adapt::Off => {

@@ -188,7 +188,7 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
         Ok(Err(error)) => {
             let exit = match &error {
                 SiteProcessError::Refused { .. } => Exit::Precondition,
-                SiteProcessError::Away { .. } => Exit::Failed,
+                SiteProcessError::NoRouter { .. } => Exit::Failed,
             };
             Err(Failure::from_error(exit, "site", &error))
         }

@@ -221,7 +221,7 @@ pub(super) async fn serve(
     context.output.result(&serving, Serving::in_words)?;
     let gives_back = tokio::spawn(memory::give_back_freed(held));
     let replicated = Arc::clone(store);
-    let keeps = tokio::spawn(async move { replicated.keep_replicas().await });
+    let keeps = tokio::spawn(async move { replicated.maintain_replicas().await });
     let adapts = adaptation.clone().map(|adaptation| tokio::spawn(adaptation.run()));
     let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation.clone(), admin, token));
     let ended = wait_for_end(store, help, context).await;

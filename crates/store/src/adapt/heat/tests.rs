@@ -29,7 +29,7 @@ fn sampled(site: u16) -> Sampled {
         reads: vec![KeyRange::only(&key("a"))],
         writes: vec![key("b")],
         rows: Some((2, 1)),
-        behind: 0,
+        log_lag_entries: 0,
         waited: None,
         service_us: 5.0,
         run_us: 20.0,
@@ -50,7 +50,7 @@ fn wall(s: u64) -> SystemTime {
 fn work(time: &ThreadTime, sampler: &Sampler, site: Site) {
     let before = sampler.work(site).0;
     while sampler.work(site).0 < before + Duration::from_millis(5) {
-        time.tell(sampler, site, [0; 3]);
+        time.report(sampler, site, [0; 3]);
     }
 }
 

@@ -81,7 +81,7 @@ impl Apart {
         let router = RouterOptions { client_threads: 1, silence: Duration::from_secs(5) };
         let router = Router::start(&options, &router, anywhere(), "secret".into()).unwrap();
         let sites: Vec<_> = (0..2).map(|site| SeparateSite::start(site, router.peers())).collect();
-        let sampler = Arc::new(Sampler::apart(2));
+        let sampler = Arc::new(Sampler::remote(2));
         let (parameters, limits) = (Parameters::default(), Limits::default());
         let options = Options { mode: Mode::On, parameters, limits, seed: 7 };
         let store = router.store();

@@ -29,7 +29,7 @@ use crate::router::Route;
 use crate::transaction::{Abort, Done, Transaction};
 
 /// Maximum number of a connection's requests that are under way, or answered and not sent yet.
-const UNDER_WAY_MAX: usize = 1_024;
+const PIPELINE_MAX: usize = 1_024;
 /// Size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 /// Capacity that the buffer for replies retains after a send, in bytes.
@@ -47,7 +47,7 @@ pub(in crate::engine) struct Pipeline {
     /// Number of requests that are under way.
     running: Cell<usize>,
     /// True if a site has returned a request.
-    has_back: Cell<bool>,
+    has_rerouted: Cell<bool>,
     /// Time of the last send; the time limit of the requests after it counts from then.
     progress: Cell<Instant>,
     output: Arc<OutputBuffer>,
@@ -72,7 +72,7 @@ impl Pipeline {
             slots: RefCell::default(),
             first: Cell::default(),
             running: Cell::default(),
-            has_back: Cell::default(),
+            has_rerouted: Cell::default(),
             progress: Cell::new(Instant::now()),
             output,
             changed: Notify::default(),
@@ -98,11 +98,11 @@ impl Pipeline {
                     }
                     Slot::Ended(answer)
                 }
-                (Outcome::Back(transaction), Slot::Open(until)) => {
-                    self.has_back.set(true);
+                (Outcome::Rerouted(transaction), Slot::Open(until)) => {
+                    self.has_rerouted.set(true);
                     Slot::Returned(*until, transaction)
                 }
-                (Outcome::Back(_), _) => unreachable!("only what is open comes back"),
+                (Outcome::Rerouted(_), _) => unreachable!("only what is open comes back"),
             };
         }
         self.changed.notify_one();
@@ -110,7 +110,7 @@ impl Pipeline {
 
     /// True if the connection may start no further request for now.
     fn is_full(&self) -> bool {
-        self.slots.borrow().len() >= UNDER_WAY_MAX || !self.output.has_room()
+        self.slots.borrow().len() >= PIPELINE_MAX || !self.output.has_room()
     }
 
     /// Adds a reply that needs no transaction, or an error if the output buffers have no room for the reply.
@@ -214,7 +214,7 @@ struct Connection<'p> {
     /// Scans under way, by slot: their steps are planned again when partitions change.
     scans: HashMap<u64, Scan>,
     /// True if requests in `later` were returned; they wait for [`BACK_WAIT`] before they begin again.
-    is_again: bool,
+    is_backing_off: bool,
     /// True if no further request is read, and the connection closes after the replies.
     is_closing: bool,
     /// Held while the design is changed for a request, until the request has run.
@@ -242,7 +242,7 @@ pub(in crate::engine) async fn serve(
         at: None,
         later: VecDeque::new(),
         scans: HashMap::new(),
-        is_again: false,
+        is_backing_off: false,
         is_closing: false,
         moved: None,
     };
@@ -315,7 +315,7 @@ impl Connection<'_> {
             if self.pipeline.running.get() == 0 && batch.is_empty() {
                 self.at = None;
                 self.moved = None;
-                self.take_back();
+                self.requeue_rerouted();
             }
             let request = match self.take_request().await {
                 Ok(Some(request)) => request,
@@ -353,10 +353,10 @@ impl Connection<'_> {
     /// Takes the next request that is not under way, or returns `None` if a request was answered without a
     /// transaction.
     async fn take_request(&mut self) -> Result<Option<Pending>, Waits> {
-        if self.pipeline.has_back.get() {
+        if self.pipeline.has_rerouted.get() {
             return Err(Waits::ForAnswers);
         }
-        if std::mem::take(&mut self.is_again) {
+        if std::mem::take(&mut self.is_backing_off) {
             return Err(Waits::ForTime);
         }
         let has_room = self.pipeline.output.has_room();
@@ -388,7 +388,7 @@ impl Connection<'_> {
             Route::First(_) if self.at.is_some() => Located::Later,
             Route::First(_) => {
                 self.moved = Some(shared.moves.lock().await);
-                let moved = shared.bring_about(reads, writes, request.until).await;
+                let moved = shared.change_design_for(reads, writes, request.until).await;
                 moved.map_or_else(Located::NotMoved, Located::At)
             }
         }
@@ -464,8 +464,8 @@ impl Connection<'_> {
     }
 
     /// Moves returned requests back to the front of the queue, before those that arrived later.
-    fn take_back(&mut self) {
-        if !self.pipeline.has_back.take() {
+    fn requeue_rerouted(&mut self) {
+        if !self.pipeline.has_rerouted.take() {
             return;
         }
         let first = self.pipeline.first.get();
@@ -493,7 +493,7 @@ impl Connection<'_> {
         }
         again.append(&mut self.later);
         self.later = again;
-        self.is_again = true;
+        self.is_backing_off = true;
         self.scans.retain(|slot, _| *slot >= first);
     }
 }

@@ -69,7 +69,7 @@ impl Session {
                 Route::Never(abort) => return Err(abort),
                 Route::First(_) => {
                     let moves = self.shared.moves.lock().await;
-                    (self.shared.bring_about(reads, writes, until).await?, Some(moves))
+                    (self.shared.change_design_for(reads, writes, until).await?, Some(moves))
                 }
             };
             let (answer, outcome) = oneshot::channel();
@@ -83,7 +83,7 @@ impl Session {
                     self.seen = self.seen.max(seen);
                     return answer;
                 }
-                Ok(Outcome::Back(back)) => transaction = back,
+                Ok(Outcome::Rerouted(back)) => transaction = back,
                 // The site's thread has ended, and the outcome is lost.
                 Err(_) => return Err(Abort::Deposed),
             }

@@ -258,16 +258,16 @@ impl LogOptions {
     fn try_saved_state(&self) -> log::Result<SavedState> {
         let (Self::Files { folder, .. } | Self::Kafka { checkpoints: Some(folder), .. }) = self
         else {
-            return self.saved_behind(None);
+            return self.saved_state_from(None);
         };
-        self.saved_behind(CheckpointStream::open(folder)?)
+        self.saved_state_from(CheckpointStream::open(folder)?)
     }
 
     /// Returns the saved state that begins with these rows of a checkpoint, or with the empty database.
-    fn saved_behind(&self, rows: Option<CheckpointStream>) -> log::Result<SavedState> {
+    fn saved_state_from(&self, rows: Option<CheckpointStream>) -> log::Result<SavedState> {
         let initial = || (Position::START, Design::new(Site(0)));
         let (known, design) =
-            rows.as_ref().map_or_else(initial, |rows| (rows.known, rows.design.apart()));
+            rows.as_ref().map_or_else(initial, |rows| (rows.known, rows.design.unshared()));
         let rest = match self {
             Self::Files { folder, .. } => Rest::Files(LogReader::at(folder, known + 1)?),
             Self::Kafka { topic, .. } => {

@@ -78,7 +78,7 @@ impl Reader {
                 let output = None;
                 let transaction =
                     Transaction { reads, writes, session, client, at_masters, output, procedure };
-                Some(Outcome::Back(transaction))
+                Some(Outcome::Rerouted(transaction))
             }),
             ToRouter::Say(to, said) => {
                 let sender = self.shared.site_senders().get(usize::from(to.0));
@@ -131,7 +131,7 @@ impl Reader {
         let waiter = lock(&self.waiting).all.remove(&number);
         if let Some(Waiter::ReplyTo(reply_to)) = waiter {
             let unread = Outcome::Answer(Position::START, Err(Abort::Deposed));
-            reply_to.tell(outcome(self).unwrap_or(unread), &self.shared.senders);
+            reply_to.deliver(outcome(self).unwrap_or(unread), &self.shared.senders);
         }
     }
 }

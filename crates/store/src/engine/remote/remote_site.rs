@@ -165,17 +165,17 @@ impl RemoteSite {
             }
             SiteEvent::Transact(batch) => {
                 for (reply_to, transaction, _) in batch {
-                    reply_to.tell(Outcome::Back(transaction), &self.shared.senders);
+                    reply_to.deliver(Outcome::Rerouted(transaction), &self.shared.senders);
                 }
             }
             SiteEvent::Step(StepRequest { step, session, until, answer }) => {
                 if self.connection.is_none() {
                     let refused = Abort::Refused(format!("{} is not connected", self.site));
                     let outcome = Outcome::Answer(self.seen, Err(refused));
-                    return answer.tell(outcome, &self.shared.senders);
+                    return answer.deliver(outcome, &self.shared.senders);
                 }
                 let number = self.wait_for(Waiter::ReplyTo(answer));
-                self.send(&ToSite::Step(number, step, session, left_ms(until)));
+                self.send(&ToSite::Step(number, step, session, remaining_ms(until)));
             }
             SiteEvent::Count(answer) => {
                 if self.connection.is_some() {
@@ -187,7 +187,7 @@ impl RemoteSite {
             }
             SiteEvent::Logged(first, entries) => {
                 self.seen = first + entries.len() as u64 - 1;
-                self.pass_on(first, &entries);
+                self.deliver(first, &entries);
             }
             SiteEvent::Subscribe(number, request) if number == self.arrivals => {
                 self.request(request);
@@ -228,7 +228,7 @@ impl RemoteSite {
         let Some(procedure) = it.procedure.encode() else {
             let text = "this procedure cannot be sent to another process";
             let refused = Err(Abort::Refused(text.into()));
-            reply_to.tell(Outcome::Answer(Position::START, refused), &self.shared.senders);
+            reply_to.deliver(Outcome::Answer(Position::START, refused), &self.shared.senders);
             return None;
         };
         let number = self.wait_for(Waiter::ReplyTo(reply_to));
@@ -257,7 +257,7 @@ impl RemoteSite {
     }
 
     /// Sends the subscription's deliveries of the log's next entries.
-    fn pass_on(&mut self, first: Position, entries: &[LogEntry]) {
+    fn deliver(&mut self, first: Position, entries: &[LogEntry]) {
         let traffic = &self.shared.traffic[usize::from(self.site.0)];
         if let Some(SiteConnection { stream, subscription, .. }) = &mut self.connection
             && deliver(subscription, stream, traffic, first, entries).is_err()
@@ -311,7 +311,7 @@ impl RemoteSite {
             match waiter {
                 Waiter::ReplyTo(reply_to) => {
                     let outcome = Outcome::Answer(self.seen, Err(Abort::Deposed));
-                    reply_to.tell(outcome, &self.shared.senders);
+                    reply_to.deliver(outcome, &self.shared.senders);
                 }
                 Waiter::Count(answer) => answer(Vec::new()),
             }
@@ -345,7 +345,7 @@ impl RemoteSite {
         let before = self.epoch.max(newest);
         self.epoch = self.shared.epochs.next(before);
         self.arrivals += 1;
-        self.presence().come(rack);
+        self.presence().connected(rack);
         let marks = Arc::<Marks>::default();
         let begun = self.start_reader(&stream, &marks).and_then(|reader| {
             let mut stream = BufWriter::new(stream);
@@ -419,7 +419,7 @@ fn close(stream: BufWriter<TcpStream>, reader: JoinHandle<()>) {
 }
 
 /// Returns the time left until `until`, in ms.
-fn left_ms(until: Instant) -> u64 {
+fn remaining_ms(until: Instant) -> u64 {
     let left = until.saturating_duration_since(Instant::now());
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
 }

@@ -97,7 +97,7 @@ pub enum SiteProcessError {
     },
     /// No router was available for too long.
     #[error("no router at {routers} for {} s: {why}", patience.as_secs())]
-    Away {
+    NoRouter {
         /// The addresses that were tried.
         routers: String,
         /// Time for which a router was looked for.
@@ -164,7 +164,7 @@ impl SiteProcess {
             }
             if alone_since.elapsed() > self.patience {
                 let (routers, patience) = (routers.join(", "), self.patience);
-                return Err(SiteProcessError::Away { routers, patience, why });
+                return Err(SiteProcessError::NoRouter { routers, patience, why });
             }
             if is_stopped.load(Ordering::Relaxed) {
                 return Ok(());

@@ -30,7 +30,7 @@ use crate::subscription::{Delivery, Subscription};
 /// Time without progress after which a transfer fails.
 pub(super) const PROGRESS_WAIT: Duration = Duration::from_secs(60);
 /// Number of entries missing at the site at which the transfer ends: the site receives the rest while it serves.
-const NEAR_ENTRIES: u64 = 10_000;
+const CATCH_UP_ENTRIES: u64 = 10_000;
 /// Maximum number of rounds in which the number of missing entries does not fall; then the transfer fails.
 const ROUNDS_MAX: usize = 100;
 
@@ -86,7 +86,7 @@ impl RemoteSite {
         self.presence().transfers(kept.is_some());
         let mut sending = Sending { to, bytes: 0, said: Instant::now() };
         let (mut subscription, mut saved) = match kept {
-            Some(known) => self.begin_from_kept(known, saved, &mut sending, mailbox)?,
+            Some(known) => self.begin_from_retained(known, saved, &mut sending, mailbox)?,
             None => self.begin_from_rows(saved, &mut sending, mailbox)?,
         };
         self.catch_up(&mut subscription, &mut saved, &mut sending, mailbox)?;
@@ -102,14 +102,14 @@ impl RemoteSite {
     }
 
     /// Begins from the rows that the site kept, which are as of a position at or after the checkpoint.
-    fn begin_from_kept(
+    fn begin_from_retained(
         &mut self,
         known: Position,
         mut saved: SavedState,
         sending: &mut Sending<'_>,
         mailbox: &mut Mailbox,
     ) -> io::Result<(Subscription, SavedState)> {
-        let mut design = saved.design.apart();
+        let mut design = saved.design.unshared();
         let (mut at, mut ahead) = (saved.known, Vec::new());
         while at < known {
             let (_, entries) = saved.rest.read(known).map_err(|error| failed(&error))?;
@@ -137,7 +137,7 @@ impl RemoteSite {
     ) -> io::Result<(Subscription, SavedState)> {
         let (epoch, sites, known) = (self.epoch, self.shared.sites as u16, saved.known);
         let (silence_ms, run) = (self.silence_ms(), self.shared.runs.current());
-        let design: Design = saved.design.apart();
+        let design: Design = saved.design.unshared();
         sending.write(&ToSite::<Entries>::Welcome {
             epoch,
             sites,
@@ -193,7 +193,7 @@ impl RemoteSite {
                     self.site
                 )));
             }
-            let is_near = left <= NEAR_ENTRIES;
+            let is_near = left <= CATCH_UP_ENTRIES;
             while subscription.known() < upto {
                 let (first, entries) = saved.rest.read(upto).map_err(|error| failed(&error))?;
                 if entries.is_empty() {

@@ -169,7 +169,7 @@ impl ToRouter {
     pub fn outcome(number: u64, outcome: Outcome) -> Self {
         match outcome {
             Outcome::Answer(known, answer) => Self::Ended(number, known, answer),
-            Outcome::Back(transaction) => Self::Back(Asked {
+            Outcome::Rerouted(transaction) => Self::Back(Asked {
                 number,
                 reads: transaction.reads,
                 writes: transaction.writes,

@@ -55,7 +55,7 @@ pub(in crate::engine) struct Executor {
     /// The next ticket.
     next: Cell<Ticket>,
     /// Steps that wait until this site has more of the log.
-    early: RefCell<Vec<StepRequest>>,
+    awaiting_log: RefCell<Vec<StepRequest>>,
     /// Receives parts of checkpoints that are complete.
     parts: CheckpointSink,
     /// Parts with changes that are not in the log yet.
@@ -99,7 +99,7 @@ impl Executor {
             core: RefCell::new(core),
             callers: RefCell::default(),
             next: Cell::new(1),
-            early: RefCell::default(),
+            awaiting_log: RefCell::default(),
             parts,
             unfinished: RefCell::default(),
             leaving: RefCell::default(),
@@ -119,7 +119,7 @@ impl Executor {
     /// Handles the mailbox, and ticks the clock, until an event ends the thread.
     async fn serve(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<SiteEvent>) {
         // The site's first output begins its epoch.
-        self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
+        self.handle_input(Input::Tick(self.shared.now_ms(Instant::now())));
         let mut ticks = ticks(TICK);
         loop {
             tokio::select! {
@@ -136,14 +136,14 @@ impl Executor {
                     }
                 }
                 _ = ticks.tick() => {
-                    self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
-                    self.take_steps();
+                    self.handle_input(Input::Tick(self.shared.now_ms(Instant::now())));
+                    self.start_due_steps();
                     self.weigh();
                 }
             }
             self.flush();
             if let Some(sampler) = self.shared.sampler.get() {
-                self.time.tell(sampler, self.site, self.core.borrow().work());
+                self.time.report(sampler, self.site, self.core.borrow().work());
             }
         }
     }
@@ -157,15 +157,15 @@ impl Executor {
                 for (reply_to, transaction, until) in transactions {
                     let caller = Caller::ReplyTo(reply_to);
                     if is_back {
-                        caller.tell(Outcome::Back(transaction), &self.shared.senders);
+                        caller.deliver(Outcome::Rerouted(transaction), &self.shared.senders);
                     } else {
                         is_back = self.transact(caller, transaction, until);
                     }
                 }
             }
             SiteEvent::Step(step) => {
-                self.early.borrow_mut().push(step);
-                self.changing(|| self.take_steps());
+                self.awaiting_log.borrow_mut().push(step);
+                self.changing(|| self.start_due_steps());
             }
             SiteEvent::Outcome(ticket, outcome) => self.answer(ticket, outcome),
             SiteEvent::Listen(listener) => {
@@ -181,7 +181,7 @@ impl Executor {
                 }
             }
             SiteEvent::Said(from, message) => {
-                self.changing(|| self.tell(Input::Said(from, message)));
+                self.changing(|| self.handle_input(Input::Said(from, message)));
             }
             SiteEvent::Logged(first, entries) => {
                 let is_change = entries.iter().any(LogEntry::is_of_design);
@@ -191,10 +191,10 @@ impl Executor {
                 let is_change = deliveries.iter().any(Delivery::is_of_design);
                 return self.follow(Input::Delivered(first, deliveries), is_change);
             }
-            SiteEvent::Stalled(is_stalled) => self.tell(Input::Stalled(is_stalled)),
+            SiteEvent::Stalled(is_stalled) => self.handle_input(Input::Stalled(is_stalled)),
             SiteEvent::Mark => {
                 self.unfinished.borrow_mut().extend(self.core.borrow().part());
-                self.give_parts();
+                self.send_checkpoint_parts();
             }
             SiteEvent::Count(answer) => answer(self.core.borrow().usage().collect()),
             SiteEvent::Die(answer) => {
@@ -252,8 +252,8 @@ impl Executor {
             self.program.follow(&self.shared, core.known(), changed);
         }
         self.execute(outputs);
-        self.take_steps();
-        self.give_parts();
+        self.start_due_steps();
+        self.send_checkpoint_parts();
         if self.core.borrow().is_over() {
             return self.begin_again();
         }
@@ -268,21 +268,21 @@ impl Executor {
     }
 
     /// Starts the steps that this site has enough of the log for, and refuses those that are too late.
-    fn take_steps(&self) {
-        if self.early.borrow().is_empty() {
+    fn start_due_steps(&self) {
+        if self.awaiting_log.borrow().is_empty() {
             return;
         }
         let (known, now) = (self.core.borrow().known(), Instant::now());
         let is_due = |request: &mut StepRequest| request.session <= known || request.until <= now;
-        let due: Vec<_> = self.early.borrow_mut().extract_if(.., is_due).collect();
+        let due: Vec<_> = self.awaiting_log.borrow_mut().extract_if(.., is_due).collect();
         for StepRequest { step, session, until, answer } in due {
             if session > known {
-                answer.tell(Outcome::Answer(known, Err(Abort::Late)), &self.shared.senders);
+                answer.deliver(Outcome::Answer(known, Err(Abort::Late)), &self.shared.senders);
                 continue;
             }
             let until_ms = self.shared.now_ms(until);
             let ticket = self.expect(Caller::ReplyTo(answer));
-            self.tell(match step {
+            self.handle_input(match step {
                 Step::InstallReplica(_, start) => Input::InstallReplica(ticket, start, until_ms),
                 Step::Change(_, change) => Input::Change(ticket, change, until_ms),
             });
@@ -290,7 +290,7 @@ impl Executor {
     }
 
     /// Passes on the parts that the log has completely, and drops those that it never will have.
-    fn give_parts(&self) {
+    fn send_checkpoint_parts(&self) {
         let mut unfinished = self.unfinished.borrow_mut();
         if unfinished.is_empty() {
             return;
@@ -304,7 +304,7 @@ impl Executor {
 
     /// Returns a partition whose pinned site is alive and not its master, because another site inherited it, and that
     /// site; or `None`. Only sites that this thread fetches for count. It reads the map, as [`Shared::pin`] does.
-    fn away(&self) -> Option<(Key, Site)> {
+    fn misplaced_partition(&self) -> Option<(Key, Site)> {
         let map = self.shared.map.load();
         let (design, is_live) = (&map.design, self.core.borrow().is_live());
         design.partitions().find_map(|partition| {
@@ -317,13 +317,13 @@ impl Executor {
 
     /// Makes pinned partitions return to their sites, in a task, until none is elsewhere.
     fn fetch_pinned(self: &Rc<Self>) {
-        if self.is_fetching.get() || self.away().is_none() {
+        if self.is_fetching.get() || self.misplaced_partition().is_none() {
             return;
         }
         self.is_fetching.set(true);
         let executor = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            while let Some((start, home)) = executor.away() {
+            while let Some((start, home)) = executor.misplaced_partition() {
                 if executor.shared.pin(&start, home).await.is_err() {
                     sleep(HOME_WAIT).await;
                 }
@@ -352,7 +352,7 @@ impl Executor {
             Ok(image) => {
                 let epoch = self.shared.epochs.next(epoch.max(image.design().epoch(self.site)));
                 *self.core.borrow_mut() = image.begun(self.site, epoch);
-                self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
+                self.handle_input(Input::Tick(self.shared.now_ms(Instant::now())));
                 true
             }
             Err(error) => {
@@ -366,7 +366,7 @@ impl Executor {
     fn forget_callers(&self) {
         let known = self.core.borrow().known();
         for (_, caller) in self.callers.borrow_mut().drain() {
-            caller.tell(Outcome::Answer(known, Err(Abort::Deposed)), &self.shared.senders);
+            caller.deliver(Outcome::Answer(known, Err(Abort::Deposed)), &self.shared.senders);
         }
     }
 
@@ -394,7 +394,8 @@ impl Executor {
         if let Some(sampled) = sampled {
             self.time_run(ticket, sampled);
         }
-        let is_back = |output: &Output| matches!(output, Output::Back(back, _) if *back == ticket);
+        let is_back =
+            |output: &Output| matches!(output, Output::Reroute(back, _) if *back == ticket);
         let is_back = outputs.iter().any(is_back);
         self.execute(outputs);
         is_back
@@ -415,7 +416,7 @@ impl Executor {
     }
 
     /// Feeds an input to the site, and executes the outputs.
-    fn tell(&self, input: Input) {
+    fn handle_input(&self, input: Input) {
         let outputs = self.on(input);
         self.execute(outputs);
     }
@@ -435,8 +436,8 @@ impl Executor {
                 Output::Answer(ticket, known, answer) => {
                     self.answer(ticket, Outcome::Answer(known, answer));
                 }
-                Output::Back(ticket, transaction) => {
-                    self.answer(ticket, Outcome::Back(transaction));
+                Output::Reroute(ticket, transaction) => {
+                    self.answer(ticket, Outcome::Rerouted(transaction));
                 }
             }
         }
@@ -447,7 +448,7 @@ impl Executor {
         self.time_outcome(ticket, &outcome);
         let caller = self.callers.borrow_mut().remove(&ticket);
         if let Some(caller) = caller {
-            caller.tell(outcome, &self.shared.senders);
+            caller.deliver(outcome, &self.shared.senders);
         }
     }
 
@@ -473,10 +474,10 @@ impl Executor {
 }
 
 impl Caller {
-    fn tell(self, outcome: Outcome, senders: &[SiteSender]) {
+    fn deliver(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
             Self::Pipeline(pipeline, number, seen) => pipeline.answer(number, outcome, &seen),
-            Self::ReplyTo(reply_to) => reply_to.tell(outcome, senders),
+            Self::ReplyTo(reply_to) => reply_to.deliver(outcome, senders),
         }
     }
 }

@@ -128,7 +128,7 @@ pub(crate) enum ReplyTo {
 
 impl ReplyTo {
     /// Sends the outcome; it is dropped if the recipient is gone.
-    pub fn tell(self, outcome: Outcome, senders: &[SiteSender]) {
+    pub fn deliver(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
             Self::Channel(answer) => {
                 point();
@@ -146,5 +146,5 @@ pub(crate) enum Outcome {
     /// An answer, and the prefix of the log that the site has.
     Answer(Position, Result<Done, Abort>),
     /// The transaction cannot run at the site, and did not.
-    Back(Transaction),
+    Rerouted(Transaction),
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::executor::Executor;
 use super::mailbox::Outcome;
 use crate::engine::PATIENCE;
-use crate::sampler::{Sampled, Waited};
+use crate::sampler::{Sampled, WaitTime};
 use crate::site::{Input, Output, Ticket, Woken};
 use crate::transaction::Transaction;
 
@@ -33,7 +33,7 @@ impl Executor {
             reads: transaction.reads.clone(),
             writes: transaction.writes.clone(),
             rows: None,
-            behind: self.core.borrow().behind(transaction.session),
+            log_lag_entries: self.core.borrow().lag_entries(transaction.session),
             waited: None,
             service_us: began.saturating_duration_since(asked).as_secs_f64() * 1e6,
             run_us: 0.0,
@@ -76,7 +76,7 @@ impl Executor {
         if let Some(sampled) = all.get_mut(&ticket).filter(|sampled| sampled.rows.is_none()) {
             let us = began.saturating_duration_since(sampled.began).as_secs_f64() * 1e6;
             sampled.run_us = began.elapsed().as_secs_f64() * 1e6;
-            (sampled.rows, sampled.waited) = (Some(rows), Some(Waited { cause, us }));
+            (sampled.rows, sampled.waited) = (Some(rows), Some(WaitTime { cause, us }));
             self.waiting.set(self.waiting.get() - 1);
         }
     }
@@ -98,7 +98,7 @@ impl Executor {
                 sampled.commit_us = done.committed.map(|_| us);
                 sampler.put(sampled);
             }
-            Outcome::Back(_) => sampler.put_returned(sampled),
+            Outcome::Rerouted(_) => sampler.put_returned(sampled),
             Outcome::Answer(_, Err(_)) => {}
         }
     }

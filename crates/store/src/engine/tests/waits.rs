@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::record::Site;
-use crate::sampler::{Cause, Sampled, Sampler, Waited};
+use crate::sampler::{Cause, Sampled, Sampler, WaitTime};
 
 /// Sessions that write, and scans that are tried at most.
 const WRITERS: u32 = 4;
@@ -41,7 +41,7 @@ fn a_scan_that_waits_for_the_log_says_for_how_long_and_that_is_part_of_its_time(
             let scans = sampler.fetch().into_iter().filter(|sampled| sampled.writes.is_empty());
             // Scans commit nothing.
             let latency_us =
-                |scan: &Sampled, waited: Waited| scan.service_us + waited.us + scan.run_us;
+                |scan: &Sampled, waited: WaitTime| scan.service_us + waited.us + scan.run_us;
             let late = scans.filter_map(|scan| {
                 let waited = scan.waited?;
                 Some((waited, scan.rows, latency_us(&scan, waited)))

@@ -12,7 +12,7 @@ use crate::engine::remote::wire::{self, Asked, ToRouter, ToSite};
 use crate::key::{Key, KeyRange, Table};
 use crate::record::{Author, Body, Epoch, LogEntry, Position, Site, StoredValue};
 use crate::sampler::report::{REPORT_EVERY, Reporter, SampleReport};
-use crate::sampler::{Cause, Sampled, Sampler, Waited};
+use crate::sampler::{Cause, Sampled, Sampler, WaitTime};
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
@@ -40,8 +40,8 @@ fn report() -> SampleReport {
         reads: vec![KeyRange::only(&key(1))],
         writes: vec![key(2)],
         rows: Some((3, 300)),
-        behind: 300,
-        waited: Some(Waited { cause: Cause::Partition, us: 900.0 }),
+        log_lag_entries: 300,
+        waited: Some(WaitTime { cause: Cause::Partition, us: 900.0 }),
         service_us: 500.0,
         run_us: 6.0,
         commit_us: Some(7_000.0),

@@ -35,7 +35,7 @@ impl Pair {
                     self.answered.push(ticket);
                 }
                 Output::Subscribe(_) => panic!("it receives the whole log"),
-                Output::Back(ticket, _) => panic!("{ticket} came back"),
+                Output::Reroute(ticket, _) => panic!("{ticket} came back"),
                 Output::Say(to, message) => {
                     let from = Site(u16::try_from(site).expect("two"));
                     self.tell(usize::from(to.0), Input::Said(from, message));
@@ -107,7 +107,7 @@ fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
     pair.transact(5, 7, replicated(), Vec::new());
     pair.transact(6, 8, replicated(), Vec::new());
     assert_eq!(pair.answered[3..], [6], "only another client's prefix may be that of before");
-    assert_eq!(pair.cores[0].behind(Position(0)), 1, "its own entry");
+    assert_eq!(pair.cores[0].lag_entries(Position(0)), 1, "its own entry");
     pair.log();
     assert_eq!(pair.answered[4..], [4, 5]);
     let woken = |ticket, cause, rows| Woken { ticket, cause, rows };
@@ -139,7 +139,7 @@ fn who_waits_long_for_what_its_session_saw_is_sent_to_the_master_and_once_only()
     assert!(site.on(Input::Transact(1, ahead, 5_000)).is_empty());
     assert!(site.on(Input::Tick(BEHIND_MS_MAX)).is_empty(), "it is not long yet");
     let mut outputs = site.on(Input::Tick(BEHIND_MS_MAX + 1));
-    let Some(Output::Back(1, again)) = outputs.pop() else { panic!("it does not come back") };
+    let Some(Output::Reroute(1, again)) = outputs.pop() else { panic!("it does not come back") };
     assert!(again.at_masters && outputs.is_empty());
     assert!(site.on(Input::Transact(2, again, 5_000)).is_empty());
     assert!(site.on(Input::Tick(4_999)).is_empty(), "there is nowhere else for it");

@@ -197,7 +197,7 @@ impl Simulation {
                 Output::Say(to, message) => self.messages.push((site, to, message)),
                 Output::Subscribe(request) => self.hosts[at].stream.request(request),
                 Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
-                Output::Back(ticket, _) => {
+                Output::Reroute(ticket, _) => {
                     self.answered(ticket, Position(0), Err(Abort::Elsewhere))
                 }
             }
