@@ -51,7 +51,7 @@ pub use report::{
     CheckpointsReport, ClientsReport, CutTailReport, DesignReport, LogTrafficReport,
     PartitionReport, SiteReport,
 };
-pub use token::{NoToken, Token};
+pub use token::{InvalidToken, Token};
 
 /// A request to change the design.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ pub async fn serve(
     tokio::select! {
         served = axum::serve(socket, routes).into_future() => served,
         () = admin.drains.run() => unreachable!("it looks after drained sites for ever"),
-        () = admin.count_now_and_then() => unreachable!("it counts for ever"),
+        () = admin.count_periodically() => unreachable!("it counts for ever"),
     }
 }
 
@@ -130,11 +130,11 @@ impl Admin {
     }
 
     fn key(request: &ChangeRequest) -> Result<Key, Fault> {
-        request.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))
+        request.key.parse().map_err(|error: crate::key::InvalidKey| invalid_request(&error))
     }
 
     fn site(request: &ChangeRequest) -> Result<Site, Fault> {
-        request.site.map(Site).ok_or_else(|| senseless(&"the site is missing: {\"site\": N}"))
+        request.site.map(Site).ok_or_else(|| invalid_request(&"the site is missing: {\"site\": N}"))
     }
 }
 
@@ -158,7 +158,7 @@ fn answer(done: Result<(), Abort>) -> Answer<()> {
     done.map(Json).map_err(|abort| (status, text(&abort)))
 }
 
-fn senseless(why: &dyn std::fmt::Display) -> Fault {
+fn invalid_request(why: &dyn std::fmt::Display) -> Fault {
     (StatusCode::BAD_REQUEST, text(why))
 }
 

@@ -70,7 +70,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Returns the empty checkpoint, for a folder without one.
     #[must_use]
-    pub fn of_nothing(initial: Design) -> Self {
+    pub fn empty(initial: Design) -> Self {
         Self { image: Core::observer(initial), bytes: 0, landmark: None }
     }
 }
@@ -183,7 +183,7 @@ fn write_blocks(
 /// # Errors
 /// Returns an error if the checkpoint cannot be read, or is damaged.
 pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
-    let Some((_, path)) = all(folder)?.pop() else { return Ok(Checkpoint::of_nothing(initial)) };
+    let Some((_, path)) = all(folder)?.pop() else { return Ok(Checkpoint::empty(initial)) };
     let file = File::open(&path).map_err(failed("open", &path))?;
     let bytes = file.metadata().map_err(failed("read", &path))?.len();
     let file = BufReader::with_capacity(BLOCK_BYTES, file);

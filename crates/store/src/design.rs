@@ -246,7 +246,7 @@ impl Design {
     /// Returns true if this design equals `whole` as far as a site that receives a part of the log knows it:
     /// in all but versions of partitions that the site has no copy of, and entry numbers.
     #[cfg(test)]
-    pub(crate) fn is_as_known_at(&self, whole: &Self, site: Site) -> bool {
+    pub(crate) fn matches_as_known_at(&self, whole: &Self, site: Site) -> bool {
         let is_alike = |(one, of): (&Partition, &Partition)| {
             let version = if of.is_at(site) { of.version } else { one.version };
             Partition { version, ..of.clone() } == *one && one.version <= of.version

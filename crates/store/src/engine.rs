@@ -146,7 +146,7 @@ impl Store {
         let sites = mem::take(&mut base.inboxes).into_iter();
         for (site, inbox) in (0..options.sites).map(Site).zip(sites) {
             let epoch = base.shared.epochs.next(base.image.design().epoch(site));
-            let core = base.image.begun(site, epoch);
+            let core = base.image.begin_epoch(site, epoch);
             let (shared, parts) = (Arc::clone(&base.shared), base.parts());
             let run = move || Executor::run(shared, site, core, inbox, parts, Box::new(LocalSite));
             base.spawn(site, run)?;

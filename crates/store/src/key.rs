@@ -140,13 +140,13 @@ impl fmt::Display for Key {
 /// The error of a text that is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no key; write TABLE:ROW, for example 0:user42, with \\xNN for other bytes")]
-pub struct NoKey(String);
+pub struct InvalidKey(String);
 
 impl FromStr for Key {
-    type Err = NoKey;
+    type Err = InvalidKey;
 
-    fn from_str(text: &str) -> Result<Self, NoKey> {
-        let fault = || NoKey(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let fault = || InvalidKey(text.to_owned());
         if text.is_empty() {
             return Ok(Self::least());
         }
@@ -227,7 +227,7 @@ impl KeyRange {
     /// Returns true if the range contains the key.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
-        self.start <= *key && self.ends_behind(key)
+        self.start <= *key && self.ends_after(key)
     }
 
     /// Returns true if the range contains all keys of the other.
@@ -247,8 +247,8 @@ impl KeyRange {
     pub fn overlaps(&self, other: &Self) -> bool {
         !self.is_empty()
             && !other.is_empty()
-            && self.ends_behind(&other.start)
-            && other.ends_behind(&self.start)
+            && self.ends_after(&other.start)
+            && other.ends_after(&self.start)
     }
 
     /// Returns the range of the keys that are in both ranges.
@@ -281,7 +281,7 @@ impl KeyRange {
         Self { start: self.start.unshared(), end: self.end.as_ref().map(Key::unshared) }
     }
 
-    fn ends_behind(&self, key: &Key) -> bool {
+    fn ends_after(&self, key: &Key) -> bool {
         self.end.as_ref().is_none_or(|end| key < end)
     }
 }
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused() {
         for text in ["user", "x:user", "0:a\\", "0:a\\x0", "0:a\\q", "99999999999:a"] {
-            assert_eq!(text.parse::<Key>(), Err(NoKey(text.into())));
+            assert_eq!(text.parse::<Key>(), Err(InvalidKey(text.into())));
         }
         assert_eq!("".parse(), Ok(Key::least()));
     }

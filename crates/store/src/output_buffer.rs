@@ -219,7 +219,7 @@ impl OutputBuffer {
 
     /// Returns an output buffer for the replies to one batch of requests from another process, which counts
     /// them itself.
-    pub(crate) fn of_batch(room: usize) -> Arc<Self> {
+    pub(crate) fn for_batch(room: usize) -> Arc<Self> {
         Arc::new(Self::of(OutputBuffers::new(usize::MAX), 0, room, true))
     }
 
@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_batch_counts_what_has_left_already() {
-        let batch = OutputBuffer::of_batch(2 * MB);
+        let batch = OutputBuffer::for_batch(2 * MB);
         drop(copied(&batch, MB));
         assert!(batch.has_room());
         drop(copied(&batch, MB));

@@ -71,7 +71,7 @@ pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Default of the time within which a client must continue an incomplete request.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
 /// Number of further bytes of an incomplete request that count as progress of its client.
-const HEADWAY_BYTES: usize = 16 * 1024;
+const PROGRESS_BYTES: usize = 16 * 1024;
 
 /// The content of INFO: the names of its sections, and the names and values of each section's lines.
 pub type Sections = Vec<(String, Vec<(String, String)>)>;
@@ -231,7 +231,7 @@ impl ProtocolState {
     pub fn headway(&self) -> Option<Headway> {
         let (requests, bytes) = self.parser.unfinished();
         let is_half = bytes > 0 || !self.share.is_none();
-        is_half.then_some(Headway(requests, bytes / HEADWAY_BYTES))
+        is_half.then_some(Headway(requests, bytes / PROGRESS_BYTES))
     }
 
     /// Ends the connection of a client that made no progress in time, and returns the last reply to it.
@@ -339,7 +339,7 @@ impl Client {
     /// Answers a request that cannot even be queued. `text` is the error's text without its code.
     fn reject(&mut self, text: impl AsRef<[u8]>) -> Next {
         if let Some(queue) = &mut self.queue {
-            queue.break_off();
+            queue.mark_failed();
         }
         self.say(&Answer::error([b"ERR ", text.as_ref()].concat()))
     }
@@ -429,7 +429,7 @@ impl Client {
             return self.abort(TEXT.as_bytes());
         }
         if let Some(queue) = &mut self.queue {
-            queue.break_off();
+            queue.mark_failed();
         }
         self.say(&Answer::error(TEXT))
     }

@@ -47,20 +47,20 @@ mod copy;
 mod follow;
 mod image;
 mod install_replica;
-mod kept;
 mod lock;
 mod run;
 mod stall;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod waiting;
 
 use copy::Copy;
 pub use image::{Part, Snapshot};
 pub use install_replica::Message;
-use install_replica::{Installation, Wanted};
-use kept::Undo;
-pub(crate) use waiting::Woken;
+use install_replica::{Installation, RowsRequest};
+use undo::CommitUndo;
+pub(crate) use waiting::ResumedTransaction;
 use waiting::{Held, Waiting, Want};
 
 /// Identifies the caller of a request.
@@ -72,7 +72,7 @@ const WAITING_MAX: usize = 10_000;
 /// rows are mastered.
 const BEHIND_MS_MAX: u64 = 100;
 /// Maximum number of groups of a site's own log entries that it retains while other sites hold them.
-const SPENT_MAX: usize = 1_024;
+const UNRELEASED_MAX: usize = 1_024;
 /// The site and epoch of an observer, which are of no real site.
 const OBSERVER: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
 
@@ -145,7 +145,7 @@ pub struct Core {
     /// True if the site receives only a part of the log.
     is_subscriber: bool,
     /// True if the site began with the rows that its process kept from an earlier epoch.
-    has_kept: bool,
+    has_retained_rows: bool,
     /// Time of the last tick, in ms.
     now_ms: u64,
     /// The position of the last log entry that was applied.
@@ -174,11 +174,11 @@ pub struct Core {
     /// Answers that wait for a log entry of this site, in the order of the log entries.
     answers: VecDeque<Held>,
     /// Replicas that are being installed here, by first key.
-    adoptions: BTreeMap<Key, Installation>,
+    installations: BTreeMap<Key, Installation>,
     /// The number of the last installation of this epoch.
     installation: u64,
     /// Copies that other sites have requested and not received yet.
-    wanted: BTreeMap<(Site, Key), Wanted>,
+    rows_requests: BTreeMap<(Site, Key), RowsRequest>,
     /// The actions that the current event has caused so far.
     outputs: Vec<Output>,
     /// The transaction that was run last, and the numbers of rows that it read and wrote.
@@ -188,11 +188,11 @@ pub struct Core {
     /// The request that last met a lock, or a watched row that another transaction had changed.
     last_conflict: Option<Ticket>,
     /// Transactions that had waited and were run by the last event.
-    woken: Vec<Woken>,
+    resumed: Vec<ResumedTransaction>,
     /// How to undo the commits that have not come back from the log yet, in order.
-    undo: VecDeque<Undo>,
+    undo: VecDeque<CommitUndo>,
     /// Log entries of this site that other sites may still read.
-    spent: VecDeque<Arc<[LogEntry]>>,
+    unreleased_entries: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, which tests inject to check that they detect them.
     #[cfg(test)]
     broken: tests::Broken,
@@ -203,7 +203,7 @@ impl Core {
     /// the first entry on. Its first output is its join; the site is live once the log has that.
     #[must_use]
     pub fn new(site: Site, epoch: Epoch, initial: Design) -> Self {
-        Self::observer(initial).begun(site, epoch)
+        Self::observer(initial).begin_epoch(site, epoch)
     }
 
     /// Returns an observer, which has copies of all partitions. After it has received the log from the first entry
@@ -223,7 +223,7 @@ impl Core {
             is_stalled: false,
             is_full: false,
             is_subscriber: false,
-            has_kept: false,
+            has_retained_rows: false,
             now_ms: 0,
             known: Position::START,
             copies,
@@ -237,16 +237,16 @@ impl Core {
             ahead: HashMap::new(),
             changing: BTreeMap::new(),
             answers: VecDeque::new(),
-            adoptions: BTreeMap::new(),
+            installations: BTreeMap::new(),
             installation: 0,
-            wanted: BTreeMap::new(),
+            rows_requests: BTreeMap::new(),
             outputs: Vec::new(),
             last_run: None,
             work: [0; 3],
             last_conflict: None,
-            woken: Vec::new(),
+            resumed: Vec::new(),
             undo: VecDeque::new(),
-            spent: VecDeque::new(),
+            unreleased_entries: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
         }
@@ -263,10 +263,10 @@ impl Core {
 
     /// Returns a site that begins a new epoch with the rows of this observer. It must receive the log after them.
     #[must_use]
-    pub fn begun(&self, site: Site, epoch: Epoch) -> Self {
+    pub fn begin_epoch(&self, site: Site, epoch: Epoch) -> Self {
         let mut core = Self::observer(self.design.unshared());
         (core.site, core.epoch, core.known) = (site, epoch, self.known);
-        core.has_kept = self.has_kept;
+        core.has_retained_rows = self.has_retained_rows;
         // Until it has begun, its copies are those of the image: only its join shows which are its own.
         core.copies.retain(|start, copy| {
             let Some(image) = self.copies.get(start) else { return false };
@@ -287,10 +287,10 @@ impl Core {
 
     /// Handles one event, and returns the actions to execute, in order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
-        self.woken.clear();
+        self.resumed.clear();
         match input {
             Input::Transact(ticket, mut transaction, until_ms) => {
-                transaction.put_in_order();
+                transaction.normalize();
                 self.ask(ticket, until_ms, Want::Transaction(transaction));
             }
             Input::Change(ticket, change, until_ms) => {
@@ -315,12 +315,15 @@ impl Core {
     /// value, which are in the caches of the site that wrote them.
     fn outlive(&mut self, entries: Arc<[LogEntry]>) {
         if entries.first().is_some_and(|entry| entry.by.site == self.site) {
-            self.spent.push_back(entries);
+            self.unreleased_entries.push_back(entries);
         }
-        while self.spent.len() > SPENT_MAX
-            || self.spent.front().is_some_and(|entries| Arc::strong_count(entries) == 1)
+        while self.unreleased_entries.len() > UNRELEASED_MAX
+            || self
+                .unreleased_entries
+                .front()
+                .is_some_and(|entries| Arc::strong_count(entries) == 1)
         {
-            self.spent.pop_front();
+            self.unreleased_entries.pop_front();
         }
     }
 
@@ -391,8 +394,8 @@ impl Core {
     }
 
     /// Returns the transactions that had waited and were run by the last event.
-    pub(crate) fn woken(&self) -> &[Woken] {
-        &self.woken
+    pub(crate) fn resumed(&self) -> &[ResumedTransaction] {
+        &self.resumed
     }
 
     /// Returns the number of log entries missing for a session, plus this site's own that have not come back from the
@@ -419,7 +422,7 @@ impl Core {
     }
 
     /// Returns a request that cannot run here to its caller.
-    fn give_back(&mut self, waiting: Waiting) {
+    fn return_to_caller(&mut self, waiting: Waiting) {
         match waiting.what {
             Want::Transaction(transaction) => {
                 self.say(Output::Reroute(waiting.ticket, transaction))
@@ -450,15 +453,15 @@ impl Core {
         self.taken.clear();
         self.queued.clear();
         self.ahead.clear();
-        self.wanted.clear();
+        self.rows_requests.clear();
         let held = mem::take(&mut self.answers).into_iter().map(|held| held.ticket);
-        let adoptions = mem::take(&mut self.adoptions).into_values();
-        let adopting = adoptions.filter_map(|adoption| adoption.ticket);
+        let installations = mem::take(&mut self.installations).into_values();
+        let adopting = installations.filter_map(|adoption| adoption.ticket);
         for ticket in held.chain(adopting).collect::<Vec<_>>() {
             self.refuse(ticket, Abort::Deposed);
         }
         for waiting in mem::take(&mut self.waiting) {
-            self.give_back(waiting);
+            self.return_to_caller(waiting);
         }
     }
 

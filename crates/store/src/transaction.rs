@@ -39,7 +39,7 @@ pub struct Transaction {
 impl Transaction {
     /// Sorts the declared keys and ranges, and joins ranges that overlap or touch, so that each key is in one
     /// range at most.
-    pub(crate) fn put_in_order(&mut self) {
+    pub(crate) fn normalize(&mut self) {
         if !self.writes.is_sorted_by(|one, next| one < next) {
             self.writes.sort_unstable();
             self.writes.dedup();

@@ -75,7 +75,7 @@ impl Adaptation {
     }
 
     /// Replaces the strategy, from the next decision on.
-    pub fn decide_by(&self, strategy: Box<dyn Strategy<Key>>) {
+    pub fn set_strategy(&self, strategy: Box<dyn Strategy<Key>>) {
         let mut deciding = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
         *deciding = strategy;
     }
@@ -149,7 +149,7 @@ impl Adaptation {
     }
 
     /// Converts a time to the clock of [`Adaptation::now_ms`], in ms.
-    pub(super) fn ms_of(&self, at: Instant) -> u64 {
+    pub(super) fn to_clock_ms(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began);
         self.base_ms.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }

@@ -33,7 +33,7 @@ mod tests;
 /// Longest time of a drain without progress.
 const STUCK_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// Time between two checks of the sites that are not in use.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Delay before a drain continues after a failed change.
 const AGAIN_WAIT: Duration = Duration::from_millis(50);
 /// Most partitions that an error message names.
@@ -156,9 +156,9 @@ impl Drains {
     pub async fn run(&self) {
         loop {
             for site in self.store.unused() {
-                self.look_after(site).await;
+                self.supervise(site).await;
             }
-            _ = timeout(LOOK, self.begun.notified()).await;
+            _ = timeout(CHECK_EVERY, self.begun.notified()).await;
         }
     }
 
@@ -280,7 +280,7 @@ impl Drains {
         Some(one.report.state)
     }
 
-    async fn look_after(&self, site: Site) {
+    async fn supervise(&self, site: Site) {
         if self.note(site, |_| ()).is_none() {
             let _deciding = self.deciding.lock().await;
             if self.store.is_used(site) {
@@ -308,7 +308,7 @@ impl Drains {
             }
             return;
         }
-        if let Err(failure) = self.give_away(site).await {
+        if let Err(failure) = self.evacuate(site).await {
             self.note(site, |one| {
                 if one.since.elapsed() >= STUCK_AFTER {
                     one.report.state = DrainState::Stuck;
@@ -329,7 +329,7 @@ impl Drains {
     }
 
     /// Executes a plan that empties a site, until an operator fails or the site is taken into use.
-    async fn give_away(&self, site: Site) -> Result<(), String> {
+    async fn evacuate(&self, site: Site) -> Result<(), String> {
         let layout = self.store.layout().await;
         let to = self.others(site);
         let plan = drain(&layout, site.0, &to, self.memory_max());

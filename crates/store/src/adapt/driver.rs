@@ -122,7 +122,7 @@ impl<'a> Driver<'a> {
         };
         let work: BTreeMap<layout::Site, SiteWork> = layout.sites().iter().map(work).collect();
         let observed =
-            fetched.into_iter().map(|one| observed(self.of.ms_of(one.began), one)).collect();
+            fetched.into_iter().map(|one| observed(self.of.to_clock_ms(one.began), one)).collect();
         let core_share = sampler.share();
         self.planner.observe(Round { now_ms, layout, observed, work: &work, core_share });
         sampler.set_every(self.planner.sample_every());
@@ -278,7 +278,7 @@ impl Driver<'_> {
             ..Persisted::default()
         };
         state.learn(&planner.controller().cost);
-        state.take_bans(&planner.controller().brakes);
+        state.copy_bans(&planner.controller().brakes);
         state
     }
 

@@ -122,7 +122,7 @@ impl Adaptation {
             }
             distrust => distrust,
         };
-        let looked = Looked {
+        let looked = SiteJudgement {
             of: self,
             layout: &layout,
             start,
@@ -156,7 +156,7 @@ impl Adaptation {
 }
 
 /// The basis on which every site is judged: the partition, the design with its price, and the workload.
-struct Looked<'l> {
+struct SiteJudgement<'l> {
     of: &'l Adaptation,
     layout: &'l Layout<Key>,
     start: &'l Key,
@@ -177,7 +177,7 @@ fn unless(name: &str, reason: Option<String>, else_why: &str) -> RuleReport {
     rule(name, Some(reason.is_none()), reason.unwrap_or_else(|| else_why.to_owned()))
 }
 
-impl Looked<'_> {
+impl SiteJudgement<'_> {
     /// Returns the operators that make a site the master within the limit of replicas; none if it is the master
     /// already.
     fn operators(&self, site: u16, replicas_max: usize) -> Vec<Operator<Key>> {

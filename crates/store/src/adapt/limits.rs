@@ -119,7 +119,7 @@ pub struct LimitsReport {
 
 /// The part of the store's state that limits are compared with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct StoreUsage {
     pub partitions: usize,
     /// Replicas of the partition that has most.
     pub replicas: usize,
@@ -183,7 +183,7 @@ impl AdaptLimits {
     }
 
     /// Checks that the limits are valid in a store of this many sites.
-    pub(super) fn check(&self, held: &Held) -> Result<(), LimitsFault> {
+    pub(super) fn check(&self, held: &StoreUsage) -> Result<(), LimitsFault> {
         let within = |value: f64, most: f64| value.is_finite() && value > 0.0 && value <= most;
         let senseless = |why: String| Err(LimitsFault::Senseless(why));
         if !within(self.horizon_s, HORIZON_S_MAX) {
@@ -222,7 +222,7 @@ impl AdaptLimits {
     }
 
     /// Checks that no site holds more than the memory limit.
-    fn check_memory(&self, held: &Held) -> Result<(), LimitsFault> {
+    fn check_memory(&self, held: &StoreUsage) -> Result<(), LimitsFault> {
         let Some(mb) = self.memory_max_mb else { return Ok(()) };
         let fullest = held.bytes.iter().max_by_key(|(_, bytes)| *bytes);
         match fullest.filter(|(_, bytes)| *bytes > mb.saturating_mul(MB)) {
@@ -236,7 +236,7 @@ impl AdaptLimits {
     }
 
     /// Returns a sentence for each limit that is exceeded, which says by how much; the excess stays.
-    pub(super) fn notes(&self, held: &Held) -> Vec<String> {
+    pub(super) fn notes(&self, held: &StoreUsage) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(most) = self.memory_max_mb {
             let full = held.bytes.iter().filter(|(_, bytes)| *bytes > most.saturating_mul(MB));
@@ -288,13 +288,13 @@ impl Adaptation {
     }
 
     /// Returns the part of the store's state that limits are compared with.
-    async fn held(&self) -> Held {
+    async fn usage(&self) -> StoreUsage {
         let usage = self.store.usage().await;
         let bytes = |(site, copies): &(Site, Vec<Usage>)| {
             (site.0, copies.iter().map(|copy| copy.size.bytes).sum())
         };
         let map = self.store.map();
-        Held {
+        StoreUsage {
             partitions: map.design.partitions().count(),
             replicas: map.design.partitions().map(|one| one.replicas.len()).max().unwrap_or(0),
             bytes: usage.iter().map(bytes).collect(),
@@ -304,7 +304,7 @@ impl Adaptation {
 
     /// Checks the initial limits, and logs a warning for each that is exceeded already.
     pub(super) async fn check_limits(&self) -> Result<(), LimitsFault> {
-        let (limits, held) = (AdaptLimits::of(&self.options()), self.held().await);
+        let (limits, held) = (AdaptLimits::of(&self.options()), self.usage().await);
         limits.check(&held)?;
         limits.notes(&held).iter().for_each(|note| tracing::warn!("{note}"));
         Ok(())
@@ -313,7 +313,7 @@ impl Adaptation {
     /// Returns the limits in force, and which of them are exceeded.
     pub async fn limits(&self) -> LimitsReport {
         let limits = AdaptLimits::of(&self.options());
-        LimitsReport { notes: limits.notes(&self.held().await), limits }
+        LimitsReport { notes: limits.notes(&self.usage().await), limits }
     }
 
     /// Changes limits from the next decision on, and returns those in force then.
@@ -321,7 +321,7 @@ impl Adaptation {
     /// # Errors
     /// If a limit is invalid, or the store already exceeds the requested memory limit; no limit is changed then.
     pub async fn limit(&self, request: &LimitsRequest) -> Result<LimitsReport, LimitsFault> {
-        let held = self.held().await;
+        let held = self.usage().await;
         let limits = {
             let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
             let limits = AdaptLimits::of(&options).with(request);
@@ -348,16 +348,21 @@ impl Adaptation {
 mod tests {
     use super::*;
 
-    fn held() -> Held {
-        Held { partitions: 12, replicas: 2, bytes: vec![(0, 3_200_000), (1, 900_000)], sites: 3 }
+    fn usage() -> StoreUsage {
+        StoreUsage {
+            partitions: 12,
+            replicas: 2,
+            bytes: vec![(0, 3_200_000), (1, 900_000)],
+            sites: 3,
+        }
     }
 
     fn asked(json: &str) -> Result<AdaptLimits, String> {
         let request =
             serde_json::from_str::<LimitsRequest>(json).map_err(|fault| fault.to_string())?;
         let limits = AdaptLimits::default().with(&request);
-        limits.check(&held()).map_err(|fault| fault.to_string())?;
-        limits.check_memory(&held()).map_err(|fault| fault.to_string())?;
+        limits.check(&usage()).map_err(|fault| fault.to_string())?;
+        limits.check_memory(&usage()).map_err(|fault| fault.to_string())?;
         Ok(limits)
     }
 
@@ -400,9 +405,9 @@ mod tests {
     #[test]
     fn what_is_beyond_a_limit_stays_and_is_told() {
         let limits = asked(r#"{"partitions_max":8,"replicas_max":1}"#).unwrap();
-        let notes = limits.notes(&held());
+        let notes = limits.notes(&usage());
         assert!(notes[0].contains("12 partitions") && notes[1].contains("2 replicas"), "{notes:?}");
-        assert_eq!(AdaptLimits::default().notes(&held()), Vec::<String>::new());
+        assert_eq!(AdaptLimits::default().notes(&usage()), Vec::<String>::new());
     }
 
     #[test]

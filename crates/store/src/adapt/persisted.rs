@@ -247,7 +247,7 @@ impl Persisted {
     }
 
     /// Copies the bans that have not expired into the state.
-    pub fn take_bans(&mut self, brakes: &Brakes<Key>) {
+    pub fn copy_bans(&mut self, brakes: &Brakes<Key>) {
         let now_ms = self.now_ms;
         let bans = brakes.bans().filter(|(_, until_ms, _)| *until_ms > now_ms);
         self.bans =
@@ -335,7 +335,7 @@ impl Adaptation {
     }
 
     /// Writes the latest state at a clean end.
-    pub fn write_kept(&self) {
+    pub fn write_latest(&self) {
         self.writer.write_if(|latest, written| latest != written);
     }
 }
@@ -362,7 +362,7 @@ mod tests {
         let mut kept =
             Persisted { now_ms: 5_000, sites: 4, is_paused: true, ..Persisted::default() };
         kept.learn(&cost);
-        kept.take_bans(&brakes);
+        kept.copy_bans(&brakes);
         (kept, cost, brakes)
     }
 

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 
-use super::{Admin, Answer, ChangeRequest, Fault, Shared, senseless, text};
+use super::{Admin, Answer, ChangeRequest, Fault, Shared, invalid_request, text};
 use crate::adapt::{
     AdaptReport, Adaptation, DrainFault, DrainReport, HeatReport, LimitsFault, LimitsReport,
     LimitsRequest, NotExplained,
@@ -53,10 +53,10 @@ pub(super) async fn limit(
 ) -> Answer<LimitsReport> {
     let adaptation = admin.adaptation()?;
     let request: LimitsRequest =
-        serde_json::from_value(request).map_err(|error| senseless(&error))?;
+        serde_json::from_value(request).map_err(|error| invalid_request(&error))?;
     let limited = adaptation.limit(&request).await;
     limited.map(Json).map_err(|fault| match fault {
-        LimitsFault::Senseless(why) => senseless(&why),
+        LimitsFault::Senseless(why) => invalid_request(&why),
         LimitsFault::Refused(why) => conflict(&why),
     })
 }
@@ -96,7 +96,7 @@ pub(super) async fn drains(State(admin): Shared) -> Json<Vec<DrainReport>> {
 
 fn site(request: serde_json::Value) -> Result<Site, Fault> {
     let request: SiteRequest =
-        serde_json::from_value(request).map_err(|error| senseless(&error))?;
+        serde_json::from_value(request).map_err(|error| invalid_request(&error))?;
     Ok(Site(request.site))
 }
 

@@ -178,7 +178,7 @@ fn counts(usage: &[(Site, Vec<Usage>)]) -> Counts {
 
 impl Admin {
     /// Takes counts periodically, for as long as it is polled, so that rates stay current without requests.
-    pub(super) async fn count_now_and_then(&self) {
+    pub(super) async fn count_periodically(&self) {
         loop {
             tokio::time::sleep(COUNTED_EVERY).await;
             let usage = self.store.usage().await;

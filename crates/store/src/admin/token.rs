@@ -18,16 +18,16 @@ pub struct Token(String);
 /// The error of a text that cannot be a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one word of visible ASCII characters")]
-pub struct NoToken;
+pub struct InvalidToken;
 
 impl Token {
     /// Returns a token with this text.
     ///
     /// # Errors
     /// Returns an error if the text is empty, or is not a single word of visible ASCII characters.
-    pub fn new(text: &str) -> Result<Self, NoToken> {
+    pub fn new(text: &str) -> Result<Self, InvalidToken> {
         let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        is_word.then(|| Self(text.to_owned())).ok_or(NoToken)
+        is_word.then(|| Self(text.to_owned())).ok_or(InvalidToken)
     }
 
     /// Returns the value of the `Authorization` header that carries the token.

@@ -25,7 +25,7 @@ pub(super) enum Fault {
 
 impl Fault {
     /// Returns the fault of a request that writes nothing: nothing has happened where that would be unknown.
-    pub fn of_a_read(self) -> Self {
+    pub fn without_effect(self) -> Self {
         match self {
             Self::Unknown(why) => Self::Nothing(why),
             other => other,
@@ -123,7 +123,7 @@ impl Connection {
         if self.watches {
             let mut sent = Sent::default();
             sent.word("UNWATCH");
-            self.ask(&sent).map_err(Fault::of_a_read)?;
+            self.ask(&sent).map_err(Fault::without_effect)?;
             self.watches = false;
         }
         Ok(())
@@ -146,7 +146,8 @@ impl Connection {
         table: u32,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
-        let answer = self.ask_in(table, redis::cmd(word).arg(keys)).map_err(Fault::of_a_read)?;
+        let answer =
+            self.send_to_table(table, redis::cmd(word).arg(keys)).map_err(Fault::without_effect)?;
         let rows = match answer {
             Value::Array(rows) if rows.len() == keys.len() => rows,
             other => return Err(nonsense(&other)),
@@ -169,7 +170,7 @@ impl Connection {
     ) -> Result<Found, Fault> {
         let mut command = redis::cmd("IMAGO.RANGE");
         command.arg(from).arg(to).arg("COUNT").arg(count);
-        let answer = self.ask_in(table, &command).map_err(Fault::of_a_read)?;
+        let answer = self.send_to_table(table, &command).map_err(Fault::without_effect)?;
         redis::from_redis_value(answer).map_err(|error| nonsense(&error))
     }
 
@@ -190,7 +191,7 @@ impl Connection {
     ) -> Result<Vec<u8>, Fault> {
         let mut command = redis::cmd("IMAGO.CALL");
         command.arg(name).arg(keys.len()).arg(keys).arg(arguments);
-        match self.ask_in(table, &command)? {
+        match self.send_to_table(table, &command)? {
             Value::BulkString(answer) => Ok(answer),
             other => Err(nonsense(&other)),
         }
@@ -214,7 +215,7 @@ impl Connection {
         }
         sent.word("EXEC");
         let done = self.ask(&sent);
-        let done = if writes { done } else { done.map_err(Fault::of_a_read) };
+        let done = if writes { done } else { done.map_err(Fault::without_effect) };
         // After any reply nothing is watched.
         self.watches = false;
         match done? {
@@ -241,7 +242,7 @@ impl Connection {
         sent
     }
 
-    fn ask_in(&mut self, table: u32, command: &Cmd) -> Result<Value, Fault> {
+    fn send_to_table(&mut self, table: u32, command: &Cmd) -> Result<Value, Fault> {
         let mut sent = self.sent_in(table);
         sent.add(command);
         self.ask(&sent)

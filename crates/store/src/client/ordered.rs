@@ -29,7 +29,7 @@ pub(super) fn whole<K: OrderedKey>(mut bytes: &[u8]) -> Option<K> {
 }
 
 /// Returns the least byte string that is greater than all with this prefix, or `None` if there is none.
-pub(super) fn behind(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
+pub(super) fn prefix_successor(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
     while let Some(last) = prefix.pop() {
         if last < u8::MAX {
             prefix.push(last + 1);
@@ -226,7 +226,7 @@ mod tests {
             one in (text(), number()),
         ) {
             let (prefix, key) = (bytes(&first), bytes(&one));
-            let end = behind(prefix.clone());
+            let end = prefix_successor(prefix.clone());
             let is_within = key >= prefix && end.is_none_or(|end| key < end);
             prop_assert_eq!(is_within, one.0 == first);
         }
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn nothing_is_behind_the_last_prefix() {
-        assert_eq!(behind(vec![1, 255, 255]), Some(vec![2]));
-        assert_eq!(behind(vec![255, 255]), None);
-        assert_eq!(behind(Vec::new()), None);
+        assert_eq!(prefix_successor(vec![1, 255, 255]), Some(vec![2]));
+        assert_eq!(prefix_successor(vec![255, 255]), None);
+        assert_eq!(prefix_successor(Vec::new()), None);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::ClientError;
-use super::ordered::{OrderedKey, PrefixOf, behind, encode_text, whole};
+use super::ordered::{OrderedKey, PrefixOf, encode_text, prefix_successor, whole};
 use crate::key::KEY_BYTES_MAX;
 use crate::resp::DATABASES;
 
@@ -72,7 +72,7 @@ impl<K, V> Table<K, V> {
 impl<K: OrderedKey, V> Table<K, V> {
     /// Encodes a row's key for the store.
     pub(super) fn key(&self, key: &K) -> Result<Vec<u8>, ClientError> {
-        self.begun(key)
+        self.prefix_bytes(key)
     }
 
     /// Returns the span of a range of keys.
@@ -87,24 +87,24 @@ impl<K: OrderedKey, V> Table<K, V> {
         let end = match range.end_bound() {
             Bound::Included(key) => Some(after(key)?),
             Bound::Excluded(key) => Some(self.key(key)?),
-            Bound::Unbounded => behind(self.start()),
+            Bound::Unbounded => prefix_successor(self.start()),
         };
         Ok((start, end))
     }
 
     /// Returns the span of the keys with a prefix.
     pub(super) fn prefix(&self, prefix: &impl PrefixOf<K>) -> Result<Span, ClientError> {
-        let start = self.begun(prefix)?;
-        Ok((start.clone(), behind(start)))
+        let start = self.prefix_bytes(prefix)?;
+        Ok((start.clone(), prefix_successor(start)))
     }
 
     /// Decodes a row's key.
     pub(super) fn key_of(&self, bytes: &[u8]) -> Result<K, ClientError> {
         let own = bytes.strip_prefix(&*self.start());
-        own.and_then(whole).ok_or_else(|| self.other_type(bytes, type_name::<K>()))
+        own.and_then(whole).ok_or_else(|| self.type_mismatch(bytes, type_name::<K>()))
     }
 
-    fn begun(&self, with: &impl OrderedKey) -> Result<Vec<u8>, ClientError> {
+    fn prefix_bytes(&self, with: &impl OrderedKey) -> Result<Vec<u8>, ClientError> {
         let mut key = self.start();
         with.encode(&mut key);
         match key.len() {
@@ -113,7 +113,7 @@ impl<K: OrderedKey, V> Table<K, V> {
         }
     }
 
-    fn other_type(&self, key: &[u8], expected: &'static str) -> ClientError {
+    fn type_mismatch(&self, key: &[u8], expected: &'static str) -> ClientError {
         let key = key.escape_ascii().to_string();
         ClientError::OtherType { table: self.number, key, expected }
     }
@@ -127,7 +127,7 @@ impl<K: OrderedKey, V: Serialize + DeserializeOwned> Table<K, V> {
     pub(super) fn value_of(&self, key: &[u8], bytes: &[u8]) -> Result<V, ClientError> {
         match postcard::take_from_bytes(bytes) {
             Ok((value, [])) => Ok(value),
-            _ => Err(self.other_type(key, type_name::<V>())),
+            _ => Err(self.type_mismatch(key, type_name::<V>())),
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Group {
 }
 
 /// The reason why bytes are not a group.
-pub(super) enum Unread {
+pub(super) enum GroupError {
     /// The bytes may have been left by a machine that stopped while it wrote.
     Torn(&'static str),
     /// The bytes were written completely, but are not the expected group.
@@ -98,8 +98,8 @@ pub(super) fn decode(
     from: &[u8],
     expected: Position,
     mark: Mark,
-) -> std::result::Result<Group, Unread> {
-    use Unread::{Torn, Wrong};
+) -> std::result::Result<Group, GroupError> {
+    use GroupError::{Torn, Wrong};
 
     if from.len() < HEADER {
         return Err(Torn("a group's header is cut off"));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::group::{GROUP_BYTES_MAX, HEADER, Unread, decode, extent};
+use super::group::{GROUP_BYTES_MAX, GroupError, HEADER, decode, extent};
 use super::mark::{self, Mark};
 use super::{LogEntry, LogError, MISSING, Position, Result, failed, segment_path, segments_from};
 
@@ -77,7 +77,7 @@ impl Segment {
             rest.read_to_end(&mut bytes).map_err(failed("read", &self.path))?;
             let group = decode(&bytes, self.first, self.mark);
             let group = group.map_err(|unread| match unread {
-                Unread::Torn(what) | Unread::Wrong(what) => damaged(what),
+                GroupError::Torn(what) | GroupError::Wrong(what) => damaged(what),
             })?;
             let read = group.first.onward().zip(group.entries);
             entries.extend(read.filter(|(position, _)| *position >= from));

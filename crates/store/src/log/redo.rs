@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use super::group::ALONE;
-use super::group::{Unread, decode};
+use super::group::{GroupError, decode};
 use super::{Log, LogEntry, LogError, Position, Result, encode, failed, read_segment, segments};
 
 /// An ordered log of entries. If several threads use a log, each has its own value of this type.
@@ -84,7 +84,7 @@ pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'stat
     match decode(group, Position::START, ALONE) {
         Ok(read) if read.end == group.len() => Ok(read.entries),
         Ok(_) => Err("more than a group"),
-        Err(Unread::Torn(what) | Unread::Wrong(what)) => Err(what),
+        Err(GroupError::Torn(what) | GroupError::Wrong(what)) => Err(what),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::group::{Unread, decode, was_durable};
+use super::group::{GroupError, decode, was_durable};
 use super::{LogEntry, LogError, Position, Result, mark};
 
 /// The end of a log that was no complete group, and was cut off when the log was opened. Either the machine or the
@@ -56,8 +56,10 @@ pub(super) fn read_segment(
                 }
                 at += group.end;
             }
-            Err(Unread::Torn(_)) if is_last && !was_durable(&content[at..], *next, mark) => break,
-            Err(Unread::Torn(what) | Unread::Wrong(what)) => {
+            Err(GroupError::Torn(_)) if is_last && !was_durable(&content[at..], *next, mark) => {
+                break;
+            }
+            Err(GroupError::Torn(what) | GroupError::Wrong(what)) => {
                 return Err(damaged(at, what));
             }
         }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::group::{ALONE, HEADER, Unread, checksum, decode, was_durable};
+use super::group::{ALONE, GroupError, HEADER, checksum, decode, was_durable};
 use super::*;
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Epoch, Operator, Site, Update, Write};

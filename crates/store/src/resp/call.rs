@@ -112,7 +112,7 @@ impl Call {
             let text = format!("ERR there is no procedure called '{name}' where it would be run");
             return Ok(Answer::error(text));
         };
-        rows.lend(|view| {
+        rows.with_view(|view| {
             // A panic ends only this transaction, not the site's thread; its writes are dropped with the
             // view.
             let ran = catch_unwind(AssertUnwindSafe(|| run(view, &self.keys, &self.arguments)));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const INPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// Memory that each connection may use in addition to the quota, in bytes: no less than an idle connection
 /// retains.
-pub(super) const OWN_BYTES: usize = 2 * super::parse::KEPT_BYTES_MAX;
+pub(super) const OWN_BYTES: usize = 2 * super::parse::RETAINED_BYTES_MAX;
 
 /// The quota, and the sum of the shares.
 pub struct InputQuota {

@@ -35,7 +35,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub fn break_off(&mut self) {
+    pub fn mark_failed(&mut self) {
         *self = Self { is_broken: true, ..Self::default() };
     }
 

@@ -27,7 +27,7 @@ const ARGUMENTS_MAX: i64 = 1024 * 1024;
 const STRANGERS_ARGUMENTS_MAX: i64 = 10;
 const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
 /// Maximum capacity of each buffer that an idle connection retains, in bytes.
-pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
+pub(super) const RETAINED_BYTES_MAX: usize = 64 * 1024;
 
 /// Limits of a client's requests.
 #[derive(Clone, Copy, Debug)]
@@ -189,8 +189,8 @@ impl Parser {
         if self.start > self.buffer.len() / 2 {
             self.buffer.drain(..self.start);
             self.start = 0;
-            if self.buffer.len() < KEPT_BYTES_MAX / 2 {
-                self.buffer.shrink_to(KEPT_BYTES_MAX);
+            if self.buffer.len() < RETAINED_BYTES_MAX / 2 {
+                self.buffer.shrink_to(RETAINED_BYTES_MAX);
             }
         }
         let pending = self.buffer.len() - self.start;
@@ -256,10 +256,10 @@ impl Parser {
         self.requests += 1;
         (self.read, self.searched, self.reading) = (0, 0, Reading::Start);
         self.slices.clear();
-        self.slices.shrink_to(KEPT_BYTES_MAX / size_of::<Slice>());
+        self.slices.shrink_to(RETAINED_BYTES_MAX / size_of::<Slice>());
         if self.start == self.buffer.len() {
             self.buffer.clear();
-            self.buffer.shrink_to(KEPT_BYTES_MAX);
+            self.buffer.shrink_to(RETAINED_BYTES_MAX);
             self.start = 0;
         }
     }

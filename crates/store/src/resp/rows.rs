@@ -55,7 +55,7 @@ impl<'r, 'v> Rows<'r, 'v> {
     }
 
     /// Runs a procedure on the rows, and counts its writes afterwards.
-    pub fn lend<T>(
+    pub fn with_view<T>(
         &mut self,
         run: impl FnOnce(&mut View<'v>) -> Result<T, Abort>,
     ) -> Result<T, Abort> {

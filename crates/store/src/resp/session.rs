@@ -277,7 +277,7 @@ pub(super) mod client {
     }
 
     /// Accepts a command without effect: these options concern features that Imago does not have.
-    pub fn no_matter(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+    pub fn accept_and_ignore(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
         if arguments.is(2, "ON") || arguments.is(2, "OFF") {
             Ok(Answer::OK)
         } else {

@@ -97,7 +97,7 @@ impl Tree {
     }
 
     /// Returns the tree of these children below height `height`, or `None` if there are none.
-    fn of_kids(children: Vec<Child>, height: usize) -> Option<Self> {
+    fn from_children(children: Vec<Child>, height: usize) -> Option<Self> {
         match children.len() {
             0 => None,
             1 => children.into_iter().next().map(|root| Self { height: height - 1, root }),
@@ -127,8 +127,8 @@ impl Tree {
                 let middle = children.pop().expect("a node has entries");
                 let (left, right) = Self { height: height - 1, root: middle }.cut(from);
                 (
-                    joined(Self::of_kids(children, height), left),
-                    joined(right, Self::of_kids(behind, height)),
+                    joined(Self::from_children(children, height), left),
+                    joined(right, Self::from_children(behind, height)),
                 )
             }
         }

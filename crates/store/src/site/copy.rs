@@ -96,7 +96,7 @@ impl Core {
                 self.work[2] += write.rows.len() as u64;
                 copy.apply(write);
             }
-        } else if let Some(adoption) = self.adoptions.get_mut(&write.start) {
+        } else if let Some(adoption) = self.installations.get_mut(&write.start) {
             adoption.news.push((write.version, Some(write.clone())));
         }
     }

@@ -14,7 +14,7 @@ impl Core {
         for (position, entry) in first.onward().zip(entries).skip(old) {
             self.follow(position, entry, true);
         }
-        self.go_on();
+        self.resume_waiting();
     }
 
     /// Applies deliveries of the subscription, from the next position on.
@@ -33,13 +33,13 @@ impl Core {
                 }
             }
         }
-        self.go_on();
+        self.resume_waiting();
     }
 
     /// Continues with requests that waited for the log.
-    fn go_on(&mut self) {
+    fn resume_waiting(&mut self) {
         if self.is_live {
-            self.give_all();
+            self.send_requested_rows();
             self.attempt_all();
         }
     }
@@ -54,7 +54,7 @@ impl Core {
             true => self.design.follow(entry),
             false => self.design.follow_part(entry),
         };
-        if !self.is_over && self.is_the_end(entry, verdict) {
+        if !self.is_over && self.ends_epoch(entry, verdict) {
             self.end();
         }
         if self.is_over {
@@ -73,7 +73,7 @@ impl Core {
             // A commit of this site was applied when it was written.
             (Body::Commit(writes), _) if is_own => self.note_logged(writes),
             (Body::Commit(writes), _) => writes.iter().for_each(|write| self.replicate(write)),
-            (Body::Change(change), Verdict::Counts) if self.lacks_what_it_is_given(change) => {
+            (Body::Change(change), Verdict::Counts) if self.lacks_granted_replica(change) => {
                 return self.end();
             }
             (Body::Change(change), Verdict::Counts) => {
@@ -95,7 +95,7 @@ impl Core {
             let ordered = self.ordered;
             self.changing.retain(|_, number| *number > ordered);
         }
-        if (self.is_live || self.has_kept) && !matches!(entry.body, Body::Commit(_)) {
+        if (self.is_live || self.has_retained_rows) && !matches!(entry.body, Body::Commit(_)) {
             self.align_copies();
         }
         if self.is_live {
@@ -105,7 +105,7 @@ impl Core {
 
     /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of this epoch
     /// that is void. An entry of an earlier epoch has no effect.
-    fn is_the_end(&self, entry: &LogEntry, verdict: Verdict) -> bool {
+    fn ends_epoch(&self, entry: &LogEntry, verdict: Verdict) -> bool {
         let by = entry.by;
         if by.site != self.site || by.epoch < self.epoch {
             return false;

@@ -93,11 +93,11 @@ pub(super) struct Installation {
     /// The versions that the log has shown since, each with its write; a change of design has `None`.
     pub(super) news: Vec<(u64, Option<Write>)>,
     /// The rows that the master sent, once they have arrived.
-    given: Option<Given>,
+    given: Option<ReceivedRows>,
 }
 
 /// Rows that another site has requested, as of a position of the log or later.
-pub(super) struct Wanted {
+pub(super) struct RowsRequest {
     /// The position in the request.
     since: Position,
     /// The snapshot, once it is taken: the version at the last change of design, the version, the rows, and the
@@ -106,7 +106,7 @@ pub(super) struct Wanted {
 }
 
 /// Rows that a master has sent.
-struct Given {
+struct ReceivedRows {
     /// The master.
     by: Site,
     /// The version at the partition's last change of design.
@@ -132,7 +132,7 @@ impl Core {
         let Some(partition) = self.design.beginning_at(&start).filter(|_| self.is_live) else {
             return self.refuse(ticket, refused(&Impossible::NoPartition));
         };
-        if partition.is_at(self.site) || self.adoptions.contains_key(&start) {
+        if partition.is_at(self.site) || self.installations.contains_key(&start) {
             return self.refuse(ticket, refused(&Impossible::HasCopy));
         }
         let (master, number) = (partition.master, self.installation + 1);
@@ -142,7 +142,7 @@ impl Core {
         let since = since.or(self.has(super::tests::Bug::Unsubscribed).then_some(self.known));
         let (ticket, news, given) = (Some(ticket), Vec::new(), None);
         let adoption = Installation { ticket, until_ms, number, since, news, given };
-        self.adoptions.insert(start.clone(), adoption);
+        self.installations.insert(start.clone(), adoption);
         if self.is_subscriber {
             self.say(Output::Subscribe(Request::Begin(start.clone(), number)));
         }
@@ -153,7 +153,7 @@ impl Core {
 
     /// Begins to keep a partition's entries, because the subscription delivers them from here on.
     pub(super) fn begin_installation(&mut self, start: Key, number: u64) {
-        let adoption = self.adoptions.get_mut(&start);
+        let adoption = self.installations.get_mut(&start);
         let Some(adoption) = adoption.filter(|one| one.number == number && one.since.is_none())
         else {
             // The installation has ended, or has begun already.
@@ -168,7 +168,7 @@ impl Core {
 
     /// Removes an installation, and ends its request to the subscription.
     fn end_installation(&mut self, start: &Key) -> Option<Installation> {
-        let adoption = self.adoptions.remove(start)?;
+        let adoption = self.installations.remove(start)?;
         if self.is_subscriber {
             self.say(Output::Subscribe(Request::End(start.clone())));
         }
@@ -181,11 +181,11 @@ impl Core {
             return;
         }
         match message {
-            Message::Want { start, since } => self.give(from, start, since),
+            Message::Want { start, since } => self.send_rows(from, start, since),
             Message::Give { start, since, changed, version, rows } => {
-                let Some(adoption) = self.adoptions.get_mut(&start) else { return };
+                let Some(adoption) = self.installations.get_mut(&start) else { return };
                 if adoption.since == Some(since) && adoption.given.is_none() {
-                    adoption.given = Some(Given { by: from, changed, version, rows });
+                    adoption.given = Some(ReceivedRows { by: from, changed, version, rows });
                     #[cfg(test)]
                     if self.broken.bug == Some(super::tests::Bug::CollectedTooEarly) {
                         adoption.news.clear();
@@ -199,7 +199,7 @@ impl Core {
             }
             Message::Have { start, changed, epoch } => self.add(from, start, changed, epoch),
             Message::Forget { start, changed, known } => {
-                let given = self.adoptions.get(&start).and_then(|one| one.given.as_ref());
+                let given = self.installations.get(&start).and_then(|one| one.given.as_ref());
                 let is_meant = given.is_some_and(|given| given.changed == changed);
                 // Otherwise the log may still have to show that it became a replica.
                 if is_meant && known <= self.known {
@@ -210,20 +210,21 @@ impl Core {
     }
 
     /// Sends the rows of a partition to another site, as soon as the log has all of them.
-    fn give(&mut self, to: Site, start: Key, since: Position) {
-        let wanted = self.wanted.entry((to, start)).or_insert(Wanted { since, taken: None });
+    fn send_rows(&mut self, to: Site, start: Key, since: Position) {
+        let wanted =
+            self.rows_requests.entry((to, start)).or_insert(RowsRequest { since, taken: None });
         // A repeated request waits for the same snapshot: waiting for newer ones might never end.
         if wanted.since != since {
-            *wanted = Wanted { since, taken: None };
+            *wanted = RowsRequest { since, taken: None };
         }
-        self.give_all();
+        self.send_requested_rows();
     }
 
     /// Sends the rows that other sites have requested and the log has. A snapshot is taken once, and then waits for
     /// the log: if a partition is written continuously, there is never a moment at which the log has everything.
-    pub(super) fn give_all(&mut self) {
+    pub(super) fn send_requested_rows(&mut self) {
         let mut given = Vec::new();
-        self.wanted.retain(|(to, start), wanted| {
+        self.rows_requests.retain(|(to, start), wanted| {
             let partition = self.design.beginning_at(start);
             if partition.is_none_or(|one| one.master != self.site || one.is_at(*to)) {
                 return false;
@@ -284,7 +285,7 @@ impl Core {
             return;
         };
         let given = adoption.given.expect("a site confirms its rows before it is a replica");
-        let Given { version: of, rows, .. } = given;
+        let ReceivedRows { version: of, rows, .. } = given;
         let partition = self.design.beginning_at(&change.start).expect("it was added to");
         let mut copy = Copy::new(partition, self.site, rows);
         copy.version = of;
@@ -306,7 +307,7 @@ impl Core {
     /// more.
     pub(super) fn notice_all(&mut self) {
         let mut outdated = Vec::new();
-        for (start, adoption) in &mut self.adoptions {
+        for (start, adoption) in &mut self.installations {
             // A partition that was merged into the one before it has that one's version, which shows the same.
             let partition = self.design.of(start);
             let seen = adoption.news.last().map(|(version, _)| *version);
@@ -335,7 +336,7 @@ impl Core {
     pub(super) fn remind(&mut self) {
         let (now_ms, epoch) = (self.now_ms, self.epoch);
         let (mut outputs, mut late) = (Vec::new(), Vec::new());
-        for (start, adoption) in &mut self.adoptions {
+        for (start, adoption) in &mut self.installations {
             let is_late = adoption.until_ms <= now_ms;
             if let Some(ticket) = adoption.ticket.take_if(|_| is_late) {
                 outputs.push(Output::Answer(ticket, self.known, Err(Abort::Late)));

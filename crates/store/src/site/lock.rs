@@ -64,7 +64,7 @@ impl Core {
 
     /// Returns the number of the last log entry of this site that a transaction sees, or `None` unless it touches
     /// only partitions that this site masters. While no design changes, such a transaction can run.
-    pub(super) fn last_of_own(&self, transaction: &Transaction) -> Option<u64> {
+    pub(super) fn last_own_entry(&self, transaction: &Transaction) -> Option<u64> {
         let mut last = 0;
         for key in &transaction.writes {
             let copy = self.copy_of(key).filter(|copy| copy.is_own)?;

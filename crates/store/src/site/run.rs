@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want, Woken};
+use super::{
+    BEHIND_MS_MAX, Core, Held, Output, ResumedTransaction, Ticket, WAITING_MAX, Waiting, Want,
+};
 use crate::key::{Key, KeyRange, Value};
 use crate::output_buffer::UNCOUNTED_BYTES;
 use crate::record::{Body, Position, Update, Write};
@@ -23,7 +25,7 @@ impl Core {
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live || !what.has_room() {
             let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
-            return self.give_back(waiting);
+            return self.return_to_caller(waiting);
         }
         if self.is_stalled && what.writes() {
             return self.refuse(ticket, Abort::LogFull);
@@ -35,7 +37,7 @@ impl Core {
             && self.changing.is_empty()
             && let Want::Transaction(transaction) = &mut what
             && transaction.session <= self.known
-            && let Some(last) = self.last_of_own(transaction)
+            && let Some(last) = self.last_own_entry(transaction)
         {
             return self.run(ticket, transaction, last);
         }
@@ -73,7 +75,7 @@ impl Core {
         let is_behind = client.is_some_and(|client| self.returned.contains(&client));
         if is_behind || !waiting.what.has_room() {
             self.returned.extend(client);
-            self.give_back(waiting);
+            self.return_to_caller(waiting);
             return None;
         }
         if self.is_stalled && waiting.what.writes() {
@@ -86,10 +88,10 @@ impl Core {
         let is_early = is_early && !self.has(super::tests::Bug::SessionIgnored);
         if is_early
             && self.now_ms >= waiting.since_ms + BEHIND_MS_MAX
-            && waiting.what.may_fall_back()
+            && waiting.what.fall_back_to_masters()
         {
             self.returned.extend(client);
-            self.give_back(waiting);
+            self.return_to_caller(waiting);
             return None;
         }
         if is_early || client.is_some_and(|client| self.queued.contains(&client)) {
@@ -102,7 +104,7 @@ impl Core {
             Ok(locks) => locks,
             Err(Abort::Elsewhere) => {
                 self.returned.extend(client);
-                self.give_back(waiting);
+                self.return_to_caller(waiting);
                 return None;
             }
             Err(abort) => {
@@ -135,7 +137,7 @@ impl Core {
                 self.run(waiting.ticket, transaction, last);
                 let rows = self.rows_of(waiting.ticket);
                 if let Some((cause, rows)) = waiting.cause.zip(rows) {
-                    self.woken.push(Woken { ticket: waiting.ticket, cause, rows });
+                    self.resumed.push(ResumedTransaction { ticket: waiting.ticket, cause, rows });
                 }
             }
             Want::Change(change) => {
@@ -204,7 +206,7 @@ impl Core {
             last = Some(copy);
             writes.last_mut().expect("one was pushed").rows.push((key, update));
         }
-        self.keep_before(number, &writes);
+        self.record_undo(number, &writes);
         for write in &writes {
             let copy = self.copies.get_mut(&write.start).expect("what is mastered here is here");
             if copy.last <= self.ordered {

@@ -108,12 +108,12 @@ impl Simulation {
             let site = host.site;
             assert!(core.is_live() && core.known == end);
             match host.stream.is_subscribed() {
-                true => assert!(core.design.is_as_known_at(&design, site)),
+                true => assert!(core.design.matches_as_known_at(&design, site)),
                 false => assert_eq!(core.design, design),
             }
             seen.subscribers += usize::from(host.stream.is_subscribed());
             let idle = [core.waiting.len(), core.answers.len(), core.changing.len()];
-            let idle = (idle, core.adoptions.len(), core.wanted.len());
+            let idle = (idle, core.installations.len(), core.rows_requests.len());
             assert_eq!(idle, ([0; 3], 0, 0), "nothing waits any more");
             let here = || design.partitions().filter(|partition| partition.is_at(site));
             assert!(core.copies.keys().eq(here().map(|partition| &partition.range.start)));

@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 
 /// A transaction that waited and has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Woken {
+pub(crate) struct ResumedTransaction {
     /// The caller.
     pub ticket: Ticket,
     /// The first reason why it waited.
@@ -49,7 +49,7 @@ impl Want {
 
     /// Marks a transaction to run where its rows are mastered. Returns true the first time; always false for a
     /// change.
-    pub fn may_fall_back(&mut self) -> bool {
+    pub fn fall_back_to_masters(&mut self) -> bool {
         match self {
             Self::Transaction(transaction) => !std::mem::replace(&mut transaction.at_masters, true),
             Self::Change(_) => false,

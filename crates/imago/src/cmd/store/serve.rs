@@ -235,7 +235,7 @@ pub(super) async fn serve(
         _ = adapts.await;
     }
     if let Some(adaptation) = adaptation {
-        _ = tokio::task::spawn_blocking(move || adaptation.write_kept()).await;
+        _ = tokio::task::spawn_blocking(move || adaptation.write_latest()).await;
     }
     // Submitted log entries are written before the process ends.
     _ = tokio::task::spawn_blocking(move || drop(running)).await;

@@ -61,7 +61,7 @@ impl Strategy<Key> for AllAt {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_strategy_decides_is_carried_out() {
     let busy = Busy::start(Mode::On);
-    busy.adaptation.decide_by(Box::new(AllAt(1)));
+    busy.adaptation.set_strategy(Box::new(AllAt(1)));
     let report = busy
         .until("the other site masters all", |busy, report| {
             busy.masters() == [Site(1)].into() && report.changes >= 2

@@ -4,16 +4,16 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::*;
-use crate::fuzz::{Right, allocation, many};
+use crate::fuzz::{ValidBytes, allocation, many};
 
 /// Largest memory per byte read: the shortest row is three bytes, and in memory a key, a value and
 /// four words, in a tree. And the memory reserved for a sequence that is announced, or read at
 /// once.
 const PER_BYTE_MAX: usize = 200;
-const BESIDES: usize = 8 * 1024 * 1024;
+const ALLOWANCE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Some checkpoints, the rows of which take few blocks or many.
-fn corpus() -> Vec<Right> {
+fn corpus() -> Vec<ValidBytes> {
     let written = |design: &Design, snapshots: &[Snapshot]| {
         let folder = tempfile::tempdir().expect("a folder");
         write(folder.path(), Position(42), design, snapshots, None).expect("it is written");
@@ -24,7 +24,7 @@ fn corpus() -> Vec<Right> {
             let length: [u8; 4] = length.try_into().expect("four");
             at += 8 + u32::from_le_bytes(length) as usize;
         }
-        Right { lengths: seams.clone(), seams, bytes }
+        ValidBytes { lengths: seams.clone(), seams, bytes }
     };
     let (design, mut snapshots) = some();
     let small = |from: u32, to: u32| {
@@ -43,7 +43,7 @@ fn corpus() -> Vec<Right> {
     vec![two, alike, written(&Design::new(Site(0)), &[whole]), large]
 }
 
-fn draw(dice: &mut StdRng, corpus: &[Right]) -> (usize, Vec<u8>) {
+fn draw(dice: &mut StdRng, corpus: &[ValidBytes]) -> (usize, Vec<u8>) {
     // The large one costs much more time than the others.
     let at = if dice.random_bool(0.02) { 3 } else { dice.random_range(0..3) };
     (at, corpus[at].damaged(dice, &corpus[..3]))
@@ -52,7 +52,11 @@ fn draw(dice: &mut StdRng, corpus: &[Right]) -> (usize, Vec<u8>) {
 fn read_bounded(folder: &Path, content: &[u8]) -> Result<Core> {
     fs::write(path_of(folder, Position(42)), content).expect("it is written");
     let (core, bytes) = allocation::peak(|| read(folder));
-    assert!(bytes <= PER_BYTE_MAX * content.len() + BESIDES, "{bytes} of {}", content.len());
+    assert!(
+        bytes <= PER_BYTE_MAX * content.len() + ALLOWANCE_BYTES,
+        "{bytes} of {}",
+        content.len()
+    );
     core
 }
 

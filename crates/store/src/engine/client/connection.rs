@@ -33,11 +33,11 @@ const PIPELINE_MAX: usize = 1_024;
 /// Size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 /// Capacity that the buffer for replies retains after a send, in bytes.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
+const RETAINED_BYTES_MAX: usize = 64 * 1024;
 /// Size of a send in bytes, at which no further reply is added to it.
 const SENT_BYTES: usize = 1024 * 1024;
 /// Number of slots whose memory is retained for further requests.
-const KEPT_SLOTS_MAX: usize = 64;
+const RETAINED_SLOTS_MAX: usize = 64;
 
 /// The requests of a connection that are not answered yet, in the order of arrival.
 pub(in crate::engine) struct Pipeline {
@@ -159,7 +159,7 @@ impl Pipeline {
             self.first.set(self.first.get() + 1);
         }
         if slots.is_empty() {
-            slots.shrink_to(KEPT_SLOTS_MAX);
+            slots.shrink_to(RETAINED_SLOTS_MAX);
         }
     }
 }
@@ -261,7 +261,7 @@ pub(in crate::engine) async fn serve(
                 }
                 sent = send(&mut stream, &out, &output) => sent?,
             }
-            out.clear(KEPT_BYTES_MAX);
+            out.clear(RETAINED_BYTES_MAX);
             connection.pipeline.progress.set(Instant::now());
             // A sent reply may let the next request begin.
             continue;

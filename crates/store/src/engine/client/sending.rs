@@ -1,7 +1,7 @@
 //! Sends replies to a client, and closes a client that does not receive them.
 //!
 //! While a reply waits to be received, no further request of its client runs. A client that has received
-//! less than [`HEADWAY_BYTES`] within [`SEND_WAIT`] is closed. The time is [`CROWDED_WAIT`] if the replies
+//! less than [`PROGRESS_BYTES`] within [`SEND_WAIT`] is closed. The time is [`CROWDED_WAIT`] if the replies
 //! of all clients have nearly reached their limit and this client holds more than its guaranteed share. A client that
 //! receives nothing for [`LOOK_EVERY`] is closed as soon as others need its memory.
 
@@ -14,12 +14,12 @@ use tokio::time::{Instant, timeout};
 use crate::output_buffer::OutputBuffer;
 use crate::reply::Reply;
 
-/// Time within which a client must receive [`HEADWAY_BYTES`].
+/// Time within which a client must receive [`PROGRESS_BYTES`].
 const SEND_WAIT: Duration = Duration::from_secs(60);
-/// Time within which a client must receive [`HEADWAY_BYTES`] if output memory is nearly exhausted.
+/// Time within which a client must receive [`PROGRESS_BYTES`] if output memory is nearly exhausted.
 const CROWDED_WAIT: Duration = Duration::from_secs(5);
 /// Bytes received that count as progress.
-const HEADWAY_BYTES: usize = 16 * 1024;
+const PROGRESS_BYTES: usize = 16 * 1024;
 /// Interval at which a blocked send is checked for progress.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -38,7 +38,7 @@ pub(in crate::engine) async fn send(
     let mut wait_on = |written: usize| -> io::Result<()> {
         bytes += written;
         output.set_silent(written == 0);
-        if bytes >= HEADWAY_BYTES {
+        if bytes >= PROGRESS_BYTES {
             (since, bytes) = (Instant::now(), 0);
         }
         let is_crowded = output.all().is_crowded() && output.is_large();

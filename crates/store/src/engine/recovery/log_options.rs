@@ -283,7 +283,7 @@ impl LogOptions {
     /// this log.
     fn newest(&self, folder: Option<&Path>, has_rows: bool) -> log::Result<Checkpoint> {
         let initial = Design::new(Site(0));
-        let Some(folder) = folder else { return Ok(Checkpoint::of_nothing(initial)) };
+        let Some(folder) = folder else { return Ok(Checkpoint::empty(initial)) };
         let newest = match has_rows {
             true => checkpoint::read_newest(folder, initial)?,
             false => match CheckpointStream::open(folder)? {

@@ -6,7 +6,7 @@
 //! machine. Between two epochs the process keeps its rows in memory ([`kept`]), and receives only the log entries
 //! after them.
 //!
-//! [`kept`]: crate::site::Core::into_kept
+//! [`kept`]: crate::site::Core::into_retained
 
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
@@ -214,7 +214,7 @@ impl SiteProcess {
         }
         _ = speaking.join();
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(core) = ended.and_then(Core::into_kept) {
+        if let Some(core) = ended.and_then(Core::into_retained) {
             *kept = Some(KeptRows { run, core });
         }
         end
@@ -330,7 +330,7 @@ impl Serving<'_> {
         });
         let leave = self.leave.clone();
         let give = Arc::new(move |part: Part| _ = leave.send(Outgoing::Part(part)));
-        let core = core.begun(site, epoch).subscribed();
+        let core = core.begin_epoch(site, epoch).subscribed();
         let (leave, ended) = (self.leave.clone(), Arc::clone(&self.ended));
         let program = Box::new(SeparateSite { leave, ended });
         let run = move || Executor::run(shared, site, core, inbox, give, program);
@@ -346,7 +346,7 @@ impl Serving<'_> {
             ToSite::Logged(first, deliveries) => SiteEvent::Delivered(first, deliveries),
             ToSite::Transact(asked, room) => {
                 let room = usize::try_from(room).unwrap_or(usize::MAX);
-                let output = OutputBuffer::of_batch(room);
+                let output = OutputBuffer::for_batch(room);
                 let mut batch = Vec::new();
                 for it in asked {
                     let procedure = decode(&it.procedure, self.settings)

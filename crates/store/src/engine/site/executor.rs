@@ -351,7 +351,7 @@ impl Executor {
         match log.image_of(known) {
             Ok(image) => {
                 let epoch = self.shared.epochs.next(epoch.max(image.design().epoch(self.site)));
-                *self.core.borrow_mut() = image.begun(self.site, epoch);
+                *self.core.borrow_mut() = image.begin_epoch(self.site, epoch);
                 self.handle_input(Input::Tick(self.shared.now_ms(Instant::now())));
                 true
             }

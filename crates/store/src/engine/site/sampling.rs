@@ -6,7 +6,7 @@ use super::executor::Executor;
 use super::mailbox::Outcome;
 use crate::engine::PATIENCE;
 use crate::sampler::{Sampled, WaitTime};
-use crate::site::{Input, Output, Ticket, Woken};
+use crate::site::{Input, Output, ResumedTransaction, Ticket};
 use crate::transaction::Transaction;
 
 /// Maximum number of sampled transactions without an outcome.
@@ -65,13 +65,13 @@ impl Executor {
         }
         let began = Instant::now();
         let outputs = core.on(input);
-        core.woken().iter().for_each(|woken| self.time_wait(woken, began));
+        core.resumed().iter().for_each(|woken| self.time_wait(woken, began));
         outputs
     }
 
     /// Records the waiting time of a sampled transaction that could run at last.
-    fn time_wait(&self, woken: &Woken, began: Instant) {
-        let Woken { ticket, cause, rows } = *woken;
+    fn time_wait(&self, woken: &ResumedTransaction, began: Instant) {
+        let ResumedTransaction { ticket, cause, rows } = *woken;
         let mut all = self.sampled.borrow_mut();
         if let Some(sampled) = all.get_mut(&ticket).filter(|sampled| sampled.rows.is_none()) {
             let us = began.saturating_duration_since(sampled.began).as_secs_f64() * 1e6;

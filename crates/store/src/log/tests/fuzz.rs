@@ -5,14 +5,14 @@ use rand::rngs::StdRng;
 
 use super::super::group::GROUP_BYTES_MAX;
 use super::*;
-use crate::fuzz::{Right, allocation, many};
+use crate::fuzz::{ValidBytes, allocation, many};
 use crate::log::redo;
 use crate::rows::Row;
 
 /// Largest memory per byte read: the shortest row is two bytes, and in memory a key and two words, in two
 /// vectors that may have doubled. And the memory reserved for a sequence that is announced.
 const PER_BYTE_MAX: usize = 200;
-const BESIDES: usize = 4 * 1024 * 1024;
+const ALLOWANCE_BYTES: usize = 4 * 1024 * 1024;
 
 fn entries(dice: &mut StdRng) -> Vec<LogEntry> {
     let key = |dice: &mut StdRng| {
@@ -63,8 +63,12 @@ fn entries(dice: &mut StdRng) -> Vec<LogEntry> {
         .collect()
 }
 
-fn whole(group: Vec<u8>) -> Right {
-    Right { seams: vec![8, 12, 16, 24, 28, HEADER], lengths: vec![8, 16, 24, 28], bytes: group }
+fn whole(group: Vec<u8>) -> ValidBytes {
+    ValidBytes {
+        seams: vec![8, 12, 16, 24, 28, HEADER],
+        lengths: vec![8, 16, 24, 28],
+        bytes: group,
+    }
 }
 
 #[test]
@@ -77,7 +81,11 @@ fn a_damaged_group_is_none_or_what_it_was() {
         }
         let damaged = groups[0].damaged(dice, &groups);
         let (read, bytes) = allocation::peak(|| decode(&damaged, Position(5), ALONE));
-        assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
+        assert!(
+            bytes <= PER_BYTE_MAX * damaged.len() + ALLOWANCE_BYTES,
+            "{bytes} of {}",
+            damaged.len()
+        );
         if let Ok(group) = read {
             let is_one = groups.iter().any(|right| right.bytes == damaged[..group.end]);
             assert!(is_one, "what was damaged is taken for right");
@@ -105,7 +113,11 @@ fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
         let checksum = checksum(&damaged);
         damaged[12..16].copy_from_slice(&checksum.to_le_bytes());
         let (read, bytes) = allocation::peak(|| decode(&damaged, Position(5), ALONE));
-        assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
+        assert!(
+            bytes <= PER_BYTE_MAX * damaged.len() + ALLOWANCE_BYTES,
+            "{bytes} of {}",
+            damaged.len()
+        );
         match read {
             Ok(group) => {
                 let again = encode(group.first, Position(3), &group.entries, ALONE).unwrap();
@@ -113,7 +125,7 @@ fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
                     matches!(decode(&again, Position(5), ALONE), Ok(again) if again.entries == group.entries)
                 );
             }
-            Err(Unread::Torn(what) | Unread::Wrong(what)) => assert!(!what.is_empty()),
+            Err(GroupError::Torn(what) | GroupError::Wrong(what)) => assert!(!what.is_empty()),
         }
         assert!(damaged.len() <= GROUP_BYTES_MAX);
     });
@@ -122,7 +134,7 @@ fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
 /// A log of several files: their names and contents, its log entries, and its groups as they are in the files,
 /// each with how far the log was durable.
 struct Written {
-    files: Vec<(String, Right)>,
+    files: Vec<(String, ValidBytes)>,
     entries: Vec<LogEntry>,
     groups: Vec<(Vec<u8>, Position)>,
 }
@@ -137,7 +149,7 @@ fn write_some(dice: &mut StdRng) -> Written {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let bytes = fs::read(&path).unwrap();
         let mark = mark::of(&bytes).unwrap().unwrap();
-        let (mut at, mut next, mut right) = (mark::LENGTH, first, Right::default());
+        let (mut at, mut next, mut right) = (mark::LENGTH, first, ValidBytes::default());
         while at < bytes.len() {
             let group =
                 decode(&bytes[at..], next, mark).unwrap_or_else(|_| panic!("it was written"));
@@ -149,7 +161,7 @@ fn write_some(dice: &mut StdRng) -> Written {
             next += group.entries.len() as u64;
             at += group.end;
         }
-        files.push((name, Right { bytes, ..right }));
+        files.push((name, ValidBytes { bytes, ..right }));
     }
     Written { files, entries, groups }
 }
@@ -172,7 +184,7 @@ fn damaged_files_are_an_error_or_have_all_that_they_say_was_durable() {
     many(300, |dice| {
         let written = write_some(dice);
         let files = &written.files;
-        let others: Vec<Right> = files.iter().map(|(_, file)| file.clone()).collect();
+        let others: Vec<ValidBytes> = files.iter().map(|(_, file)| file.clone()).collect();
         let mut left: Vec<_> =
             files.iter().map(|(name, file)| (name.clone(), file.bytes.clone())).collect();
         for _ in 0..dice.random_range(1..=2) {
@@ -184,7 +196,7 @@ fn damaged_files_are_an_error_or_have_all_that_they_say_was_durable() {
                     left[at].1 = left[other].1.clone();
                 }
                 _ => {
-                    let right = Right { bytes: left[at].1.clone(), ..others[at].clone() };
+                    let right = ValidBytes { bytes: left[at].1.clone(), ..others[at].clone() };
                     left[at].1 = right.damaged(dice, &others);
                 }
             }
@@ -200,7 +212,7 @@ fn damaged_files_are_an_error_or_have_all_that_they_say_was_durable() {
         assert!(through.is_err() || Position(seen.len() as u64) == must);
         let (opened, bytes) = allocation::peak(|| open(folder.path()));
         let size: usize = left.iter().map(|(_, file)| file.len()).sum();
-        assert!(bytes <= PER_BYTE_MAX * size + BESIDES, "{bytes} of {size}");
+        assert!(bytes <= PER_BYTE_MAX * size + ALLOWANCE_BYTES, "{bytes} of {size}");
         match opened {
             Ok((mut log, read)) => {
                 assert!(read.iter().eq(written.entries.iter().take(read.len())), "a prefix");

@@ -184,10 +184,10 @@ static CLIENT: &[Command] = &[
         "Accepted; no connection is dropped for its size.",
     )
     .flags(ADMINISTERS)
-    .handler(Session(client::no_matter)),
+    .handler(Session(client::accept_and_ignore)),
     new("client|no-touch", 3, "connection", "7.2.0", "Accepted; keys have no age.")
         .flags(UNSCRIPTED)
-        .handler(Session(client::no_matter)),
+        .handler(Session(client::accept_and_ignore)),
     new("client|setinfo", 4, "connection", "7.2.0", "Names the client's library.")
         .flags(UNSCRIPTED)
         .handler(Session(client::library)),

@@ -178,7 +178,7 @@ fn run_on_machine(
         let redis = lua.create_table()?;
         redis.set("call", call)?;
         redis.set("pcall", pcall)?;
-        of_redis(&lua, &redis, &protocol)?;
+        add_redis_table(&lua, &redis, &protocol)?;
         redis.set("REDIS_VERSION", script.settings.redis_version.as_str())?;
         lua.globals().set("redis", redis)?;
         let caught = lua.create_function(raise::caught)?;
@@ -209,7 +209,7 @@ fn run_on_machine(
 }
 
 /// Sets the functions of `redis` other than commands.
-fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Result<()> {
+fn add_redis_table(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Result<()> {
     for (level, name) in
         ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].iter().enumerate()
     {

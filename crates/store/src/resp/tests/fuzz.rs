@@ -6,16 +6,16 @@ use rand::rngs::StdRng;
 
 use super::super::parse::{Limits, Malformed, Parser};
 use super::*;
-use crate::fuzz::{Right, allocation, many};
+use crate::fuzz::{ValidBytes, allocation, many};
 
 /// The longest request here, which some are near.
 const REQUEST_BYTES_MAX: usize = 200_000;
 /// Largest memory per byte sent: an argument of one byte and a blank is a place of eight, and vectors
 /// double, once more for both at the same time.
 const PER_BYTE_MAX: usize = 20;
-const BESIDES: usize = 256 * 1024;
+const ALLOWANCE_BYTES: usize = 256 * 1024;
 
-fn corpus() -> Vec<Right> {
+fn corpus() -> Vec<ValidBytes> {
     let long = vec![b'x'; 70_000];
     let nearly = vec![b'y'; REQUEST_BYTES_MAX - 100];
     let mut many_keys = vec![b"MGET".to_vec()];
@@ -40,7 +40,7 @@ fn corpus() -> Vec<Right> {
         let behind = (0..bytes.len()).filter(|at| *at > 0 && bytes[at - 1] == b'\n');
         behind.take(1_000).collect()
     };
-    let right = |bytes: Vec<u8>| Right { seams: seams(&bytes), bytes, lengths: Vec::new() };
+    let right = |bytes: Vec<u8>| ValidBytes { seams: seams(&bytes), bytes, lengths: Vec::new() };
     streams.into_iter().map(right).collect()
 }
 
@@ -115,7 +115,11 @@ fn no_memory_is_taken_for_what_is_only_announced() {
                 while parser.advance(limits) == Ok(true) {}
             }
         });
-        assert!(bytes <= PER_BYTE_MAX * stream.len() + BESIDES, "{bytes} for {}", stream.len());
+        assert!(
+            bytes <= PER_BYTE_MAX * stream.len() + ALLOWANCE_BYTES,
+            "{bytes} for {}",
+            stream.len()
+        );
     });
 }
 

@@ -110,8 +110,8 @@ fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
     assert_eq!(pair.cores[0].lag_entries(Position(0)), 1, "its own entry");
     pair.log();
     assert_eq!(pair.answered[4..], [4, 5]);
-    let woken = |ticket, cause, rows| Woken { ticket, cause, rows };
-    assert_eq!(pair.cores[0].woken(), [woken(5, Cause::Updates, (0, 0))]);
+    let woken = |ticket, cause, rows| ResumedTransaction { ticket, cause, rows };
+    assert_eq!(pair.cores[0].resumed(), [woken(5, Cause::Updates, (0, 0))]);
 
     // Its reads of its own partition lock that until the log has the site's entries there.
     let both = || vec![KeyRange::only(&key(b"a")), KeyRange::only(&key(b"z"))];
@@ -120,7 +120,7 @@ fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
     pair.transact(9, 10, Vec::new(), vec![key(b"c")]);
     assert!(pair.log_once());
     let written = woken(9, Cause::Partition, (0, 1));
-    assert_eq!(pair.cores[0].woken(), [woken(8, Cause::Updates, (0, 0)), written]);
+    assert_eq!(pair.cores[0].resumed(), [woken(8, Cause::Updates, (0, 0)), written]);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Simulation {
             let before = &self.log[..usize::try_from(known.0).unwrap()];
             before.iter().for_each(|entry| _ = design.follow(entry));
             self.hosts[at].stream = Stream::resumed(site, epoch, known, design);
-            let mut core = kept.begun(site, epoch).subscribed();
+            let mut core = kept.begin_epoch(site, epoch).subscribed();
             core.broken.bug = self.bug;
             self.hosts[at].core = Some(core);
             self.from_kept += 1;
@@ -169,7 +169,7 @@ impl Simulation {
         {
             (known, design) = (part.known, part.design.clone());
             let image = Core::observer_of(known, design.clone(), snapshots.iter().cloned());
-            core = image.map_err(|key| format!("{key:?}")).unwrap().begun(site, epoch);
+            core = image.map_err(|key| format!("{key:?}")).unwrap().begin_epoch(site, epoch);
             self.from_images += 1;
         }
         self.hosts[at].stream = match self.dice.random_range(0..4) {
@@ -416,7 +416,7 @@ impl Simulation {
         let core = self.hosts[at].core.take();
         // Its process lives on, and comes back with its rows; or it does not.
         let lives = self.dice.random_range(0..3) > 0;
-        self.hosts[at].kept = core.filter(|_| lives).and_then(Core::into_kept);
+        self.hosts[at].kept = core.filter(|_| lives).and_then(Core::into_retained);
         for session in &mut self.sessions {
             session.1.take_if(|(_, host)| *host == at);
         }

@@ -19,7 +19,7 @@ use crate::record::{Change, Epoch, Operator, Write};
 use crate::rows::Row;
 
 /// The state of one partition before a commit of this site.
-struct Before {
+struct PartitionUndo {
     /// The first key of the partition.
     start: Key,
     /// The version of the partition.
@@ -29,17 +29,17 @@ struct Before {
 }
 
 /// Restores the rows that a commit changed.
-pub(super) struct Undo {
+pub(super) struct CommitUndo {
     /// The number of the commit's log entry.
     number: u64,
     /// The partitions that the commit changed.
-    partitions: Vec<Before>,
+    partitions: Vec<PartitionUndo>,
 }
 
 impl Core {
     /// Saves the rows that a commit is about to change. Only a site in a process of its own outlives its connection
     /// to the log, so no other site needs them.
-    pub(super) fn keep_before(&mut self, number: u64, writes: &[Write]) {
+    pub(super) fn record_undo(&mut self, number: u64, writes: &[Write]) {
         if !self.is_subscriber {
             return;
         }
@@ -47,10 +47,10 @@ impl Core {
             let copy = &self.copies[&write.start];
             let row = |key: &Key| (key.clone(), copy.rows.get(key).cloned());
             let rows = write.rows.iter().map(|(key, _)| row(key)).collect();
-            Before { start: write.start.clone(), version: copy.version, rows }
+            PartitionUndo { start: write.start.clone(), version: copy.version, rows }
         };
         let partitions = writes.iter().map(before).collect();
-        self.undo.push_back(Undo { number, partitions });
+        self.undo.push_back(CommitUndo { number, partitions });
     }
 
     /// Drops the undo records of commits that the log has.
@@ -61,16 +61,16 @@ impl Core {
     }
 
     /// True if a change gives this site a copy that it did not keep.
-    pub(super) fn lacks_what_it_is_given(&self, change: &Change) -> bool {
+    pub(super) fn lacks_granted_replica(&self, change: &Change) -> bool {
         let is_given =
             matches!(change.operator, Operator::AddReplica(site, _) if site == self.site);
-        self.has_kept && !self.is_live && is_given
+        self.has_retained_rows && !self.is_live && is_given
     }
 
     /// Returns the site's copies as of its prefix of the log, after the end of its epoch; or `None` if it has read
     /// that it was declared dead, or is no subscriber.
     #[must_use]
-    pub fn into_kept(mut self) -> Option<Self> {
+    pub fn into_retained(mut self) -> Option<Self> {
         if self.is_over || !self.is_subscriber {
             return None;
         }
@@ -79,7 +79,7 @@ impl Core {
             self.undo.clear();
         }
         while let Some(undo) = self.undo.pop_back() {
-            for Before { start, version, rows } in undo.partitions {
+            for PartitionUndo { start, version, rows } in undo.partitions {
                 let copy = self.copies.get_mut(&start)?;
                 copy.version = version;
                 for (key, row) in rows {
@@ -93,7 +93,7 @@ impl Core {
         let mut kept = Self::observer(self.design);
         // No epoch of any process is above it, so none ends it.
         (kept.site, kept.epoch, kept.known) = (self.site, Epoch(u64::MAX), self.known);
-        kept.has_kept = true;
+        kept.has_retained_rows = true;
         let settled = |copy: Copy| {
             let (logged, unlogged_deletes) = (copy.version, Vec::new());
             Copy { last: 0, logged, unlogged_deletes, ..copy }
