@@ -20,8 +20,10 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::reporter::Reporter;
-use imago_plan::pacing::client_latency::clients::{Look, Presence};
-use imago_plan::pacing::client_latency::{BEARABLE_PERCENT, Bounds, Pace, Still};
+use imago_plan::pacing::client_latency::clients::{PollResult, Presence};
+use imago_plan::pacing::client_latency::{
+    BaselineLatencies, Bounds, Pace, SLOWDOWN_PERCENT_DEFAULT,
+};
 use tokio::sync::watch::Sender;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -169,7 +171,7 @@ struct Watch {
 impl Watch {
     async fn run(mut self) {
         // The pace, and the latencies without the bulk, while there are clients.
-        let mut sparing: Option<(Pace, Still)> = None;
+        let mut sparing: Option<(Pace, BaselineLatencies)> = None;
         let mut lasts = FIRST_LOOK;
         // The first count is the baseline: operations before it do not count.
         self.look_for_clients().await;
@@ -202,11 +204,12 @@ impl Watch {
                 self.pace.set(None);
                 continue;
             }
-            let (pace, still) =
-                sparing.get_or_insert_with(|| (Pace::new(FIRST_S, BOUNDS), Still::default()));
-            if let Some(seen) = still.beside(&with_us) {
+            let (pace, still) = sparing
+                .get_or_insert_with(|| (Pace::new(FIRST_S, BOUNDS), BaselineLatencies::default()));
+            if let Some(seen) = still.compare(&with_us) {
                 let limits = self.control.throttle().limits();
-                *pace = pace.after(seen, limits.slowdown_percent.unwrap_or(BEARABLE_PERCENT));
+                *pace =
+                    pace.after(seen, limits.slowdown_percent.unwrap_or(SLOWDOWN_PERCENT_DEFAULT));
                 tracing::debug!(?seen, rate_s = pace.rate_s(), "pace");
             }
         }
@@ -346,25 +349,25 @@ impl Server {
         self.presence.has_clients()
     }
 
-    async fn count_since(&mut self) -> Look {
+    async fn count_since(&mut self) -> PollResult {
         let finds = self.endpoint.finds();
         let now = match self.count().await {
             Ok(counted) => Sight { counted, asked: self.asked, finds, at: Instant::now() },
             // The baseline stays: the next reply covers this time too.
-            Err(error) if error.is_transient() => return Look::Silent,
+            Err(error) if error.is_transient() => return PollResult::Silent,
             Err(error) => {
                 tracing::debug!(%error, "a server does not say what clients do");
                 self.seen = None;
-                return Look::Refused;
+                return PollResult::Refused;
             }
         };
-        let Some(before) = self.seen.replace(now) else { return Look::First };
+        let Some(before) = self.seen.replace(now) else { return PollResult::First };
         // Own operations in progress at either time count towards this period.
         let own = now.asked - before.asked + self.endpoint.finds() - before.finds;
         let reads = now.counted.reads.saturating_sub(before.counted.reads).saturating_sub(own);
         let others = now.counted.others.saturating_sub(before.counted.others);
         let ms = u64::try_from(now.at.duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
-        Look::Counted { reads, others, ms }
+        PollResult::Counted { reads, others, ms }
     }
 
     /// Sends a query, and returns the latency of its reply, in µs.

@@ -21,7 +21,7 @@ use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
 use imago_job::run::{Ending, Run, RunError};
-use imago_plan::reshard::write_block::Tried;
+use imago_plan::reshard::write_block::RehearsalTimes;
 
 use crate::bson::input;
 use crate::copy::cutover::check;
@@ -344,7 +344,7 @@ async fn fill(
     run: &Run,
     options: &Options,
     state: State,
-) -> Result<(u64, Option<Tried>, State)> {
+) -> Result<(u64, Option<RehearsalTimes>, State)> {
     let plan = Spec::of(run.record())?.reshard;
     let key = input::parse_document(&plan.key, "the shard key")?;
     let (cluster, ns) = (clusters.source.clone(), plan.ns);
@@ -413,7 +413,7 @@ async fn finish(
     spec: &Spec,
     began: Instant,
     verified: u64,
-    done: std::result::Result<(Committed, Option<Tried>), LateWrites>,
+    done: std::result::Result<(Committed, Option<RehearsalTimes>), LateWrites>,
 ) -> Result<Outcome> {
     let ns = &spec.reshard.ns;
     let restore = || balance::set_off(cluster, ns, spec.known.was_off);
@@ -441,7 +441,7 @@ async fn finish(
         drain_ms: of(|done| done.drain_ms),
         rename_ms: of(|done| done.rename_ms),
         block_steps: done.as_ref().map(|done| done.steps.clone()).unwrap_or_default(),
-        predicted_block_ms: tried.map(Tried::block_ms),
+        predicted_block_ms: tried.map(RehearsalTimes::block_ms),
         bare_rename_ms: tried.map(|tried| tried.rename_ms),
         majority_write_ms: tried.map(|tried| tried.write_ms),
         verified,

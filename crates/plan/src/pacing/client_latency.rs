@@ -13,7 +13,7 @@
 //!
 //! The latency without the work drifts too: with the time of day, the cache, and other users of the
 //! machine. So the work pauses repeatedly, and adjacent periods with and without it are compared
-//! ([`Still`]).
+//! ([`BaselineLatencies`]).
 //!
 //! Only the tail is compared: the mean excess of replies over the usual latency. Work makes most
 //! replies no slower, and even faster where it keeps processors awake, long after the slowest
@@ -44,20 +44,20 @@ pub struct Pace {
     /// Rate at which replies were last found to be slow, in bytes per second; None while no limit
     /// is known.
     limit_s: Option<u64>,
-    doubt: Doubt,
+    evidence: LimitEvidence,
 }
 
 /// The interpretation of recent slow windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
+enum LimitEvidence {
     /// No slow window since the limit was last found or passed.
     None,
     /// The last window was slow at this rate, in bytes per second: by chance, or because of the
     /// limit.
-    SlowAt(u64),
+    SlowOnce(u64),
     /// The rate returned to one at which a window was slow. If the next window is slow, that rate
     /// is the limit.
-    Again,
+    Retried,
 }
 
 /// Mean excess of reply times over the usual latency (the 95th percentile without the work),
@@ -75,17 +75,17 @@ pub struct Window {
 const NOISE_NS: u64 = 10_000;
 
 impl Window {
-    /// Returns true if the tail with the work is longer than `bearable_percent` of the tail without
+    /// Returns true if the tail with the work is longer than `tolerated_percent` of the tail without
     /// it, and the difference exceeds scheduler noise. In a window of two hundred replies, chance
     /// alone makes the tail longer by half one time in five.
     ///
     /// # Panics
     ///
-    /// If `bearable_percent` is below 100.
+    /// If `tolerated_percent` is below 100.
     #[must_use]
-    pub fn is_slow(&self, bearable_percent: u32) -> bool {
-        assert!(bearable_percent >= 100, "no work makes clients faster");
-        let more = u128::from(self.without_ns) * u128::from(bearable_percent - 100) / 100;
+    pub fn is_slow(&self, tolerated_percent: u32) -> bool {
+        assert!(tolerated_percent >= 100, "no work makes clients faster");
+        let more = u128::from(self.without_ns) * u128::from(tolerated_percent - 100) / 100;
         let more = u64::try_from(more).unwrap_or(u64::MAX);
         self.with_ns > self.without_ns.saturating_add(more.max(NOISE_NS))
     }
@@ -97,20 +97,20 @@ impl Window {
 }
 
 /// Default of the tolerated slowdown of clients, in percent of the tail without the work.
-pub const BEARABLE_PERCENT: u32 = 150;
+pub const SLOWDOWN_PERCENT_DEFAULT: u32 = 150;
 
 /// The most recent reply times without the work, in microseconds.
 #[derive(Clone, Debug, Default)]
-pub struct Still {
+pub struct BaselineLatencies {
     answers_us: VecDeque<u64>,
 }
 
 /// Number of replies retained: enough for a tail, few enough to follow a drift.
-const STILL_MAX: usize = 600;
+const BASELINE_REPLIES_MAX: usize = 600;
 /// Percentile that counts as the usual latency, in percent.
 const MOST_PERCENT: usize = 95;
 
-impl Still {
+impl BaselineLatencies {
     /// Returns true if no reply is known yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -120,14 +120,14 @@ impl Still {
     /// Adds reply times without the work, in microseconds, and drops the oldest beyond a limit.
     pub fn add(&mut self, answers_us: &[u64]) {
         self.answers_us.extend(answers_us);
-        let over = self.answers_us.len().saturating_sub(STILL_MAX);
+        let over = self.answers_us.len().saturating_sub(BASELINE_REPLIES_MAX);
         self.answers_us.drain(..over);
     }
 
     /// Returns the mean excess of replies with and without the work; None if there are no replies
     /// on either side.
     #[must_use]
-    pub fn beside(&self, with_us: &[u64]) -> Option<Window> {
+    pub fn compare(&self, with_us: &[u64]) -> Option<Window> {
         let most_us = percentile(&mut self.answers_us.iter().copied().collect::<Vec<_>>())?;
         let with_ns = tail_ns(most_us, with_us.iter().copied())?;
         let without_ns = tail_ns(most_us, self.answers_us.iter().copied())?;
@@ -161,7 +161,7 @@ impl Pace {
     pub fn new(rate_s: u64, bounds: Bounds) -> Self {
         assert!((1..=bounds.most_s).contains(&bounds.least_s), "no rate within the bounds");
         let rate_s = rate_s.clamp(bounds.least_s, bounds.most_s);
-        Self { bounds, rate_s, limit_s: None, doubt: Doubt::None }
+        Self { bounds, rate_s, limit_s: None, evidence: LimitEvidence::None }
     }
 
     /// Returns the current rate, in bytes per second.
@@ -170,23 +170,25 @@ impl Pace {
         self.rate_s
     }
 
-    /// Returns the controller after another window, if clients tolerate `bearable_percent`.
+    /// Returns the controller after another window, if clients tolerate `tolerated_percent`.
     #[must_use]
-    pub fn after(self, seen: Window, bearable_percent: u32) -> Self {
-        if seen.is_slow(bearable_percent) { self.slower() } else { self.faster(seen.is_free()) }
+    pub fn after(self, seen: Window, tolerated_percent: u32) -> Self {
+        if seen.is_slow(tolerated_percent) { self.slower() } else { self.faster(seen.is_free()) }
     }
 
     fn slower(self) -> Self {
-        let (limit_s, doubt) = match self.doubt {
-            Doubt::None => (self.limit_s, Doubt::SlowAt(self.rate_s)),
-            Doubt::SlowAt(_) | Doubt::Again => (Some(self.rate_s), Doubt::None),
+        let (limit_s, evidence) = match self.evidence {
+            LimitEvidence::None => (self.limit_s, LimitEvidence::SlowOnce(self.rate_s)),
+            LimitEvidence::SlowOnce(_) | LimitEvidence::Retried => {
+                (Some(self.rate_s), LimitEvidence::None)
+            }
         };
-        Self { limit_s, doubt, ..self.at(self.rate_s - self.rate_s / 4) }
+        Self { limit_s, evidence, ..self.at(self.rate_s - self.rate_s / 4) }
     }
 
     fn faster(self, is_free: bool) -> Self {
-        if let Doubt::SlowAt(rate_s) = self.doubt {
-            return Self { doubt: Doubt::Again, ..self.at(rate_s) };
+        if let LimitEvidence::SlowOnce(rate_s) = self.evidence {
+            return Self { evidence: LimitEvidence::Retried, ..self.at(rate_s) };
         }
         let limit_s =
             self.limit_s.filter(|limit_s| self.rate_s < limit_s.saturating_add(limit_s / 5));
@@ -197,7 +199,7 @@ impl Pace {
             _ => quarter_s,
         };
         let rate_s = self.rate_s.saturating_add(more_s.max(1));
-        Self { limit_s, doubt: Doubt::None, ..self.at(rate_s) }
+        Self { limit_s, evidence: LimitEvidence::None, ..self.at(rate_s) }
     }
 
     fn at(self, rate_s: u64) -> Self {
@@ -224,7 +226,8 @@ mod tests {
         let rates: Vec<u64> = (0..300)
             .map(|_| {
                 let with_ns = tail_ns_at(pace.rate_s(), free_s);
-                pace = pace.after(Window { with_ns, without_ns: 100_000 }, BEARABLE_PERCENT);
+                pace =
+                    pace.after(Window { with_ns, without_ns: 100_000 }, SLOWDOWN_PERCENT_DEFAULT);
                 pace.rate_s()
             })
             .collect();
@@ -248,7 +251,8 @@ mod tests {
                 chance ^= chance << 17;
                 let with_ns = if chance.is_multiple_of(5) { 200_000 } else { 100_000 };
                 let moved = pace.rate_s().min(room_s);
-                pace = pace.after(Window { with_ns, without_ns: 100_000 }, BEARABLE_PERCENT);
+                pace =
+                    pace.after(Window { with_ns, without_ns: 100_000 }, SLOWDOWN_PERCENT_DEFAULT);
                 moved
             })
             .sum();
@@ -277,50 +281,53 @@ mod tests {
     }
 
     fn beside(still: &[u64], with: &[u64]) -> Window {
-        let mut before = Still::default();
+        let mut before = BaselineLatencies::default();
         before.add(still);
-        before.beside(with).unwrap()
+        before.compare(with).unwrap()
     }
 
     #[test]
     fn only_the_tail_counts() {
         let still = answers(20, 1_000);
-        assert!(!beside(&still, &still).is_slow(BEARABLE_PERCENT));
+        assert!(!beside(&still, &still).is_slow(SLOWDOWN_PERCENT_DEFAULT));
         let quicker: Vec<u64> =
             still.iter().map(|us| if *us < 900 { us / 2 } else { *us }).collect();
-        assert!(!beside(&still, &quicker).is_slow(BEARABLE_PERCENT));
-        assert!(beside(&still, &answers(60, 1_000)).is_slow(BEARABLE_PERCENT), "more are late");
+        assert!(!beside(&still, &quicker).is_slow(SLOWDOWN_PERCENT_DEFAULT));
         assert!(
-            beside(&answers(40, 800), &answers(40, 1_300)).is_slow(BEARABLE_PERCENT),
+            beside(&still, &answers(60, 1_000)).is_slow(SLOWDOWN_PERCENT_DEFAULT),
+            "more are late"
+        );
+        assert!(
+            beside(&answers(40, 800), &answers(40, 1_300)).is_slow(SLOWDOWN_PERCENT_DEFAULT),
             "they are later"
         );
         let quicker_but: Vec<u64> =
             answers(60, 1_000).iter().map(|us| if *us < 900 { us / 2 } else { *us }).collect();
-        assert!(beside(&still, &quicker_but).is_slow(BEARABLE_PERCENT));
+        assert!(beside(&still, &quicker_but).is_slow(SLOWDOWN_PERCENT_DEFAULT));
     }
 
     #[test]
     fn a_stall_is_no_more_than_late() {
         let mut with = answers(20, 1_000);
         with[500] = 1_000_000;
-        assert!(!beside(&answers(20, 1_000), &with).is_slow(BEARABLE_PERCENT));
+        assert!(!beside(&answers(20, 1_000), &with).is_slow(SLOWDOWN_PERCENT_DEFAULT));
     }
 
     #[test]
     fn without_answers_nothing_is_known() {
-        let mut still = Still::default();
-        assert_eq!(still.beside(&[1]), None);
+        let mut still = BaselineLatencies::default();
+        assert_eq!(still.compare(&[1]), None);
         still.add(&[1]);
-        assert_eq!(still.beside(&[]), None);
-        assert_eq!(still.beside(&[2]), Some(Window { with_ns: 1_000, without_ns: 0 }));
+        assert_eq!(still.compare(&[]), None);
+        assert_eq!(still.compare(&[2]), Some(Window { with_ns: 1_000, without_ns: 0 }));
     }
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
-        let mut still = Still::default();
-        still.add(&[10; STILL_MAX]);
-        still.add(&[1_000; STILL_MAX]);
-        assert_eq!(still.beside(&[1_000]), Some(Window { with_ns: 0, without_ns: 0 }));
+        let mut still = BaselineLatencies::default();
+        still.add(&[10; BASELINE_REPLIES_MAX]);
+        still.add(&[1_000; BASELINE_REPLIES_MAX]);
+        assert_eq!(still.compare(&[1_000]), Some(Window { with_ns: 0, without_ns: 0 }));
     }
 
     proptest! {
@@ -332,9 +339,9 @@ mod tests {
             for (with_ns, without_ns) in windows {
                 let seen = Window { with_ns, without_ns };
                 let before = pace.rate_s();
-                pace = pace.after(seen, BEARABLE_PERCENT);
+                pace = pace.after(seen, SLOWDOWN_PERCENT_DEFAULT);
                 prop_assert!((BOUNDS.least_s..=BOUNDS.most_s).contains(&pace.rate_s()));
-                if seen.is_slow(BEARABLE_PERCENT) {
+                if seen.is_slow(SLOWDOWN_PERCENT_DEFAULT) {
                     prop_assert!(pace.rate_s() < before || before == BOUNDS.least_s);
                 } else {
                     prop_assert!(pace.rate_s() > before || before == BOUNDS.most_s);

@@ -10,13 +10,13 @@ use std::time::Duration;
 /// new ones arrive: nine times as long, so that clients have the servers to themselves most of the
 /// time, but short enough for all pieces to be done `within`.
 #[must_use]
-pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
+pub fn pause_after(took: Duration, left: u32, within: Duration) -> Duration {
     let each = within / left.max(1);
-    (took * RESTS).min(each.saturating_sub(took))
+    (took * PAUSE_RATIO).min(each.saturating_sub(took))
 }
 
-/// Ratio of the pause to the duration of the work before it: see [`rest`].
-const RESTS: u32 = 9;
+/// Ratio of the pause to the duration of the work before it: see [`pause_after`].
+const PAUSE_RATIO: u32 = 9;
 
 /// Returns the number of entries of the next piece, when `ready` entries wait and the last piece
 /// took `took`: `sizes.least`, which clients hardly notice, unless consecutive pieces of that size
@@ -27,12 +27,12 @@ const RESTS: u32 = 9;
 ///
 /// If `sizes.least` is more than `sizes.most`.
 #[must_use]
-pub fn piece(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> usize {
+pub fn piece_size(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> usize {
     let needed = (ready as u128 * took.as_nanos()).div_ceil(within.as_nanos().max(1));
     usize::try_from(needed).unwrap_or(usize::MAX).clamp(sizes.least, sizes.most)
 }
 
-/// Bounds on the size of a [`piece`], in entries.
+/// Bounds on the size of a [`piece_size`], in entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Size that clients hardly notice, in entries.
@@ -44,7 +44,7 @@ pub struct Sizes {
 /// Returns the pause before the next read from a queue, after a reply that held `found` of at most
 /// `most` entries and a previous pause of `before`: long enough that replies are half full. Each
 /// reply has a fixed cost even if it holds little, and clients notice a full one. There is no pause
-/// while replies stay fuller than that; [`answers_hold`] detects entries that accumulate
+/// while replies stay fuller than that; [`batch_limit`] detects entries that accumulate
 /// nevertheless.
 #[must_use]
 pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Duration {
@@ -62,7 +62,7 @@ pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Dura
 /// old entries raise the limit, and it stays raised. Larger limits than the arrivals need have no
 /// effect.
 #[must_use]
-pub fn answers_hold(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
+pub fn batch_limit(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
     let is_behind = found >= most && age > READ_WITHIN;
     if is_behind { (most * 4).clamp(sizes.least, sizes.most) } else { most }
 }
@@ -81,11 +81,11 @@ mod tests {
         #[test]
         fn who_rests_is_done_in_time_if_it_can_be(took_ms in 0..200_u64, left in 0..10_000_u32) {
             let (took, within) = (Duration::from_millis(took_ms), Duration::from_secs(5));
-            let rest = rest(took, left, within);
-            prop_assert!(rest <= took * RESTS);
+            let rest = pause_after(took, left, within);
+            prop_assert!(rest <= took * PAUSE_RATIO);
             prop_assert!(rest.is_zero() || (took + rest) * left <= within);
             // No longer a rest would do, and no shorter one is taken.
-            prop_assert!(rest == took * RESTS || (took + rest + Duration::from_millis(1)) * left > within);
+            prop_assert!(rest == took * PAUSE_RATIO || (took + rest + Duration::from_millis(1)) * left > within);
         }
 
         #[test]
@@ -98,11 +98,11 @@ mod tests {
             };
             let (mut left, mut now, mut took) = (ready, Duration::ZERO, Duration::ZERO);
             while now < within * 2 && left > 0 {
-                let count = piece(took, left, within, sizes).min(left);
+                let count = piece_size(took, left, within, sizes).min(left);
                 prop_assert!(count == left || (sizes.least..=sizes.most).contains(&count));
                 (left, took) = (left - count, costs(count));
-                let pieces = left.div_ceil(piece(took, left, within, sizes));
-                now += took + rest(took, pieces as u32, within);
+                let pieces = left.div_ceil(piece_size(took, left, within, sizes));
+                now += took + pause_after(took, pieces as u32, within);
             }
             prop_assert!(left <= (ready / 4).max(sizes.least), "{left} of {ready} wait");
         }
@@ -113,7 +113,7 @@ mod tests {
         ) {
             let (sizes, within) = (Sizes { least: 32, most: 2_000 }, Duration::from_secs(10));
             let took = Duration::from_millis(took_ms);
-            let count = piece(took, ready, within, sizes);
+            let count = piece_size(took, ready, within, sizes);
             let lasts = |count: usize| took * ready.div_ceil(count) as u32;
             prop_assert!((sizes.least..=sizes.most).contains(&count));
             // The last piece may be half empty.
@@ -154,7 +154,7 @@ mod tests {
                 let age = Duration::from_secs_f64(waiting / per_s as f64);
                 let found = (waiting as usize).min(most);
                 waiting -= found as f64;
-                most = answers_hold(most, found, age, sizes);
+                most = batch_limit(most, found, age, sizes);
                 pause = pause_before_reading(pause, found, sizes.least);
                 prop_assert!(sizes.least <= most && most <= sizes.most);
                 if answer > 500 {

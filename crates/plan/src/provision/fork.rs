@@ -33,7 +33,8 @@ const POINTS: u32 = 192;
 
 /// Returns the mean of the maximum of the parts' times, in seconds; 0 without parts.
 pub(super) fn slowest_s(parts: &[Part]) -> f64 {
-    let parts: Vec<Given> = parts.iter().filter(|part| part.mean_s > 0.0).map(Given::new).collect();
+    let parts: Vec<ConditionalPart> =
+        parts.iter().filter(|part| part.mean_s > 0.0).map(ConditionalPart::new).collect();
     let [first, others @ ..] = parts.as_slice() else { return 0.0 };
     if others.is_empty() {
         return first.asked * first.mean_s;
@@ -41,7 +42,7 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
     // Below `low_s` the maximum is almost surely greater, above `high_s` almost surely not.
     let certain = parts.iter().filter(|part| part.asked > 1.0 - 1e-9);
     let low_s = certain.map(|part| part.mean_s - 6.0 * part.deviation_s).fold(0.0, f64::max);
-    let high_s = parts.iter().map(Given::end_s).fold(0.0, f64::max);
+    let high_s = parts.iter().map(ConditionalPart::end_s).fold(0.0, f64::max);
     let step_s = (high_s - low_s) / f64::from(POINTS);
     let weight = |point: u32| match point {
         0 | POINTS => 1.0,
@@ -54,13 +55,13 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
     };
     let sum: f64 = (0..=POINTS).map(|point| weight(point) * greater(point)).sum();
     let integral_s = low_s + sum * step_s / 3.0;
-    let mean_s = |part: &Given| part.asked * part.mean_s;
+    let mean_s = |part: &ConditionalPart| part.asked * part.mean_s;
     let least = parts.iter().map(mean_s).fold(0.0, f64::max);
     integral_s.clamp(least, parts.iter().map(mean_s).sum())
 }
 
 /// The distribution of a part's time, given that the part exists.
-struct Given {
+struct ConditionalPart {
     /// Probability that the part exists, from 0 to 1.
     asked: f64,
     /// Mean time, in seconds.
@@ -71,7 +72,7 @@ struct Given {
     shape: Option<f64>,
 }
 
-impl Given {
+impl ConditionalPart {
     fn new(part: &Part) -> Self {
         let asked = part.asked.clamp(f64::MIN_POSITIVE, 1.0);
         let mean_s = part.mean_s / asked;

@@ -25,7 +25,7 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 
 /// The time of a phase and its parts.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Timed {
+pub(super) struct PhaseTiming {
     /// Time from the phase's start to the end of its last batch, in seconds.
     pub time_s: f64,
     /// Response time of a batch at each of [`Batch::loads`], queueing included, in seconds.
@@ -40,7 +40,7 @@ const ITERATIONS_MAX: u32 = 60;
 const FOUND: f64 = 1e-3;
 
 /// Computes the time of a phase with `workers` batches in flight.
-pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
+pub(super) fn phase_timing(batch: &Batch, workers: u32) -> PhaseTiming {
     let loads: Vec<&Load> = batch.loads().collect();
     let fork_s = slowest_s(&batch.shards.iter().map(part).collect::<Vec<_>>());
     let single_s: f64 = batch.single.iter().map(Load::alone_s).sum();
@@ -51,7 +51,7 @@ pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
     let slowest = *slowest.expect("a batch has a client");
     if alone_s <= 0.0 {
         let responses_s = vec![0.0; loads.len()];
-        return Timed { time_s: 0.0, responses_s, bottleneck: Station::Workers };
+        return PhaseTiming { time_s: 0.0, responses_s, bottleneck: Station::Workers };
     }
     let in_flight = u64::from(workers).min(batch.batches);
     let saturated_s = slowest.saturated_s();
@@ -71,7 +71,7 @@ pub(super) fn timed(batch: &Batch, workers: u32) -> Timed {
         let regular_s = if load.station == slowest.station { queued_s } else { 0.0 };
         load.alone_s() + (1.0 - irregularity) * regular_s + irregularity * wait_s
     };
-    Timed {
+    PhaseTiming {
         time_s: regular_s + irregularity * (irregular_s - regular_s) + last_s,
         responses_s: loads.iter().zip(&waits_s).map(response).collect(),
         bottleneck: if round_s > alone_s { slowest.station } else { Station::Workers },

@@ -73,7 +73,7 @@ impl Candidate {
 
     /// Compares the costs: by price, or without prices by processors, then by memory. Relative differences below 1e-6
     /// count as equal.
-    pub(super) fn dearer(&self, other: &Self) -> Ordering {
+    pub(super) fn cmp_cost(&self, other: &Self) -> Ordering {
         match (self.price_hour, other.price_hour) {
             (Some(own), Some(its)) => compared(own, its),
             _ => compared(self.processors, other.processors)
@@ -81,13 +81,13 @@ impl Candidate {
         }
     }
 
-    fn slower(&self, other: &Self) -> Ordering {
+    fn cmp_time(&self, other: &Self) -> Ordering {
         compared(self.prediction.job_s, other.prediction.job_s)
     }
 
     /// Returns true if the other candidate is better in time or in a cost, and worse in none.
-    fn is_beaten_by(&self, other: &Self) -> bool {
-        let mut all = vec![self.slower(other)];
+    fn is_dominated_by(&self, other: &Self) -> bool {
+        let mut all = vec![self.cmp_time(other)];
         match (self.price_hour, other.price_hour) {
             (Some(own), Some(its)) => all.push(compared(own, its)),
             _ => {
@@ -207,24 +207,24 @@ fn advice(candidates: &[Candidate], deadline_s: f64) -> Advice {
     let numbers = || 0..candidates.len();
     let its = |number: &usize| &candidates[*number];
     let meeting = numbers().filter(|number| its(number).prediction.job_s <= deadline_s);
-    let cheapest =
-        meeting.min_by(|one, other| its(one).dearer(its(other)).then(its(one).slower(its(other))));
+    let cheapest = meeting
+        .min_by(|one, other| its(one).cmp_cost(its(other)).then(its(one).cmp_time(its(other))));
     if let Some(number) = cheapest {
         return Advice::Meets(number);
     }
     let fastest = numbers()
-        .min_by(|one, other| its(one).slower(its(other)).then(its(one).dearer(its(other))));
+        .min_by(|one, other| its(one).cmp_time(its(other)).then(its(one).cmp_cost(its(other))));
     let fastest = fastest.expect("a grid has shapes");
     Advice::Misses(fastest, candidates[fastest].prediction.job_s - deadline_s)
 }
 
 /// Returns the indexes of the Pareto front, the fastest first.
 fn front(candidates: &[Candidate]) -> Vec<usize> {
-    let beaten = |own: &Candidate| candidates.iter().any(|other| own.is_beaten_by(other));
+    let beaten = |own: &Candidate| candidates.iter().any(|other| own.is_dominated_by(other));
     let mut front: Vec<usize> =
         (0..candidates.len()).filter(|number| !beaten(&candidates[*number])).collect();
     let its = |number: &usize| &candidates[*number];
-    front.sort_by(|one, other| its(one).slower(its(other)).then(its(one).dearer(its(other))));
+    front.sort_by(|one, other| its(one).cmp_time(its(other)).then(its(one).cmp_cost(its(other))));
     front
 }
 
@@ -248,7 +248,7 @@ fn uneven(question: &Question<'_>, candidates: &[Candidate], advice: Advice) -> 
     }
     let better = match (advice, other) {
         (Advice::Misses(..), Advice::Meets(_)) => true,
-        (Advice::Meets(_), Advice::Meets(_)) => with_even.dearer(advised) == Ordering::Less,
+        (Advice::Meets(_), Advice::Meets(_)) => with_even.cmp_cost(advised) == Ordering::Less,
         (Advice::Misses(_, as_is), Advice::Misses(_, even)) => {
             compared(even, as_is) == Ordering::Less
         }

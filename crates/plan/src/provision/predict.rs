@@ -3,7 +3,7 @@
 use super::Workload;
 use super::batch::{Batch, Load};
 use super::costs::{Cost, Costs, Errors, Job, Machine};
-use super::phase::timed;
+use super::phase::phase_timing;
 use super::shape::{Shape, Shares, Station};
 
 /// The service of batches at one station, in one phase.
@@ -147,7 +147,7 @@ fn phase(
         return PhaseTime { time_s: 0.0, keys, hits: 0.0, stations, bottleneck };
     }
     let batch = Batch::new(keys, hits, costs, machine, job, shape, shares);
-    let timed = timed(&batch, job.workers);
+    let timed = phase_timing(&batch, job.workers);
     let at = |(load, response_s): (&Load, f64)| {
         let processor_s = load.mean_s * batch.batches as f64;
         let processors = load.servers * f64::from(load.members);

@@ -14,7 +14,7 @@ use crate::provision::queueing::simulator::{Step, simulate};
 
 /// The outcome of a simulated phase.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Played {
+pub struct SimulatedPhase {
     /// Time of the phase, in seconds.
     pub time_s: f64,
     /// Processor times of client, cache and router, in seconds.
@@ -36,7 +36,7 @@ const MEMBERS: usize = 3;
 ///
 /// Each service takes its cost times a random factor of mean 1 whose variance is the job's variation. The factor has a
 /// shifted exponential distribution: a variation of 0 is constant service, and 1 is exponential.
-pub fn play<R: Rng>(
+pub fn simulate_job<R: Rng>(
     workload: Workload<'_>,
     costs: &Costs,
     machine: &Machine,
@@ -44,7 +44,7 @@ pub fn play<R: Rng>(
     shape: Shape,
     shares: &[f64],
     rng: &mut R,
-) -> Vec<Played> {
+) -> Vec<SimulatedPhase> {
     let (shards, members) = (shares.len(), shape.replicas as usize);
     let mut servers =
         vec![machine.client_cores, machine.cache_cores.min(1.0), machine.router_cores];
@@ -65,7 +65,7 @@ pub fn play<R: Rng>(
             steps.steps
         });
         let of = |shard: usize| run.served_s[MEMBERS + shard * members..][..members].to_vec();
-        played.push(Played {
+        played.push(SimulatedPhase {
             time_s: run.elapsed_s,
             single_s: [run.served_s[CLIENT], run.served_s[CACHE], run.served_s[ROUTER]],
             members_s: (0..shards).map(of).collect(),

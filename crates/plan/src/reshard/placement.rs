@@ -98,7 +98,7 @@ pub fn random<R: Rng + ?Sized>(
 ) -> Result<Placement, PlacementError> {
     same_servers("shares", shares.servers(), weights)?;
     let server_of = (0..weights.chunks()).map(|_| shares.pick(rng.next_u64())).collect();
-    let least = weights.total() - kept_by(weights, &fullest(weights, shares));
+    let least = weights.total() - unmoved_weight(weights, &fullest(weights, shares));
     Ok(Placement::new(weights, server_of, least))
 }
 
@@ -110,7 +110,7 @@ pub fn random<R: Rng + ?Sized>(
 pub fn greedy(weights: &Weights, shares: &Shares) -> Result<Placement, PlacementError> {
     same_servers("shares", shares.servers(), weights)?;
     let server_of = fullest(weights, shares);
-    let least = weights.total() - kept_by(weights, &server_of);
+    let least = weights.total() - unmoved_weight(weights, &server_of);
     Ok(Placement::new(weights, server_of, least))
 }
 
@@ -142,7 +142,7 @@ pub fn capped(weights: &Weights, caps: &[u64]) -> Result<Placement, PlacementErr
     let open = Open::new(caps);
     let solution = solve(&open.restrict(weights), Sizes::One, &open.caps(caps));
     let server_of = open.servers(&solution.server_of);
-    let least = weights.total() - kept_by(weights, &server_of);
+    let least = weights.total() - unmoved_weight(weights, &server_of);
     Ok(Placement::new(weights, server_of, least))
 }
 
@@ -196,7 +196,7 @@ fn fullest(weights: &Weights, shares: &Shares) -> Vec<usize> {
 }
 
 /// Returns the total weight that stays on its server.
-fn kept_by(weights: &Weights, server_of: &[usize]) -> u64 {
+fn unmoved_weight(weights: &Weights, server_of: &[usize]) -> u64 {
     server_of.iter().enumerate().map(|(chunk, server)| weights.get(chunk, *server)).sum()
 }
 

@@ -23,14 +23,14 @@ pub const PROMISED_MS: u64 = 300;
 
 /// Durations measured in a rehearsal shortly before the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct RehearsalTimes {
     /// Duration of a rename of a nearly empty collection onto another, in ms.
     pub rename_ms: u64,
     /// Median duration of a majority write, in ms.
     pub write_ms: u64,
 }
 
-impl Tried {
+impl RehearsalTimes {
     /// Returns the expected duration of the block, in ms.
     #[must_use]
     pub fn block_ms(self) -> u64 {
@@ -41,7 +41,7 @@ impl Tried {
 
     /// Returns true if the expected duration exceeds [`PROMISED_MS`].
     #[must_use]
-    pub fn breaks_promise(self) -> bool {
+    pub fn exceeds_promise(self) -> bool {
         self.block_ms() > PROMISED_MS
     }
 }
@@ -53,18 +53,18 @@ mod tests {
 
     #[test]
     fn quick_disks_keep_the_promise_and_slow_ones_do_not() {
-        let quick = Tried { rename_ms: 80, write_ms: 3 };
-        assert!(!quick.breaks_promise(), "{}", quick.block_ms());
-        assert!(Tried { rename_ms: 80, write_ms: 40 }.breaks_promise());
-        assert!(Tried { rename_ms: 400, write_ms: 3 }.breaks_promise());
+        let quick = RehearsalTimes { rename_ms: 80, write_ms: 3 };
+        assert!(!quick.exceeds_promise(), "{}", quick.block_ms());
+        assert!(RehearsalTimes { rename_ms: 80, write_ms: 40 }.exceeds_promise());
+        assert!(RehearsalTimes { rename_ms: 400, write_ms: 3 }.exceeds_promise());
     }
 
     proptest! {
         #[test]
         fn it_grows_with_each_part_and_never_overflows(rename_ms: u64, write_ms: u64) {
-            let tried = Tried { rename_ms, write_ms };
+            let tried = RehearsalTimes { rename_ms, write_ms };
             prop_assert!(tried.block_ms() >= rename_ms.max(write_ms));
-            let quicker = Tried { write_ms: write_ms / 2, ..tried };
+            let quicker = RehearsalTimes { write_ms: write_ms / 2, ..tried };
             prop_assert!(tried.block_ms() >= quicker.block_ms());
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use imago_job::control::{Control, Stop};
-use imago_plan::pacing::rounds::{Sizes, answers_hold, pause_before_reading};
+use imago_plan::pacing::rounds::{Sizes, batch_limit, pause_before_reading};
 use tokio::sync::{mpsc, watch};
 
 use super::progress;
@@ -34,7 +34,7 @@ pub(super) async fn read_ahead(
             return;
         }
         if spares {
-            paced_max = answers_hold(paced_max, events, age, sizes);
+            paced_max = batch_limit(paced_max, events, age, sizes);
             pause = pause_before_reading(pause, events, sizes.least);
             let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
             // The sender is dropped only together with the receiver, which the next send detects.

@@ -10,7 +10,7 @@ use bson::Timestamp;
 use imago_job::control::Control;
 use imago_job::retry::retry;
 use imago_plan::copy::pending_changes::{Change, PendingChanges, Round};
-use imago_plan::pacing::rounds::{Sizes, piece, rest};
+use imago_plan::pacing::rounds::{Sizes, pause_after, piece_size};
 
 use super::{Coordinator, LANES};
 use crate::bson::order::Id;
@@ -124,7 +124,7 @@ impl Coordinator {
     /// Returns the number of dirty keys in one round while clients are spared.
     fn paced_keys(&self, ready: usize) -> usize {
         let sizes = Sizes { least: PACED_TOUCHES, most: ROUND_KEYS_MAX };
-        piece(self.round_took, ready, PACED_DRAIN, sizes)
+        piece_size(self.round_took, ready, PACED_DRAIN, sizes)
     }
 
     pub(super) fn finish(&mut self, done: RoundDone) -> Result<()> {
@@ -142,7 +142,7 @@ impl Coordinator {
             self.round_took = done.took;
             let rounds = self.ready().div_ceil(self.paced_keys(self.ready()));
             let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-            self.rests_until = Instant::now() + rest(done.took, rounds, PACED_DRAIN);
+            self.rests_until = Instant::now() + pause_after(done.took, rounds, PACED_DRAIN);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bson::doc;
 use imago_job::id::JobId;
 use imago_job::run::Run;
-use imago_plan::reshard::write_block::{PROMISED_MS, Tried};
+use imago_plan::reshard::write_block::{PROMISED_MS, RehearsalTimes};
 
 use super::ms;
 use crate::STATE_DB;
@@ -23,7 +23,7 @@ const WRITES: usize = 3;
 
 /// Runs the rehearsal, and warns if the block will take longer than promised. Returns `None` if it failed or took
 /// too long.
-pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Option<Tried> {
+pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Option<RehearsalTimes> {
     let trying = Box::pin(tried(cluster, &run.record().id));
     let tried = match tokio::time::timeout(WITHIN, trying).await {
         Ok(Ok(tried)) => tried,
@@ -44,7 +44,7 @@ pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Optio
             return None;
         }
     };
-    if tried.breaks_promise() {
+    if tried.exceeds_promise() {
         run.reporter().warning(
             "write_block_long",
             format!(
@@ -61,7 +61,7 @@ pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Optio
     Some(tried)
 }
 
-async fn tried(cluster: &Endpoint, job: &JobId) -> Result<Tried> {
+async fn tried(cluster: &Endpoint, job: &JobId) -> Result<RehearsalTimes> {
     let [from, to] = ["from", "to"].map(|end| format!("rehearsal.{job}.{end}"));
     // A process that died during a rehearsal may have left its collections.
     drop_both(cluster, [&from, &to]).await?;
@@ -78,7 +78,7 @@ async fn clear(cluster: &Endpoint, job: &JobId) {
     }
 }
 
-async fn measure(cluster: &Endpoint, from: &str, to: &str) -> Result<Tried> {
+async fn measure(cluster: &Endpoint, from: &str, to: &str) -> Result<RehearsalTimes> {
     let majority = doc! {"w": "majority"};
     let insert = |coll: &str, id: i32| doc! {"insert": coll, "documents": [{"_id": id}], "writeConcern": &majority};
     cluster.run(STATE_DB, insert(to, 0)).await?;
@@ -96,7 +96,7 @@ async fn measure(cluster: &Endpoint, from: &str, to: &str) -> Result<Tried> {
     };
     let began = Instant::now();
     cluster.run("admin", rename).await?;
-    Ok(Tried { rename_ms: ms(began), write_ms: writes_ms[WRITES / 2] })
+    Ok(RehearsalTimes { rename_ms: ms(began), write_ms: writes_ms[WRITES / 2] })
 }
 
 async fn drop_both(cluster: &Endpoint, colls: [&String; 2]) -> Result<()> {

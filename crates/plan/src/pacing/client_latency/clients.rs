@@ -6,13 +6,13 @@
 
 /// Reads per second of a collection that may be those of the job's workers on other machines, in
 /// operations/s. The reads of this process are known and subtracted.
-const OTHERS_READS_S: u64 = 10;
+const WORKER_READS_S_MAX: u64 = 10;
 /// Number of polls in a row without an answer after which clients are assumed to be active.
 const SILENT_MAX: u32 = 4;
 
 /// The result of one poll of a server's operation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum PollResult {
     /// Operations since the last successful poll.
     Counted {
         /// Number of reads of the collections that the job reads, without those of this process.
@@ -47,19 +47,19 @@ impl Presence {
 
     /// Returns the finding after another poll.
     #[must_use]
-    pub fn after(self, look: Look) -> Self {
+    pub fn after(self, look: PollResult) -> Self {
         match look {
-            Look::Counted { reads, others, ms } => {
-                let found =
-                    others > 0 || reads.saturating_mul(1_000) > ms.saturating_mul(OTHERS_READS_S);
+            PollResult::Counted { reads, others, ms } => {
+                let found = others > 0
+                    || reads.saturating_mul(1_000) > ms.saturating_mul(WORKER_READS_S_MAX);
                 Self { found, silent: 0 }
             }
-            Look::First => Self { silent: 0, ..self },
-            Look::Silent => {
+            PollResult::First => Self { silent: 0, ..self },
+            PollResult::Silent => {
                 let silent = self.silent.saturating_add(1);
                 Self { found: self.found || silent >= SILENT_MAX, silent }
             }
-            Look::Refused => Self { found: true, silent: 0 },
+            PollResult::Refused => Self { found: true, silent: 0 },
         }
     }
 }
@@ -69,46 +69,55 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const QUIET: Look = Look::Counted { reads: 20, others: 0, ms: 2_500 };
+    const QUIET: PollResult = PollResult::Counted { reads: 20, others: 0, ms: 2_500 };
 
-    fn after(looks: &[Look]) -> bool {
-        looks.iter().fold(Presence::default(), |seen, look| seen.after(*look)).has_clients()
+    fn after(polls: &[PollResult]) -> bool {
+        polls.iter().fold(Presence::default(), |seen, look| seen.after(*look)).has_clients()
     }
 
     #[test]
     fn a_server_that_is_too_busy_to_answer_has_no_clients_for_that() {
-        assert!(!after(&[Look::First, QUIET, Look::Silent, Look::Silent, QUIET]));
-        assert!(!after(&[Look::First, Look::Silent, QUIET, Look::Silent, Look::Silent]));
+        assert!(!after(&[PollResult::First, QUIET, PollResult::Silent, PollResult::Silent, QUIET]));
+        assert!(!after(&[
+            PollResult::First,
+            PollResult::Silent,
+            QUIET,
+            PollResult::Silent,
+            PollResult::Silent
+        ]));
     }
 
     #[test]
     fn one_of_which_nothing_is_known_has() {
-        assert!(after(&[Look::Refused]));
+        assert!(after(&[PollResult::Refused]));
         assert!(after(&[
-            Look::First,
+            PollResult::First,
             QUIET,
-            Look::Silent,
-            Look::Silent,
-            Look::Silent,
-            Look::Silent
+            PollResult::Silent,
+            PollResult::Silent,
+            PollResult::Silent,
+            PollResult::Silent
         ]));
     }
 
     #[test]
     fn clients_are_found_at_once_and_stay_found_while_the_server_is_silent() {
-        let busy = Look::Counted { reads: 0, others: 1, ms: 2_500 };
-        assert!(after(&[Look::First, QUIET, busy, Look::Silent]));
-        assert!(after(&[Look::First, Look::Counted { reads: 26, others: 0, ms: 2_500 }]));
-        assert!(!after(&[Look::First, busy, QUIET]));
+        let busy = PollResult::Counted { reads: 0, others: 1, ms: 2_500 };
+        assert!(after(&[PollResult::First, QUIET, busy, PollResult::Silent]));
+        assert!(after(&[
+            PollResult::First,
+            PollResult::Counted { reads: 26, others: 0, ms: 2_500 }
+        ]));
+        assert!(!after(&[PollResult::First, busy, QUIET]));
     }
 
     proptest! {
         /// The last answer decides, also over what was found before.
         #[test]
         fn a_count_decides_by_itself(found: bool, silent in 0..9_u32, reads in 0..99_u64, others in 0..3_u64) {
-            let look = Look::Counted { reads, others, ms: 1_000 };
+            let look = PollResult::Counted { reads, others, ms: 1_000 };
             let seen = Presence { found, silent }.after(look);
-            prop_assert_eq!(seen.has_clients(), others > 0 || reads > OTHERS_READS_S);
+            prop_assert_eq!(seen.has_clients(), others > 0 || reads > WORKER_READS_S_MAX);
         }
     }
 }

@@ -65,13 +65,13 @@ pub fn simulate(
     while begun < rounds.min(u64::from(customers)) {
         run.rounds.push(Round { steps: draw(begun).into(), parts: 0 });
         begun += 1;
-        run.events.push(Event { at_s: 0.0, what: What::Resume(run.rounds.len() - 1) });
+        run.events.push(Event { at_s: 0.0, kind: EventKind::Resume(run.rounds.len() - 1) });
     }
     while let Some(event) = run.events.pop() {
         run.now_s = event.at_s;
-        let resumed = match event.what {
-            What::Resume(customer) => Some(customer),
-            What::Served { station, version } => run.complete(station, version),
+        let resumed = match event.kind {
+            EventKind::Resume(customer) => Some(customer),
+            EventKind::Served { station, version } => run.complete(station, version),
         };
         let Some(customer) = resumed else { continue };
         // Runs the customer's further steps, and further rounds, until one takes time.
@@ -120,7 +120,7 @@ impl Station {
 }
 
 #[derive(PartialEq)]
-enum What {
+enum EventKind {
     Resume(usize),
     Served { station: usize, version: u64 },
 }
@@ -128,7 +128,7 @@ enum What {
 #[derive(PartialEq)]
 struct Event {
     at_s: f64,
-    what: What,
+    kind: EventKind,
 }
 
 impl Eq for Event {}
@@ -161,7 +161,8 @@ impl Simulation {
         while let Some(step) = self.rounds[customer].steps.pop_front() {
             match step {
                 Step::Delay(s) if s > 0.0 => {
-                    self.events.push(Event { at_s: self.now_s + s, what: What::Resume(customer) });
+                    self.events
+                        .push(Event { at_s: self.now_s + s, kind: EventKind::Resume(customer) });
                     return false;
                 }
                 Step::Delay(_) => {}
@@ -233,6 +234,6 @@ impl Simulation {
         let least =
             its.queue.iter().take(working).map(|job| job.left_s).fold(f64::INFINITY, f64::min);
         let at_s = self.now_s + least.max(0.0) / rate;
-        self.events.push(Event { at_s, what: What::Served { station, version: its.version } });
+        self.events.push(Event { at_s, kind: EventKind::Served { station, version: its.version } });
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Steps {
 
 impl Steps {
     /// Creates steps from the stack distances of hits, one hit for each distance.
-    pub(super) fn of_distances(mut distances: Vec<u64>) -> Self {
+    pub(super) fn from_distances(mut distances: Vec<u64>) -> Self {
         distances.sort_unstable();
         let mut steps = Self::default();
         for (hits, distance) in (1u64..).zip(distances) {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn phase(distances: &[u64], references: u64) -> Phase {
-        Phase { references, hits: Steps::of_distances(distances.to_vec()) }
+        Phase { references, hits: Steps::from_distances(distances.to_vec()) }
     }
 
     #[test]

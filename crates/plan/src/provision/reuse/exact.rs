@@ -21,7 +21,7 @@ pub fn exact(phases: &Phases, start: Start) -> Curve {
         for references in phases {
             let distances = references.iter().map(|one| stack.refer(one.key, one.bytes));
             if *counts {
-                let hits = Steps::of_distances(distances.flatten().collect());
+                let hits = Steps::from_distances(distances.flatten().collect());
                 counted.push(Phase { references: references.len() as u64, hits });
             } else {
                 distances.for_each(drop);

@@ -5,7 +5,7 @@ use proptest::strategy::ValueTree as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::super::simulator::{Played, play};
+use super::super::simulator::{SimulatedPhase, simulate_job};
 use super::super::{
     CacheAt, Cost, Costs, Job, Machine, Prediction, Reads, Shape, Shares, Workload, predict,
 };
@@ -25,7 +25,7 @@ struct Case {
 }
 
 impl Case {
-    fn run(&self) -> (Prediction, Vec<Played>) {
+    fn run(&self) -> (Prediction, Vec<SimulatedPhase>) {
         let hits = Constant { keys: self.keys, ratio: self.ratio };
         let phases = [self.keys; 2];
         let workload = Workload { phases: &phases, hits: &hits };
@@ -34,8 +34,15 @@ impl Case {
         let prediction =
             predict(workload, &self.costs, &self.machine, &self.job, self.shape, &shares);
         let mut rng = StdRng::seed_from_u64(self.seed);
-        let played =
-            play(workload, &self.costs, &self.machine, &self.job, self.shape, &of, &mut rng);
+        let played = simulate_job(
+            workload,
+            &self.costs,
+            &self.machine,
+            &self.job,
+            self.shape,
+            &of,
+            &mut rng,
+        );
         (prediction, played)
     }
 

@@ -17,7 +17,7 @@
 //! prices, and holds for any prices.
 
 use super::transport::{Sizes, Solution, solve};
-use super::{Open, Placement, PlacementError, Shares, Weights, fullest, kept_by};
+use super::{Open, Placement, PlacementError, Shares, Weights, fullest, unmoved_weight};
 use super::{rounding, same_servers, sum};
 
 /// Largest number of fraction bits of a weight per unit.
@@ -72,10 +72,10 @@ pub fn fitted(
         server_of[chunk] = anywhere[chunk];
     }
     // A placement with capacities keeps no more than one without.
-    let kept_most = kept_most(&weights_open, sizes, &caps, &solution, bits)
+    let unmoved_weight_max = unmoved_weight_max(&weights_open, sizes, &caps, &solution, bits)
         .map_or(u64::MAX, |kept| kept.min(u128::from(u64::MAX)) as u64)
-        .min(kept_by(weights, &anywhere));
-    Ok(outcome(weights, sizes, capacities, server_of, kept_most))
+        .min(unmoved_weight(weights, &anywhere));
+    Ok(outcome(weights, sizes, capacities, server_of, unmoved_weight_max))
 }
 
 fn summable(sizes: &[u64]) -> Result<(), PlacementError> {
@@ -113,7 +113,7 @@ fn by_unit(weights: &Weights, sizes: &[u64], bits: u32) -> Weights {
 
 /// Returns an upper bound on the weight that any placement within the capacities keeps: the value
 /// of the dual problem at the solution's prices. None if the value overflows.
-fn kept_most(
+fn unmoved_weight_max(
     weights: &Weights,
     sizes: &[u64],
     caps: &[u64],
@@ -142,7 +142,7 @@ fn outcome(
     sizes: &[u64],
     capacities: &[u64],
     server_of: Vec<usize>,
-    kept_most: u64,
+    unmoved_weight_max: u64,
 ) -> Fitted {
     let mut held = vec![0; capacities.len()];
     for (server, size) in server_of.iter().zip(sizes) {
@@ -151,8 +151,8 @@ fn outcome(
     let over = |(held, capacity): (&u64, &u64)| held.saturating_sub(*capacity);
     let excess = held.iter().zip(capacities).map(over).collect();
     // A placement that exceeds a capacity may keep more than any placement within the capacities.
-    let least = weights.total().saturating_sub(kept_most);
-    let kept = kept_by(weights, &server_of);
+    let least = weights.total().saturating_sub(unmoved_weight_max);
+    let kept = unmoved_weight(weights, &server_of);
     let least = least.min(weights.total() - kept);
     Fitted { placement: Placement::new(weights, server_of, least), held, excess }
 }

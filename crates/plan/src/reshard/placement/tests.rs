@@ -12,7 +12,7 @@ fn equal(servers: usize) -> Shares {
 }
 
 /// The most that stays in place, by trying all placements within the caps.
-fn kept_most(weights: &Weights, left: &mut [u64], chunk: usize) -> Option<u64> {
+fn unmoved_weight_max(weights: &Weights, left: &mut [u64], chunk: usize) -> Option<u64> {
     if chunk == weights.chunks() {
         return Some(0);
     }
@@ -20,7 +20,7 @@ fn kept_most(weights: &Weights, left: &mut [u64], chunk: usize) -> Option<u64> {
     for server in 0..left.len() {
         if left[server] > 0 {
             left[server] -= 1;
-            let rest = kept_most(weights, left, chunk + 1);
+            let rest = unmoved_weight_max(weights, left, chunk + 1);
             left[server] += 1;
             best = best.max(rest.map(|rest| rest + weights.get(chunk, server)));
         }
@@ -160,7 +160,7 @@ proptest! {
     fn greedy_moves_least_of_all(weights in weights(0..7, 1..4)) {
         let servers = weights.servers();
         let placement = greedy(&weights, &equal(servers)).unwrap();
-        let most = kept_most(&weights, &mut vec![u64::MAX; servers], 0).unwrap();
+        let most = unmoved_weight_max(&weights, &mut vec![u64::MAX; servers], 0).unwrap();
         prop_assert_eq!(placement.moved, weights.total() - most);
         prop_assert_eq!(placement.moved_least, placement.moved);
     }
@@ -171,7 +171,7 @@ proptest! {
         let placement = balanced(&weights, &shares).unwrap();
         let mut caps = shares.caps(weights.chunks() as u64);
         prop_assert!(placement.chunks.iter().zip(&caps).all(|(chunks, cap)| chunks <= cap));
-        prop_assert_eq!(placement.moved, weights.total() - kept_most(&weights, &mut caps, 0).unwrap());
+        prop_assert_eq!(placement.moved, weights.total() - unmoved_weight_max(&weights, &mut caps, 0).unwrap());
     }
 
     #[test]
@@ -180,14 +180,14 @@ proptest! {
     ) {
         let placement = capped(&weights, &caps).unwrap();
         prop_assert!(placement.chunks.iter().zip(&caps).all(|(chunks, cap)| chunks <= cap));
-        let most = kept_most(&weights, &mut caps.clone(), 0).unwrap();
+        let most = unmoved_weight_max(&weights, &mut caps.clone(), 0).unwrap();
         prop_assert_eq!(placement.moved, weights.total() - most);
     }
 
     #[test]
     fn balanced_is_the_hungarian_optimum(weights in weights(20..90, 2..12)) {
         let placement = balanced(&weights, &equal(weights.servers())).unwrap();
-        let oracle = kept_by(&weights, &hungarian::balanced(&weights));
+        let oracle = unmoved_weight(&weights, &hungarian::balanced(&weights));
         prop_assert_eq!(placement.moved, weights.total() - oracle);
     }
 
@@ -210,7 +210,7 @@ proptest! {
                 i128::from(*cap) * i128::from(*price)
             }).sum::<i128>();
         let server_of: Vec<usize> = solution.server_of.iter().map(|s| *s as usize).collect();
-        prop_assert_eq!(i128::from(kept_by(&weights, &server_of)), dual);
+        prop_assert_eq!(i128::from(unmoved_weight(&weights, &server_of)), dual);
         prop_assert!(solution.prices.iter().all(|price| *price >= 0));
     }
 

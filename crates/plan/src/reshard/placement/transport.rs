@@ -24,7 +24,7 @@ use super::offers::{NO_OFFER, Offers};
 use super::weights::Weights;
 
 /// Marks a chunk that has no server yet.
-const NOWHERE: u32 = u32::MAX;
+const UNPLACED: u32 = u32::MAX;
 /// Marks a chunk that is split over several servers.
 const SPLIT: u32 = u32::MAX - 1;
 
@@ -139,7 +139,7 @@ impl<'a> Placing<'a> {
             excess: caps.iter().map(|cap| -cap).collect(),
             caps,
             spare: vec![0; servers],
-            home: vec![NOWHERE; weights.chunks()],
+            home: vec![UNPLACED; weights.chunks()],
             split: BTreeMap::new(),
             members: vec![Vec::new(); servers],
             offers: Offers::new(servers),
@@ -154,7 +154,7 @@ impl<'a> Placing<'a> {
         let cheapest: Vec<usize> =
             (0..self.caps.len()).filter(|server| self.prices[*server] == least).collect();
         for chunk in chunks {
-            let server = self.dearest(*chunk, &cheapest);
+            let server = self.best_server(*chunk, &cheapest);
             self.home[*chunk as usize] = server as u32;
             let size = self.sizes.of(*chunk as usize);
             self.excess[server] += i128::from(size);
@@ -173,7 +173,7 @@ impl<'a> Placing<'a> {
 
     /// Returns the server at which weight minus price is largest; among equals, the one with the
     /// most room.
-    fn dearest(&self, chunk: u32, cheapest: &[usize]) -> usize {
+    fn best_server(&self, chunk: u32, cheapest: &[usize]) -> usize {
         let value = |server: usize, weight: u64| {
             (weight as i64 - self.prices[server], -self.excess[server], std::cmp::Reverse(server))
         };
