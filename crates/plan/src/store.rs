@@ -10,13 +10,13 @@
 //! table of the use of key ranges over time.
 
 pub mod allowance;
-pub mod brakes;
 pub mod coarse;
 pub mod controller;
 pub mod cost;
 pub mod decide;
 pub mod division;
 pub mod drain;
+pub mod guardrails;
 pub mod heat;
 pub mod layout;
 pub mod planner;

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 use rand::Rng;
 
-use super::brakes::{Before, Brakes, Judged, Latency, Limits};
 use super::cost::CostModel;
 use super::decide::{Decided, Hold, Parameters, emulated};
+use super::guardrails::{Guardrails, Judgement, Latency, LatencyBaseline, Limits};
 use super::layout::{Key, Layout, Operator, Site};
 use super::price::{CPU_WEIGHT, Situation};
 use super::regimes::{Expected, OtherRegime, Regimes, Settings};
@@ -38,8 +38,8 @@ pub struct Controller<K> {
     pub regimes: Regimes<K>,
     /// The learned costs of operations.
     pub cost: CostModel,
-    /// The brakes that hold changes back, and judge them.
-    pub brakes: Brakes<K>,
+    /// The guardrails that hold changes back, and judge them.
+    pub guardrails: Guardrails<K>,
     /// Time over which the last latency of a regime is measured, in ms.
     measured_ms: u64,
 }
@@ -81,14 +81,14 @@ impl<K> Outlook<K> {
     pub fn situation<'s>(
         &'s self,
         cost: &'s CostModel,
-        behind: &'s BTreeMap<Site, f64>,
+        lag_entries: &'s BTreeMap<Site, f64>,
     ) -> Situation<'s, K> {
         Situation {
             samples: &self.samples,
             rate_s: self.rate_s,
             population: self.population,
             cost,
-            behind,
+            lag_entries,
             cpu_weight: CPU_WEIGHT,
             expected: Expected { lasts_s: self.lasts_s, others: &self.others },
         }
@@ -102,15 +102,15 @@ impl<K: Key> Controller<K> {
         Self {
             regimes: Regimes::new(settings),
             cost: CostModel::default(),
-            brakes: Brakes::new(limits),
+            guardrails: Guardrails::new(limits),
             measured_ms: limits.measured_ms,
         }
     }
 
-    /// Replaces the limits of the brakes, from now on.
+    /// Replaces the limits of the guardrails, from now on.
     pub fn limit(&mut self, limits: Limits) {
         self.measured_ms = limits.measured_ms;
-        self.brakes.limit(limits);
+        self.guardrails.limit(limits);
     }
 
     /// Returns the workload on which decisions are based now.
@@ -134,9 +134,9 @@ impl<K: Key> Controller<K> {
     pub fn widened(&self, parameters: Parameters, operators_error: Option<f64>) -> Parameters {
         let share = self.latency().map(|latency| latency.error_us / latency.mean_us.max(1e-9));
         let seen_min = share.map_or(0.0, |share| (ERRORS_MIN * share).min(GAIN_SEEN_MAX));
-        let gain_doubt = (seen_min - parameters.gain_min).max(0.0) + self.cost.uncertainty();
+        let gain_uncertainty = (seen_min - parameters.gain_min).max(0.0) + self.cost.uncertainty();
         let cost_factor = (1.0 + operators_error.unwrap_or(0.0)).min(COST_FACTOR_MAX);
-        Parameters { gain_doubt, cost_factor, ..parameters }
+        Parameters { gain_uncertainty, cost_factor, ..parameters }
     }
 
     /// Decides which plans pay. Returns `None` where nothing can be decided yet. `forbids` returns why an operator
@@ -151,8 +151,8 @@ impl<K: Key> Controller<K> {
         dice: &mut dyn Rng,
     ) -> Option<Decided<K>> {
         let held = |layout: &Layout<K>, operator: &Operator<K>| {
-            let forbidden = forbids(layout, operator).map(Hold::Not);
-            forbidden.or_else(|| self.brakes.holds(layout, operator, now_ms))
+            let forbidden = forbids(layout, operator).map(Hold::Forbidden);
+            forbidden.or_else(|| self.guardrails.holds(layout, operator, now_ms))
         };
         let may_decide = !situation.samples.is_empty() && strategy.distrust(situation).is_none();
         may_decide.then(|| strategy.decide(layout, situation, parameters, &held, dice))
@@ -165,7 +165,7 @@ impl<K: Key> Controller<K> {
         layout: &Layout<K>,
         plans: &[&[Operator<K>]],
     ) -> Vec<bool> {
-        self.brakes.sustained(outlook.regime.unwrap_or(0), layout, plans)
+        self.guardrails.sustained(outlook.regime.unwrap_or(0), layout, plans)
     }
 
     /// Records a plan that was executed on a design, and begins to measure its effect. `predicted_us` has the predicted
@@ -182,13 +182,14 @@ impl<K: Key> Controller<K> {
         let unmeasured = Latency { mean_us: predicted_us.0, error_us: 0.0 };
         let latency = self.regimes.latencies().last(regime, self.measured_ms);
         let others = (&outlook.others[..], self.regimes.latencies(), self.measured_ms);
-        let before = Before::of(regime, latency.unwrap_or(unmeasured), predicted_us.1, others);
-        self.brakes.done(layout, operators, now_ms, before);
+        let before =
+            LatencyBaseline::of(regime, latency.unwrap_or(unmeasured), predicted_us.1, others);
+        self.guardrails.done(layout, operators, now_ms, before);
     }
 
     /// Judges the changes that were measured for long enough.
-    pub fn judge(&mut self, now_ms: u64) -> Vec<Judged<K>> {
-        self.brakes.judge(now_ms, self.regimes.latencies())
+    pub fn judge(&mut self, now_ms: u64) -> Vec<Judgement<K>> {
+        self.guardrails.judge(now_ms, self.regimes.latencies())
     }
 
     /// Returns the mean latency over the last seconds of the present regime; `None` if it is unknown.

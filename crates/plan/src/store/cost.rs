@@ -9,7 +9,7 @@
 //!   ([`Operation::waits`]).
 //! - `wait_updates`(log lag of the site in entries, u): where a replica is read, the wait until the site has applied
 //!   the updates that the session has seen, and until the log has the site's own writes: only then is the site one
-//!   state of the database. There is one log for all partitions: `behind` stands for the paper's vₙ − vᵣ of a
+//!   state of the database. There is one log for all partitions: `lag_entries` stands for the paper's vₙ − vᵣ of a
 //!   partition, and u of Eq. 2 is the share of the site's entries that concern the partition ([`super::updates`]). Both
 //!   are 0 where no replica is read. All waits of a transaction that writes nothing are attributed to this function,
 //!   and all waits of one that only writes to `lock`. Waits for an earlier request of the client are attributed to no
@@ -38,11 +38,11 @@ use super::regression::Linear;
 pub struct Inputs {
     /// Work ahead of one wait at the site, in µs: the time that the transactions there need of the site, divided by the
     /// number of waits of a transaction.
-    pub ahead_us: f64,
+    pub queued_work_us: f64,
     /// Work ahead of one wait at the other site of a remaster or a new replica, in µs.
-    pub other_ahead_us: f64,
+    pub other_queued_work_us: f64,
     /// Log lag of the site, in entries, where a replica is read.
-    pub behind: f64,
+    pub lag_entries: f64,
     /// u of Eq. 2: the share (0..1) of the updates that a site applies that concern the partition read.
     pub update_share: f64,
     /// w: the sum of W(p) over all partitions that are written.
@@ -166,32 +166,36 @@ pub struct CostModel {
 impl Default for CostModel {
     fn default() -> Self {
         Self {
-            service: Linear::new([10.0]).led_by([1.0]).rising().rehearsing(40),
+            service: Linear::new([10.0]).with_prior([1.0]).rising().with_replay(40),
             wait_updates: Linear::new([1.0, 0.01])
-                .led_by(BEHIND_WORTH)
+                .with_prior(LAG_PRIOR)
                 .rising()
                 .proportional()
-                .rehearsing(40),
+                .with_replay(40),
             lock: Linear::new([0.01]).rising(),
             read_write: Linear::new([1.0, 1.0]).rising(),
             change: Linear::new([10.0, 10.0, 10.0, 100.0])
-                .led_by(CHANGE_WORTH)
+                .with_prior(CHANGE_PRIOR)
                 .rising()
                 .proportional()
-                .rehearsing(60),
+                .with_replay(60),
             commit: Linear::new([1.0, 1.0]),
-            cpu: Linear::new([10.0; 3]).led_by(ROWS_WORTH).rising().proportional().rehearsing(60),
+            cpu: Linear::new([10.0; 3])
+                .with_prior(CPU_PRIOR)
+                .rising()
+                .proportional()
+                .with_replay(60),
         }
     }
 }
 
 /// Relative costs of a row that is read among many, a row that is written, and a row that is applied for another
 /// master, with the fixed costs of transactions spread over them; used until more is known.
-const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
+const CPU_PRIOR: [f64; 3] = [1.0, 30.0, 12.0];
 /// Relative costs of an entry of log lag, and of u; used until more is known.
-const BEHIND_WORTH: [f64; 2] = [1.0, 0.0];
+const LAG_PRIOR: [f64; 2] = [1.0, 0.0];
 /// Relative costs of a µs of work ahead for each kind of operator, and of a copied row; used until more is known.
-const CHANGE_WORTH: [f64; 4] = [1.0, 1.0, 1.0, 2.0];
+const CHANGE_PRIOR: [f64; 4] = [1.0, 1.0, 1.0, 2.0];
 /// Least number of samples of a function for decisions by it; most samples are means over a second.
 const TRUSTED_SAMPLES: u64 = 5;
 /// Mean error of the predicted load of sites, as a share of the load, up to which no greater gain is required.
@@ -230,11 +234,11 @@ impl CostModel {
         let (uses, waits) = (operation.uses(), operation.waits());
         let used = |is_used: bool, value: f64| if is_used { value } else { 0.0 };
         let parts = inputs.partitions;
-        used(uses.service, waits.0 * self.service.predict([inputs.ahead_us]))
-            + used(waits.1 > 0.0, waits.1 * self.service.predict([inputs.other_ahead_us]))
+        used(uses.service, waits.0 * self.service.predict([inputs.queued_work_us]))
+            + used(waits.1 > 0.0, waits.1 * self.service.predict([inputs.other_queued_work_us]))
             + used(
                 uses.wait_updates,
-                self.wait_updates.predict([inputs.behind, inputs.update_share]),
+                self.wait_updates.predict([inputs.lag_entries, inputs.update_share]),
             )
             + used(uses.lock, self.lock.predict([inputs.contention]))
             + used(uses.read_write && change(operation, inputs).is_none(), self.rows(inputs))
@@ -271,10 +275,10 @@ impl CostModel {
         let uses = operation.uses();
         let of = |is_used: bool, value: Option<f64>| value.filter(|_| is_used);
         if let Some(us) = of(uses.service, measured.service) {
-            self.service.observe([inputs.ahead_us], us);
+            self.service.observe([inputs.queued_work_us], us);
         }
         if let Some(us) = of(uses.wait_updates, measured.wait_updates) {
-            self.wait_updates.observe([inputs.behind, inputs.update_share], us);
+            self.wait_updates.observe([inputs.lag_entries, inputs.update_share], us);
         }
         if let Some(us) = of(uses.lock, measured.lock) {
             self.lock.observe([inputs.contention], us);
@@ -290,11 +294,11 @@ impl CostModel {
 
 /// Returns the inputs of `change` for an operator; `None` for an operation that does not use `change`.
 fn change(operator: Operation, inputs: &Inputs) -> Option<[f64; 4]> {
-    let ahead_us = inputs.ahead_us + inputs.other_ahead_us;
+    let queued_work_us = inputs.queued_work_us + inputs.other_queued_work_us;
     match operator {
-        Operation::Remaster => Some([ahead_us, 0.0, 0.0, 0.0]),
-        Operation::Split | Operation::Merge => Some([0.0, ahead_us, 0.0, 0.0]),
-        Operation::AddReplica => Some([0.0, 0.0, ahead_us, inputs.copied]),
+        Operation::Remaster => Some([queued_work_us, 0.0, 0.0, 0.0]),
+        Operation::Split | Operation::Merge => Some([0.0, queued_work_us, 0.0, 0.0]),
+        Operation::AddReplica => Some([0.0, 0.0, queued_work_us, inputs.copied]),
         Operation::Transaction { .. } | Operation::RemoveReplica => None,
     }
 }

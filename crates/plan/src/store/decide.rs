@@ -24,7 +24,7 @@ use super::price::{Price, Situation, price, price_by};
 use super::ranks::Ranks;
 use super::regimes::{Expected, OtherRegime};
 use super::weigh::Weighing;
-use super::workload::{Accesses, Given, Numbered, Sample};
+use super::workload::{Accesses, CoAccess, Numbered, Sample};
 
 /// The parameters of decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ pub struct Parameters {
     pub gain_min: f64,
     /// Additional least saving because of uncertainty, as a share of a transaction's cost. It applies to plans that
     /// change the load of sites: a split alone moves no load, and later plans need it.
-    pub gain_doubt: f64,
+    pub gain_uncertainty: f64,
     /// Number of sampled transactions for which plans are made.
     pub triggers: usize,
     /// Most plans that one decision chooses.
@@ -57,7 +57,7 @@ impl Default for Parameters {
             lambda: 1.0,
             horizon_s: 10.0,
             gain_min: 0.01,
-            gain_doubt: 0.0,
+            gain_uncertainty: 0.0,
             triggers: 12,
             plans_max: 4,
             memory_max: None,
@@ -75,7 +75,7 @@ impl Parameters {
     /// it saves less of the cost of all transactions, though as much for those at its own sites.
     #[must_use]
     pub fn least_gain(&self, sites: usize, is_uncertain: bool) -> f64 {
-        let gain = self.gain_min + if is_uncertain { self.gain_doubt } else { 0.0 };
+        let gain = self.gain_min + if is_uncertain { self.gain_uncertainty } else { 0.0 };
         gain * FEW_SITES as f64 / sites.max(FEW_SITES) as f64
     }
 
@@ -117,8 +117,8 @@ pub enum Rejected<K: std::fmt::Debug> {
     Another,
     /// This site would hold more than its memory limit.
     Memory(Site),
-    /// The plan is held back, for this reason: see [`super::brakes`].
-    Held(String),
+    /// The plan is held back, for this reason: see [`super::guardrails`].
+    OnHold(String),
     /// The plan would cost other expected workloads more than it saves now.
     Harmful,
 }
@@ -127,7 +127,7 @@ pub enum Rejected<K: std::fmt::Debug> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Hold {
     /// The operator must not be executed now, for this reason.
-    Not(String),
+    Forbidden(String),
     /// The operator reverses an earlier change, which the text names: it has to save this many times the least gain.
     Reversal(f64, String),
 }
@@ -140,7 +140,7 @@ impl Rejected<u32> {
             Self::TooLittle => Rejected::TooLittle,
             Self::Another => Rejected::Another,
             Self::Memory(site) => Rejected::Memory(site),
-            Self::Held(why) => Rejected::Held(why),
+            Self::OnHold(why) => Rejected::OnHold(why),
             Self::Harmful => Rejected::Harmful,
         }
     }
@@ -226,13 +226,13 @@ pub fn emulated<K: Key>(
         let keys = [numbered.start(one).clone(), numbered.start(two).clone()];
         let (reads, writes) = (statistics.reads(one), statistics.writes(one));
         let kinds = [
-            (Given::ReadRead, reads, false, false),
-            (Given::WriteWrite, writes, true, true),
-            (Given::WriteRead, writes, true, false),
-            (Given::ReadWrite, reads, false, true),
+            (CoAccess::ReadRead, reads, false, false),
+            (CoAccess::WriteWrite, writes, true, true),
+            (CoAccess::WriteRead, writes, true, false),
+            (CoAccess::ReadWrite, reads, false, true),
         ];
         for (kind, share, one_writes, two_writes) in kinds {
-            let weight = share * statistics.given(kind, one, two);
+            let weight = share * statistics.conditional_probability(kind, one, two);
             if weight <= 0.0 {
                 continue;
             }
@@ -261,7 +261,7 @@ fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
 }
 
 /// Returns why an operator is held back on a design now; `None` if it is not.
-pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<Hold> + 'h;
+pub type HoldCheck<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<Hold> + 'h;
 
 /// Decides which plans pay. `held` returns why an operator must not be executed now. `again` has the triggers of plans
 /// that paid before, which are considered in addition to those that are drawn.
@@ -269,7 +269,7 @@ pub fn decide<K: Key>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
-    held: &Held<'_, K>,
+    held: &HoldCheck<'_, K>,
     again: &[K],
     dice: &mut (impl Rng + ?Sized),
 ) -> Decided<K> {
@@ -308,9 +308,16 @@ pub fn decide<K: Key>(
         other.samples = coarse_by(&pieces, &other.samples);
     }
     let expected = Expected { lasts_s, others: &others };
-    let Situation { rate_s, population, cost, behind, cpu_weight, .. } = *situation;
-    let situation =
-        Situation { samples: &samples, rate_s, population, cost, behind, cpu_weight, expected };
+    let Situation { rate_s, population, cost, lag_entries, cpu_weight, .. } = *situation;
+    let situation = Situation {
+        samples: &samples,
+        rate_s,
+        population,
+        cost,
+        lag_entries,
+        cpu_weight,
+        expected,
+    };
     let held_by = |layout: &Layout<u32>| {
         let layout = ranks.named(layout);
         let ranks = &ranks;

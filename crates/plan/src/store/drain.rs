@@ -59,7 +59,7 @@ pub fn drain<K: Key>(
         .map(|(start, one)| (start, one.bytes))
         .collect();
     held.sort_by_key(|(start, bytes)| (std::cmp::Reverse(*bytes), (*start).clone()));
-    let mut giving = Giving::new(layout, to, memory_max);
+    let mut giving = DrainBuilder::new(layout, to, memory_max);
     for (start, bytes) in held {
         giving.give(layout, start, bytes, site)?;
     }
@@ -68,7 +68,7 @@ pub fn drain<K: Key>(
 
 /// The plan under construction: the bytes and masters of the other sites, including those that the
 /// plan has assigned so far.
-struct Giving<K> {
+struct DrainBuilder<K> {
     bytes: BTreeMap<Site, u64>,
     masters: BTreeMap<Site, usize>,
     memory_max: Option<u64>,
@@ -76,7 +76,7 @@ struct Giving<K> {
     dropped: usize,
 }
 
-impl<K: Key> Giving<K> {
+impl<K: Key> DrainBuilder<K> {
     fn new(layout: &Layout<K>, to: &[Site], memory_max: Option<u64>) -> Self {
         let masters =
             |site: &Site| layout.partitions().filter(|(_, one)| one.master == *site).count();

@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::brakes::{Brakes, Judged, Limits};
 use super::controller::{Controller, Forbids, Outlook};
 use super::cost::CostModel;
 use super::decide::{Considered, Decided, Parameters};
+use super::guardrails::{Guardrails, Judgement, Limits};
 use super::layout::{Key, Layout, Operator, Site};
 use super::price::price;
 use super::regimes;
@@ -172,9 +172,9 @@ impl<K: Key> Planner<K> {
     pub fn restore(
         &mut self,
         core_share: Option<f64>,
-        restore: impl FnOnce(&mut CostModel, &mut Brakes<K>),
+        restore: impl FnOnce(&mut CostModel, &mut Guardrails<K>),
     ) {
-        restore(&mut self.controller.cost, &mut self.controller.brakes);
+        restore(&mut self.controller.cost, &mut self.controller.guardrails);
         self.core_share = core_share;
     }
 
@@ -245,8 +245,8 @@ impl<K: Key> Planner<K> {
         let mut undoes = false;
         for judged in self.controller.judge(now_ms) {
             let (watched, is_worse) = match judged {
-                Judged::Kept(watched) => (watched, false),
-                Judged::Undo(watched) => (watched, true),
+                Judgement::Keep(watched) => (watched, false),
+                Judgement::Undo(watched) => (watched, true),
             };
             let at = self.measured.iter().position(|(_, done)| *done == watched.operators);
             let number = at.map(|at| self.measured.remove(at).0);
@@ -259,7 +259,7 @@ impl<K: Key> Planner<K> {
                 self.events.push(Event::Measured { number, watched: Box::new(watched) });
             }
         }
-        let watched = self.controller.brakes.watched();
+        let watched = self.controller.guardrails.watched();
         self.measured.retain(|(_, done)| watched.iter().any(|one| one.operators == *done));
         undoes
     }
@@ -330,7 +330,7 @@ impl<K: Key> Planner<K> {
     pub fn settle(&mut self, now_ms: u64, layout: &Layout<K>, is_open: &dyn Fn(Site, u64) -> bool) {
         let surplus = self.execution.settle(now_ms, layout, &self.parameters, is_open);
         if let Some(surplus) = surplus.filter(|_| self.permission == Permission::Change) {
-            self.controller.brakes.spend(1, now_ms);
+            self.controller.guardrails.spend(1, now_ms);
             let (purpose, operators) = (Purpose::Cleanup, vec![surplus]);
             self.execution.queue.push_back(Plan { purpose, operators });
         }
@@ -345,8 +345,8 @@ impl<K: Key> Planner<K> {
                 self.begin(now_ms, plan, layout);
                 continue;
             }
-            let brakes = &mut self.controller.brakes;
-            match self.execution.next(now_ms, layout, &self.parameters, brakes) {
+            let guardrails = &mut self.controller.guardrails;
+            match self.execution.next(now_ms, layout, &self.parameters, guardrails) {
                 Next::Wait => return None,
                 Next::Execute(operators) => return Some(operators),
                 Next::Ended(ended) => self.conclude(now_ms, *ended),
@@ -366,7 +366,7 @@ impl<K: Key> Planner<K> {
                 let advised = not_permitted
                     .or((!is_permitted).then_some(Advised::LimitLowered))
                     .or_else(|| {
-                        let may_spend = self.controller.brakes.may_spend(many, now_ms);
+                        let may_spend = self.controller.guardrails.may_spend(many, now_ms);
                         (!may_spend).then_some(Advised::RateLimited)
                     });
                 let verdict = match advised {
@@ -382,7 +382,7 @@ impl<K: Key> Planner<K> {
             // Later changes may have used the room that an undo needs.
             Purpose::Undo(_) if !is_permitted || not_permitted.is_some() => return,
             Purpose::Undo(number) => {
-                self.controller.brakes.spend(many, now_ms);
+                self.controller.guardrails.spend(many, now_ms);
                 Purpose::Undo(number)
             }
             Purpose::Cleanup if not_permitted.is_some() => return,
@@ -421,7 +421,7 @@ impl<K: Key> Planner<K> {
                 self.decided(number, at_ms, plan, verdict);
             }
             Purpose::Undo(number) => {
-                self.controller.brakes.taken_back(&before, &done, now_ms);
+                self.controller.guardrails.record_undo(&before, &done, now_ms);
                 if !done.is_empty() {
                     self.undone += 1;
                     self.events.push(Event::Undone { number });
@@ -436,7 +436,7 @@ impl<K: Key> Planner<K> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns the regimes, the costs and the brakes.
+    /// Returns the regimes, the costs and the guardrails.
     #[must_use]
     pub fn controller(&self) -> &Controller<K> {
         &self.controller

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::division::Division;
 use super::layout::{Key, Layout, Operator, Site};
-use super::workload::{Given, Numbered, Sample, Statistics, Touched};
+use super::workload::{CoAccess, Numbered, Sample, Statistics, Touched};
 
 /// Thresholds for making plans; the defaults are those of the paper's successor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,7 @@ impl Thresholds {
     /// exceeds one already may not exceed it further. A partition that moves has one replica more until its old master
     /// has given its copy up.
     #[must_use]
-    pub fn keeps<K: Key>(&self, before: &Layout<K>, operators: &[Operator<K>]) -> bool {
+    pub fn permits<K: Key>(&self, before: &Layout<K>, operators: &[Operator<K>]) -> bool {
         let mut layout = before.clone();
         let replicas = |layout: &Layout<K>, key: &K| layout.of(key).1.replicas.len();
         let mut touched = Vec::new();
@@ -76,7 +76,7 @@ impl Thresholds {
     /// True if operators keep to the limits while the outcome of the `unsettled` ones is unknown: these count as
     /// executed if they still can be.
     #[must_use]
-    pub fn keeps_beside<'k, K: Key + 'k>(
+    pub fn permits_with_pending<'k, K: Key + 'k>(
         &self,
         now: &Layout<K>,
         unsettled: impl IntoIterator<Item = &'k Operator<K>>,
@@ -84,7 +84,7 @@ impl Thresholds {
     ) -> bool {
         let mut layout = now.clone();
         unsettled.into_iter().for_each(|operator| _ = layout.apply(operator));
-        self.keeps(&layout, operators)
+        self.permits(&layout, operators)
     }
 
     /// Returns the operators that remove the replicas that an unfinished plan added, from partitions that have more
@@ -159,12 +159,12 @@ pub enum NoPlan<K: std::fmt::Debug> {
 }
 
 /// A plan under construction, and the design that it leads to.
-struct Growing<K> {
+struct PlanBuilder<K> {
     operators: Vec<Operator<K>>,
     layout: Layout<K>,
 }
 
-impl<K: Key> Growing<K> {
+impl<K: Key> PlanBuilder<K> {
     /// Adds an operator if it is possible after the others. Returns true if it was added.
     fn add(&mut self, operator: Operator<K>) -> bool {
         let is_possible = self.layout.apply(&operator).is_ok();
@@ -220,9 +220,9 @@ fn grown<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,
     site: Site,
-) -> Result<Growing<K>, NoPlan<K>> {
+) -> Result<PlanBuilder<K>, NoPlan<K>> {
     let layout = view.numbered.layout;
-    let mut growing = Growing { operators: Vec::new(), layout: layout.clone() };
+    let mut growing = PlanBuilder { operators: Vec::new(), layout: layout.clone() };
     let replicas_max = view.thresholds.replicas_max;
     for write in &touched.writes {
         let start = view.numbered.start(*write);
@@ -335,25 +335,30 @@ pub fn plans<K: Key>(
 
 /// Adds masters of partitions that are written together with those that the transaction writes, and replicas of
 /// partitions that are read together with its own, where the probabilities are high in both directions.
-fn together<K: Key>(view: &View<'_, K>, touched: &Touched, site: Site, growing: &mut Growing<K>) {
+fn together<K: Key>(
+    view: &View<'_, K>,
+    touched: &Touched,
+    site: Site,
+    growing: &mut PlanBuilder<K>,
+) {
     let View { statistics, thresholds, numbered, .. } = view;
-    let both = |forth: Given, back: Given, one: usize, two: usize| {
-        statistics.given(forth, one, two) >= thresholds.together_min
-            && statistics.given(back, two, one) >= thresholds.together_min
+    let both = |forth: CoAccess, back: CoAccess, one: usize, two: usize| {
+        statistics.conditional_probability(forth, one, two) >= thresholds.together_min
+            && statistics.conditional_probability(back, two, one) >= thresholds.together_min
     };
     for one in &touched.writes {
         for two in statistics.partners(*one) {
             let start = numbered.start(*two);
-            if both(Given::WriteWrite, Given::WriteWrite, *one, *two) {
+            if both(CoAccess::WriteWrite, CoAccess::WriteWrite, *one, *two) {
                 growing.master_to(start, site, thresholds.replicas_max);
-            } else if both(Given::WriteRead, Given::ReadWrite, *one, *two) {
+            } else if both(CoAccess::WriteRead, CoAccess::ReadWrite, *one, *two) {
                 growing.copy_to(start, site, thresholds.replicas_max);
             }
         }
     }
     for one in &touched.reads {
         for two in statistics.partners(*one) {
-            if both(Given::ReadRead, Given::ReadRead, *one, *two) {
+            if both(CoAccess::ReadRead, CoAccess::ReadRead, *one, *two) {
                 growing.copy_to(numbered.start(*two), site, thresholds.replicas_max);
             }
         }
@@ -375,7 +380,7 @@ fn split_and_move<K: Key>(
     let replicas_max = view.thresholds.replicas_max;
     let move_one = |half: &K| {
         let layout = view.numbered.layout.clone();
-        let mut growing = Growing { operators: Vec::new(), layout };
+        let mut growing = PlanBuilder { operators: Vec::new(), layout };
         let is_moved = growing.layout.of(half).1.master != site
             && growing.add(Operator::Split(key.clone()))
             && growing.master_to(half, site, replicas_max);
@@ -394,7 +399,7 @@ pub fn move_half<K: Key>(
     site: Site,
 ) -> Vec<Vec<Operator<K>>> {
     let layout = view.numbered.layout;
-    let mut growing = Growing { operators: Vec::new(), layout: layout.clone() };
+    let mut growing = PlanBuilder { operators: Vec::new(), layout: layout.clone() };
     let inner = division.starts.iter().filter(|start| layout.at(start).is_none());
     let is_split = inner.cloned().all(|start| growing.add(Operator::Split(start)));
     if !is_split || growing.layout.len() > view.thresholds.partitions_max {

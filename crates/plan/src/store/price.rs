@@ -32,7 +32,7 @@ pub struct Situation<'a, K> {
     /// The model of the costs of transactions and operators.
     pub cost: &'a CostModel,
     /// Log lag of each site, in entries.
-    pub behind: &'a BTreeMap<Site, f64>,
+    pub lag_entries: &'a BTreeMap<Site, f64>,
     /// Weight of a µs of a site's CPU time, relative to a µs of latency. Without it an unread replica would cost
     /// nothing where its site has idle time.
     pub cpu_weight: f64,
@@ -53,8 +53,8 @@ pub struct Price {
     pub cpu: BTreeMap<Site, f64>,
     /// Predicted mean number of transactions at each site.
     pub queues: BTreeMap<Site, f64>,
-    /// Predicted work ahead of one wait at each site, in µs: see [`Inputs::ahead_us`].
-    pub ahead_us: BTreeMap<Site, f64>,
+    /// Predicted work ahead of one wait at each site, in µs: see [`Inputs::queued_work_us`].
+    pub queued_work_us: BTreeMap<Site, f64>,
     /// Predicted rows read, rows written and rows applied for other masters at each site, per second: the inputs of
     /// [`CostModel::cpu`].
     pub loads: BTreeMap<Site, [f64; 3]>,
@@ -128,20 +128,20 @@ pub fn price_by<K: Key>(
     let applied = cpu.iter().zip(&demands).map(|(cpu, own)| (cpu - idle - own).max(0.0));
     let demands = slowed(&demands, &applied.collect::<Vec<f64>>());
     let queues = queues(&demands, situation.population);
-    let ahead_us = ahead_us(situation, touched, &placed, &demands, &queues, all_weight);
+    let queued_work_us = queued_work_us(situation, touched, &placed, &demands, &queues, all_weight);
     let updates = Updates::new(layout.sites(), &partitions, statistics);
     let latency = |placed: &Placed| {
         let (_, sample) = &situation.samples[placed.sample];
         let Touched { reads, writes } = &touched[placed.sample];
         let site = sites[placed.site];
         let contention = writes.iter().map(|write| statistics.writes(*write)).sum();
-        let (behind, update_share) = updates.share(site, reads).map_or((0.0, 0.0), |share| {
-            (situation.behind.get(&site).copied().unwrap_or(0.0), share)
+        let (lag_entries, update_share) = updates.share(site, reads).map_or((0.0, 0.0), |share| {
+            (situation.lag_entries.get(&site).copied().unwrap_or(0.0), share)
         });
         let inputs = Inputs {
-            ahead_us: ahead_us[placed.site],
-            other_ahead_us: ahead_us.iter().sum::<f64>() / ahead_us.len() as f64,
-            behind,
+            queued_work_us: queued_work_us[placed.site],
+            other_queued_work_us: queued_work_us.iter().sum::<f64>() / queued_work_us.len() as f64,
+            lag_entries,
             update_share,
             contention,
             rows: (f64::from(sample.rows_read), f64::from(sample.rows_written)),
@@ -170,7 +170,7 @@ pub fn price_by<K: Key>(
         total_us: latency_us + situation.cpu_weight * work_us,
         cpu: sites.iter().copied().zip(cpu.iter().copied()).collect(),
         queues: sites.iter().copied().zip(queues.iter().copied()).collect(),
-        ahead_us: sites.iter().copied().zip(ahead_us.iter().copied()).collect(),
+        queued_work_us: sites.iter().copied().zip(queued_work_us.iter().copied()).collect(),
         loads: sites.iter().copied().zip(loads).collect(),
         single_site: able_weight / all_weight,
     }
@@ -182,7 +182,7 @@ fn kind(touched: &Touched) -> Operation {
 
 /// Returns the work ahead of one wait at each site, in µs: the number of transactions there, times the time that one
 /// needs of the site, divided by the number of waits of one.
-fn ahead_us<K>(
+fn queued_work_us<K>(
     situation: &Situation<'_, K>,
     touched: &[Touched],
     placed: &[Placed],
@@ -256,26 +256,30 @@ fn loads<K>(
 pub fn inputs_of<K>(
     operator: &Operator<K>,
     partition: &Partition,
-    ahead_us: &BTreeMap<Site, f64>,
-    behind: &BTreeMap<Site, f64>,
+    queued_work_us: &BTreeMap<Site, f64>,
+    lag_entries: &BTreeMap<Site, f64>,
     contention: f64,
 ) -> (Operation, Inputs) {
-    let ahead_us = |site: Site| ahead_us.get(&site).copied().unwrap_or(0.0);
-    let behind = |site: Site| behind.get(&site).copied().unwrap_or(0.0);
-    let of = Inputs { ahead_us: ahead_us(partition.master), contention, ..Inputs::default() };
+    let queued_work_us = |site: Site| queued_work_us.get(&site).copied().unwrap_or(0.0);
+    let lag_entries = |site: Site| lag_entries.get(&site).copied().unwrap_or(0.0);
+    let of = Inputs {
+        queued_work_us: queued_work_us(partition.master),
+        contention,
+        ..Inputs::default()
+    };
     match operator {
         Operator::Split(_) => (Operation::Split, Inputs { partitions: (0.0, 3.0), ..of }),
         Operator::Merge(_) => (Operation::Merge, Inputs { partitions: (0.0, 3.0), ..of }),
         Operator::AddReplica(_, site) => {
-            let (other_ahead_us, copied) = (ahead_us(*site), partition.rows as f64);
-            (Operation::AddReplica, Inputs { other_ahead_us, copied, ..of })
+            let (other_queued_work_us, copied) = (queued_work_us(*site), partition.rows as f64);
+            (Operation::AddReplica, Inputs { other_queued_work_us, copied, ..of })
         }
         Operator::RemoveReplica(_, site) => {
-            (Operation::RemoveReplica, Inputs { ahead_us: ahead_us(*site), ..of })
+            (Operation::RemoveReplica, Inputs { queued_work_us: queued_work_us(*site), ..of })
         }
         Operator::Remaster(_, site) => {
-            let (other_ahead_us, behind) = (ahead_us(*site), behind(*site));
-            let inputs = Inputs { other_ahead_us, behind, partitions: (0.0, 1.0), ..of };
+            let (other_queued_work_us, lag_entries) = (queued_work_us(*site), lag_entries(*site));
+            let inputs = Inputs { other_queued_work_us, lag_entries, partitions: (0.0, 1.0), ..of };
             (Operation::Remaster, inputs)
         }
     }
@@ -299,7 +303,7 @@ pub fn plan_cost<K: Key>(
         let (_, partition) = after.of(operator.key());
         let writes = statistics.writes(numbered.of(operator.key()));
         let (operation, inputs) =
-            inputs_of(operator, partition, &before.ahead_us, situation.behind, writes);
+            inputs_of(operator, partition, &before.queued_work_us, situation.lag_entries, writes);
         us += situation.cost.predict(operation, &inputs);
         after.apply(operator)?;
     }

@@ -74,7 +74,7 @@ impl Default for Settings {
 
 /// A sampled transaction.
 #[derive(Clone, Debug)]
-pub struct Seen<K> {
+pub struct ObservedTransaction<K> {
     /// Time at which the transaction began, in ms.
     pub at_ms: u64,
     /// Number of transactions that the sample stands for.
@@ -92,7 +92,7 @@ pub struct Seen<K> {
 struct Slice<K> {
     from_ms: u64,
     to_ms: u64,
-    seen: Vec<Seen<K>>,
+    seen: Vec<ObservedTransaction<K>>,
 }
 
 /// A workload that occurred, once or several times.
@@ -120,9 +120,9 @@ struct Regime<K> {
 #[derive(Clone, Debug)]
 pub struct Regimes<K> {
     settings: Settings,
-    open: Vec<Seen<K>>,
+    open: Vec<ObservedTransaction<K>>,
     open_ms: Option<u64>,
-    held_back: Option<Slice<K>>,
+    pending_slice: Option<Slice<K>>,
     known: Vec<Regime<K>>,
     now: usize,
     next_id: u64,
@@ -142,7 +142,7 @@ impl<K: Key> Regimes<K> {
             settings,
             open: Vec::new(),
             open_ms: None,
-            held_back: None,
+            pending_slice: None,
             known: Vec::new(),
             now: 0,
             next_id: 0,
@@ -154,7 +154,7 @@ impl<K: Key> Regimes<K> {
     }
 
     /// Adds a sampled transaction.
-    pub fn offer(&mut self, seen: Seen<K>) {
+    pub fn offer(&mut self, seen: ObservedTransaction<K>) {
         if self.open.len() < OPEN_MAX {
             let at_ms = seen.at_ms;
             self.open_ms = Some(self.open_ms.map_or(at_ms, |from_ms| from_ms.min(at_ms)));
@@ -206,13 +206,13 @@ impl<K: Key> Regimes<K> {
         }
         let misfit = |regime: &Regime<K>| regime.signature.misfit(&slice.seen);
         if misfit(&self.known[self.now]) <= 0.0 {
-            self.held_back = None;
+            self.pending_slice = None;
             self.join(self.now, slice);
             return;
         }
         let others = self.known.iter().map(misfit).enumerate();
         let nearest = others.min_by(|(_, one), (_, two)| one.total_cmp(two));
-        match (nearest.filter(|(_, misfit)| *misfit <= 0.0), self.held_back.take()) {
+        match (nearest.filter(|(_, misfit)| *misfit <= 0.0), self.pending_slice.take()) {
             (Some((regime, _)), _) => {
                 self.turn(slice.from_ms, true);
                 self.enter(regime, slice.from_ms);
@@ -222,7 +222,7 @@ impl<K: Key> Regimes<K> {
                 let is_like = Signature::of(&before.seen).misfit(&slice.seen) <= 0.0;
                 self.found(slice, Some(before).filter(|_| is_like));
             }
-            (None, None) => self.held_back = Some(slice),
+            (None, None) => self.pending_slice = Some(slice),
         }
     }
 

@@ -104,7 +104,7 @@ impl<const N: usize> Linear<N> {
     /// inputs rise and fall together, samples do not show their relative weights, and weights are pulled towards the
     /// prior.
     #[must_use]
-    pub fn led_by(mut self, worth: [f64; N]) -> Self {
+    pub fn with_prior(mut self, worth: [f64; N]) -> Self {
         self.prior = Some(worth);
         self
     }
@@ -117,7 +117,7 @@ impl<const N: usize> Linear<N> {
     }
 
     /// Removes the constant, which could explain everything where the output hardly varies: inputs of zero give zero.
-    /// The function needs [`Linear::led_by`] to begin with.
+    /// The function needs [`Linear::with_prior`] to begin with.
     #[must_use]
     pub fn proportional(mut self) -> Self {
         self.is_proportional = true;
@@ -127,7 +127,7 @@ impl<const N: usize> Linear<N> {
     /// Makes the function learn again from the last `samples` samples with each new one: where samples are few,
     /// learning with one step for each would take minutes.
     #[must_use]
-    pub fn rehearsing(mut self, samples: usize) -> Self {
+    pub fn with_replay(mut self, samples: usize) -> Self {
         self.recent_max = samples;
         self
     }

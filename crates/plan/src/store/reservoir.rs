@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 /// An item with the time at which it was taken, in ms.
 #[derive(Clone, Debug, PartialEq)]
-struct Held<T> {
+struct Entry<T> {
     at_ms: u64,
     item: T,
 }
@@ -22,10 +22,10 @@ pub struct Reservoir<T> {
     size: usize,
     window_ms: u64,
     /// Share (0..1) of the weight that is left after a window.
-    left_after_window: f64,
-    held: Vec<Held<T>>,
+    weight_retained_per_window: f64,
+    entries: Vec<Entry<T>>,
     weight: f64,
-    damped_ms: u64,
+    damped_at_ms: u64,
     /// Number of items offered in each tenth of the window, after the number of that tenth; the newest last.
     offered: VecDeque<(u64, u64)>,
 }
@@ -44,10 +44,10 @@ impl<T> Reservoir<T> {
         Self {
             size,
             window_ms,
-            left_after_window: 0.2,
-            held: Vec::with_capacity(size),
+            weight_retained_per_window: 0.2,
+            entries: Vec::with_capacity(size),
             weight: 0.0,
-            damped_ms: 0,
+            damped_at_ms: 0,
             offered: VecDeque::new(),
         }
     }
@@ -63,27 +63,27 @@ impl<T> Reservoir<T> {
             Some((newest, offered)) if *newest >= part => *offered += count,
             _ => self.offered.push_back((part, count)),
         }
-        if self.held.len() < self.size {
-            self.held.push(Held { at_ms, item: item() });
+        if self.entries.len() < self.size {
+            self.entries.push(Entry { at_ms, item: item() });
             return;
         }
         // One number decides whether the item is taken, and which item it replaces.
         let place = chance * self.weight.max(self.size as f64);
         if place < self.size as f64 {
-            self.held[place as usize] = Held { at_ms, item: item() };
+            self.entries[place as usize] = Entry { at_ms, item: item() };
         }
     }
 
     /// Advances the time: damps the weight, and drops the items that are older than the window.
     pub fn pass(&mut self, now_ms: u64) {
-        if now_ms <= self.damped_ms {
+        if now_ms <= self.damped_at_ms {
             return;
         }
-        let passed = (now_ms - self.damped_ms) as f64 / self.window_ms as f64;
-        self.weight *= self.left_after_window.powf(passed);
-        self.damped_ms = now_ms;
+        let passed = (now_ms - self.damped_at_ms) as f64 / self.window_ms as f64;
+        self.weight *= self.weight_retained_per_window.powf(passed);
+        self.damped_at_ms = now_ms;
         let oldest = now_ms.saturating_sub(self.window_ms);
-        self.held.retain(|held| held.at_ms >= oldest);
+        self.entries.retain(|entry| entry.at_ms >= oldest);
         let first = oldest / (self.window_ms / PARTS);
         while self.offered.front().is_some_and(|(part, _)| *part <= first) {
             self.offered.pop_front();
@@ -92,7 +92,7 @@ impl<T> Reservoir<T> {
 
     /// Returns the items in no order, with the times at which they were taken, in ms.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = (u64, &T)> {
-        self.held.iter().map(|held| (held.at_ms, &held.item))
+        self.entries.iter().map(|entry| (entry.at_ms, &entry.item))
     }
 
     /// Returns the number of offered items per second, over the window.

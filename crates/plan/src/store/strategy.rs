@@ -4,7 +4,7 @@
 
 use rand::Rng;
 
-use super::decide::{Decided, Held, Parameters, decide};
+use super::decide::{Decided, HoldCheck, Parameters, decide};
 use super::layout::{Key, Layout};
 use super::price::Situation;
 
@@ -23,7 +23,7 @@ pub trait Strategy<K: Key>: Send {
         layout: &Layout<K>,
         situation: &Situation<'_, K>,
         parameters: &Parameters,
-        held: &Held<'_, K>,
+        held: &HoldCheck<'_, K>,
         dice: &mut dyn Rng,
     ) -> Decided<K>;
 }
@@ -58,7 +58,7 @@ impl<K: Key + Send> Strategy<K> for MorphoSys<K> {
         layout: &Layout<K>,
         situation: &Situation<'_, K>,
         parameters: &Parameters,
-        held: &Held<'_, K>,
+        held: &HoldCheck<'_, K>,
         dice: &mut dyn Rng,
     ) -> Decided<K> {
         let decided = decide(layout, situation, parameters, held, &self.paid, dice);

@@ -12,10 +12,10 @@ use super::layout::{Layout, Operator, Partition, Site};
 use super::plans::{Thresholds, View, necessary, plans};
 use super::price::{CPU_WEIGHT, Situation};
 use super::regimes::Expected;
-use super::workload::{Given, Numbered, Sample, Statistics, Touched};
+use super::workload::{CoAccess, Numbered, Sample, Statistics, Touched};
 
-mod brakes;
 mod coarse;
+mod guardrails;
 mod limits;
 mod periods;
 mod price;
@@ -57,9 +57,9 @@ fn learned() -> CostModel {
     for _ in 0..4_000 {
         let mut random = |max: f64| dice.random_range(0.0..max);
         let inputs = Inputs {
-            ahead_us: random(20_000.0),
-            other_ahead_us: 0.0,
-            behind: random(2_000.0),
+            queued_work_us: random(20_000.0),
+            other_queued_work_us: 0.0,
+            lag_entries: random(2_000.0),
             update_share: random(1.0),
             contention: random(0.5),
             rows: (random(300.0), random(20.0)),
@@ -67,8 +67,8 @@ fn learned() -> CostModel {
             partitions: (random(4.0), random(4.0)),
         };
         let measured = Measured {
-            service: Some(inputs.ahead_us),
-            wait_updates: Some(10.0 + 0.05 * inputs.behind + 20.0 * inputs.update_share),
+            service: Some(inputs.queued_work_us),
+            wait_updates: Some(10.0 + 0.05 * inputs.lag_entries + 20.0 * inputs.update_share),
             lock: Some(5.0 + 200.0 * inputs.contention),
             read_write: Some(3.0 + 0.5 * inputs.rows.0 + 2.0 * inputs.rows.1),
             commit: Some(20.0 + inputs.partitions.0 + 5.0 * inputs.partitions.1),
@@ -90,13 +90,13 @@ fn decided(
 ) -> Decided<String> {
     let mut dice = StdRng::seed_from_u64(5);
     let samples = emulated(layout, samples.to_vec(), 50, &mut dice);
-    let (cost, behind) = (learned(), BTreeMap::new());
+    let (cost, lag_entries) = (learned(), BTreeMap::new());
     let known = Situation {
         samples: &samples,
         rate_s,
         population: 30.0,
         cost: &cost,
-        behind: &behind,
+        lag_entries: &lag_entries,
         cpu_weight: CPU_WEIGHT,
         expected: Expected::default(),
     };
@@ -129,15 +129,15 @@ fn operations_use_the_functions_of_table_1() {
 }
 
 /// P(·|·) as it is defined: of the samples with the one, those with the other.
-fn given(all: &[Touched], kind: Given, one: usize, two: usize) -> f64 {
+fn given(all: &[Touched], kind: CoAccess, one: usize, two: usize) -> f64 {
     let has = |sample: &Touched, partition: usize, writes: bool| {
         if writes { sample.writes.contains(&partition) } else { sample.reads.contains(&partition) }
     };
     let (first, second) = match kind {
-        Given::ReadRead => (false, false),
-        Given::WriteWrite => (true, true),
-        Given::WriteRead => (true, false),
-        Given::ReadWrite => (false, true),
+        CoAccess::ReadRead => (false, false),
+        CoAccess::WriteWrite => (true, true),
+        CoAccess::WriteRead => (true, false),
+        CoAccess::ReadWrite => (false, true),
     };
     let with_one: Vec<&Touched> = all.iter().filter(|sample| has(sample, one, first)).collect();
     let with_both = with_one.iter().filter(|sample| has(sample, two, second)).count();
@@ -205,8 +205,8 @@ proptest! {
         prop_assert!((shares - 1.0).abs() < 1e-9);
         for one in 0..layout.len() {
             for two in (0..layout.len()).filter(|two| *two != one) {
-                for kind in [Given::ReadRead, Given::WriteWrite, Given::WriteRead, Given::ReadWrite] {
-                    let (told, defined) = (statistics.given(kind, one, two), given(&touched, kind, one, two));
+                for kind in [CoAccess::ReadRead, CoAccess::WriteWrite, CoAccess::WriteRead, CoAccess::ReadWrite] {
+                    let (told, defined) = (statistics.conditional_probability(kind, one, two), given(&touched, kind, one, two));
                     prop_assert!((told - defined).abs() < 1e-9, "{kind:?} {one} {two}: {told} {defined}");
                 }
             }
@@ -247,7 +247,7 @@ proptest! {
                     prop_assert!(one.pin.is_none_or(|pin| pin == one.master), "{plan:?}");
                 }
                 prop_assert!(after.len() <= 14.max(layout.len()));
-                prop_assert!(thresholds.keeps(&layout, &plan), "{plan:?}");
+                prop_assert!(thresholds.permits(&layout, &plan), "{plan:?}");
             }
         }
     }
@@ -358,13 +358,13 @@ fn a_model_that_learned_nothing_changes_nothing() {
     let layout = users(&[(0, &[]), (0, &[]), (0, &[]), (0, &[])]);
     let samples: Vec<(f64, Sample<String>)> =
         (0..100).map(|n| (1.0, writes([n * 40, n * 39]))).collect();
-    let (cost, behind) = (CostModel::default(), BTreeMap::new());
+    let (cost, lag_entries) = (CostModel::default(), BTreeMap::new());
     let known = Situation {
         samples: &samples,
         rate_s: 20_000.0,
         population: 30.0,
         cost: &cost,
-        behind: &behind,
+        lag_entries: &lag_entries,
         cpu_weight: CPU_WEIGHT,
         expected: Expected::default(),
     };
@@ -396,24 +396,25 @@ fn what_is_held_back_says_why() {
     let layout = users(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[])]);
     let samples: Vec<(f64, Sample<String>)> =
         (0..100).map(|n| (1.0, writes([n * 9, 1_000 + n * 7 % 1_000]))).collect();
-    let (cost, behind) = (learned(), BTreeMap::new());
+    let (cost, lag_entries) = (learned(), BTreeMap::new());
     let known = Situation {
         samples: &samples,
         rate_s: 2_000.0,
         population: 4.0,
         cost: &cost,
-        behind: &behind,
+        lag_entries: &lag_entries,
         cpu_weight: CPU_WEIGHT,
         expected: Expected::default(),
     };
     let held = |_: &Layout<String>, operator: &Operator<String>| {
         matches!(operator, Operator::Remaster(..))
-            .then(|| Hold::Not("it was changed 2 s ago".to_owned()))
+            .then(|| Hold::Forbidden("it was changed 2 s ago".to_owned()))
     };
     let decided =
         decide(&layout, &known, &Parameters::default(), &held, &[], &mut StdRng::seed_from_u64(1));
-    let is_held =
-        |plan: &super::decide::Considered<String>| matches!(plan.rejected, Some(Rejected::Held(_)));
+    let is_held = |plan: &super::decide::Considered<String>| {
+        matches!(plan.rejected, Some(Rejected::OnHold(_)))
+    };
     assert!(decided.considered.iter().any(is_held), "{decided:?}");
     let is_remaster = |one: &Operator<String>| matches!(one, Operator::Remaster(..));
     assert!(!chosen(&decided).iter().any(is_remaster));

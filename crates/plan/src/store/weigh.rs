@@ -68,7 +68,7 @@ impl<'w, K: Key> Weighing<'w, K> {
 
     /// True if a plan that was made for another design can be applied to this one, within its limits.
     pub(super) fn is_possible(&self, operators: &[Operator<K>]) -> bool {
-        self.parameters.thresholds.keeps(self.layout, operators)
+        self.parameters.thresholds.permits(self.layout, operators)
     }
 
     /// Returns a plan with its saving and cost, and with the reason for its rejection, if it is rejected.
@@ -83,8 +83,8 @@ impl<'w, K: Key> Weighing<'w, K> {
         let mut times = 1.0_f64;
         for operator in &plan.operators {
             match held(operator) {
-                Some(Hold::Not(why)) => {
-                    plan.rejected = Some(Rejected::Held(why));
+                Some(Hold::Forbidden(why)) => {
+                    plan.rejected = Some(Rejected::OnHold(why));
                     return plan;
                 }
                 Some(Hold::Reversal(more, why)) if more >= times => {
@@ -115,7 +115,7 @@ impl<'w, K: Key> Weighing<'w, K> {
             Some(Rejected::DoesNotPay)
         } else if saved_us * lasts < least_us {
             let more = plan.takes_back.as_ref().filter(|_| times > 1.0).map(|why| {
-                Rejected::Held(format!(
+                Rejected::OnHold(format!(
                     "{why}: it would have to save {times:.0} times the least gain"
                 ))
             });

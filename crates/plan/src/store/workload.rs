@@ -120,7 +120,7 @@ fn weighed<'t, K>(
 
 /// The kinds of two accesses of a transaction, in a conditional probability; the given one is named first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum CoAccess {
     /// P(r(p₂) | r(p₁)).
     ReadRead,
     /// P(w(p₂) | w(p₁)).
@@ -220,11 +220,11 @@ impl Statistics {
     /// Returns the probability that a transaction accesses `two`, given that it accesses `one`; `kind` has the kinds of
     /// both accesses.
     #[must_use]
-    pub fn given(&self, kind: Given, one: usize, two: usize) -> f64 {
+    pub fn conditional_probability(&self, kind: CoAccess, one: usize, two: usize) -> f64 {
         let (reads, writes) = self.counts[one];
         let all = match kind {
-            Given::ReadRead | Given::ReadWrite => reads,
-            Given::WriteWrite | Given::WriteRead => writes,
+            CoAccess::ReadRead | CoAccess::ReadWrite => reads,
+            CoAccess::WriteWrite | CoAccess::WriteRead => writes,
         };
         let together = self.together.get(&(one, two)).map_or(0.0, |kinds| kinds[kind as usize]);
         together / all.max(f64::MIN_POSITIVE)
@@ -240,11 +240,11 @@ impl Statistics {
 /// Transactions that touch more partitions than this are not counted as accesses together.
 const PARTNERS_MAX: usize = 32;
 
-fn kind(one_writes: bool, two_writes: bool) -> Given {
+fn kind(one_writes: bool, two_writes: bool) -> CoAccess {
     match (one_writes, two_writes) {
-        (false, false) => Given::ReadRead,
-        (true, true) => Given::WriteWrite,
-        (true, false) => Given::WriteRead,
-        (false, true) => Given::ReadWrite,
+        (false, false) => CoAccess::ReadRead,
+        (true, true) => CoAccess::WriteWrite,
+        (true, false) => CoAccess::WriteRead,
+        (false, true) => CoAccess::ReadWrite,
     }
 }

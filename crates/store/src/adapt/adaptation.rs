@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use imago_plan::store::brakes::Limits;
 use imago_plan::store::decide::Parameters;
+use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::Layout;
 use imago_plan::store::strategy::{MorphoSys, Strategy};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub struct Options {
     pub mode: Mode,
     /// Parameters of decisions.
     pub parameters: Parameters,
-    /// Limits of the brakes.
+    /// Limits of the guardrails.
     pub limits: Limits,
     /// Seed of the planner's rng.
     pub seed: u64,

@@ -256,7 +256,7 @@ impl<'a> Driver<'a> {
         report.sites = snapshot.price.cpu.iter().map(load).collect();
         report.decisions = self.decisions.iter().map(|(_, report)| report.clone()).collect();
         drop(report);
-        let known = Arc::new(Known { snapshot, brakes: Some(controller.brakes.clone()) });
+        let known = Arc::new(Known { snapshot, brakes: Some(controller.guardrails.clone()) });
         *self.of.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 }
@@ -278,7 +278,7 @@ impl Driver<'_> {
             ..Persisted::default()
         };
         state.learn(&planner.controller().cost);
-        state.copy_bans(&planner.controller().brakes);
+        state.copy_bans(&planner.controller().guardrails);
         state
     }
 

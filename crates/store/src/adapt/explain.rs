@@ -1,8 +1,8 @@
 //! Explanation of a partition's placement: for each site, the rules that decide whether it could be the partition's
 //! master, and the cost model's prediction for that case.
 
-use imago_plan::store::brakes::Brakes;
 use imago_plan::store::decide::{Parameters, Rejected};
+use imago_plan::store::guardrails::Guardrails;
 use imago_plan::store::layout::{Layout, Operator, Partition};
 use imago_plan::store::planner::DecisionSnapshot;
 use imago_plan::store::price::{Price, Situation, price};
@@ -25,7 +25,7 @@ mod tests;
 pub(super) struct Known {
     pub snapshot: DecisionSnapshot<Key>,
     /// `None` before the first round.
-    pub brakes: Option<Brakes<Key>>,
+    pub brakes: Option<Guardrails<Key>>,
 }
 
 /// The placement of a key's partition, and each site as its possible master.
@@ -164,7 +164,7 @@ struct SiteJudgement<'l> {
     before: Price,
     situation: Situation<'l, Key>,
     is_predicted: bool,
-    brakes: Option<&'l Brakes<Key>>,
+    brakes: Option<&'l Guardrails<Key>>,
     parameters: Parameters,
 }
 

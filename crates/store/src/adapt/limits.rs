@@ -9,8 +9,8 @@
 use std::fmt;
 use std::sync::PoisonError;
 
-use imago_plan::store::brakes::Limits;
 use imago_plan::store::decide::Parameters;
+use imago_plan::store::guardrails::Limits;
 use serde::{Deserialize, Serialize};
 
 use super::adaptation::{Adaptation, Mode, Options};

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use imago_plan::store::brakes::Brakes;
 use imago_plan::store::cost::CostModel;
+use imago_plan::store::guardrails::Guardrails;
 use imago_plan::store::layout::Operator;
 use imago_plan::store::regression::{Linear, Parts};
 use serde::{Deserialize, Serialize};
@@ -206,7 +206,7 @@ impl Persisted {
     /// Checks that the functions and bans can be restored.
     fn check(&self) -> Result<(), String> {
         self.model(&mut CostModel::default())?;
-        self.restore_bans(&mut Brakes::new(Default::default()))
+        self.restore_bans(&mut Guardrails::new(Default::default()))
     }
 
     /// Copies the learned functions of a model into the state.
@@ -247,7 +247,7 @@ impl Persisted {
     }
 
     /// Copies the bans that have not expired into the state.
-    pub fn copy_bans(&mut self, brakes: &Brakes<Key>) {
+    pub fn copy_bans(&mut self, brakes: &Guardrails<Key>) {
         let now_ms = self.now_ms;
         let bans = brakes.bans().filter(|(_, until_ms, _)| *until_ms > now_ms);
         self.bans =
@@ -255,7 +255,7 @@ impl Persisted {
     }
 
     /// Restores the bans.
-    pub fn restore_bans(&self, brakes: &mut Brakes<Key>) -> Result<(), String> {
+    pub fn restore_bans(&self, brakes: &mut Guardrails<Key>) -> Result<(), String> {
         for ban in &self.bans {
             let operator = ban.operator().ok_or_else(|| format!("a ban is damaged: {ban:?}"))?;
             brakes.restore_ban(operator, ban.until_ms, ban.times);
@@ -347,8 +347,8 @@ mod tests {
     use super::*;
     use crate::key::Table;
 
-    fn kept() -> (Persisted, CostModel, Brakes<Key>) {
-        let (mut cost, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
+    fn kept() -> (Persisted, CostModel, Guardrails<Key>) {
+        let (mut cost, mut brakes) = (CostModel::default(), Guardrails::new(Default::default()));
         for _ in 0..60 {
             let inputs = Inputs { rows: (3.0, 1.0), ..Inputs::default() };
             let measured = Measured { read_write: Some(9.0), ..Measured::default() };
@@ -379,7 +379,8 @@ mod tests {
             (&read, again.report().refused),
             (&Persisted { version: VERSION, ..kept }, None)
         );
-        let (mut restored, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
+        let (mut restored, mut brakes) =
+            (CostModel::default(), Guardrails::new(Default::default()));
         read.model(&mut restored).unwrap();
         read.restore_bans(&mut brakes).unwrap();
         assert_eq!(restored, cost);

@@ -228,7 +228,7 @@ fn reason(rejected: &Rejected<Key>) -> String {
         Rejected::TooLittle => "it saves less than the least gain".to_owned(),
         Rejected::Another => "another plan saves more".to_owned(),
         Rejected::Memory(site) => format!("site {site} would exceed its memory limit"),
-        Rejected::Held(why) => why.clone(),
+        Rejected::OnHold(why) => why.clone(),
         Rejected::Harmful => {
             "it would cost more in workloads that are expected to return than it saves now"
                 .to_owned()

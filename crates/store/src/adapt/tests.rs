@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use imago_plan::store::brakes::Limits;
 use imago_plan::store::decide::Parameters;
+use imago_plan::store::guardrails::Limits;
 
 mod apart;
 mod strategy;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::store::brakes::Watched;
 use crate::store::controller::Outlook;
 use crate::store::cost::CostModel;
 use crate::store::decide::{Considered, Parameters};
+use crate::store::guardrails::Watched;
 use crate::store::layout::Site;
 use crate::store::price::Price;
 

@@ -11,8 +11,8 @@
 
 use std::collections::VecDeque;
 
-use crate::store::brakes::{Brakes, inverse};
 use crate::store::decide::Parameters;
+use crate::store::guardrails::{Guardrails, inverse};
 use crate::store::layout::{Key, Layout, Operator, Site};
 use crate::store::waves::waves;
 
@@ -137,7 +137,7 @@ impl<K: Key, C, U> Execution<K, C, U> {
         operators: &[Operator<K>],
     ) -> bool {
         let in_doubt = self.in_doubt.iter().map(|one| &one.operator);
-        parameters.thresholds.keeps_beside(layout, in_doubt, operators)
+        parameters.thresholds.permits_with_pending(layout, in_doubt, operators)
     }
 
     /// Begins a plan, if none is under way.
@@ -163,7 +163,7 @@ impl<K: Key, C, U> Execution<K, C, U> {
         now_ms: u64,
         layout: &Layout<K>,
         parameters: &Parameters,
-        brakes: &mut Brakes<K>,
+        guardrails: &mut Guardrails<K>,
     ) -> Next<K, C, U> {
         loop {
             let Some(plan) = self.running.as_mut().filter(|plan| plan.open.is_empty()) else {
@@ -175,7 +175,7 @@ impl<K: Key, C, U> Execution<K, C, U> {
             {
                 // The master did not move, and the replica that it was to become is one too many.
                 let back = inverse(&plan.before, &plan.done);
-                brakes.spend(back.len(), now_ms);
+                guardrails.spend(back.len(), now_ms);
                 self.left.extend(plan.done.iter().cloned());
                 plan.ahead = waves(layout, &back).into();
                 plan.rolls_back = Some(std::mem::take(&mut plan.done));

@@ -14,7 +14,7 @@ use crate::store::controller::Controller;
 use crate::store::cost::{Inputs, Measured, Operation};
 use crate::store::layout::{Key, Layout, Operator, Partition, Site};
 use crate::store::price::inputs_of;
-use crate::store::regimes::Seen;
+use crate::store::regimes::ObservedTransaction;
 use crate::store::regression::HeldOut;
 use crate::store::updates::Updates;
 use crate::store::workload::{Numbered, Sample, Statistics, Touched};
@@ -115,7 +115,7 @@ pub(super) struct Learner {
     /// Samples of each site since the model last learned from that site.
     windows: BTreeMap<Site, SiteWindow>,
     /// Work ahead of one wait at each site, in µs, as of when the model last learned from that site.
-    ahead_us: BTreeMap<Site, f64>,
+    queued_work_us: BTreeMap<Site, f64>,
     /// Log lag of each site, in entries: a moving mean over its samples.
     pub lag_entries: BTreeMap<Site, f64>,
     pub accuracy: Accuracy,
@@ -128,7 +128,7 @@ impl Learner {
         Self {
             window,
             windows: BTreeMap::new(),
-            ahead_us: BTreeMap::new(),
+            queued_work_us: BTreeMap::new(),
             lag_entries: BTreeMap::new(),
             accuracy: Accuracy::default(),
             collected_ms: now_ms,
@@ -178,7 +178,13 @@ impl Learner {
             let lag = self.lag_entries.entry(site).or_default();
             *lag += LAG_RATE * (lag_entries as f64 - *lag);
             let chance = chance();
-            controller.regimes.offer(Seen { at_ms, every, latency_us, chance, sample });
+            controller.regimes.offer(ObservedTransaction {
+                at_ms,
+                every,
+                latency_us,
+                chance,
+                sample,
+            });
         }
         // Little's law: the mean number of concurrent transactions is the sum of their latencies over the elapsed time.
         let since = Duration::from_millis(now_ms.saturating_sub(self.collected_ms).max(1));
@@ -207,11 +213,11 @@ impl Learner {
         for site in due {
             let Some(window) = self.windows.remove(&site) else { continue };
             let (waits, waited_us) = window.waits();
-            let ahead_us = window.ahead_us();
-            self.ahead_us.insert(site, ahead_us);
+            let queued_work_us = window.queued_work_us();
+            self.queued_work_us.insert(site, queued_work_us);
             let is_known = controller.cost.distrust().is_none();
             for ((reads, writes), totals) in window.kinds {
-                let (inputs, measured) = (totals.inputs(ahead_us), totals.measured());
+                let (inputs, measured) = (totals.inputs(queued_work_us), totals.measured());
                 let is = Operation::Transaction { reads, writes };
                 if is_known && let Some(us) = totals.whole_us() {
                     self.accuracy.transactions.push(us, controller.cost.predict(is, &inputs));
@@ -219,7 +225,7 @@ impl Learner {
                 controller.cost.observe(is, &inputs, &measured);
             }
             if waits > 0.0 {
-                controller.cost.service.observe([ahead_us], waited_us / waits);
+                controller.cost.service.observe([queued_work_us], waited_us / waits);
             }
         }
     }
@@ -234,7 +240,7 @@ impl Learner {
     ) {
         let partition = layout.of(operator.key()).1;
         let (operation, inputs) =
-            inputs_of(operator, partition, &self.ahead_us, &self.lag_entries, 0.0);
+            inputs_of(operator, partition, &self.queued_work_us, &self.lag_entries, 0.0);
         self.accuracy.operators.push(us, controller.cost.predict(operation, &inputs));
         controller.cost.observe_operator(operation, &inputs, us);
     }
@@ -275,7 +281,7 @@ impl SiteWindow {
     }
 
     /// Returns the work ahead of one wait, in µs. Little's law gives the mean number of transactions at the site.
-    fn ahead_us(&self) -> f64 {
+    fn queued_work_us(&self) -> f64 {
         let there = self.latencies_us / (self.span.as_secs_f64() * 1e6).max(1.0);
         let each_us = self.busy_us / self.count.max(1.0);
         there * each_us * self.samples() / self.waits().0.max(1.0)
@@ -352,11 +358,11 @@ impl Totals {
     }
 
     /// Returns the means of the inputs from which costs are predicted.
-    fn inputs(&self, ahead_us: f64) -> Inputs {
+    fn inputs(&self, queued_work_us: f64) -> Inputs {
         let (samples, ran) = (self.samples.max(1.0), self.ran.max(1.0));
         Inputs {
-            ahead_us,
-            behind: self.lag_entries / samples,
+            queued_work_us,
+            lag_entries: self.lag_entries / samples,
             update_share: self.update_share / samples,
             contention: self.contention / samples,
             rows: (self.rows.0 / ran, self.rows.1 / ran),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rand::Rng;
 
 use super::*;
-use crate::store::decide::Held;
+use crate::store::decide::HoldCheck;
 use crate::store::layout::Partition;
 use crate::store::price::Situation;
 use crate::store::site_set::SiteSet;
@@ -31,7 +31,7 @@ impl Strategy<&'static str> for Scripted {
         layout: &Layout<&'static str>,
         situation: &Situation<'_, &'static str>,
         _: &Parameters,
-        _: &Held<'_, &'static str>,
+        _: &HoldCheck<'_, &'static str>,
         _: &mut dyn Rng,
     ) -> Decided<&'static str> {
         let before = price(layout, situation);
@@ -190,7 +190,7 @@ fn a_failed_move_is_rolled_back_where_its_replica_is_one_too_many() {
     driven.execute(&Operator::RemoveReplica("", 1));
     assert_eq!(driven.next(), None);
     assert_eq!(driven.verdicts(), [Verdict::Failed("site 1 is not there".to_owned())]);
-    let watched = driven.planner.controller().brakes.watched();
+    let watched = driven.planner.controller().guardrails.watched();
     assert!(watched.is_empty(), "nothing is left whose effect could be measured: {watched:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::store::brakes::Latency;
+use crate::store::guardrails::Latency;
 
 /// Time for which latencies are remembered, in ms.
 const REMEMBERED_MS: u64 = 900_000;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Seen;
+use super::ObservedTransaction;
 use crate::store::layout::Key;
 use crate::store::workload::Sample;
 
@@ -54,7 +54,7 @@ fn kind<K>(sample: &Sample<K>) -> u8 {
 
 impl<K: Key> Signature<K> {
     /// Returns the signature of a slice.
-    pub fn of(seen: &[Seen<K>]) -> Self {
+    pub fn of(seen: &[ObservedTransaction<K>]) -> Self {
         let mut keys: Vec<&K> = seen.iter().filter_map(|one| first(&one.sample)).collect();
         keys.sort_unstable();
         let mut bounds: Vec<K> = Vec::new();
@@ -67,12 +67,12 @@ impl<K: Key> Signature<K> {
         signature
     }
 
-    fn shares_of(&self, seen: &[Seen<K>]) -> [Shares; 3] {
+    fn shares_of(&self, seen: &[ObservedTransaction<K>]) -> [Shares; 3] {
         let bucket = |key: Option<&K>| {
             key.map_or(0, |key| self.bounds.partition_point(|bound| bound <= key))
         };
         let mut shares: [Shares; 3] = Default::default();
-        for Seen { sample, .. } in seen {
+        for ObservedTransaction { sample, .. } in seen {
             let kind = kind(sample);
             let of = [(kind, bucket(first(sample))), (0, bucket(last(sample))), (kind, 0)];
             for (shares, category) in shares.iter_mut().zip(of) {
@@ -83,7 +83,7 @@ impl<K: Key> Signature<K> {
     }
 
     /// Adds a slice of the signature's regime.
-    pub fn add(&mut self, seen: &[Seen<K>]) {
+    pub fn add(&mut self, seen: &[ObservedTransaction<K>]) {
         let added = self.shares_of(seen);
         self.weight += seen.len() as f64;
         let left = (WEIGHT_MAX / self.weight.max(1.0)).min(1.0);
@@ -98,7 +98,7 @@ impl<K: Key> Signature<K> {
     }
 
     /// Returns the distance of a slice beyond chance and margin; the slice fits if the result is 0 or less.
-    pub fn misfit(&self, seen: &[Seen<K>]) -> f64 {
+    pub fn misfit(&self, seen: &[ObservedTransaction<K>]) -> f64 {
         let (many, weight) = (seen.len().max(1) as f64, self.weight.max(1.0));
         let by = |(mine, its): (&Shares, Shares)| {
             let share = |of: &Shares, all: f64, category: &(u8, usize)| {

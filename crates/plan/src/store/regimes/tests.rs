@@ -12,7 +12,7 @@ fn load(regimes: &mut Regimes<u64>, place: u64, (from_ms, to_ms): (u64, u64), di
         let writes = vec![user];
         let sample = Sample { reads: Vec::new(), writes, rows_read: 3, rows_written: 3 };
         let (every, latency_us, chance) = (10, 500.0 + place as f64, dice.random());
-        regimes.offer(Seen { at_ms, every, latency_us, chance, sample });
+        regimes.offer(ObservedTransaction { at_ms, every, latency_us, chance, sample });
         if at_ms % 250 == 0 {
             regimes.pass(at_ms);
             regimes.under_way(8.0 + place as f64 / 10_000.0);

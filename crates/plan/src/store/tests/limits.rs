@@ -14,16 +14,16 @@ const LIMITS: Thresholds = Thresholds {
 fn what_may_have_been_carried_out_counts_as_done() {
     let layout = users(&[(0, &[]), (1, &[])]);
     let (split, other) = (Operator::Split(user(1_500)), [Operator::Split(user(500))]);
-    assert!(LIMITS.keeps_beside(&layout, [], &other));
-    assert!(!LIMITS.keeps_beside(&layout, [&split], &other));
+    assert!(LIMITS.permits_with_pending(&layout, [], &other));
+    assert!(!LIMITS.permits_with_pending(&layout, [&split], &other));
     let (copy, other) =
         (Operator::AddReplica(user(1_000), 2), [Operator::AddReplica(user(1_000), 3)]);
-    assert!(LIMITS.keeps_beside(&layout, [], &other));
-    assert!(!LIMITS.keeps_beside(&layout, [&copy], &other));
+    assert!(LIMITS.permits_with_pending(&layout, [], &other));
+    assert!(!LIMITS.permits_with_pending(&layout, [&copy], &other));
     // What cannot be done any more is not waited for.
     let after = users(&[(0, &[]), (1, &[]), (1, &[])]);
     let remaster = [Operator::AddReplica(user(2_000), 0)];
-    assert!(LIMITS.keeps_beside(&after, [&Operator::Split(user(1_000))], &remaster));
+    assert!(LIMITS.permits_with_pending(&after, [&Operator::Split(user(1_000))], &remaster));
 }
 
 #[test]

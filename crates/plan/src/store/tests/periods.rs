@@ -12,13 +12,13 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use super::learned;
-use crate::store::brakes::{Judged, Limits};
 use crate::store::controller::Controller;
 use crate::store::cost::CostModel;
 use crate::store::decide::Parameters;
+use crate::store::guardrails::{Judgement, Limits};
 use crate::store::layout::{Layout, Operator, Partition, Site};
 use crate::store::price::{CPU_WEIGHT, Situation, price};
-use crate::store::regimes::{Expected, Seen, Settings};
+use crate::store::regimes::{Expected, ObservedTransaction, Settings};
 use crate::store::strategy::MorphoSys;
 use crate::store::workload::Sample;
 
@@ -69,8 +69,8 @@ pub(super) fn model() -> &'static CostModel {
             let load = [random(1_500_000.0), random(100_000.0), random(200_000.0)];
             let cpu = load[0] * 1e-6 + load[1] * 15e-6 + load[2] * 6e-6;
             model.cpu.observe(load, cpu);
-            let ahead_us = random(20_000.0);
-            model.service.observe([ahead_us], ahead_us);
+            let queued_work_us = random(20_000.0);
+            model.service.observe([queued_work_us], queued_work_us);
         }
         model
     })
@@ -90,7 +90,7 @@ impl Truth {
 
     /// Clients have so many transactions under way at once, and begin the next one when one has ended.
     fn latency_us(&self, layout: &Layout<u64>, load: Load) -> f64 {
-        let behind = BTreeMap::new();
+        let lag_entries = BTreeMap::new();
         let mut rate_s = 5_000.0;
         for _ in 0..3 {
             let situation = Situation {
@@ -98,7 +98,7 @@ impl Truth {
                 rate_s,
                 population: POPULATION,
                 cost: model(),
-                behind: &behind,
+                lag_entries: &lag_entries,
                 cpu_weight: CPU_WEIGHT,
                 expected: Expected::default(),
             };
@@ -170,7 +170,7 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
     let mut dice = StdRng::seed_from_u64(seed);
     let mut controller = Controller::new(Settings::default(), Limits::default());
     controller.cost = model().clone();
-    let (mut strategy, behind) = (MorphoSys::default(), BTreeMap::new());
+    let (mut strategy, lag_entries) = (MorphoSys::default(), BTreeMap::new());
     let (mut layout, mut speed) = (start.clone(), alone.clone());
     let (mut done, mut done_warm, mut was_alone, mut were_by_hand) =
         (0.0, 0.0, 0.0, vec![0.0; hands.len()]);
@@ -181,7 +181,7 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
             let latency_us = best_us[load] / speed[load];
             for _ in 0..SAMPLES_S * STEP_MS / 1_000 {
                 let noise = 0.7 + 0.6 * dice.random::<f64>();
-                controller.regimes.offer(Seen {
+                controller.regimes.offer(ObservedTransaction {
                     at_ms: now_ms + dice.random_range(0..STEP_MS),
                     every: (POPULATION * 1e6 / latency_us / SAMPLES_S as f64) as u32,
                     latency_us: latency_us * noise,
@@ -197,7 +197,7 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
             was_alone += alone[load] * step_s;
             if now_ms.is_multiple_of(1_000) {
                 let outlook = controller.outlook(&layout, &mut dice);
-                let situation = outlook.situation(model(), &behind);
+                let situation = outlook.situation(model(), &lag_entries);
                 let parameters = controller.widened(Parameters::default(), None);
                 let decided = controller.decide(
                     &mut strategy,
@@ -209,8 +209,8 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
                 );
                 let before = changes + undone;
                 for judged in controller.judge(now_ms) {
-                    if let Judged::Undo(one) = judged {
-                        controller.brakes.taken_back(&layout, &one.inverse, now_ms);
+                    if let Judgement::Undo(one) = judged {
+                        controller.guardrails.record_undo(&layout, &one.inverse, now_ms);
                         undone += 1;
                         for operator in &one.inverse {
                             _ = layout.apply(operator);
@@ -223,7 +223,7 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
                         chosen.iter().map(|plan| &plan.operators[..]).collect();
                     let sustained = controller.sustained(&outlook, &layout, &plans);
                     for (plan, _) in chosen.into_iter().zip(sustained).filter(|(_, is)| *is) {
-                        if controller.brakes.may_spend(plan.operators.len(), now_ms) {
+                        if controller.guardrails.may_spend(plan.operators.len(), now_ms) {
                             let operators = plan.operators.clone();
                             controller.done(&outlook, &layout, operators, now_ms, plan.latency_us);
                             for operator in &plan.operators {

@@ -20,13 +20,13 @@ fn weighed(samples: Vec<Sample<String>>) -> Weighed {
 }
 
 fn with_situation<R>(samples: &Weighed, run: impl FnOnce(&Situation<'_, String>) -> R) -> R {
-    let (cost, behind): (CostModel, _) = (learned(), BTreeMap::from([(1, 400.0), (2, 30.0)]));
+    let (cost, lag_entries): (CostModel, _) = (learned(), BTreeMap::from([(1, 400.0), (2, 30.0)]));
     run(&Situation {
         samples,
         rate_s: RATE_S,
         population: 64.0,
         cost: &cost,
-        behind: &behind,
+        lag_entries: &lag_entries,
         cpu_weight: CPU_WEIGHT,
         expected: Expected::default(),
     })

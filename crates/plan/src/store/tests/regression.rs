@@ -74,7 +74,7 @@ fn outliers_and_wild_inputs_spoil_nothing() {
 #[test]
 fn a_function_with_a_prior_stays_sound_whatever_comes_first() {
     for first in [0.0, 1e-9, 0.3, 40.0, 1e12] {
-        let mut queue = Linear::<1>::new([0.1]).led_by([1.0]).rising().rehearsing(40);
+        let mut queue = Linear::<1>::new([0.1]).with_prior([1.0]).rising().with_replay(40);
         queue.observe([first], 50.0);
         for n in 0..600_u32 {
             let at_site = f64::from(n % 17);
@@ -88,7 +88,8 @@ fn a_function_with_a_prior_stays_sound_whatever_comes_first() {
 #[test]
 fn inputs_that_rise_together_keep_what_they_are_worth_against_each_other() {
     // A site's reads and writes as long as all sites have the same mix; in truth a write costs thirty reads.
-    let mut cpu = Linear::<3>::new([10.0; 3]).led_by([1.0, 30.0, 12.0]).rising().rehearsing(60);
+    let mut cpu =
+        Linear::<3>::new([10.0; 3]).with_prior([1.0, 30.0, 12.0]).rising().with_replay(60);
     for n in 0..300_u32 {
         let share = 0.1 + f64::from(n % 10) / 11.0;
         let (reads, writes) = (600_000.0 * share, 3_000.0 * share);

@@ -20,13 +20,13 @@ fn samples() -> Vec<(f64, Sample<String>)> {
 }
 
 fn with_situation<R>(run: impl FnOnce(&Situation<'_, String>) -> R) -> R {
-    let (samples, cost, behind) = (samples(), learned(), BTreeMap::new());
+    let (samples, cost, lag_entries) = (samples(), learned(), BTreeMap::new());
     run(&Situation {
         samples: &samples,
         rate_s: 4_000.0,
         population: 30.0,
         cost: &cost,
-        behind: &behind,
+        lag_entries: &lag_entries,
         cpu_weight: CPU_WEIGHT,
         expected: Expected::default(),
     })

@@ -7,11 +7,11 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::periods::{Load, SITES, USERS, draw, layout, model};
-use crate::store::brakes::Limits;
 use crate::store::controller::Controller;
 use crate::store::decide::Parameters;
+use crate::store::guardrails::Limits;
 use crate::store::layout::{Layout, Operator};
-use crate::store::regimes::{Seen, Settings};
+use crate::store::regimes::{ObservedTransaction, Settings};
 use crate::store::strategy::MorphoSys;
 use crate::store::workload::Sample;
 
@@ -39,22 +39,31 @@ fn adapts(draw: impl Fn(&mut StdRng) -> Sample<u64>) -> Layout<u64> {
     let (mut controller, mut strategy) = (misled(&mut dice), MorphoSys::default());
     let error = controller.cost.cpu.recent_error_share().unwrap();
     assert!((0.66..1.5).contains(&error), "{error}");
-    let (mut design, behind) = (layout(&[(0, 0)], false), BTreeMap::new());
+    let (mut design, lag_entries) = (layout(&[(0, 0)], false), BTreeMap::new());
     for now_s in 1..=30 {
         for _ in 0..200 {
             let at_ms = now_s * 1_000 - dice.random_range(1..1_000);
             let latency_us = 4_000.0 * dice.random_range(0.5..1.5);
             let (chance, sample) = (dice.random(), draw(&mut dice));
-            controller.regimes.offer(Seen { at_ms, every: 40, latency_us, chance, sample });
+            controller.regimes.offer(ObservedTransaction {
+                at_ms,
+                every: 40,
+                latency_us,
+                chance,
+                sample,
+            });
         }
         let now_ms = now_s * 1_000;
         controller.regimes.pass(now_ms);
         controller.regimes.under_way(32.0);
         let outlook = controller.outlook(&design, &mut dice);
         let cost = controller.cost.clone();
-        let situation = outlook.situation(&cost, &behind);
+        let situation = outlook.situation(&cost, &lag_entries);
         let parameters = controller.widened(Parameters::default(), Some(4.0));
-        assert!(parameters.gain_doubt > 0.03 && parameters.cost_factor == 5.0, "{parameters:?}");
+        assert!(
+            parameters.gain_uncertainty > 0.03 && parameters.cost_factor == 5.0,
+            "{parameters:?}"
+        );
         let decided = controller.decide(
             &mut strategy,
             &design,

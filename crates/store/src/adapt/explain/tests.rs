@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use imago_plan::store::brakes::Limits;
 use imago_plan::store::decide::Parameters;
+use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::Operator as Planned;
 
 use super::{Explanation, NotExplained};

@@ -1,6 +1,6 @@
 //! A strategy of its own decides: its plans are carried out, held back, measured and told as those of any other.
 
-use imago_plan::store::decide::{Considered, Decided, Held, Hold, Parameters, Rejected};
+use imago_plan::store::decide::{Considered, Decided, Hold, HoldCheck, Parameters, Rejected};
 use imago_plan::store::layout::{self, Layout, Operator};
 use imago_plan::store::price::{Situation, price};
 use imago_plan::store::strategy::Strategy;
@@ -28,7 +28,7 @@ impl Strategy<Key> for AllAt {
         layout: &Layout<Key>,
         situation: &Situation<'_, Key>,
         _: &Parameters,
-        held: &Held<'_, Key>,
+        held: &HoldCheck<'_, Key>,
         _: &mut dyn Rng,
     ) -> Decided<Key> {
         let is = price(layout, situation);
@@ -38,7 +38,7 @@ impl Strategy<Key> for AllAt {
             let operators: Vec<Operator<Key>> =
                 copy.into_iter().chain([Operator::Remaster(start.clone(), self.0)]).collect();
             let why = operators.iter().find_map(|operator| match held(layout, operator) {
-                Some(Hold::Not(why)) => Some(why),
+                Some(Hold::Forbidden(why)) => Some(why),
                 Some(Hold::Reversal(..)) | None => None,
             });
             Considered {
@@ -50,7 +50,7 @@ impl Strategy<Key> for AllAt {
                 takes_back: None,
                 benefit_us: 1.0,
                 cost_us: 0.0,
-                rejected: why.map(Rejected::Held),
+                rejected: why.map(Rejected::OnHold),
             }
         };
         let considered = elsewhere.map(plan).collect();

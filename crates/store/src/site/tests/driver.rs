@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use imago_plan::store::brakes::Limits;
 use imago_plan::store::cost::{CostModel, Inputs, Measured, Operation};
 use imago_plan::store::decide::Parameters;
+use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::{self, Layout};
 use imago_plan::store::planner::{
     Observed, Outcome, Permission, Planner, Round, Settings, SiteWork, Window,
@@ -89,7 +89,7 @@ impl Driver {
             sustained: 2,
             changes_s_max: CHANGES_S_MAX,
             measured_ms: 60,
-            worse_by: 0.5,
+            slowdown_max: 0.5,
             banned_ms: 300,
         };
         let parameters =
@@ -227,10 +227,10 @@ fn learned(dice: &mut StdRng) -> CostModel {
         ];
         cost.cpu.observe(load, cpu_of(load));
         let rows = (f64::from(dice.random_range(0..4)), f64::from(dice.random_range(0..3)));
-        let ahead_us = dice.random_range(0.0..40_000.0);
-        let inputs = Inputs { ahead_us, rows, partitions: rows, ..Inputs::default() };
+        let queued_work_us = dice.random_range(0.0..40_000.0);
+        let inputs = Inputs { queued_work_us, rows, partitions: rows, ..Inputs::default() };
         let measured = Measured {
-            service: Some(50.0 + ahead_us),
+            service: Some(50.0 + queued_work_us),
             read_write: Some(ROW_US[0] * rows.0 + ROW_US[1] * rows.1),
             commit: (rows.1 > 0.0).then_some(COMMIT_US),
             ..Measured::default()

@@ -1,6 +1,6 @@
 //! Reversals: a change that undoes an earlier one has to save more, so that no two designs alternate for a small gain.
 //!
-//! Each change leaves a note of the operation that would reverse it: a merge of a split partition, wherever it was
+//! For each change, the operation that would reverse it is recorded: a merge of a split partition, wherever it was
 //! split; a master that returns to a site that it left; the removal of an added copy. Such an operation has to save the
 //! least gain times two to the power of the number of mutual reversals, itself included, up to [`TIMES_MAX`], and that
 //! for a time that doubles as well.
@@ -15,13 +15,13 @@ use crate::store::layout::{Key, Layout, Operator, Site};
 /// Largest saving that a reversal needs, in multiples of the least gain.
 const TIMES_MAX: f64 = 8.0;
 /// Longest time for which a reversal has to save more, and for which a change is remembered, in ms.
-const HELD_MS_MAX: u64 = 3_600_000;
+const REVERSAL_MS_MAX: u64 = 3_600_000;
 /// Most changes that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// Effect of an operator on the partition that begins at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum Effect {
     Split,
     Merge,
     Copy(Site),
@@ -31,16 +31,16 @@ enum Turn {
 
 /// A change that an operator would reverse.
 #[derive(Clone, Copy, Debug)]
-struct Note {
+struct ReversibleChange {
     /// Time of the change that would be reversed, in ms.
     at_ms: u64,
     /// How often this change and its reversal have reversed each other so far.
     times: u32,
 }
 
-/// For each reversal of a change, by partition start and effect, a note of that change. See the module's documentation.
+/// For each reversal of a change, by partition start and effect, that change. See the module's documentation.
 #[derive(Clone, Debug)]
-pub(super) struct Reversals<K>(BTreeMap<(K, Turn), Note>);
+pub(super) struct Reversals<K>(BTreeMap<(K, Effect), ReversibleChange>);
 
 impl<K> Default for Reversals<K> {
     fn default() -> Self {
@@ -49,27 +49,31 @@ impl<K> Default for Reversals<K> {
 }
 
 /// Returns the start of the partition that an operator changes, the operator's effect, and the effect that reverses it.
-fn turns<K: Key>(layout: &Layout<K>, operator: &Operator<K>) -> (K, Turn, Turn) {
+fn effects<K: Key>(layout: &Layout<K>, operator: &Operator<K>) -> (K, Effect, Effect) {
     let (start, partition) = layout.of(operator.key());
-    let (turn, back) = match operator {
-        Operator::Split(_) => (Turn::Split, Turn::Merge),
-        Operator::Merge(_) => (Turn::Merge, Turn::Split),
-        Operator::AddReplica(_, site) => (Turn::Copy(*site), Turn::Uncopy(*site)),
-        Operator::RemoveReplica(_, site) => (Turn::Uncopy(*site), Turn::Copy(*site)),
-        Operator::Remaster(_, site) => (Turn::Master(*site), Turn::Master(partition.master)),
+    let (effect, back) = match operator {
+        Operator::Split(_) => (Effect::Split, Effect::Merge),
+        Operator::Merge(_) => (Effect::Merge, Effect::Split),
+        Operator::AddReplica(_, site) => (Effect::Copy(*site), Effect::Uncopy(*site)),
+        Operator::RemoveReplica(_, site) => (Effect::Uncopy(*site), Effect::Copy(*site)),
+        Operator::Remaster(_, site) => (Effect::Master(*site), Effect::Master(partition.master)),
     };
-    (start.clone(), turn, back)
+    (start.clone(), effect, back)
 }
 
 impl<K: Key> Reversals<K> {
-    fn note(&self, layout: &Layout<K>, operator: &Operator<K>) -> Option<&Note> {
-        let (start, turn, _) = turns(layout, operator);
-        self.0.get(&(start, turn))
+    fn reversed_change(
+        &self,
+        layout: &Layout<K>,
+        operator: &Operator<K>,
+    ) -> Option<&ReversibleChange> {
+        let (start, effect, _) = effects(layout, operator);
+        self.0.get(&(start, effect))
     }
 
     /// Returns the age of the change that an operator would reverse, in ms; `None` if it would reverse none.
     pub fn age_ms(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<u64> {
-        self.note(layout, operator).map(|note| now_ms.saturating_sub(note.at_ms))
+        self.reversed_change(layout, operator).map(|note| now_ms.saturating_sub(note.at_ms))
     }
 
     /// Returns how much an operator has to save because it reverses a change; `None` if it reverses none.
@@ -80,10 +84,10 @@ impl<K: Key> Reversals<K> {
         now_ms: u64,
         reversal_ms: u64,
     ) -> Option<Hold> {
-        let note = self.note(layout, operator)?;
+        let note = self.reversed_change(layout, operator)?;
         let age_ms = now_ms.saturating_sub(note.at_ms);
         let doubled = note.times.saturating_add(1).min(16);
-        let held_ms = reversal_ms.saturating_mul(1 << doubled).min(HELD_MS_MAX);
+        let held_ms = reversal_ms.saturating_mul(1 << doubled).min(REVERSAL_MS_MAX);
         let times = if age_ms < held_ms { f64::from(1_u32 << doubled).min(TIMES_MAX) } else { 1.0 };
         let before = match note.times {
             0 => String::new(),
@@ -99,13 +103,13 @@ impl<K: Key> Reversals<K> {
     pub fn done(&mut self, before: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
         let mut layout = before.clone();
         for operator in operators {
-            let (start, turn, back) = turns(&layout, operator);
-            let taken_back = self.0.remove(&(start.clone(), turn));
+            let (start, effect, back) = effects(&layout, operator);
+            let taken_back = self.0.remove(&(start.clone(), effect));
             let times = taken_back.map_or(0, |note| note.times + 1);
-            self.0.insert((start, back), Note { at_ms: now_ms, times });
+            self.0.insert((start, back), ReversibleChange { at_ms: now_ms, times });
             _ = layout.apply(operator);
         }
-        self.0.retain(|_, note| now_ms.saturating_sub(note.at_ms) < HELD_MS_MAX);
+        self.0.retain(|_, note| now_ms.saturating_sub(note.at_ms) < REVERSAL_MS_MAX);
         while self.0.len() > REMEMBERED_MAX {
             self.0.pop_first();
         }

@@ -1,9 +1,9 @@
 //! The reasons that hold an operator back, one by one; and the bans, to be persisted and restored.
 
-use super::{Brakes, REMEMBERED_MAX};
+use super::{Guardrails, REMEMBERED_MAX};
 use crate::store::layout::{Key, Layout, Operator};
 
-impl<K: Key> Brakes<K> {
+impl<K: Key> Guardrails<K> {
     /// Returns why an operator is banned now: it made the latency worse before. `None` if it is not banned.
     #[must_use]
     pub fn ban(&self, operator: &Operator<K>, now_ms: u64) -> Option<String> {
@@ -56,15 +56,15 @@ impl<K: Key> Brakes<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::brakes::Limits;
+    use crate::store::guardrails::Limits;
 
     #[test]
     fn a_restored_ban_holds_until_its_time() {
-        let mut brakes: Brakes<u8> = Brakes::new(Limits::default());
-        brakes.restore_ban(Operator::Split(3), 5_000, 2);
-        assert_eq!(brakes.bans().collect::<Vec<_>>(), [(&Operator::Split(3), 5_000, 2)]);
-        let why = brakes.ban(&Operator::Split(3), 4_000).unwrap();
+        let mut guardrails: Guardrails<u8> = Guardrails::new(Limits::default());
+        guardrails.restore_ban(Operator::Split(3), 5_000, 2);
+        assert_eq!(guardrails.bans().collect::<Vec<_>>(), [(&Operator::Split(3), 5_000, 2)]);
+        let why = guardrails.ban(&Operator::Split(3), 4_000).unwrap();
         assert_eq!(why, "it made things worse 2 times: tried again in 1 s");
-        assert_eq!(brakes.ban(&Operator::Split(3), 5_000), None);
+        assert_eq!(guardrails.ban(&Operator::Split(3), 5_000), None);
     }
 }

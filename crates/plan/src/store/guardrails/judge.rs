@@ -4,7 +4,7 @@
 //! over one visit of each of these, so that a period longer than one measurement is judged as a whole. The latencies of
 //! regimes count by the weights of the regimes.
 
-use super::{BANNED_MS_MAX, Brakes, Latency, REMEMBERED_MAX};
+use super::{BANNED_MS_MAX, Guardrails, Latency, REMEMBERED_MAX};
 use crate::store::layout::{Key, Operator};
 use crate::store::regimes::{Latencies, OtherRegime};
 
@@ -15,7 +15,7 @@ const WATCHED_MAX: usize = 1_000;
 
 /// Latencies when a change was made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Before {
+pub struct LatencyBaseline {
     /// Number of the regime in which the change was made.
     pub regime: u64,
     /// Mean latency of that regime before the change.
@@ -26,7 +26,7 @@ pub struct Before {
     pub others: Vec<(u64, f64, Latency)>,
 }
 
-impl Before {
+impl LatencyBaseline {
     /// Returns the latencies when a change is made in a regime, with the last latencies of the other expected regimes
     /// over `span_ms`. Regimes without a known latency are left out.
     #[must_use]
@@ -53,7 +53,7 @@ pub struct Watched<K> {
     /// Time at which the last operator was done, in ms.
     pub done_ms: u64,
     /// Latencies before the change.
-    pub before: Before,
+    pub before: LatencyBaseline,
     /// Mean latency of the change's own regime after it; `None` until it is measured.
     pub after: Option<Latency>,
     /// Time, in ms, at which a first measurement found the latency worse and the second one began; `None` before.
@@ -62,27 +62,27 @@ pub struct Watched<K> {
 
 /// Judgement of a change.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Judged<K> {
+pub enum Judgement<K> {
     /// The change stays.
-    Kept(Watched<K>),
+    Keep(Watched<K>),
     /// The change made the latency worse: its inverse has to be executed.
     Undo(Watched<K>),
 }
 
 /// The outcome of a measurement.
-enum Seen {
-    Unknown,
-    Fine,
+enum Comparison {
+    Pending,
+    NotWorse,
     Worse,
 }
 
-impl<K: Key> Brakes<K> {
+impl<K: Key> Guardrails<K> {
     pub(super) fn watch(
         &mut self,
         operators: Vec<Operator<K>>,
         inverse: Vec<Operator<K>>,
         done_ms: u64,
-        before: Before,
+        before: LatencyBaseline,
     ) {
         if self.watched.len() == WATCHED_MAX {
             self.watched.remove(0);
@@ -92,61 +92,65 @@ impl<K: Key> Brakes<K> {
     }
 
     /// Judges the changes that were measured for long enough, by the latencies since each change.
-    pub fn judge(&mut self, now_ms: u64, latencies: &Latencies) -> Vec<Judged<K>> {
+    pub fn judge(&mut self, now_ms: u64, latencies: &Latencies) -> Vec<Judgement<K>> {
         let mut judged = Vec::new();
         for mut one in std::mem::take(&mut self.watched) {
             let is_over = now_ms.saturating_sub(one.done_ms) >= WATCHED_MS_MAX;
-            match self.seen(&mut one, latencies) {
-                Seen::Unknown if is_over => {
+            match self.compare(&mut one, latencies) {
+                Comparison::Pending if is_over => {
                     if one.after.is_some() {
-                        judged.push(Judged::Kept(one));
+                        judged.push(Judgement::Keep(one));
                     }
                 }
-                Seen::Unknown => self.watched.push(one),
-                Seen::Fine => judged.push(Judged::Kept(one)),
-                Seen::Worse if one.suspected_ms.is_none() => {
+                Comparison::Pending => self.watched.push(one),
+                Comparison::NotWorse => judged.push(Judgement::Keep(one)),
+                Comparison::Worse if one.suspected_ms.is_none() => {
                     one.suspected_ms = Some(now_ms);
                     self.watched.push(one);
                 }
-                Seen::Worse => {
+                Comparison::Worse => {
                     self.forbid(&one, now_ms);
-                    judged.push(Judged::Undo(one));
+                    judged.push(Judgement::Undo(one));
                 }
             }
         }
         judged
     }
 
-    fn seen(&self, one: &mut Watched<K>, latencies: &Latencies) -> Seen {
+    fn compare(&self, one: &mut Watched<K>, latencies: &Latencies) -> Comparison {
         let from_ms = one.suspected_ms.unwrap_or(one.done_ms);
         let since = |regime: u64| latencies.since(regime, from_ms, self.limits.measured_ms);
         let before = &one.before;
         let mut own = one.after.filter(|_| one.suspected_ms.is_none());
         if own.is_none() {
-            let Some(after) = since(before.regime) else { return Seen::Unknown };
+            let Some(after) = since(before.regime) else { return Comparison::Pending };
             (own, one.after) = (Some(after), Some(after));
             if self.is_worse(before.latency, after) {
-                return Seen::Worse;
+                return Comparison::Worse;
             }
         }
-        let Some(own) = own else { return Seen::Unknown };
+        let Some(own) = own else { return Comparison::Pending };
         let (mut was, mut is) = (Mean::of(before.latency), Mean::of(own));
         for (regime, weight, before) in &before.others {
             if !latencies.regimes().any(|known| known == *regime) {
                 // The regime did not return for so long that its latencies are forgotten.
                 continue;
             }
-            let Some(after) = since(*regime) else { return Seen::Unknown };
+            let Some(after) = since(*regime) else { return Comparison::Pending };
             was.add(*weight, *before);
             is.add(*weight, after);
         }
-        if self.is_worse(was.latency(), is.latency()) { Seen::Worse } else { Seen::Fine }
+        if self.is_worse(was.latency(), is.latency()) {
+            Comparison::Worse
+        } else {
+            Comparison::NotWorse
+        }
     }
 
     fn is_worse(&self, before: Latency, after: Latency) -> bool {
         // Latencies differ by chance, too.
         let chance_us = 2.0 * after.error_us.hypot(before.error_us);
-        after.mean_us > before.mean_us * (1.0 + self.limits.worse_by) + chance_us
+        after.mean_us > before.mean_us * (1.0 + self.limits.slowdown_max) + chance_us
     }
 
     fn forbid(&mut self, one: &Watched<K>, now_ms: u64) {

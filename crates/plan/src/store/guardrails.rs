@@ -1,4 +1,4 @@
-//! Brakes on adaptation, against thrashing: they hold back, watch and undo plans that pay by the model.
+//! Guardrails of adaptation, against thrashing: they hold back, watch and undo plans that pay by the model.
 //!
 //! - *Cool-down*: a partition that was changed is not changed again for a moment. A change is not reversed for as long
 //!   as samples are remembered, so that statistics from before the change do not speak against it. After that a
@@ -21,10 +21,10 @@ mod bans;
 mod judge;
 mod reversals;
 
-pub use judge::{Before, Judged, Watched};
+pub use judge::{Judgement, LatencyBaseline, Watched};
 use reversals::Reversals;
 
-/// The limits of the brakes.
+/// The limits of the guardrails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Time for which a changed partition is not changed again, in ms.
@@ -39,7 +39,7 @@ pub struct Limits {
     /// measured for as long again before the change is undone.
     pub measured_ms: u64,
     /// Growth of the latency, as a share of the latency before (0.15: 15 %), above which a change has made it worse.
-    pub worse_by: f64,
+    pub slowdown_max: f64,
     /// Length of the first ban of the operators of an undone change, in ms.
     pub banned_ms: u64,
 }
@@ -52,7 +52,7 @@ impl Default for Limits {
             sustained: 2,
             changes_s_max: 10.0,
             measured_ms: 3_000,
-            worse_by: 0.15,
+            slowdown_max: 0.15,
             banned_ms: 60_000,
         }
     }
@@ -67,9 +67,9 @@ pub struct Latency {
     pub error_us: f64,
 }
 
-/// The brakes on adaptation: see the module's documentation.
+/// The guardrails of adaptation: see the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Brakes<K> {
+pub struct Guardrails<K> {
     limits: Limits,
     /// Time of each partition's last change, in ms, by the start of the partition.
     changed_ms: BTreeMap<K, u64>,
@@ -96,8 +96,8 @@ const REMEMBERED_MAX: usize = 10_000;
 /// Longest ban of an operator, in ms.
 const BANNED_MS_MAX: u64 = 3_600_000;
 
-impl<K: Key> Brakes<K> {
-    /// Creates brakes that know of no change.
+impl<K: Key> Guardrails<K> {
+    /// Creates guardrails that know of no change.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl<K: Key> Brakes<K> {
     #[must_use]
     pub fn holds(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<Hold> {
         let not = self.ban(operator, now_ms).or_else(|| self.cool_down(layout, operator, now_ms));
-        not.map(Hold::Not)
+        not.map(Hold::Forbidden)
             .or_else(|| self.reversals.holds(layout, operator, now_ms, self.limits.reversal_ms))
     }
 
@@ -169,7 +169,7 @@ impl<K: Key> Brakes<K> {
         layout: &Layout<K>,
         operators: Vec<Operator<K>>,
         now_ms: u64,
-        before: Before,
+        before: LatencyBaseline,
     ) {
         let inverse = inverse(layout, &operators);
         self.touch(layout, &operators, now_ms);
@@ -178,7 +178,7 @@ impl<K: Key> Brakes<K> {
     }
 
     /// Records operators that undid others.
-    pub fn taken_back(&mut self, layout: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
+    pub fn record_undo(&mut self, layout: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
         self.touch(layout, operators, now_ms);
         self.reversals.done(layout, operators, now_ms);
     }
