@@ -6,9 +6,10 @@
 //! says when to change, and to what, so that most operations are served in all (Eqs. 5–8); [`genetic`] searches for
 //! one as the paper does, and [`baselines`] are what it is compared with. A [`planner`] goes with the time, beside a
 //! cluster or in a [`replay`] of a past trace; [`judge`] says what came of a change. How many nodes may be away at once is
-//! [`availability`] (§4.5); in which order masters and replicas are restarted, [`succession`]; how long an answer is waited for, [`patience`]; which configuration holds a
-//! job's data, [`capacity`] (§5).
+//! [`availability`] (§4.5); in which order masters and replicas are restarted, [`succession`]; how long a reply is
+//! waited for, [`adaptive_timeout`]; which configuration holds a job's data, [`capacity`] (§5).
 
+pub mod adaptive_timeout;
 pub mod anova;
 pub mod availability;
 pub mod baselines;
@@ -18,7 +19,6 @@ pub mod design;
 pub mod forecast;
 pub mod genetic;
 pub mod judge;
-pub mod patience;
 pub mod planner;
 pub mod records;
 pub mod replay;

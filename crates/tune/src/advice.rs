@@ -9,7 +9,7 @@ use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::forecast::{Errors, Forecast, Queue, backtest};
 use imago_plan::tune::planner::{Planner, Weight};
 use imago_plan::tune::records::{Records, is_another};
-use imago_plan::tune::replay::{Promise, Replayed, real, replay};
+use imago_plan::tune::replay::{GainForecast, Replayed, real, replay};
 use imago_plan::tune::schedule::{Change, Schedule};
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
@@ -24,7 +24,7 @@ const BACKTEST_QUERIES: usize = 500;
 /// Maximum length of a queue, in intervals: one plan covers all of them.
 const QUEUE_MAX: usize = 2_000;
 /// Minimum number of past plans from which a [`Confidence`] is estimated.
-const PROMISES_MIN: usize = 5;
+const GAIN_FORECASTS_MIN: usize = 5;
 /// Minimum length of a trace, in intervals: a shorter one leaves too little data for training and replay.
 const INTERVALS_MIN: usize = 30;
 
@@ -103,17 +103,18 @@ pub struct Confidence {
 }
 
 impl Confidence {
-    /// Estimates the confidence in a plan with the gain `expected`; None if there are fewer than [`PROMISES_MIN`]
-    /// promises.
-    fn of(expected: f64, promises: &[Promise]) -> Option<Self> {
-        let plans = promises.len();
-        if plans < PROMISES_MIN {
+    /// Estimates the confidence in a plan with the gain `expected`; None if there are fewer than [`GAIN_FORECASTS_MIN`]
+    /// gain forecasts.
+    fn of(expected: f64, gain_forecasts: &[GainForecast]) -> Option<Self> {
+        let plans = gain_forecasts.len();
+        if plans < GAIN_FORECASTS_MIN {
             return None;
         }
-        let mut missed: Vec<f64> = promises.iter().map(|one| one.kept - one.expected).collect();
+        let mut missed: Vec<f64> =
+            gain_forecasts.iter().map(|one| one.realised - one.expected).collect();
         missed.sort_by(f64::total_cmp);
         let at = |share: f64| missed[(share * (plans - 1) as f64).round() as usize];
-        let gained = promises.iter().filter(|one| one.kept > 0.0).count();
+        let gained = gain_forecasts.iter().filter(|one| one.realised > 0.0).count();
         Some(Self {
             plans,
             gained: gained as f64 / plans as f64,
@@ -280,7 +281,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         let setting = basis.setting(look_ahead, is_at_once);
         replay(intervals, learned, &mut *forecast, &rates, &setting)
     };
-    let Replayed { schedule, plans, departures, promises } = lived(false);
+    let Replayed { schedule, plans, departures, gain_forecasts } = lived(false);
     let setting = basis.setting(look_ahead, false);
     let really = real(&intervals[learned..], &rates, &setting);
     let at_once = basis.setting(look_ahead, true).rolls;
@@ -335,7 +336,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         expected,
         busy_peak: planner.busy_peak(&rates),
         records: RecordsReport::of(Records::median(&trace.records), measurements.records),
-        confidence: Confidence::of(expected.gain, &promises)
+        confidence: Confidence::of(expected.gain, &gain_forecasts)
             .filter(|_| changes && question.queue.is_none()),
         alternatives: basis.alternatives(plan, at_s),
         replay: ReplayReport {

@@ -187,7 +187,7 @@ impl DecisionInputs<'_> {
             rolls: self.transitions.iter().map(|to| to.iter().map(sliced).collect()).collect(),
             start: self.current,
             look_ahead,
-            departs: DEPARTS,
+            departure_min: DEPARTS,
             replan_min: REPLAN_MIN,
             gain_min: self.gain_min,
             changes_max: self.changes_max,

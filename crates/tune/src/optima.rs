@@ -9,8 +9,8 @@ mod answer;
 
 use std::collections::BTreeMap;
 
-use imago_plan::tune::anova::{Observation, Untold, analyse};
-use imago_plan::tune::search::{NEAR, best, nearest, values};
+use imago_plan::tune::anova::{AnovaError, Observation, analyse};
+use imago_plan::tune::search::{SHARED_OPTIMUM_DISTANCE, best, nearest, values};
 use imago_plan::tune::space::{Axis, Point};
 use imago_plan::tune::surrogate::{Cell, Surrogate, validate};
 use imago_plan::tune::workload::Mix;
@@ -200,7 +200,7 @@ pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
     name::<D>(&mut answer.optima)?;
     for mix in question.asked {
         let (number, distance) = nearest(&measured.mixes, *mix).expect("a mix was measured");
-        let is_near = distance <= NEAR;
+        let is_near = distance <= SHARED_OPTIMUM_DISTANCE;
         let optimum = if is_near {
             answer.optima[number].clone()
         } else {
@@ -212,8 +212,8 @@ pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
     Ok(answer)
 }
 
-fn untold(error: &Untold, dimensions: &[Dimension]) -> Error {
-    let Untold::Together(settings) = error else { return Error::Usage(error.to_string()) };
+fn untold(error: &AnovaError, dimensions: &[Dimension]) -> Error {
+    let AnovaError::Together(settings) = error else { return Error::Usage(error.to_string()) };
     let names: Vec<&str> = settings.iter().map(|one| &*dimensions[*one].name).collect();
     Error::Usage(format!(
         "{} vary only together, so their effects cannot be separated: draw configurations by \

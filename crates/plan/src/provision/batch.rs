@@ -21,7 +21,7 @@ pub(super) struct Load {
     /// Number of members, one of which is chosen at random for each request.
     pub members: u32,
     /// Probability that a batch sends a request to this station, from 0 to 1.
-    pub asked: f64,
+    pub request_probability: f64,
     /// Mean service time of a batch, in seconds of one processor.
     pub mean_s: f64,
     /// Variance of the service time over batches, in square seconds.
@@ -112,9 +112,9 @@ impl Batch {
         };
         let cache =
             costs.cache_get.of(gets, gets * per_batch) + costs.cache_set.of(sets, gets * misses);
-        let single = |station, servers, asked, mean_s, variance| {
+        let single = |station, servers, request_probability, mean_s, variance| {
             let variance = varied(mean_s, variance, job.variation);
-            Load { station, servers, members: 1, asked, mean_s, variance }
+            Load { station, servers, members: 1, request_probability, mean_s, variance }
         };
         let binomial = misses * (1.0 - miss_ratio);
         let mut stations = vec![
@@ -135,14 +135,21 @@ impl Batch {
             );
         }
         let shard = |(number, share): (u32, &f64)| {
-            let asked = any(miss_ratio * share);
+            let request_probability = any(miss_ratio * share);
             let keys = misses * share;
-            let mean_s = costs.shard.of(asked, keys);
-            let variance = compound(costs.shard, asked, keys, keys);
+            let mean_s = costs.shard.of(request_probability, keys);
+            let variance = compound(costs.shard, request_probability, keys, keys);
             let variance = varied(mean_s, variance, job.variation);
             let members = shape.read_members();
             let station = Station::Shard(number);
-            Load { station, servers: machine.shard_cores, members, asked, mean_s, variance }
+            Load {
+                station,
+                servers: machine.shard_cores,
+                members,
+                request_probability,
+                mean_s,
+                variance,
+            }
         };
         let cache_trips = if has_cache { 1.0 + sets } else { 0.0 };
         let router_trips = if at_router { 1.0 } else { finds };
@@ -159,12 +166,12 @@ impl Batch {
     }
 }
 
-/// Returns the variance of a cost whose request is sent with the probability `asked`; `keys` and `variance` are the
-/// mean and the variance of its number of keys.
-fn compound(cost: Cost, asked: f64, keys: f64, variance: f64) -> f64 {
-    let requests = cost.request_s.powi(2) * asked * (1.0 - asked);
+/// Returns the variance of a cost whose request is sent with the probability `request_probability`; `keys` and
+/// `variance` are the mean and the variance of its number of keys.
+fn compound(cost: Cost, request_probability: f64, keys: f64, variance: f64) -> f64 {
+    let requests = cost.request_s.powi(2) * request_probability * (1.0 - request_probability);
     // Keys exist only if the request is sent.
-    let both = 2.0 * cost.request_s * cost.key_s * keys * (1.0 - asked);
+    let both = 2.0 * cost.request_s * cost.key_s * keys * (1.0 - request_probability);
     requests + cost.key_s.powi(2) * variance + both
 }
 

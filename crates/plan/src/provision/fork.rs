@@ -14,7 +14,7 @@ use statrs::function::gamma::gamma_lr;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     /// Probability that the shard has a part, from 0 to 1.
-    pub asked: f64,
+    pub request_probability: f64,
     /// Mean time, with a time of 0 for a missing part, in seconds.
     pub mean_s: f64,
     /// Variance of the time, with a time of 0 for a missing part, in square seconds.
@@ -37,10 +37,10 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
         parts.iter().filter(|part| part.mean_s > 0.0).map(ConditionalPart::new).collect();
     let [first, others @ ..] = parts.as_slice() else { return 0.0 };
     if others.is_empty() {
-        return first.asked * first.mean_s;
+        return first.request_probability * first.mean_s;
     }
     // Below `low_s` the maximum is almost surely greater, above `high_s` almost surely not.
-    let certain = parts.iter().filter(|part| part.asked > 1.0 - 1e-9);
+    let certain = parts.iter().filter(|part| part.request_probability > 1.0 - 1e-9);
     let low_s = certain.map(|part| part.mean_s - 6.0 * part.deviation_s).fold(0.0, f64::max);
     let high_s = parts.iter().map(ConditionalPart::end_s).fold(0.0, f64::max);
     let step_s = (high_s - low_s) / f64::from(POINTS);
@@ -55,7 +55,7 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
     };
     let sum: f64 = (0..=POINTS).map(|point| weight(point) * greater(point)).sum();
     let integral_s = low_s + sum * step_s / 3.0;
-    let mean_s = |part: &ConditionalPart| part.asked * part.mean_s;
+    let mean_s = |part: &ConditionalPart| part.request_probability * part.mean_s;
     let least = parts.iter().map(mean_s).fold(0.0, f64::max);
     integral_s.clamp(least, parts.iter().map(mean_s).sum())
 }
@@ -63,7 +63,7 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
 /// The distribution of a part's time, given that the part exists.
 struct ConditionalPart {
     /// Probability that the part exists, from 0 to 1.
-    asked: f64,
+    request_probability: f64,
     /// Mean time, in seconds.
     mean_s: f64,
     /// Standard deviation of the time, in seconds.
@@ -74,13 +74,13 @@ struct ConditionalPart {
 
 impl ConditionalPart {
     fn new(part: &Part) -> Self {
-        let asked = part.asked.clamp(f64::MIN_POSITIVE, 1.0);
-        let mean_s = part.mean_s / asked;
-        let square = (part.variance + part.mean_s.powi(2)) / asked;
+        let request_probability = part.request_probability.clamp(f64::MIN_POSITIVE, 1.0);
+        let mean_s = part.mean_s / request_probability;
+        let square = (part.variance + part.mean_s.powi(2)) / request_probability;
         let variance = (square - mean_s.powi(2)).max(0.0);
         let variation = variance / mean_s.powi(2);
         let shape = (variation > CONSTANT).then(|| 1.0 / variation);
-        Self { asked, mean_s, deviation_s: variance.sqrt(), shape }
+        Self { request_probability, mean_s, deviation_s: variance.sqrt(), shape }
     }
 
     /// Returns the time that the part practically never exceeds, in seconds.
@@ -102,7 +102,7 @@ impl ConditionalPart {
             }
             Some(shape) => gamma_lr(shape, shape * at_s / self.mean_s),
         };
-        (1.0 - self.asked) + self.asked * given
+        (1.0 - self.request_probability) + self.request_probability * given
     }
 }
 
@@ -110,8 +110,8 @@ impl ConditionalPart {
 mod tests {
     use super::*;
 
-    fn parts(number: usize, asked: f64, mean_s: f64, variance: f64) -> Vec<Part> {
-        vec![Part { asked, mean_s, variance }; number]
+    fn parts(number: usize, request_probability: f64, mean_s: f64, variance: f64) -> Vec<Part> {
+        vec![Part { request_probability, mean_s, variance }; number]
     }
 
     #[test]
@@ -131,10 +131,14 @@ mod tests {
 
     #[test]
     fn constant_parts_take_as_long_as_the_longest() {
-        let parts = [0.2, 0.5, 0.3].map(|mean_s| Part { asked: 1.0, mean_s, variance: 0.0 });
+        let parts =
+            [0.2, 0.5, 0.3].map(|mean_s| Part { request_probability: 1.0, mean_s, variance: 0.0 });
         assert!((slowest_s(&parts) - 0.5).abs() < 0.005, "{}", slowest_s(&parts));
         assert_eq!(slowest_s(&[]), 0.0);
-        assert_eq!(slowest_s(&[Part { asked: 0.0, mean_s: 0.0, variance: 0.0 }]), 0.0);
+        assert_eq!(
+            slowest_s(&[Part { request_probability: 0.0, mean_s: 0.0, variance: 0.0 }]),
+            0.0
+        );
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(super) fn phase_timing(batch: &Batch, workers: u32) -> PhaseTiming {
 fn part(load: &Load) -> Part {
     let slower = load.servers.min(1.0);
     Part {
-        asked: load.asked,
+        request_probability: load.request_probability,
         mean_s: load.mean_s / slower,
         variance: load.variance / slower.powi(2),
     }

@@ -46,7 +46,7 @@ pub struct Test {
     /// Sum of squares of the source.
     pub squares: f64,
     /// Degrees of freedom of the source.
-    pub freedom: usize,
+    pub degrees_of_freedom: usize,
     /// F statistic: mean square of the source, as a multiple of the error's.
     pub f: f64,
     /// Probability of such a large F by chance.
@@ -59,7 +59,7 @@ pub struct Noise {
     /// Mean square of the error.
     pub mean_square: f64,
     /// Degrees of freedom of the error.
-    pub freedom: usize,
+    pub degrees_of_freedom: usize,
 }
 
 /// The effect of a setting.
@@ -72,7 +72,7 @@ pub struct Effect {
     /// Share of the variance left by mixes and rounds that both effects explain, from 0 to 1.
     pub share: f64,
     /// Expected share of that variance for a setting without any effect.
-    pub by_chance: f64,
+    pub share_by_chance: f64,
     /// Probability of such a large F by chance in either of the two tests, after Holm's correction.
     pub p: f64,
 }
@@ -114,7 +114,7 @@ pub struct Anova {
 
 /// A reason why the analysis is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Untold {
+pub enum AnovaError {
     /// No setting differs between configurations.
     #[error("the configurations differ in no setting that can be compared")]
     Alike,
@@ -199,15 +199,15 @@ fn dummies<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<Vec<f64>> {
 fn test(squares: f64, freedom: usize, noise: Noise, nothing: f64) -> Test {
     let squares = squares.max(0.0);
     if freedom == 0 || squares <= nothing {
-        return Test { squares, freedom, f: 0.0, p: 1.0 };
+        return Test { squares, degrees_of_freedom: freedom, f: 0.0, p: 1.0 };
     }
     let f = squares / freedom as f64 / noise.mean_square.max(f64::MIN_POSITIVE);
-    if noise.mean_square * noise.freedom as f64 <= nothing || !f.is_finite() {
-        return Test { squares, freedom, f: f64::INFINITY, p: 0.0 };
+    if noise.mean_square * noise.degrees_of_freedom as f64 <= nothing || !f.is_finite() {
+        return Test { squares, degrees_of_freedom: freedom, f: f64::INFINITY, p: 0.0 };
     }
-    let distribution = FisherSnedecor::new(freedom as f64, noise.freedom as f64);
+    let distribution = FisherSnedecor::new(freedom as f64, noise.degrees_of_freedom as f64);
     let p = distribution.expect("degrees of freedom above zero").sf(f);
-    Test { squares, freedom, f, p }
+    Test { squares, degrees_of_freedom: freedom, f, p }
 }
 
 /// The columns of all models.
@@ -273,11 +273,15 @@ impl Columns {
 /// Analyses measurements. `points` has the settings of each configuration.
 ///
 /// # Errors
-/// The measurements do not suffice; see [`Untold`].
+/// The measurements do not suffice; see [`AnovaError`].
 ///
 /// # Panics
 /// If a measurement names a configuration that has no point, or a response is not finite.
-pub fn analyse(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Result<Anova, Untold> {
+pub fn analyse(
+    axes: &[Axis],
+    points: &[Point],
+    observed: &[Observation],
+) -> Result<Anova, AnovaError> {
     assert!(observed.iter().all(|one| one.response.is_finite()), "a response that is no number");
     let rows = observed.len();
     let y: Vec<f64> = observed.iter().map(|one| one.response).collect();
@@ -292,13 +296,13 @@ pub fn analyse(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Res
     let rolls = cells.and(&columns.rolls);
     let terms = mains.rank() - blocks.rank();
     if terms == 0 {
-        return Err(Untold::Alike);
+        return Err(AnovaError::Alike);
     }
     let all = squares(&mean);
     let nothing = ROUNDING * all + (ROUNDING * norm(&y)).powi(2);
     let noise = |of: f64, freedom: usize| Noise {
         mean_square: of.max(0.0) / freedom.max(1) as f64,
-        freedom,
+        degrees_of_freedom: freedom,
     };
     let is_without_replicates = rolls.rank() == cells.rank();
     let (upper, lower) = if is_without_replicates {
@@ -320,13 +324,13 @@ pub fn analyse(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Res
     };
     let together: Vec<usize> = (0..axes.len()).filter(|setting| !adds(setting)).collect();
     if !together.is_empty() {
-        return Err(Untold::Together(together));
+        return Err(AnovaError::Together(together));
     }
-    if upper.freedom == 0 {
+    if upper.degrees_of_freedom == 0 {
         let configurations = columns.configurations.len();
-        return Err(Untold::TooFew { configurations, terms });
+        return Err(AnovaError::TooFew { configurations, terms });
     }
-    let lower = if lower.freedom == 0 { upper } else { lower };
+    let lower = if lower.degrees_of_freedom == 0 { upper } else { lower };
 
     let left = squares(&blocks);
     let effect = |setting: usize| {
@@ -339,11 +343,11 @@ pub fn analyse(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Res
             test(squares(&without) - squares(&whole), freedom, lower, nothing)
         });
         let explained = main.squares + with_mix.map_or(0.0, |test| test.squares);
-        let chance = main.freedom as f64 * upper.mean_square
-            + with_mix.map_or(0.0, |test| test.freedom as f64 * lower.mean_square);
+        let chance = main.degrees_of_freedom as f64 * upper.mean_square
+            + with_mix.map_or(0.0, |test| test.degrees_of_freedom as f64 * lower.mean_square);
         let share = |squares: f64| if left > 0.0 { squares / left } else { 0.0 };
         let p = with_mix.map_or(main.p, |with_mix| (2.0 * main.p.min(with_mix.p)).min(1.0));
-        Effect { main, with_mix, share: share(explained), by_chance: share(chance), p }
+        Effect { main, with_mix, share: share(explained), share_by_chance: share(chance), p }
     };
     let mut effects: Vec<Effect> = (0..axes.len()).map(effect).collect();
     correct(&mut effects);
@@ -391,7 +395,7 @@ fn ranking(effects: &[Effect]) -> (Vec<usize>, usize, Option<Cut>) {
         let last = &effects[ranked[kept - 1]];
         // The last significant setting is followed by chance, even if there is no other setting.
         let is_to_chance = kept == counting;
-        let to = if is_to_chance { last.by_chance } else { effects[ranked[kept]].share };
+        let to = if is_to_chance { last.share_by_chance } else { effects[ranked[kept]].share };
         Cut { from: last.share, to, is_to_chance }
     };
     let steepest = (1..=counting)

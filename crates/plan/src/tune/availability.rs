@@ -70,7 +70,7 @@ pub struct Largest {
 }
 
 /// Maximum number of sets that a search checks.
-const LOOKED_MAX: usize = 200_000;
+const SETS_CHECKED_MAX: usize = 200_000;
 
 impl Ring {
     /// Returns the first range that would keep too few replicas without these nodes; `None` if all ranges keep enough.
@@ -148,8 +148,8 @@ impl Ring {
         let among: Vec<Node> = among.iter().copied().collect();
         let mut search = Search::of(self, &among);
         search.grow(&among);
-        let Search { best, looked, .. } = search;
-        Largest { nodes: best.into_iter().collect(), is_proven: looked < LOOKED_MAX }
+        let Search { best, sets_checked, .. } = search;
+        Largest { nodes: best.into_iter().collect(), is_proven: sets_checked < SETS_CHECKED_MAX }
     }
 
     /// Returns the steps of a roll over all nodes that are up; the nodes of a step may be down together. The steps are
@@ -189,7 +189,7 @@ struct Search {
     /// The largest set so far.
     best: Vec<Node>,
     /// Number of sets checked so far.
-    looked: usize,
+    sets_checked: usize,
 }
 
 impl Search {
@@ -206,17 +206,18 @@ impl Search {
                 }
             }
         }
-        Self { demands_of, spare, taken: Vec::new(), best: Vec::new(), looked: 0 }
+        Self { demands_of, spare, taken: Vec::new(), best: Vec::new(), sets_checked: 0 }
     }
 
     /// Tries all extensions of the current set by nodes of `rest`.
     fn grow(&mut self, rest: &[Node]) {
-        self.looked += 1;
+        self.sets_checked += 1;
         if self.taken.len() > self.best.len() {
             self.best.clone_from(&self.taken);
         }
         let Some((first, behind)) = rest.split_first() else { return };
-        if self.taken.len() + rest.len() <= self.best.len() || self.looked >= LOOKED_MAX {
+        if self.taken.len() + rest.len() <= self.best.len() || self.sets_checked >= SETS_CHECKED_MAX
+        {
             return;
         }
         self.take(*first, 1);

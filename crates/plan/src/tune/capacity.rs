@@ -128,7 +128,7 @@ impl Decision {
     /// Returns the index of the configuration that lacks the least memory, and the missing bytes; `None` if a
     /// configuration was chosen.
     #[must_use]
-    pub fn least_lacking(&self) -> Option<(usize, f64)> {
+    pub fn smallest_shortfall(&self) -> Option<(usize, f64)> {
         let lacking = self.assessments.iter().enumerate().map(|(number, one)| match one.verdict {
             Verdict::TooLarge { over_bytes } => Some((number, over_bytes)),
             _ => None,
@@ -263,9 +263,9 @@ mod tests {
         assert_eq!(roomy.assessments[1].entries_max, 3_333.0);
         let tight = choose(&all, 0, &job(1_110.0), &LIMITS);
         assert_eq!(tight.assessments[0].verdict, Verdict::TooLarge { over_bytes: 11_000.0 });
-        assert_eq!(tight.least_lacking(), None);
+        assert_eq!(tight.smallest_shortfall(), None);
         let none = choose(&all, 0, &job(4_000.0), &LIMITS);
-        assert_eq!(none.least_lacking(), Some((1, 20_000.0)));
+        assert_eq!(none.smallest_shortfall(), Some((1, 20_000.0)));
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
                 let with_more = more.choice.expect("what fitted fits");
                 prop_assert!(more.assessments[with_more].job_s <= less.assessments[choice].job_s);
             } else {
-                let (_, over_bytes) = less.least_lacking().expect("nothing was chosen");
+                let (_, over_bytes) = less.smallest_shortfall().expect("nothing was chosen");
                 prop_assert!(over_bytes > 0.0);
             }
             for (costs, one) in all.iter().zip(&less.assessments) {

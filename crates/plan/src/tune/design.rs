@@ -12,13 +12,13 @@ use rand::{Rng, RngExt as _};
 use super::space::{Axis, Point, distance};
 
 /// Number of designs that are improved, of which the best is taken.
-const TRIED: usize = 20;
+const DESIGNS_TRIED: usize = 20;
 /// Number of swaps that are tried in each design, per setting and configuration.
 const SWAPS: usize = 40;
 /// Exponent of the distances in the criterion; with such a large negative one, the closest points dominate.
 const POWER: i32 = -10;
 /// Distance below which two points count as equal.
-const SAME: f64 = 1e-6;
+const DISTANCE_EPSILON: f64 = 1e-6;
 
 /// A setting that is varied.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,14 +34,14 @@ pub struct Column {
 /// The settings have fewer combinations than configurations were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "these settings make {combinations} configurations besides the default, and {asked} are asked for: \
+    "these settings make {combinations} configurations besides the default, and {requested} are asked for: \
      ask for fewer, or give the settings more values"
 )]
 pub struct TooMany {
     /// Number of combinations, without the known ones.
     pub combinations: usize,
     /// Number of configurations that were requested.
-    pub asked: usize,
+    pub requested: usize,
 }
 
 impl Column {
@@ -97,17 +97,18 @@ pub fn draw(
     let all = different.iter().fold(1_usize, |all, values| all.saturating_mul(values.len()));
     let few = runs.saturating_add(known.len());
     if all <= few {
-        let is_new = |point: &Point| known.iter().all(|one| distance(&axes, one, point) > SAME);
+        let is_new =
+            |point: &Point| known.iter().all(|one| distance(&axes, one, point) > DISTANCE_EPSILON);
         let combinations: Vec<Point> = product(&different).into_iter().filter(is_new).collect();
         if combinations.len() < runs {
-            return Err(TooMany { combinations: combinations.len(), asked: runs });
+            return Err(TooMany { combinations: combinations.len(), requested: runs });
         }
         if combinations.len() == runs {
             return Ok(combinations);
         }
     }
     let mut best: Option<((bool, f64), Vec<Point>)> = None;
-    for _ in 0..TRIED {
+    for _ in 0..DESIGNS_TRIED {
         let points = improved(columns, &axes, known, runs, dice);
         let rating = (has_twins(&axes, known, &points), correlation(&axes, &points));
         let is_better =
@@ -178,13 +179,16 @@ fn swap(points: &mut [Point], column: usize, one: usize, two: usize) {
 fn crowding_of(axes: &[Axis], known: &[Point], points: &[Point], one: usize) -> f64 {
     let others = points.iter().enumerate().filter(|(other, _)| *other != one);
     let others = others.map(|(_, other)| other).chain(known);
-    others.map(|other| distance(axes, &points[one], other).max(SAME).powi(POWER)).sum()
+    others.map(|other| distance(axes, &points[one], other).max(DISTANCE_EPSILON).powi(POWER)).sum()
 }
 
 /// Returns true if two points are equal, or one equals a known point.
 fn has_twins(axes: &[Axis], known: &[Point], points: &[Point]) -> bool {
     let is_twin = |(number, one): (usize, &Point)| {
-        points[..number].iter().chain(known).any(|other| distance(axes, one, other) <= SAME)
+        points[..number]
+            .iter()
+            .chain(known)
+            .any(|other| distance(axes, one, other) <= DISTANCE_EPSILON)
     };
     points.iter().enumerate().any(is_twin)
 }
@@ -200,7 +204,7 @@ fn uneven(
     // The combinations are hardly more than the configurations; otherwise evenly spread values would have been
     // distinct.
     let mut all = product(values);
-    all.retain(|point| known.iter().all(|one| distance(axes, one, point) > SAME));
+    all.retain(|point| known.iter().all(|one| distance(axes, one, point) > DISTANCE_EPSILON));
     all.shuffle(dice);
     all.truncate(runs);
     all
@@ -289,8 +293,8 @@ mod tests {
             let drawn = draw(&columns, std::slice::from_ref(&known), runs, &mut StdRng::seed_from_u64(seed));
             let combinations = columns.iter().map(|column| column.different(runs).len()).product::<usize>();
             match drawn {
-                Err(TooMany { combinations: left, asked }) => {
-                    prop_assert!(left < asked && left + 1 >= combinations);
+                Err(TooMany { combinations: left, requested }) => {
+                    prop_assert!(left < requested && left + 1 >= combinations);
                 }
                 Ok(points) => {
                     prop_assert_eq!(points.len(), runs);
@@ -380,7 +384,7 @@ mod tests {
         let known = [vec![0.0, 0.0]];
         assert_eq!(draw(&columns, &known, 5, &mut dice).unwrap().len(), 5);
         let refused = draw(&columns, &known, 6, &mut dice).unwrap_err();
-        assert_eq!(refused, TooMany { combinations: 5, asked: 6 });
+        assert_eq!(refused, TooMany { combinations: 5, requested: 6 });
         assert!(refused.to_string().contains("5 configurations besides the default"), "{refused}");
         for seed in 0..20 {
             let three = draw(&columns, &known, 3, &mut StdRng::seed_from_u64(seed)).unwrap();

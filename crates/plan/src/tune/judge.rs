@@ -20,7 +20,7 @@ use super::workload::{KINDS, Mix};
 pub const WINDOWS_MIN: usize = 3;
 
 /// Distance below which two mixes count as similar.
-const NEAR: f64 = 0.1;
+const SIMILAR_DISTANCE: f64 = 0.1;
 
 /// The observation of a window of some seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,11 +113,11 @@ impl Default for Bounds {
 
 /// The reason why a change has to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worse {
+pub enum UndoReason {
     /// Clients are served less, and wait longer.
-    Less,
+    Throughput,
     /// The slowest replies take too long.
-    Slowest,
+    TailLatency,
     /// Memory runs short.
     Memory,
 }
@@ -137,7 +137,7 @@ pub struct Judgement {
     /// known.
     pub memory: Option<f64>,
     /// The reason why the change has to be undone; `None` if it may stay.
-    pub worse: Option<Worse>,
+    pub undo_reason: Option<UndoReason>,
 }
 
 /// Judges a change from one configuration to another by the windows before and after it. Returns `None` if there are
@@ -171,12 +171,14 @@ pub fn judge(
     let serves_less = realised.is_negative() && realised.mean < -bounds.loss;
     // If reply times are not known, throughput alone decides.
     let waits_longer = median.is_none_or(|multiple| multiple > 1.0);
-    let worse = match () {
+    let undo_reason = match () {
         () if memory.is_some_and(|share| share > bounds.memory) && !was_short => {
-            Some(Worse::Memory)
+            Some(UndoReason::Memory)
         }
-        () if serves_less && waits_longer => Some(Worse::Less),
-        () if slowest.is_some_and(|multiple| multiple > bounds.slowest) => Some(Worse::Slowest),
+        () if serves_less && waits_longer => Some(UndoReason::Throughput),
+        () if slowest.is_some_and(|multiple| multiple > bounds.slowest) => {
+            Some(UndoReason::TailLatency)
+        }
         () => None,
     };
     Some(Judgement {
@@ -185,7 +187,7 @@ pub fn judge(
         median,
         slowest,
         memory,
-        worse,
+        undo_reason,
     })
 }
 
@@ -201,7 +203,7 @@ fn near(before: &[Window], after: &[Window]) -> Vec<Window> {
     let Some(mix) = Mix::mean(after.iter().map(|window| (1.0, window.mix))) else {
         return Vec::new();
     };
-    before.iter().filter(|window| window.mix.distance(mix) < NEAR).copied().collect()
+    before.iter().filter(|window| window.mix.distance(mix) < SIMILAR_DISTANCE).copied().collect()
 }
 
 /// Returns a reply time after a change as a multiple of that before: the mean over the kinds of operations that
@@ -269,7 +271,7 @@ mod tests {
         assert!((judged.predicted - 16.0 / 30.0).abs() < 1e-9, "{judged:?}");
         assert!((judged.realised.mean - 0.535).abs() < 0.01, "{judged:?}");
         assert!(judged.realised.is_positive() && judged.realised.noise < 0.02, "{judged:?}");
-        assert_eq!(judged.worse, None);
+        assert_eq!(judged.undo_reason, None);
     }
 
     #[test]
@@ -283,11 +285,11 @@ mod tests {
         });
         let short = [30_000.0, 30_100.0, 30_200.0]
             .map(|rate| Window { memory: Some(0.95), ..window(1.0, rate, 1.0) });
-        assert_eq!(judged(&before, &slower).worse, Some(Worse::Less));
-        assert_eq!(judged(&before, &fewer).worse, None, "clients ask for less");
-        assert_eq!(judged(&before, &slowest).worse, Some(Worse::Slowest));
-        assert_eq!(judged(&before, &short).worse, Some(Worse::Memory));
-        assert_eq!(judged(&short, &short).worse, None, "it was so before");
+        assert_eq!(judged(&before, &slower).undo_reason, Some(UndoReason::Throughput));
+        assert_eq!(judged(&before, &fewer).undo_reason, None, "clients ask for less");
+        assert_eq!(judged(&before, &slowest).undo_reason, Some(UndoReason::TailLatency));
+        assert_eq!(judged(&before, &short).undo_reason, Some(UndoReason::Memory));
+        assert_eq!(judged(&short, &short).undo_reason, None, "it was so before");
         assert_eq!(judge(&before[..2], &slower, &rates, (0, 1), &Bounds::default()), None);
     }
 
@@ -297,7 +299,7 @@ mod tests {
         let after = [27_000.0, 15_000.0, 38_000.0].map(|rate| window(1.0, rate, 1.1));
         let judged = judged(&before, &after);
         assert!(judged.realised.mean < -0.05 && !judged.realised.is_negative(), "{judged:?}");
-        assert_eq!(judged.worse, None);
+        assert_eq!(judged.undo_reason, None);
     }
 
     proptest! {

@@ -55,7 +55,7 @@ pub struct Setting {
     /// T_L: number of intervals that a plan covers.
     pub look_ahead: usize,
     /// Distance of the observed mix from the expected one above which a replan is due; see [`Mix::distance`].
-    pub departs: f64,
+    pub departure_min: f64,
     /// Minimum number of intervals between a plan and a replan because of a departure.
     pub replan_min: usize,
     /// Minimum gain of a plan, as a share of the operations without a change; a smaller gain is within the noise of
@@ -80,7 +80,7 @@ pub struct Plan {
     /// The possible mixes of each interval of the plan.
     pub expected: Vec<Chances>,
     /// Expected demand in each interval, in operations per second; `None` unless intervals weigh by demand.
-    pub asked_s: Option<Vec<f64>>,
+    pub demand_s: Option<Vec<f64>>,
     /// The weighted throughput of each configuration in each interval.
     pub outlook: Outlook,
     /// The best changes; their intervals are counted from the plan's first one.
@@ -116,9 +116,9 @@ pub struct Planner {
     /// The current plan; `None` before the first one.
     plan: Option<Plan>,
     /// True if the last mix departed from the expected one.
-    is_off: bool,
+    has_mix_departed: bool,
     /// True if the last rate departed from the expected one.
-    is_rate_off: bool,
+    has_rate_departed: bool,
     /// The last observed rate, in operations per second.
     last_rate_s: Option<f64>,
 }
@@ -131,8 +131,8 @@ impl Planner {
             configuration,
             now: 0,
             plan: None,
-            is_off: false,
-            is_rate_off: false,
+            has_mix_departed: false,
+            has_rate_departed: false,
             last_rate_s: None,
         }
     }
@@ -160,13 +160,13 @@ impl Planner {
         let is_over = self.plan.as_ref().is_none_or(|plan| {
             now >= plan.made + setting.look_ahead.max(1) || self.has_missed_a_change(plan)
         });
-        let is_off = self.is_off || self.is_rate_off;
-        let calls = |plan: &Plan| is_off && now >= plan.made + setting.replan_min.max(1);
+        let has_departed = self.has_mix_departed || self.has_rate_departed;
+        let calls = |plan: &Plan| has_departed && now >= plan.made + setting.replan_min.max(1);
         if !is_over && !self.plan.as_ref().is_some_and(calls) {
             return false;
         }
         self.plan = self.made(forecast, rates, setting, !is_over);
-        (self.is_off, self.is_rate_off) = (false, false);
+        (self.has_mix_departed, self.has_rate_departed) = (false, false);
         self.plan.is_some()
     }
 
@@ -175,13 +175,13 @@ impl Planner {
     #[must_use]
     pub fn busy_peak(&self, rates: &Rates<'_>) -> Option<f64> {
         let plan = self.plan.as_ref()?;
-        let asked_s = plan.asked_s.as_ref()?;
+        let demand_s = plan.demand_s.as_ref()?;
         let from = self.now - plan.made;
         let next = plan.best.changes.iter().map(|change| change.interval).find(|at| *at > from);
-        let until = next.unwrap_or(asked_s.len());
+        let until = next.unwrap_or(demand_s.len());
         let shares =
-            plan.expected.iter().zip(asked_s).take(until).skip(from).map(|(chances, asked_s)| {
-                asked_s / expected_rates(chances, rates)[self.configuration].max(f64::MIN_POSITIVE)
+            plan.expected.iter().zip(demand_s).take(until).skip(from).map(|(chances, demand_s)| {
+                demand_s / expected_rates(chances, rates)[self.configuration].max(f64::MIN_POSITIVE)
             });
         shares.reduce(f64::max)
     }
@@ -197,8 +197,8 @@ impl Planner {
     /// by demand, no change is due while the workload departs from the expected one: the time may not be quiet.
     #[must_use]
     pub fn due(&self) -> Option<usize> {
-        let is_off = self.is_off || self.is_rate_off;
-        let plan = self.plan.as_ref().filter(|plan| plan.asked_s.is_none() || !is_off);
+        let has_departed = self.has_mix_departed || self.has_rate_departed;
+        let plan = self.plan.as_ref().filter(|plan| plan.demand_s.is_none() || !has_departed);
         let due = plan.and_then(|plan| plan.due(self.now));
         due.map(|change| change.to).filter(|to| *to != self.configuration)
     }
@@ -218,14 +218,17 @@ impl Planner {
         let expected = self.plan.as_ref().and_then(|plan| plan.expected.get(self.now - plan.made));
         let expected = expected.and_then(|chances| Mix::mean(chances.iter().copied()));
         if let (Some(expected), Some(mix)) = (expected, seen.mix) {
-            self.is_off = expected.distance(mix) > setting.departs;
+            self.has_mix_departed = expected.distance(mix) > setting.departure_min;
         }
-        let asked_s = self.plan.as_ref().and_then(|plan| {
-            let asked_s = plan.asked_s.as_ref()?;
-            Some((*asked_s.get(self.now - plan.made)?, asked_s.iter().copied().fold(0.0, f64::max)))
+        let demand_s = self.plan.as_ref().and_then(|plan| {
+            let demand_s = plan.demand_s.as_ref()?;
+            Some((
+                *demand_s.get(self.now - plan.made)?,
+                demand_s.iter().copied().fold(0.0, f64::max),
+            ))
         });
-        if let (Some((expected, most)), Some(rate_s)) = (asked_s, seen.rate_s) {
-            self.is_rate_off = (rate_s - expected).abs() > RATE_DEPARTS * most;
+        if let (Some((expected, most)), Some(rate_s)) = (demand_s, seen.rate_s) {
+            self.has_rate_departed = (rate_s - expected).abs() > RATE_DEPARTS * most;
         }
         self.last_rate_s = seen.rate_s.or(self.last_rate_s);
         self.now += 1;
@@ -233,14 +236,14 @@ impl Planner {
 
     /// Raises the forecast rates by the excess of the last rate over the forecast; the excess decays with each
     /// interval.
-    fn above(&self, mut asked_s: Vec<f64>) -> Vec<f64> {
-        let usual = asked_s.first().copied().unwrap_or(0.0);
+    fn above(&self, mut demand_s: Vec<f64>) -> Vec<f64> {
+        let usual = demand_s.first().copied().unwrap_or(0.0);
         let mut more = (self.last_rate_s.unwrap_or(0.0) - usual).max(0.0);
-        for asked in &mut asked_s {
+        for asked in &mut demand_s {
             *asked += more;
             more *= EXCESS_DECAY;
         }
-        asked_s
+        demand_s
     }
 
     /// Makes a plan from the next interval on; `None` if the forecast has too little data.
@@ -253,16 +256,16 @@ impl Planner {
     ) -> Option<Plan> {
         let intervals = setting.look_ahead.max(1);
         let expected = forecast.ahead(intervals)?;
-        let asked_s = match setting.weight {
+        let demand_s = match setting.weight {
             Weight::Capacity => None,
             Weight::Demand => Some(self.above(forecast.rates_ahead(intervals)?)),
         };
-        let most = asked_s.iter().flatten().copied().fold(0.0, f64::max);
-        let row = |(interval, chances): (usize, &Chances)| match &asked_s {
+        let most = demand_s.iter().flatten().copied().fold(0.0, f64::max);
+        let row = |(interval, chances): (usize, &Chances)| match &demand_s {
             None => expected_rates(chances, rates),
-            Some(asked_s) => {
-                let asked_s = asked_s[interval].max(WEIGHT_MIN * most);
-                expected_rates(chances, &|mix| served(asked_s, &rates(mix), setting))
+            Some(demand_s) => {
+                let demand_s = demand_s[interval].max(WEIGHT_MIN * most);
+                expected_rates(chances, &|mix| served(demand_s, &rates(mix), setting))
             }
         };
         let rates_s = expected.iter().enumerate().map(row).collect();
@@ -270,19 +273,19 @@ impl Planner {
         let (best, stays) = (outlook.best(), outlook.served(&[]).operations);
         let is_followed = best.operations - stays >= setting.gain_min * stays;
         let made = self.now;
-        Some(Plan { made, is_departure, expected, asked_s, outlook, best, stays, is_followed })
+        Some(Plan { made, is_departure, expected, demand_s, outlook, best, stays, is_followed })
     }
 }
 
-/// Returns the weighted throughput of each configuration in an interval with a demand of `asked_s` operations per
+/// Returns the weighted throughput of each configuration in an interval with a demand of `demand_s` operations per
 /// second.
-pub(super) fn served(asked_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64> {
+pub(super) fn served(demand_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64> {
     let allowed = rates.iter().zip(&setting.allowed).filter(|(_, is_allowed)| **is_allowed);
     let best = allowed.map(|(rate, _)| *rate).fold(0.0, f64::max);
     if best <= 0.0 {
         return vec![0.0; rates.len()];
     }
-    let busy = asked_s / best;
+    let busy = demand_s / best;
     rates.iter().map(|rate| busy * rate / best).collect()
 }
 

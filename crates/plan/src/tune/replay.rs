@@ -17,20 +17,20 @@ pub struct Replayed {
     /// Number of these plans that were made because of a departure.
     pub departures: usize,
     /// For each plan with a change whose look-ahead lies within the trace, its expected and its real gain.
-    pub promises: Vec<Promise>,
+    pub gain_forecasts: Vec<GainForecast>,
 }
 
 /// The expected and the real gain of a plan, each within the plan's look-ahead and as a share of the operations without
 /// any change. It does not matter whether the plan was followed to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Promise {
+pub struct GainForecast {
     /// Gain that the plan expected, as a share of the operations without a change.
     pub expected: f64,
     /// Gain of the same changes with the real workload, as a share of the operations without a change.
-    pub kept: f64,
+    pub realised: f64,
 }
 
-impl Promise {
+impl GainForecast {
     /// Compares a plan with the real workload. Returns `None` for a plan without a change, for one that is not
     /// followed, and for one beyond the end of the trace.
     fn of(plan: &Plan, comes: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Option<Self> {
@@ -42,7 +42,7 @@ impl Promise {
         real.start = plan.outlook.start;
         let stays = real.served(&[]).operations;
         let gain = real.served(&plan.best.changes).operations - stays;
-        Some(Self { expected: plan.gain(), kept: gain / stays.max(f64::MIN_POSITIVE) })
+        Some(Self { expected: plan.gain(), realised: gain / stays.max(f64::MIN_POSITIVE) })
     }
 }
 
@@ -73,14 +73,14 @@ pub fn replay(
     // The first interval without a roll in progress.
     let mut free_at = 0;
     let mut changes = Vec::new();
-    let (mut plans, mut departures, mut promises) = (0, 0, Vec::new());
+    let (mut plans, mut departures, mut gain_forecasts) = (0, 0, Vec::new());
     for (now, interval) in lived.iter().enumerate() {
         if now >= free_at {
             if planner.plan_anew(forecast, rates, setting) {
                 plans += 1;
                 let plan = planner.plan().expect("there is a new one");
                 departures += usize::from(plan.is_departure);
-                promises.extend(Promise::of(plan, &lived[now..], rates, setting));
+                gain_forecasts.extend(GainForecast::of(plan, &lived[now..], rates, setting));
             }
             if let Some(to) = planner.due() {
                 free_at = now + setting.rolls[planner.configuration()][to].intervals();
@@ -92,7 +92,7 @@ pub fn replay(
         planner.observe(interval, setting);
     }
     let schedule = real(lived, rates, setting).served(&changes);
-    Replayed { schedule, plans, departures, promises }
+    Replayed { schedule, plans, departures, gain_forecasts }
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
             rolls: vec![vec![roll; 2]; 2],
             start: 0,
             look_ahead: 20,
-            departs: 0.2,
+            departure_min: 0.2,
             replan_min: 4,
             gain_min: 0.0,
             changes_max: None,
@@ -152,9 +152,10 @@ mod tests {
         assert!(lived.schedule.operations > 1.1 * real.served(&[]).operations, "it pays to change");
         assert_eq!(lived.departures, 0);
         // What repeats is known, so that every plan keeps what it promises.
-        assert!(lived.promises.len() > 5, "{lived:?}");
-        let is_kept = |one: &Promise| (one.kept - one.expected).abs() < 1e-9 && one.kept > 0.0;
-        assert!(lived.promises.iter().all(is_kept), "{:?}", lived.promises);
+        assert!(lived.gain_forecasts.len() > 5, "{lived:?}");
+        let is_kept =
+            |one: &GainForecast| (one.realised - one.expected).abs() < 1e-9 && one.realised > 0.0;
+        assert!(lived.gain_forecasts.iter().all(is_kept), "{:?}", lived.gain_forecasts);
     }
 
     #[test]
@@ -165,9 +166,9 @@ mod tests {
         assert!(lived.departures > 10, "{lived:?}");
         assert!(lived.plans <= 190 / 4 + 1, "{lived:?}");
         // The last mix is taken to stay, and never does.
-        assert!(lived.promises.len() > 10, "{lived:?}");
-        let is_broken = |one: &Promise| one.kept < one.expected - 0.05;
-        assert!(lived.promises.iter().all(is_broken), "{:?}", lived.promises);
+        assert!(lived.gain_forecasts.len() > 10, "{lived:?}");
+        let is_broken = |one: &GainForecast| one.realised < one.expected - 0.05;
+        assert!(lived.gain_forecasts.iter().all(is_broken), "{:?}", lived.gain_forecasts);
     }
 
     /// Reads by night alone, when a twentieth is asked for; from five to six nothing is, almost.
@@ -238,7 +239,7 @@ mod tests {
     fn a_plan_that_gains_too_little_is_not_followed() {
         let (trace, setting) = (days(6), Setting { gain_min: 0.5, ..setting() });
         let lived = replay(&trace, 3 * 96, &mut Calendar::of_day(QUARTER_S), &rates, &setting);
-        assert_eq!((lived.schedule.changes, lived.promises), (vec![], vec![]));
+        assert_eq!((lived.schedule.changes, lived.gain_forecasts), (vec![], vec![]));
         assert!(lived.plans > 0);
     }
 

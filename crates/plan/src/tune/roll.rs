@@ -7,7 +7,7 @@
 //! The paper's Eq. 8 charges a change with `H(W, C_k) · T_r`: the throughput of the whole cluster for as long as one
 //! node is down, since R nodes at a time in N_s/R steps cancel out. The text before it says that the *old*
 //! configuration's throughput is lost, but the formula takes the *new* one's; and it ignores that during a roll some
-//! nodes serve by the old configuration and some by the new one. So there are two rules: [`Rule::Printed`], and
+//! nodes serve by the old configuration and some by the new one. So there are two rules: [`Rule::Published`], and
 //! [`Rule::Phases`], which adds up the operations of each phase. The latter is the default.
 
 /// The kind of work that a change of a setting needs, the cheapest first.
@@ -166,7 +166,7 @@ pub enum Rule {
     Phases,
     /// Eq. 8 as it is printed: the new configuration serves from the roll's start on, less all of its throughput for
     /// T_r.
-    Printed,
+    Published,
 }
 
 /// A roll, divided into intervals.
@@ -179,7 +179,7 @@ pub struct Sliced {
 
 impl Sliced {
     /// Divides a roll that begins with an interval. After the roll's end, the new configuration serves for the rest of
-    /// the last interval. `restart_s` is T_r, for [`Rule::Printed`].
+    /// the last interval. `restart_s` is T_r, for [`Rule::Published`].
     ///
     /// # Panics
     /// If an interval has no length.
@@ -189,7 +189,7 @@ impl Sliced {
         let all_s: f64 = phases.iter().map(|phase| phase.seconds).sum();
         let intervals = ((all_s / interval_s - 1e-9).ceil() as usize).max(1);
         let mut capacity_s = vec![(0.0, 0.0); intervals];
-        if rule == Rule::Printed {
+        if rule == Rule::Published {
             capacity_s.iter_mut().for_each(|of| of.1 = interval_s);
             // W(t_k) of Eq. 8 is the workload of the roll's first interval.
             capacity_s[0].1 -= restart_s;
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_printed_rule_takes_the_new_throughput_for_one_restart() {
-        let sliced = Sliced::new(&THREE.phases(CostClass::Restart), 30.0, Rule::Printed, 30.0);
+        let sliced = Sliced::new(&THREE.phases(CostClass::Restart), 30.0, Rule::Published, 30.0);
         assert_eq!(sliced.capacity_s, [(0.0, 0.0), (0.0, 30.0), (0.0, 30.0)]);
     }
 

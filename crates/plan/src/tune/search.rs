@@ -20,7 +20,7 @@ const ROUNDS: usize = 30;
 /// Number of evenly spaced values of a numeric setting that are tried, in addition to the measured ones.
 const STEPS: usize = 9;
 /// Distance of two mixes up to which they share an optimum; see [`Mix::distance`].
-pub const NEAR: f64 = 0.05;
+pub const SHARED_OPTIMUM_DISTANCE: f64 = 0.05;
 
 /// Returns the values of a setting that are tried: the measured ones and, for a number, evenly spaced ones between
 /// them.
@@ -220,9 +220,9 @@ mod tests {
     fn the_nearest_mix_is_found_with_its_distance() {
         let known = [Mix::of_reads(0.0), Mix::of_reads(1.0), Mix::of_reads(0.5)];
         let (number, distance) = nearest(&known, Mix::of_reads(0.95)).unwrap();
-        assert!(number == 1 && distance < NEAR, "{number} {distance}");
+        assert!(number == 1 && distance < SHARED_OPTIMUM_DISTANCE, "{number} {distance}");
         let (number, distance) = nearest(&known, Mix::of_reads(0.3)).unwrap();
-        assert!(number == 2 && distance > NEAR, "{number} {distance}");
+        assert!(number == 2 && distance > SHARED_OPTIMUM_DISTANCE, "{number} {distance}");
         assert_eq!(nearest(&[], Mix::of_reads(0.3)), None);
     }
 }

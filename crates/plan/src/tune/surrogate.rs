@@ -140,12 +140,12 @@ pub struct Surrogate {
 
 /// The property of cells that are left out together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum FoldBy {
     Mix,
     Configuration,
 }
 
-impl By {
+impl FoldBy {
     /// Returns the index of a cell's mix or configuration.
     fn of(self, cell: &Cell) -> usize {
         match self {
@@ -206,7 +206,7 @@ pub fn validate(axes: &[Axis], cells: &[Cell], seed: u64) -> Result<Validation, 
         return Err(TooFew { found: configurations.len() });
     }
     let candidates = candidates(axes, cells, FOLDS, seed);
-    let nested = |by: By| {
+    let nested = |by: FoldBy| {
         let mut pairs = Vec::new();
         for (left_in, left_out) in by.folds(cells, FOLDS) {
             let known: Vec<Cell> = left_in.into_iter().cloned().collect();
@@ -222,8 +222,8 @@ pub fn validate(axes: &[Axis], cells: &[Cell], seed: u64) -> Result<Validation, 
     Ok(Validation {
         chosen: best(&candidates),
         candidates,
-        mixes: nested(By::Mix),
-        configurations: told(By::Configuration),
+        mixes: nested(FoldBy::Mix),
+        configurations: told(FoldBy::Configuration),
         without_settings: HeldOut::of(&by_means(cells)).expect("several configurations"),
     })
 }
@@ -234,7 +234,7 @@ fn candidates(axes: &[Axis], cells: &[Cell], folds: usize, seed: u64) -> Vec<Can
     let of = |kind: Kind| {
         // The scales of a process are learned once, from all cells.
         let whole = Model::fit(kind, axes, &all, seed);
-        let error = |by: By| {
+        let error = |by: FoldBy| {
             let mut pairs = Vec::new();
             for (left_in, left_out) in by.folds(cells, folds) {
                 let model = whole.again(axes, &left_in, seed);
@@ -243,7 +243,7 @@ fn candidates(axes: &[Axis], cells: &[Cell], folds: usize, seed: u64) -> Vec<Can
             }
             HeldOut::of(&pairs)
         };
-        Candidate { kind, mixes: error(By::Mix), configurations: error(By::Configuration) }
+        Candidate { kind, mixes: error(FoldBy::Mix), configurations: error(FoldBy::Configuration) }
     };
     Kind::ALL.into_iter().map(of).collect()
 }

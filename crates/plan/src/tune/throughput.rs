@@ -25,7 +25,7 @@ pub struct Throughputs {
 }
 
 /// Distance below which two mixes count as equal.
-const SAME: f64 = 1e-9;
+const DISTANCE_EPSILON: f64 = 1e-9;
 
 impl Throughputs {
     /// Groups the measurements of `configurations` configurations.
@@ -57,8 +57,11 @@ impl Throughputs {
 
 /// Interpolates the measurements of one configuration.
 fn interpolated(measured: &[(Mix, f64)], mix: Mix) -> f64 {
-    let same: Vec<f64> =
-        measured.iter().filter(|(at, _)| at.distance(mix) < SAME).map(|(_, rate)| *rate).collect();
+    let same: Vec<f64> = measured
+        .iter()
+        .filter(|(at, _)| at.distance(mix) < DISTANCE_EPSILON)
+        .map(|(_, rate)| *rate)
+        .collect();
     if !same.is_empty() {
         return same.iter().sum::<f64>() / same.len() as f64;
     }

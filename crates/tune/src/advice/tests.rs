@@ -198,13 +198,13 @@ fn a_workload_that_flips_is_left_alone_and_it_is_said_why() {
 
 #[test]
 fn confidence_follows_what_plans_of_the_past_have_kept() {
-    let promise = |missed: f64| Promise { expected: 0.2, kept: 0.2 + missed };
+    let promise = |missed: f64| GainForecast { expected: 0.2, realised: 0.2 + missed };
     let missed = [-0.3, -0.04, -0.02, -0.01, 0.0, 0.0, 0.0, 0.01, 0.01, 0.02, 0.2];
-    let promises = missed.map(promise);
-    let told = Confidence::of(0.1, &promises).unwrap();
+    let gain_forecasts = missed.map(promise);
+    let told = Confidence::of(0.1, &gain_forecasts).unwrap();
     assert_eq!((told.plans, told.gained), (11, 10.0 / 11.0));
     assert!((told.gain_low - 0.06).abs() < 1e-9 && (told.gain_high - 0.12).abs() < 1e-9);
-    assert_eq!(Confidence::of(0.1, &promises[..4]), None);
+    assert_eq!(Confidence::of(0.1, &gain_forecasts[..4]), None);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{StreamExt as _, iter};
 use imago_job::clock;
+use imago_plan::tune::adaptive_timeout::AdaptiveTimeout;
 use imago_plan::tune::availability::{Demand, Ring};
-use imago_plan::tune::patience::Patience;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 use scylla::frame::response::result::TableSpec;
@@ -57,13 +57,13 @@ pub struct Member {
 
 /// Adaptive time limits for the answers of each node, shared by all tasks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waits(Arc<Mutex<BTreeMap<Uuid, Patience>>>);
+pub(super) struct Waits(Arc<Mutex<BTreeMap<Uuid, AdaptiveTimeout>>>);
 
 impl Waits {
-    fn of<T>(&self, member: &Member, with: impl FnOnce(&mut Patience) -> T) -> T {
+    fn of<T>(&self, member: &Member, with: impl FnOnce(&mut AdaptiveTimeout) -> T) -> T {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let least = member.access.look_max.unwrap_or(VIEW_BOUND);
-        with(all.entry(member.id).or_insert_with(|| Patience::new(least)))
+        with(all.entry(member.id).or_insert_with(|| AdaptiveTimeout::new(least)))
     }
 
     /// Returns the present time limit for an answer of this node.
@@ -246,10 +246,10 @@ impl Cluster {
             // A part of the answer may time out before the whole does.
             let is_late = looked.is_err() && took >= limit.mul_f64(LATE);
             if !is_late {
-                self.waits.of(member, |patience| patience.answered(took));
+                self.waits.of(member, |patience| patience.record_reply(took));
                 return looked;
             }
-            let waits_longer = self.waits.of(member, Patience::late);
+            let waits_longer = self.waits.of(member, AdaptiveTimeout::record_timeout);
             if is_again || !waits_longer {
                 return looked;
             }

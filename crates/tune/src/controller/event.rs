@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use imago_plan::tune::judge::{Judgement, Worse};
+use imago_plan::tune::judge::{Judgement, UndoReason};
 use imago_plan::tune::workload::KINDS;
 use serde::{Deserialize, Serialize};
 
@@ -45,11 +45,12 @@ pub struct Judged {
 
 impl Judged {
     pub(super) fn new(change: Change, judgement: Option<&Judgement>) -> Self {
-        let worse = judgement.and_then(|judgement| judgement.worse).map(|worse| match worse {
-            Worse::Less => "clients are served less, and wait longer",
-            Worse::Slowest => "the slowest answers take too long",
-            Worse::Memory => "memory runs short",
-        });
+        let worse =
+            judgement.and_then(|judgement| judgement.undo_reason).map(|worse| match worse {
+                UndoReason::Throughput => "clients are served less, and wait longer",
+                UndoReason::TailLatency => "the slowest answers take too long",
+                UndoReason::Memory => "memory runs short",
+            });
         Self {
             change,
             predicted: judgement.map(|one| one.predicted),

@@ -182,12 +182,12 @@ pub(super) fn ranking(
 ) -> Ranking {
     let ranked = |setting: &usize| {
         let (of, effect) = (&dimensions[*setting], &anova.effects[*setting]);
-        let Test { f, freedom, p, .. } = effect.main;
+        let Test { f, degrees_of_freedom: freedom, p, .. } = effect.main;
         Ranked {
             name: of.name.clone(),
             class: transition_costs::name(of.class),
             share: effect.share,
-            share_by_chance: effect.by_chance,
+            share_by_chance: effect.share_by_chance,
             f,
             freedom,
             p,
@@ -196,7 +196,7 @@ pub(super) fn ranking(
             p_in_all: effect.p,
         }
     };
-    let Noise { mean_square, freedom } = anova.between_rounds;
+    let Noise { mean_square, degrees_of_freedom: freedom } = anova.between_rounds;
     let single = anova.within_rounds.mean_square;
     let cut = anova.cut.filter(|_| kept == anova.kept);
     Ranking {

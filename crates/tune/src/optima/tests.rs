@@ -108,7 +108,12 @@ fn the_settings_that_matter_are_found_and_the_best_of_them_is_near_to_the_real_o
     let [near, far] = &answer.asked[..] else { panic!("{answer:?}") };
     assert!(near.is_near && near.nearest == "read=100", "{near:?}");
     assert_eq!(near.optimum.settings, reads.settings);
-    assert!(!far.is_near && far.nearest == "read=50,update=50" && far.distance > NEAR, "{far:?}");
+    assert!(
+        !far.is_near
+            && far.nearest == "read=50,update=50"
+            && far.distance > SHARED_OPTIMUM_DISTANCE,
+        "{far:?}"
+    );
     assert!(!far.optimum.is_beside_measured && far.optimum.mix == "read=60,update=40", "{far:?}");
 
     // What is to be measured next is a file that can be, with the default first.

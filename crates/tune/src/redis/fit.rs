@@ -333,7 +333,7 @@ fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
             most(asked)
         ),
         None => {
-            let (lacking, over) = decision.least_lacking().unwrap_or((0, 0.0));
+            let (lacking, over) = decision.smallest_shortfall().unwrap_or((0, 0.0));
             let with = if lacking == 0 { "as it is".into() } else { format!("with {names}") };
             format!(
                 "Neither holds {wanted} keys: {with} up to {} fit, and {:.1} MB more are needed for all.",

@@ -290,7 +290,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             transitions: &transitions,
             rule: match args.rule {
                 By::Phases => Rule::Phases,
-                By::Printed => Rule::Printed,
+                By::Printed => Rule::Published,
             },
             gain_min: args.gain_min,
             forecast: args.forecast.as_deref(),

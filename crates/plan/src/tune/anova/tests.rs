@@ -39,7 +39,7 @@ fn a_randomised_block_design_is_as_published() {
     let anova = analyse(&[axis], &points, &observed).unwrap();
     let main = anova.effects[0].main;
     near(main.squares, 178.17, 0.005);
-    assert_eq!((main.freedom, anova.between_rounds.freedom), (3, 15));
+    assert_eq!((main.degrees_of_freedom, anova.between_rounds.degrees_of_freedom), (3, 15));
     near(anova.between_rounds.mean_square, 7.33, 0.005);
     near(main.f, 8.11, 0.005);
     near(main.p, 0.0019, 0.00005);
@@ -72,7 +72,14 @@ fn a_factorial_design_with_replicates_is_as_published() {
     let (main, with_mix) = (anova.effects[0].main, anova.effects[0].with_mix.unwrap());
     near(main.squares, 10_683.72, 0.01);
     near(with_mix.squares, 9_613.78, 0.01);
-    assert_eq!((main.freedom, with_mix.freedom, anova.between_rounds.freedom), (2, 4, 27));
+    assert_eq!(
+        (
+            main.degrees_of_freedom,
+            with_mix.degrees_of_freedom,
+            anova.between_rounds.degrees_of_freedom
+        ),
+        (2, 4, 27)
+    );
     near(anova.between_rounds.mean_square, 675.21, 0.01);
     near(main.f, 7.91, 0.005);
     near(main.p, 0.0020, 0.00005);
@@ -124,7 +131,10 @@ fn a_split_plot_design_is_as_published() {
     }
     let anova = analyse(&[axis], &points, &observed).unwrap();
     let (main, with_mix) = (anova.effects[0].main, anova.effects[0].with_mix.unwrap());
-    assert_eq!((anova.between_rounds.freedom, anova.within_rounds.freedom), (10, 45));
+    assert_eq!(
+        (anova.between_rounds.degrees_of_freedom, anova.within_rounds.degrees_of_freedom),
+        (10, 45)
+    );
     near(anova.between_rounds.mean_square, 601.3, 0.05);
     near(anova.within_rounds.mean_square, 177.1, 0.05);
     near(main.f, 1.485, 0.0006);
@@ -197,12 +207,12 @@ proptest! {
             let level = |one: &Observation| points[one.configuration][setting] as usize;
             let main = of_means(&observed, level);
             prop_assert!(same(effect.main.squares, main), "{effect:?} {main}");
-            prop_assert_eq!(effect.main.freedom, levels[setting] - 1);
+            prop_assert_eq!(effect.main.degrees_of_freedom, levels[setting] - 1);
             explained += main;
             if let Some(with_mix) = effect.with_mix {
                 let both = of_means(&observed, |one| (level(one), one.mix)) - main - of_mix;
                 prop_assert!(same(with_mix.squares, both), "{effect:?} {both}");
-                prop_assert_eq!(with_mix.freedom, (levels[setting] - 1) * (mixes - 1));
+                prop_assert_eq!(with_mix.degrees_of_freedom, (levels[setting] - 1) * (mixes - 1));
                 explained += both;
             }
         }
@@ -211,7 +221,7 @@ proptest! {
             - of_means(&observed, |one| one.configuration)
             - of_means(&observed, |one| one.round);
         let freedom = (points.len() - 1) * (rounds - 1);
-        prop_assert_eq!(anova.between_rounds.freedom, freedom);
+        prop_assert_eq!(anova.between_rounds.degrees_of_freedom, freedom);
         prop_assert!(same(anova.between_rounds.mean_square * freedom as f64, rolls));
         let shares: f64 = anova.effects.iter().map(|effect| effect.share).sum();
         let left = total - of_mix - of_means(&observed, |one| one.round);
@@ -220,12 +230,12 @@ proptest! {
 
     #[test]
     fn the_largest_fall_cuts_the_list(shares in prop::collection::vec(0.001..1.0_f64, 1..8), counting in 0..8_usize) {
-        let none = Test { squares: 0.0, freedom: 1, f: 0.0, p: 1.0 };
+        let none = Test { squares: 0.0, degrees_of_freedom: 1, f: 0.0, p: 1.0 };
         let effect = |(setting, share): (usize, &f64)| Effect {
             main: none,
             with_mix: None,
             share: *share,
-            by_chance: 0.0005,
+            share_by_chance: 0.0005,
             p: if setting < counting { 0.01 } else { 0.5 },
         };
         let effects: Vec<Effect> = shares.iter().enumerate().map(effect).collect();
@@ -358,22 +368,25 @@ fn what_was_measured_once_is_compared_with_what_the_settings_leave() {
     }
     let anova = analyse(&axes, &points, &observed).unwrap();
     assert!(anova.is_without_replicates && anova.lack_of_fit.is_none());
-    assert_eq!((anova.between_rounds.freedom, anova.within_rounds.freedom), (4, 4));
+    assert_eq!(
+        (anova.between_rounds.degrees_of_freedom, anova.within_rounds.degrees_of_freedom),
+        (4, 4)
+    );
     assert_eq!((anova.ranked[0], anova.kept), (0, 1), "{anova:?}");
 }
 
 #[test]
 fn too_little_is_said() {
     let (axes, points, observed) = factorial(&[2], 3, 1);
-    let too_few = Untold::TooFew { configurations: 2, terms: 1 };
+    let too_few = AnovaError::TooFew { configurations: 2, terms: 1 };
     assert_eq!(analyse(&axes, &points, &observed), Err(too_few));
     let same = vec![vec![1.0]; points.len()];
-    assert_eq!(analyse(&axes, &same, &observed), Err(Untold::Alike));
-    assert_eq!(analyse(&axes, &points, &[]), Err(Untold::Alike));
+    assert_eq!(analyse(&axes, &same, &observed), Err(AnovaError::Alike));
+    assert_eq!(analyse(&axes, &points, &[]), Err(AnovaError::Alike));
     // Two settings that always go together, and one that does not.
     let (axes, mut points, observed) = factorial(&[2, 2, 2], 1, 2);
     points.iter_mut().for_each(|point| point[2] = point[0]);
-    assert_eq!(analyse(&axes, &points, &observed), Err(Untold::Together(vec![0, 2])));
+    assert_eq!(analyse(&axes, &points, &observed), Err(AnovaError::Together(vec![0, 2])));
     // Replicates that are equal to the last digit leave no error; a difference is then beyond it.
     let (axes, points, mut observed) = factorial(&[2], 1, 2);
     observed.iter_mut().for_each(|one| one.response = one.configuration as f64);

@@ -21,7 +21,7 @@ pub struct Markov {
     /// Number of past states that a prediction uses.
     order: usize,
     /// Number of times that each state followed each context, for contexts of every length up to the order.
-    came: BTreeMap<Context, BTreeMap<Tenths, u64>>,
+    transitions: BTreeMap<Context, BTreeMap<Tenths, u64>>,
     /// The last observed states.
     last: Context,
 }
@@ -40,22 +40,26 @@ impl Markov {
     }
 
     fn new(order: usize) -> Self {
-        Self { order, came: BTreeMap::new(), last: Vec::new() }
+        Self { order, transitions: BTreeMap::new(), last: Vec::new() }
     }
 
     /// Returns the number of distinct contexts of the full order that were observed.
     #[must_use]
     pub fn states(&self) -> usize {
-        self.came.keys().filter(|context| context.len() == self.order).count()
+        self.transitions.keys().filter(|context| context.len() == self.order).count()
     }
 
     /// Returns the possible states after a context, with their probabilities.
     fn next(&self, context: &[Tenths]) -> Vec<(f64, Tenths)> {
-        let known = (1..=context.len()).rev().find_map(|length| self.came.get(&context[..length]));
+        let known =
+            (1..=context.len()).rev().find_map(|length| self.transitions.get(&context[..length]));
         match known {
-            Some(came) => {
-                let all: u64 = came.values().sum();
-                came.iter().map(|(state, count)| (*count as f64 / all as f64, *state)).collect()
+            Some(transitions) => {
+                let all: u64 = transitions.values().sum();
+                transitions
+                    .iter()
+                    .map(|(state, count)| (*count as f64 / all as f64, *state))
+                    .collect()
             }
             None => vec![(1.0, context[0])],
         }
@@ -76,8 +80,8 @@ impl Forecast for Markov {
         let Some(mix) = seen.mix else { return };
         let state = Tenths::of(mix);
         for length in 1..=self.last.len() {
-            let came = self.came.entry(self.last[..length].to_vec()).or_default();
-            *came.entry(state).or_default() += 1;
+            let transitions = self.transitions.entry(self.last[..length].to_vec()).or_default();
+            *transitions.entry(state).or_default() += 1;
         }
         self.last = self.pushed(&self.last, state);
     }

@@ -101,7 +101,7 @@ fn a_choice_is_never_made_with_what_it_is_measured_on() {
     let told = validate(&axes(), &cells, 0).unwrap();
     // Its five cells are off by four fifths each, and so is the mean at the least.
     assert!(told.configurations.mean > 0.5 * 5.0 / 60.0, "{told:?}");
-    for by in [By::Mix, By::Configuration] {
+    for by in [FoldBy::Mix, FoldBy::Configuration] {
         let mut seen = 0;
         for (left_in, left_out) in by.folds(&cells, FOLDS) {
             assert!(left_out.iter().all(|out| left_in.iter().all(|one| by.of(one) != by.of(out))));

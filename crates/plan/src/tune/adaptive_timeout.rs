@@ -3,27 +3,27 @@
 //! A busy machine replies late, but has not failed. So the timeout follows the replies: it is a multiple of the slowest
 //! recent reply, within bounds. A reply that exceeds the timeout raises the next one.
 //!
-//! Invariant: a timeout is never below the minimum, nor above [`MOST`] times the minimum.
+//! Invariant: a timeout is never below the minimum, nor above [`TIMEOUT_RATIO_MAX`] times the minimum.
 
 use std::time::Duration;
 
 /// The timeout, as a multiple of the slowest recent reply.
-const TIMES: u32 = 3;
+const SLOWEST_REPLY_RATIO: u32 = 3;
 /// Maximum timeout, as a multiple of the minimum.
-pub const MOST: u32 = 6;
+pub const TIMEOUT_RATIO_MAX: u32 = 6;
 /// Factor by which the slowest reply decays with each quicker one, in tenths.
-const FADES: u32 = 9;
+const DECAY_TENTHS: u32 = 9;
 
 /// An adaptive timeout; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct AdaptiveTimeout {
     /// Minimum timeout.
     least: Duration,
     /// Time of the slowest recent reply, decayed with each quicker one.
     slowest: Duration,
 }
 
-impl Patience {
+impl AdaptiveTimeout {
     /// Makes a timeout without any reply so far, which is `least`.
     #[must_use]
     pub fn new(least: Duration) -> Self {
@@ -33,16 +33,17 @@ impl Patience {
     /// Returns the timeout for the next reply.
     #[must_use]
     pub fn limit(&self) -> Duration {
-        (self.slowest * TIMES).clamp(self.least, self.least * MOST)
+        (self.slowest * SLOWEST_REPLY_RATIO).clamp(self.least, self.least * TIMEOUT_RATIO_MAX)
     }
 
     /// Records a reply that took this time.
-    pub fn answered(&mut self, took: Duration) {
-        self.slowest = took.max(self.slowest / 10 * FADES).min(self.least * MOST);
+    pub fn record_reply(&mut self, took: Duration) {
+        self.slowest =
+            took.max(self.slowest / 10 * DECAY_TENTHS).min(self.least * TIMEOUT_RATIO_MAX);
     }
 
     /// Records that no reply came within the timeout. Returns true if the next timeout is longer.
-    pub fn late(&mut self) -> bool {
+    pub fn record_timeout(&mut self) -> bool {
         let limit = self.limit();
         self.slowest = limit;
         self.limit() > limit
@@ -59,40 +60,40 @@ mod tests {
 
     #[test]
     fn a_limit_grows_with_what_answers_take_and_shrinks_again() {
-        let mut patience = Patience::new(LEAST);
-        assert_eq!(patience.limit(), LEAST);
-        patience.answered(Duration::from_secs(2));
-        assert_eq!(patience.limit(), LEAST);
-        patience.answered(Duration::from_secs(15));
-        assert_eq!(patience.limit(), Duration::from_secs(45));
+        let mut timeout = AdaptiveTimeout::new(LEAST);
+        assert_eq!(timeout.limit(), LEAST);
+        timeout.record_reply(Duration::from_secs(2));
+        assert_eq!(timeout.limit(), LEAST);
+        timeout.record_reply(Duration::from_secs(15));
+        assert_eq!(timeout.limit(), Duration::from_secs(45));
         for _ in 0..30 {
-            patience.answered(Duration::from_secs(1));
+            timeout.record_reply(Duration::from_secs(1));
         }
-        assert_eq!(patience.limit(), LEAST);
+        assert_eq!(timeout.limit(), LEAST);
     }
 
     #[test]
     fn an_answer_that_is_late_is_waited_for_longer_until_the_bound() {
-        let mut patience = Patience::new(LEAST);
-        assert!(patience.late());
-        assert_eq!(patience.limit(), Duration::from_secs(60));
-        assert!(patience.late());
-        assert_eq!(patience.limit(), Duration::from_secs(120));
-        assert!(!patience.late());
-        assert_eq!(patience.limit(), Duration::from_secs(120));
+        let mut timeout = AdaptiveTimeout::new(LEAST);
+        assert!(timeout.record_timeout());
+        assert_eq!(timeout.limit(), Duration::from_secs(60));
+        assert!(timeout.record_timeout());
+        assert_eq!(timeout.limit(), Duration::from_secs(120));
+        assert!(!timeout.record_timeout());
+        assert_eq!(timeout.limit(), Duration::from_secs(120));
     }
 
     proptest! {
         #[test]
         fn limits_keep_their_bounds(least_ms in 1..100_000_u64, took in prop::collection::vec(prop::option::of(0..10_000_000_u64), 0..40)) {
             let least = Duration::from_millis(least_ms);
-            let mut patience = Patience::new(least);
+            let mut timeout = AdaptiveTimeout::new(least);
             for took in took {
                 match took {
-                    Some(ms) => patience.answered(Duration::from_millis(ms)),
-                    None => drop(patience.late()),
+                    Some(ms) => timeout.record_reply(Duration::from_millis(ms)),
+                    None => drop(timeout.record_timeout()),
                 }
-                prop_assert!((least..=least * MOST).contains(&patience.limit()));
+                prop_assert!((least..=least * TIMEOUT_RATIO_MAX).contains(&timeout.limit()));
             }
         }
     }
