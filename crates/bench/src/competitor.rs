@@ -17,7 +17,7 @@ use crate::subject::Ends;
 
 /// Maximum duration of the copy by a competitor.
 const PEER_MAX: Duration = Duration::from_secs(600);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same copy by another program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -128,7 +128,7 @@ async fn wait(name: &'static str, mut child: std::process::Child) -> Result<()> 
                     bound_s: PEER_MAX.as_secs(),
                 });
             }
-            None => tokio::time::sleep(LOOK_EVERY).await,
+            None => tokio::time::sleep(POLL_INTERVAL).await,
         }
     };
     if status.success() {
@@ -173,7 +173,7 @@ async fn cluster_sync(ends: &Ends) -> Result<f64, Absent> {
             began = Instant::now();
             has_started = ask(&["start", &include]).is_some_and(|reply| reply["ok"] == true);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let what = "the first copy of Percona ClusterSync".to_owned();
     Err(Error::TimedOut { what, bound_s: PEER_MAX.as_secs() }.into())

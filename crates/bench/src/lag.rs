@@ -28,7 +28,7 @@ pub struct Steady {
 
 const WRITE_EVERY: Duration = Duration::from_millis(20);
 const MARK_EVERY: Duration = Duration::from_millis(500);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum time from the insertion of a marker until the destination has it. For the first marker, this includes the
 /// start of the job.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -142,7 +142,7 @@ async fn mark(clusters: &ClusterPair, number: u32) -> Result<f64> {
                 bound_s: WAIT_MAX.as_secs(),
             });
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

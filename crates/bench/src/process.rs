@@ -15,12 +15,12 @@ use imago_testbed::process::{ProcessId, Signal};
 use crate::error::{Error, Result, process};
 
 /// Interval between two reads of the state of the process. The measured work takes at least a second.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum duration of one measured process.
 const RUN_MAX: Duration = Duration::from_secs(1800);
 /// Unit of CPU time in `/proc`: Linux reports hundredths of a second to user space, at any tick rate of its own.
 const TICKS_PER_S: f64 = 100.0;
-const SAID_MAX: usize = 20;
+const LAST_LINES_MAX: usize = 20;
 
 /// Returns the CPU time of a process so far, in seconds; `None` if there is no such process.
 pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
@@ -48,7 +48,7 @@ fn parse_peak_mb(status: &str) -> Option<f64> {
 
 /// The output of a process on stderr.
 #[derive(Default)]
-struct Heard {
+struct StderrEvents {
     progress: Vec<Progress>,
     /// The phases in their order, with the start of each in ms since the Unix epoch.
     phases: Vec<(String, u64)>,
@@ -57,7 +57,7 @@ struct Heard {
     last: Vec<String>,
 }
 
-impl Heard {
+impl StderrEvents {
     fn phases(&self) -> Vec<(String, f64)> {
         let ends = self.phases.iter().skip(1).map(|(_, began)| *began).chain([self.at_ms]);
         let lasted = |((name, began), end): (&(String, u64), u64)| {
@@ -73,7 +73,7 @@ pub(crate) struct Measured {
     child: Child,
     began: Instant,
     peak_mb: f64,
-    heard: Arc<Mutex<Heard>>,
+    stderr_events: Arc<Mutex<StderrEvents>>,
     readers: Option<(JoinHandle<()>, JoinHandle<Vec<u8>>)>,
 }
 
@@ -95,10 +95,10 @@ impl Measured {
         let began = Instant::now();
         let mut child = imago_testbed::process::spawn(command)
             .map_err(process(format!("start the process for {what}")))?;
-        let heard = Arc::new(Mutex::new(Heard::default()));
+        let stderr_events = Arc::new(Mutex::new(StderrEvents::default()));
         let stderr = child.stderr.take().expect("stderr is piped");
         let mut stdout = child.stdout.take().expect("stdout is piped");
-        let to = Arc::clone(&heard);
+        let to = Arc::clone(&stderr_events);
         let listener = std::thread::spawn(move || listen(stderr, &to));
         let reader = std::thread::spawn(move || {
             let mut output = Vec::new();
@@ -107,12 +107,12 @@ impl Measured {
             output
         });
         let readers = Some((listener, reader));
-        Ok(Self { what, child, began, peak_mb: 0.0, heard, readers })
+        Ok(Self { what, child, began, peak_mb: 0.0, stderr_events, readers })
     }
 
     /// Returns the progress reports so far.
     pub(crate) fn progress(&self) -> Vec<Progress> {
-        lock(&self.heard).progress.clone()
+        lock(&self.stderr_events).progress.clone()
     }
 
     /// Sends SIGINT to the process, as Ctrl-C does.
@@ -126,7 +126,7 @@ impl Measured {
     pub(crate) async fn end(mut self, wanted: i32) -> Result<Ended> {
         let pid = self.child.id();
         let cpu_s = loop {
-            if let Some(cpu_s) = self.look(pid)? {
+            if let Some(cpu_s) = self.read_usage(pid)? {
                 break cpu_s;
             }
             if self.began.elapsed() > RUN_MAX {
@@ -135,7 +135,7 @@ impl Measured {
                     bound_s: RUN_MAX.as_secs(),
                 });
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         };
         let wall_s = self.began.elapsed().as_secs_f64();
         let doing = || format!("wait for {}", self.what);
@@ -143,20 +143,20 @@ impl Measured {
         let (listener, reader) = self.readers.take().expect("it ends once");
         listener.join().expect("the listener does not panic");
         let output = reader.join().expect("the reader does not panic");
-        let heard = std::mem::take(&mut *lock(&self.heard));
+        let stderr_events = std::mem::take(&mut *lock(&self.stderr_events));
         if status.code() != Some(wanted) {
             return Err(Error::Ended {
                 what: self.what.clone(),
                 status: status.to_string(),
                 wanted: format!("exit code {wanted}"),
-                said: heard.last.join("\n"),
+                said: stderr_events.last.join("\n"),
             });
         }
-        Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output, phases: heard.phases() })
+        Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output, phases: stderr_events.phases() })
     }
 
     /// Updates the peak memory. Returns the final CPU time in seconds once the process has ended, and `None` before.
-    fn look(&mut self, pid: u32) -> Result<Option<f64>> {
+    fn read_usage(&mut self, pid: u32) -> Result<Option<f64>> {
         let read = |file: &str| {
             let path = format!("/proc/{pid}/{file}");
             std::fs::read_to_string(&path).map_err(process(format!("read {path}")))
@@ -179,30 +179,30 @@ impl Drop for Measured {
     }
 }
 
-fn listen(stderr: impl Read, to: &Mutex<Heard>) {
+fn listen(stderr: impl Read, to: &Mutex<StderrEvents>) {
     for line in BufReader::new(stderr).lines() {
         let Ok(line) = line else { return };
-        let mut heard = lock(to);
+        let mut stderr_events = lock(to);
         if let Ok(Event { body, at_ms, .. }) = serde_json::from_str(&line) {
-            heard.at_ms = at_ms;
+            stderr_events.at_ms = at_ms;
             match body {
                 Body::Progress(progress) => {
-                    heard.progress.push(*progress);
+                    stderr_events.progress.push(*progress);
                     continue;
                 }
-                Body::Phase { to, .. } => heard.phases.push((to, at_ms)),
+                Body::Phase { to, .. } => stderr_events.phases.push((to, at_ms)),
                 _ => {}
             }
         }
-        if heard.last.len() == SAID_MAX {
-            heard.last.remove(0);
+        if stderr_events.last.len() == LAST_LINES_MAX {
+            stderr_events.last.remove(0);
         }
-        heard.last.push(line);
+        stderr_events.last.push(line);
     }
 }
 
-fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(stderr_events: &Mutex<StderrEvents>) -> MutexGuard<'_, StderrEvents> {
+    stderr_events.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod native;
 /// does not write out its cache all the time, which clients would notice too.
 const CACHE_MB: u32 = 3_072;
 
-pub use clients::{Clients, InPhase, Noticed};
+pub use clients::{ClientImpact, Clients, PhaseLatencies};
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -177,18 +177,18 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
 
 async fn one(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Result<OneRun> {
     cluster.fill(size.documents).await?;
-    let before = Places::look(cluster).await?;
+    let before = Places::snapshot(cluster).await?;
     let cut = Cut { placing: Placing::Balanced, chunk_mb: None };
     let (plan, plan_s) = cluster.plan(cut, commands).await?;
     let changed = cluster.change(&plan, commands).await?;
     let (run_s, phases) = (changed.wall_s, changed.phases);
-    let after = Places::look(cluster).await?;
+    let after = Places::snapshot(cluster).await?;
     let (moved, optimum) = (before.moved(&after)?, before.optimum(&plan)?);
 
     cluster.fill(size.documents).await?;
-    let before = Places::look(cluster).await?;
+    let before = Places::snapshot(cluster).await?;
     let native_s = native::change(cluster, KEYS[1]).await?;
-    let after = Places::look(cluster).await?;
+    let after = Places::snapshot(cluster).await?;
     let native_moved = before.moved(&after)?;
     let predicted_s = plan.predicted_s;
     tracing::info!(

@@ -61,7 +61,7 @@ impl Window {
 }
 
 /// The operations of all clients, and the verdict on the content of the collection.
-pub(crate) struct Seen {
+pub(crate) struct TrafficResult {
     pub verdict: Verdict,
     ops: Vec<Op>,
 }
@@ -131,7 +131,7 @@ impl Traffic {
     }
 
     /// Stops the load, and checks the content of the collection against all acknowledged operations.
-    pub(crate) async fn end(self) -> Result<Seen> {
+    pub(crate) async fn end(self) -> Result<TrafficResult> {
         self.load.control().stop();
         self.load.finish().await.map_err(|error| wrong("the load failed")(&error))?;
         let unreadable = wrong("the load's history cannot be read");
@@ -141,7 +141,7 @@ impl Traffic {
         let mut checker = Checker::new(history);
         let target = MongoTarget::connect(&self.uri, &self.ns, self.schema).await?;
         show_content(&target, &mut checker).await?;
-        Ok(Seen { verdict: checker.finish(), ops })
+        Ok(TrafficResult { verdict: checker.finish(), ops })
     }
 }
 
@@ -153,7 +153,7 @@ fn is_answered(op: &Op) -> bool {
     matches!(op.fate, Fate::Acked | Fate::NotFound)
 }
 
-impl Seen {
+impl TrafficResult {
     fn ops(&self, reads: bool) -> impl Iterator<Item = &Op> {
         self.ops.iter().filter(move |op| (op.kind == Kind::Read) == reads)
     }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 mod cluster;
-mod of_libraries;
+mod library_errors;
 
 pub use cluster::cluster_failure;
 

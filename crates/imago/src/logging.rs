@@ -11,11 +11,11 @@ use crate::options::{Global, ProgressMode, colour_wanted};
 
 /// The default log filter. Cassandra's driver logs every connection that ends as an error,
 /// including those of a node's restart; relevant errors are returned by the statements.
-const UNASKED: &str = "warn,scylla=off";
+const DEFAULT_FILTER: &str = "warn,scylla=off";
 
 /// Starts logging as the options specify; `bars` are suspended while a line is written.
 pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
-    let filter = global.log_filter.as_deref().unwrap_or(UNASKED);
+    let filter = global.log_filter.as_deref().unwrap_or(DEFAULT_FILTER);
     let filter = EnvFilter::try_new(filter).map_err(|cause| {
         Failure::new(Exit::Usage, "log_filter", format!("{filter:?} is not a log filter"))
             .because(&cause)

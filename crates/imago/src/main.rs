@@ -23,7 +23,7 @@ mod values;
 use exit::{Exit, Failure};
 
 fn main() -> std::process::ExitCode {
-    memory::keep_freed();
+    memory::retain_freed();
     let typed: Vec<std::ffi::OsString> = std::env::args_os().collect();
     let (cli, rendering) = match cli::parse(&typed) {
         Ok(parsed) => parsed,

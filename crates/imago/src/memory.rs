@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 /// Interval between two checks for memory to return.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes freed since the peak, from which memory is returned to the operating system.
-const GIVEN_BACK_MIN: usize = 64 * 1024 * 1024;
+const FREED_BYTES_MIN: usize = 64 * 1024 * 1024;
 
 /// Configures the allocator to retain freed memory for the next batch. Must be called before there
 /// are other threads.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn keep_freed() {
+pub fn retain_freed() {
     const MMAP_THRESHOLD: i32 = 32 << 20;
     const TRIM_THRESHOLD: i32 = 256 << 20;
     #[expect(
@@ -29,26 +29,26 @@ pub fn keep_freed() {
 
 /// Does nothing: other allocators retain freed memory by default.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub fn keep_freed() {}
+pub fn retain_freed() {}
 
 /// Returns freed memory to the operating system whenever much of it was freed, for as long as the
 /// future is polled. `held` returns the bytes currently in use by short-lived data.
-pub async fn give_back_freed(held: impl Fn() -> usize) {
+pub async fn release_freed(held: impl Fn() -> usize) {
     let mut most = 0;
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let now = held();
         most = most.max(now);
-        if most >= now + GIVEN_BACK_MIN {
+        if most >= now + FREED_BYTES_MIN {
             // This may take some tens of milliseconds.
-            _ = tokio::task::spawn_blocking(give_back).await;
+            _ = tokio::task::spawn_blocking(trim_heap).await;
             most = now;
         }
     }
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn give_back() {
+fn trim_heap() {
     #[expect(unsafe_code, reason = "the C library's function has no safe form")]
     // SAFETY: `malloc_trim` takes a plain number, and locks what it looks at.
     unsafe {
@@ -58,4 +58,4 @@ fn give_back() {
 
 /// Does nothing: other allocators return freed memory themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn give_back() {}
+fn trim_heap() {}

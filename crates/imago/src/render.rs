@@ -39,7 +39,7 @@ impl<W: Write + Send + 'static> Render for Plain<W> {
                 self.shown_at_ms.insert(event.job.clone(), event.at_ms);
                 line(progress)
             }
-            other => said(other),
+            other => event_text(other),
         };
         writeln!(self.to, "{} {}: {text}", event.kind, event.job)?;
         self.to.flush()
@@ -49,17 +49,17 @@ impl<W: Write + Send + 'static> Render for Plain<W> {
 /// Displays one line per job at the bottom of a terminal; other messages scroll above them.
 pub struct Bars {
     all: MultiProgress,
-    of_job: HashMap<JobId, ProgressBar>,
+    by_job: HashMap<JobId, ProgressBar>,
 }
 
 impl Bars {
     /// Creates a renderer whose lines are part of `all`, which a log on the same terminal suspends.
     pub fn new(all: MultiProgress) -> Self {
-        Self { all, of_job: HashMap::new() }
+        Self { all, by_job: HashMap::new() }
     }
 
     fn bar(&mut self, job: &JobId) -> &ProgressBar {
-        self.of_job.entry(job.clone()).or_insert_with(|| {
+        self.by_job.entry(job.clone()).or_insert_with(|| {
             let bar = self.all.add(ProgressBar::new_spinner());
             if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
                 bar.set_style(style);
@@ -78,22 +78,22 @@ impl Render for Bars {
             return Ok(());
         }
         if event.body.is_terminal()
-            && let Some(bar) = self.of_job.remove(&event.job)
+            && let Some(bar) = self.by_job.remove(&event.job)
         {
             // The last figures stay on the screen.
             bar.abandon();
         }
-        let text = format!("{} {}: {}\n", event.kind, event.job, said(&event.body));
+        let text = format!("{} {}: {}\n", event.kind, event.job, event_text(&event.body));
         self.all.suspend(|| io::stderr().write_all(text.as_bytes()))
     }
 
     fn end(&mut self) {
-        self.of_job.drain().for_each(|(_, bar)| bar.abandon());
+        self.by_job.drain().for_each(|(_, bar)| bar.abandon());
     }
 }
 
 /// Formats an event, except for its job.
-fn said(body: &Body) -> String {
+fn event_text(body: &Body) -> String {
     match body {
         Body::Phase { from: None, to } => format!("begins with {to}"),
         Body::Phase { from: Some(from), to } => format!("{from} is over, now {to}"),

@@ -146,7 +146,7 @@ impl Target for MongoTarget {
             Ok(Some(_)) => Outcome::Acked,
             Ok(None) => Outcome::NotFound,
             // A failed read has changed nothing.
-            Err(error) => Outcome::Refused(outcome::told(&error)),
+            Err(error) => Outcome::Refused(outcome::cause_text(&error)),
         }
     }
 
@@ -180,7 +180,7 @@ impl Target for MongoTarget {
         };
         match read.await {
             Ok(()) => Outcome::Acked,
-            Err(error) => Outcome::Refused(outcome::told(&error)),
+            Err(error) => Outcome::Refused(outcome::cause_text(&error)),
         }
     }
 

@@ -25,7 +25,7 @@ use imago_workload::target::{Insert, Outcome, Target, Update};
 use redis::{FromRedisValue as _, Pipeline, Value};
 
 pub use content::show_content;
-pub use preload::{count_records, delete_records, preload, require_own, require_records};
+pub use preload::{count_records, delete_records, preload, require_own_records, require_records};
 pub use record::Schema;
 
 use nodes::Nodes;
@@ -181,7 +181,7 @@ impl RedisTarget {
 /// Returns the failure for a reply that does not fit its command.
 fn not_understood(command: &str) -> Failure {
     let message = format!("an answer that is none to {command}");
-    Failure { message, is_away: false, perhaps_applied: true }
+    Failure { message, is_unavailable: false, perhaps_applied: true }
 }
 
 /// Escapes the special characters of a glob pattern.

@@ -73,7 +73,7 @@ pub trait Sampled {
     /// The type of the connection to which the load is sent.
     type Target: Target;
     /// True if a measurement includes the memory and the processor time that the configuration uses.
-    const TELLS_USE: bool;
+    const REPORTS_USAGE: bool;
 
     /// Fills the database, or checks that it can be filled, before the first roll.
     ///
@@ -98,12 +98,12 @@ pub trait Sampled {
     ///
     /// # Errors
     /// Returns the error of the server.
-    async fn used(&self) -> Result<Option<Used>>;
+    async fn used(&self) -> Result<Option<ResourceUsage>>;
 }
 
 /// Resources of all serving nodes together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Used {
+pub struct ResourceUsage {
     /// Memory in use, in bytes.
     pub memory_bytes: u64,
     /// Processor time since the nodes were started, in seconds.
@@ -166,7 +166,7 @@ pub async fn run<D: Sampled>(
     request: &Request,
     caller: &Caller<'_>,
 ) -> Result<Vec<Sample>> {
-    let missing = request.missing(&file::read(&request.out, D::TELLS_USE, request.size_bytes)?);
+    let missing = request.missing(&file::read(&request.out, D::REPORTS_USAGE, request.size_bytes)?);
     let mut samples = Vec::new();
     if missing.is_empty() {
         return Ok(samples);
@@ -185,15 +185,15 @@ pub async fn run<D: Sampled>(
             let measured = measure(database, request, mix, (name, round), caller.cancel).await?;
             let Some(measured) = measured else { return Ok(samples) };
             let sample = Sample { memory_bytes, ..measured };
-            say(told(&sample));
-            file::write(&request.out, &sample, &mix, D::TELLS_USE)?;
+            say(describe(&sample));
+            file::write(&request.out, &sample, &mix, D::REPORTS_USAGE)?;
             samples.push(sample);
         }
     }
     Ok(samples)
 }
 
-fn told(sample: &Sample) -> String {
+fn describe(sample: &Sample) -> String {
     let used = sample.memory_bytes.zip(sample.cpu_us);
     let used = used.map_or_else(String::new, |(bytes, cpu_us)| {
         format!(" with {:.1} MB and {cpu_us:.1} µs of processor time each", bytes as f64 / 1e6)

@@ -124,7 +124,7 @@ fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     for (scans, us) in MIXES.iter().zip(&mut there).rev() {
         *us = f64::midpoint(*us, of_mix(*scans)?);
     }
-    let (count_us, count_beside_us, scan_us) = told_apart(there);
+    let (count_us, count_beside_us, scan_us) = separate_demands(there);
     let applied = load(bench, mix(0.0), 2, part(&[1]), "read-modify-writes with a copy")?;
     let setting = bench.setting(mix(0.0), bench.size.compared_s, false);
     let alone = LoadSpec { sites: 1, clients: 1, design: part(&[]), ..setting };
@@ -150,7 +150,7 @@ fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
 /// Computes the demands of both kinds of transactions from the mean times of [`MIXES`], in µs. Returns the time of a
 /// read-modify-write without scans, the factor of its additional time with scans, and the time of a scan. With a
 /// fraction `s` of scans, the mean time is `(1 - s) (count + s beside) + s scan`.
-fn told_apart([alone_us, few_us, many_us]: [f64; MIXES.len()]) -> (f64, f64, f64) {
+fn separate_demands([alone_us, few_us, many_us]: [f64; MIXES.len()]) -> (f64, f64, f64) {
     let [_, few, many] = MIXES;
     // Additional time for each scan: `(1 - s) beside + scan`.
     let added = |scans: f64, us: f64| (us - (1.0 - scans) * alone_us) / scans;
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_both_kinds_take_is_told_from_mixes() {
         let mean = |scans: f64| scans * 410.0 + (1.0 - scans) * (52.0 + scans * 90.0);
-        let (count_us, beside_us, scan_us) = told_apart(MIXES.map(mean));
+        let (count_us, beside_us, scan_us) = separate_demands(MIXES.map(mean));
         for (told, is) in [(count_us, 52.0), (beside_us, 90.0), (scan_us, 410.0)] {
             assert!((told - is).abs() < 1e-9, "{told}, and it is {is}");
         }

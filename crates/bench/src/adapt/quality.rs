@@ -34,7 +34,7 @@ impl Quality {
     /// Computes the figures from the final report of a store that has adapted.
     pub fn of(report: &AdaptReport) -> Self {
         let (measured, gained, done, undone) = counted(report);
-        let (told_apart, quicker) = told_apart(report);
+        let (told_apart, quicker) = count_significant(report);
         let functions = || report.functions.iter();
         Self {
             changes: report.changes,
@@ -66,7 +66,7 @@ fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
 
 /// Returns the number of plans after which the latency differed by more than chance explains, and how many of these
 /// lowered it.
-fn told_apart(report: &AdaptReport) -> (usize, usize) {
+fn count_significant(report: &AdaptReport) -> (usize, usize) {
     let measured =
         report.decisions.iter().filter_map(|one| one.measured_us.zip(one.measured_error_us));
     let beyond = measured.filter(|((before, after), error)| (after - before).abs() > 2.0 * error);

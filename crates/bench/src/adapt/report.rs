@@ -224,8 +224,8 @@ pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     let periods = if periods { periods::run(&mut bench)? } else { Vec::new() };
     let [mut uniform, mut too_fast, mut rmw3_txn_per_core_s] = [None, None, None];
     if beside {
-        uniform = Some(bench.beside(Popularity::Uniform, None)?);
-        too_fast = Some(bench.beside(Popularity::Zipf(EXPONENT), Some(TOO_FAST_S))?);
+        uniform = Some(bench.compare_adaptation(Popularity::Uniform, None)?);
+        too_fast = Some(bench.compare_adaptation(Popularity::Zipf(EXPONENT), Some(TOO_FAST_S))?);
         rmw3_txn_per_core_s = Some(bench.per_core()?);
     }
     let workload = bench.workload(0.5, Popularity::Zipf(EXPONENT));
@@ -371,7 +371,11 @@ impl Bench<'_> {
     }
 
     /// Runs the same load without and with adaptation.
-    fn beside(&mut self, popularity: Popularity, shift_every_s: Option<f64>) -> Result<Beside> {
+    fn compare_adaptation(
+        &mut self,
+        popularity: Popularity,
+        shift_every_s: Option<f64>,
+    ) -> Result<Beside> {
         let workload = Workload { shift_every_s, ..self.workload(0.5, popularity) };
         let (mut off, mut on) = (Vec::new(), Vec::new());
         for adapts in self.size.in_turn() {

@@ -70,7 +70,7 @@ pub enum Kind {
 pub struct Drawing {
     workload: Workload,
     zipf: Option<Zipf<f64>>,
-    dice: StdRng,
+    rng: StdRng,
 }
 
 impl Workload {
@@ -83,7 +83,7 @@ impl Workload {
                 Some(Zipf::new(self.users as f64, exponent).expect("a population and an exponent"))
             }
         };
-        Drawing { workload: self, zipf, dice: StdRng::seed_from_u64(seed) }
+        Drawing { workload: self, zipf, rng: StdRng::seed_from_u64(seed) }
     }
 
     /// Returns the user that is the most popular one at time `after` since the start of the load. Without fixed
@@ -111,14 +111,14 @@ impl Drawing {
     pub fn next(&mut self, after: Duration) -> Kind {
         let users = self.workload.users;
         let rank = match &self.zipf {
-            None => self.dice.random_range(0..users),
-            Some(zipf) => zipf.sample(&mut self.dice) as u64 - 1,
+            None => self.rng.random_range(0..users),
+            Some(zipf) => zipf.sample(&mut self.rng) as u64 - 1,
         };
         let user = (self.workload.most_popular(after) + rank) % users;
-        if self.dice.random::<f64>() >= self.workload.scans {
+        if self.rng.random::<f64>() >= self.workload.scans {
             return Kind::Count(user);
         }
-        let many = self.dice.random_range(SCANNED).div_ceil(ROWS);
+        let many = self.rng.random_range(SCANNED).div_ceil(ROWS);
         Kind::Scan(user, many.min(users - user))
     }
 }

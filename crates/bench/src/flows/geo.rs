@@ -114,7 +114,7 @@ pub(super) async fn run(runs: u32, window_kib: u32) -> Vec<Row> {
         draws.push(Draw::new(SEED + u64::from(run)).simulate(&network, tcp));
     }
     let row = |receivers: usize, tags: usize| {
-        let of = |figure: fn(&Came) -> f64| {
+        let of = |figure: fn(&DrawOutcome) -> f64| {
             Figure::of(draws.iter().map(|came| figure(&came[receivers][tags])))
         };
         let to_unaware = draws.iter().map(|came| {
@@ -182,7 +182,7 @@ struct Draw {
 }
 
 /// The outcome of a draw with one choice of members.
-struct Came {
+struct DrawOutcome {
     makespan_s: f64,
     floor_s: f64,
     crossing_bytes: u64,
@@ -197,14 +197,18 @@ impl Draw {
     }
 
     /// Simulates the draw for each of [`RECEIVERS`] and each of [`TAGS`].
-    fn simulate(&self, network: &Network, tcp: Tcp) -> [[Came; TAGS.len()]; RECEIVERS.len()] {
+    fn simulate(
+        &self,
+        network: &Network,
+        tcp: Tcp,
+    ) -> [[DrawOutcome; TAGS.len()]; RECEIVERS.len()] {
         RECEIVERS.map(|(_, receivers)| {
             TAGS.map(|tags| {
                 let members = match tags {
                     Tags::Unaware => self.drawn.clone(),
                     Tags::Aware => self.chosen(network, receivers),
                 };
-                self.came(network, &members, receivers, tcp)
+                self.simulate_members(network, &members, receivers, tcp)
             })
         })
     }
@@ -215,7 +219,13 @@ impl Draw {
         choice.expect("every set has a primary, and its members are usable").members
     }
 
-    fn came(&self, network: &Network, members: &[usize], receivers: Receivers, tcp: Tcp) -> Came {
+    fn simulate_members(
+        &self,
+        network: &Network,
+        members: &[usize],
+        receivers: Receivers,
+        tcp: Tcp,
+    ) -> DrawOutcome {
         let at = |(set, member): (usize, &usize)| host(set, *member);
         let senders: Vec<usize> = members.iter().enumerate().map(at).collect();
         let receivers = match receivers {
@@ -227,7 +237,7 @@ impl Draw {
         let latencies = exchange.latencies(|from, to| topology.latency_us(from, to));
         let plan = exchange.plan(Strategy::Wfs, SOCKETS, &latencies);
         let outcome = exchange.simulate(&plan, tcp, 0.0);
-        Came {
+        DrawOutcome {
             makespan_s: outcome.makespan_s,
             floor_s: outcome.floor_s,
             crossing_bytes: exchange.crossing_bytes(),
@@ -241,7 +251,7 @@ mod tests {
 
     /// Returns the outcomes of every draw with two windows: 16 KiB, which limits long paths, and 64 KiB, which does
     /// not.
-    fn draws() -> impl Iterator<Item = [[Came; TAGS.len()]; RECEIVERS.len()]> {
+    fn draws() -> impl Iterator<Item = [[DrawOutcome; TAGS.len()]; RECEIVERS.len()]> {
         let network = Network::new();
         let draws = [16, 64].into_iter().flat_map(|kib| (0..30).map(move |seed| (kib, seed)));
         draws.map(move |(kib, seed)| Draw::new(seed).simulate(&network, tcp(kib)))

@@ -183,13 +183,13 @@ impl MeasuredLatencies {
 
 /// Outcomes in a network, by bar and run.
 #[derive(Default)]
-struct Came {
+struct NetworkOutcomes {
     real: Outcomes,
     simulated: Outcomes,
     lost_packets: [Vec<f64>; BARS.len()],
 }
 
-impl Came {
+impl NetworkOutcomes {
     fn measured(&self, network: &Network<'_>, bar: usize) -> Measured {
         let (real, simulated) = (self.real.of_bar(bar), self.simulated.of_bar(bar));
         let makespan_s = |outcome: &Outcome| outcome.makespan_s;
@@ -221,13 +221,13 @@ impl RealNetwork<'_> {
         network: &Network<'_>,
         size: Size,
         measured: &MeasuredLatencies,
-    ) -> Result<Came> {
+    ) -> Result<NetworkOutcomes> {
         let bytes = u64::from(size.data_mb_per_server) * 1_000_000;
         let tcp = tcp(network.window_kib);
         // A packet can offer at most 65,535 bytes, one less than 64 KiB.
         let window_bytes = u16::try_from(network.window_kib * 1_024).unwrap_or(u16::MAX);
         let ks = ks(network.flows());
-        let mut came = Came::default();
+        let mut came = NetworkOutcomes::default();
         for run in 0..size.runs {
             let seed = SEED + u64::from(run);
             let exchange = Exchange::draw(self.topology, network.exchanging(), bytes, seed);

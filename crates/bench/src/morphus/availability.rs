@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::sharded_cluster::{KEYS, Shape, ShardedCluster};
 use crate::statistics::percentile;
 use crate::subject::Commands;
-use crate::traffic::{Load, Sample, Seen, Window};
+use crate::traffic::{Load, Sample, TrafficResult, Window};
 use imago_chart::save;
 
 /// Time for opening connections and filling caches, in s.
@@ -156,7 +156,7 @@ pub struct Side {
 /// A load, the observations of its clients, and the windows of the measurement.
 struct Watched {
     kind: Kind,
-    seen: Seen,
+    result: TrafficResult,
     before: Window,
     during: Window,
     after: Window,
@@ -190,7 +190,7 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     let sides = loads.iter().flat_map(|row| [Some(row.reads), row.writes]).flatten();
     let is_as_available =
         sides.into_iter().all(|side| side.paper_percent.is_none_or(|paper| side.percent >= paper));
-    let sum = |of: fn(&Verdict) -> u64| all.iter().map(|one| of(&one.seen.verdict)).sum();
+    let sum = |of: fn(&Verdict) -> u64| all.iter().map(|one| of(&one.result.verdict)).sum();
     Ok(Report {
         header: Header::with_servers("morphus-table1", size, CACHE_MB),
         lost: sum(|verdict| verdict.counts.lost),
@@ -217,18 +217,18 @@ async fn watch(
     let change = Box::pin(cluster.reshard(KEYS[1], commands));
     let (during, changed) = traffic.during(change).await?;
     let after = traffic.pass(size.around_s).await;
-    let seen = traffic.end().await?;
+    let result = traffic.end().await?;
     let last = changed.phases.last().filter(|(name, _)| name == "commit");
     let commit_s = last.map(|(_, seconds)| *seconds);
     let commit_s = commit_s.ok_or_else(|| Error::Wrong("the change never committed".into()))?;
-    Ok(Watched { kind, seen, before, during, after, commit_s })
+    Ok(Watched { kind, result, before, during, after, commit_s })
 }
 
 /// Returns the row of the uniform load before its change.
 fn idle(all: &[Watched]) -> Result<Row> {
     let uniform = all.iter().find(|watched| watched.kind == Kind::Uniform);
     let uniform = uniform.expect("it is one of the loads");
-    let side = |reads| Side::of(&uniform.seen.samples(reads, uniform.before), None);
+    let side = |reads| Side::of(&uniform.result.samples(reads, uniform.before), None);
     let (reads, writes) = (side(true)?, Some(side(false)?));
     Ok(Row { load: "none", change_s: None, commit_s: None, reads, writes })
 }
@@ -240,7 +240,7 @@ impl Watched {
 
     fn row(&self) -> Result<Row> {
         let (paper_reads, paper_writes) = self.kind.paper_percent();
-        let side = |reads, paper| Side::of(&self.seen.samples(reads, self.during), Some(paper));
+        let side = |reads, paper| Side::of(&self.result.samples(reads, self.during), Some(paper));
         Ok(Row {
             load: self.kind.name(),
             change_s: Some(self.change_s()),

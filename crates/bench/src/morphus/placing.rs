@@ -114,10 +114,10 @@ async fn one(
     commands: &Commands,
 ) -> Result<Moved> {
     cluster.fill(size.documents).await?;
-    let before = Places::look(cluster).await?;
+    let before = Places::snapshot(cluster).await?;
     let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
     let change = change(cluster, cut, commands).await?;
-    let after = Places::look(cluster).await?;
+    let after = Places::snapshot(cluster).await?;
     let bytes = before.moved(&after)?;
     tracing::info!(?placing, seconds = change.seconds, bytes, "one placement");
     Ok(Moved { change, bytes })

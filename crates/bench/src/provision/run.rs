@@ -23,14 +23,14 @@ const PROXY_BOUND: Duration = Duration::from_secs(20);
 
 /// The fields of the output of `imago chain run --json` that are needed.
 #[derive(Deserialize)]
-struct Said {
-    phases: Vec<SaidPhase>,
+struct ChainOutput {
+    phases: Vec<ChainOutputPhase>,
     cache_failure: Option<String>,
     result_sha256: String,
 }
 
 #[derive(Deserialize)]
-struct SaidPhase {
+struct ChainOutputPhase {
     keys: u64,
     hits: u64,
     map_s: f64,
@@ -98,12 +98,12 @@ pub(super) async fn on(
         command.arg("--trace").arg(trace);
     }
     let ended = Measured::start(format!("a chain on {cell}"), command)?.end(0).await?;
-    let said: Said = serde_json::from_slice(&ended.output)
+    let said: ChainOutput = serde_json::from_slice(&ended.output)
         .map_err(|error| Error::Wrong(format!("the chain's report cannot be read: {error}")))?;
     if let Some(why) = said.cache_failure {
         return Err(Error::Wrong(format!("the cache failed on {cell}: {why}")));
     }
-    let phase = |one: &SaidPhase| Phase {
+    let phase = |one: &ChainOutputPhase| Phase {
         seconds: one.map_s + one.sort_s + one.reduce_s,
         keys: one.keys,
         hits: one.hits,

@@ -55,7 +55,7 @@ pub(crate) async fn watch(nodes: Vec<(String, u32)>, stop: CancellationToken) ->
         // The last window is cut short: it counts for the maximum only if no earlier window saw any processor use.
         let is_whole = !is_over || watched.iter().all(|one| one.cpu_max == 0.0);
         for one in &mut watched {
-            one.look(window_s, is_whole);
+            one.sample(window_s, is_whole);
         }
         last = now;
         if is_over {
@@ -76,7 +76,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn look(&mut self, window_s: f64, is_whole: bool) {
+    fn sample(&mut self, window_s: f64, is_whole: bool) {
         if let Some(now_s) = cpu_s(self.pid) {
             if is_whole {
                 self.cpu_max = self.cpu_max.max((now_s - self.last_s) / window_s);

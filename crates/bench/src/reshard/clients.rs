@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::sharded_cluster::{KEYS, ShardedCluster};
 use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
-use crate::traffic::{Load, Seen, Traffic, Window};
+use crate::traffic::{Load, Traffic, TrafficResult, Window};
 
 /// Operations per second of the busy load; half of them are writes.
 const BUSY_PER_S: u32 = 1_000;
@@ -54,16 +54,16 @@ pub struct Clients {
     /// Number of acknowledged writes, under both loads.
     pub acknowledged: u64,
     /// Reads before and during a change, at 300 operations/s.
-    pub reads: Noticed,
+    pub reads: ClientImpact,
     /// Writes before and during a change, at 300 operations/s.
-    pub writes: Noticed,
+    pub writes: ClientImpact,
     /// Latencies in each phase of the last change under the calm load, in the order of the phases.
-    pub noticed_in: Vec<InPhase>,
+    pub noticed_in: Vec<PhaseLatencies>,
 }
 
 /// Latencies of the calm load in one phase of a change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct InPhase {
+pub struct PhaseLatencies {
     /// Name of the phase.
     pub phase: String,
     /// Duration of the phase, in s.
@@ -76,7 +76,7 @@ pub struct InPhase {
 
 /// The reads or the writes of the calm load; medians of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Noticed {
+pub struct ClientImpact {
     /// 99th percentile of latencies before the change, in ms.
     pub p99_ms_idle: f64,
     /// 99th percentile of latencies during the change, in ms.
@@ -94,7 +94,7 @@ pub(super) async fn measure(
     size: Size,
     commands: &Commands,
 ) -> Result<Clients> {
-    let (busy, changes) = there_and_back(cluster, size, commands).await?;
+    let (busy, changes) = change_key_and_back(cluster, size, commands).await?;
     let cutovers: Vec<Window> = changes.iter().map(|change| change.window).collect();
     let blocks: Vec<Block> =
         changes.iter().map(|change| Block::of(&change.output)).collect::<Result<_>>()?;
@@ -102,7 +102,7 @@ pub(super) async fn measure(
     tracing::info!(write_ms = ?gaps_ms(false), read_ms = ?gaps_ms(true), "cut-overs under load");
     let mut calm = Vec::new();
     for _ in 0..size.runs {
-        let run = beside(cluster, size, commands).await?;
+        let run = change_under_load(cluster, size, commands).await?;
         let (reads, writes) = (run.noticed(true), run.noticed(false));
         tracing::info!(?reads, ?writes, "one change beside a calm load");
         calm.push(run);
@@ -110,9 +110,10 @@ pub(super) async fn measure(
     let gap = |reads| Figure::of(gaps_ms(reads));
     let (writes, reads) = (gap(false), gap(true));
     let sum = |of: fn(&Verdict) -> u64| {
-        of(&busy.verdict) + calm.iter().map(|run| of(&run.seen.verdict)).sum::<u64>()
+        of(&busy.verdict) + calm.iter().map(|run| of(&run.result.verdict)).sum::<u64>()
     };
-    let noticed = |reads| Noticed::medians(calm.iter().map(|run| run.noticed(reads)).collect());
+    let noticed =
+        |reads| ClientImpact::medians(calm.iter().map(|run| run.noticed(reads)).collect());
     Ok(Clients {
         block_steps_ms: medians(blocks.iter().flat_map(|block| &block.steps)),
         bare_rename_ms_median: Figure::of(blocks.iter().map(|block| block.bare_rename_ms)).median,
@@ -134,19 +135,19 @@ pub(super) async fn measure(
 
 /// One change under the calm load.
 struct Calm {
-    seen: Seen,
+    result: TrafficResult,
     before: Window,
     during: Window,
     phases: Vec<(String, f64)>,
 }
 
 impl Calm {
-    fn noticed(&self, reads: bool) -> Noticed {
-        let p99 = |window| self.seen.p99_ms(reads, window).unwrap_or(f64::NAN);
+    fn noticed(&self, reads: bool) -> ClientImpact {
+        let p99 = |window| self.result.p99_ms(reads, window).unwrap_or(f64::NAN);
         let (p99_ms_idle, p99_ms_during) = (p99(self.before), p99(self.during));
-        let succeeded = self.seen.succeeded_percent(reads, self.during);
+        let succeeded = self.result.succeeded_percent(reads, self.during);
         let p99_ratio = p99_ms_during / p99_ms_idle;
-        Noticed {
+        ClientImpact {
             p99_ms_idle,
             p99_ms_during,
             p99_ratio,
@@ -157,15 +158,15 @@ impl Calm {
 
     /// Returns the latencies by phase. The last phase ends with the change; the time before the first phase is the
     /// start of the process.
-    fn in_phases(self) -> Vec<InPhase> {
-        let Self { seen, during, phases, .. } = self;
+    fn in_phases(self) -> Vec<PhaseLatencies> {
+        let Self { result, during, phases, .. } = self;
         let mut to_ns = during.to_ns;
-        let mut noticed: Vec<InPhase> = Vec::new();
+        let mut noticed: Vec<PhaseLatencies> = Vec::new();
         for (phase, seconds) in phases.into_iter().rev() {
             let from_ns = to_ns.saturating_sub((seconds * 1e9) as u64).max(during.from_ns);
-            let p99 = |reads| seen.p99_ms(reads, Window { from_ns, to_ns });
+            let p99 = |reads| result.p99_ms(reads, Window { from_ns, to_ns });
             let (reads_p99_ms, writes_p99_ms) = (p99(true), p99(false));
-            noticed.push(InPhase { phase, seconds, reads_p99_ms, writes_p99_ms });
+            noticed.push(PhaseLatencies { phase, seconds, reads_p99_ms, writes_p99_ms });
             to_ns = from_ns;
         }
         noticed.reverse();
@@ -173,7 +174,7 @@ impl Calm {
     }
 }
 
-impl Noticed {
+impl ClientImpact {
     fn medians(runs: Vec<Self>) -> Self {
         let figure = |of: fn(&Self) -> f64| Figure::of(runs.iter().map(of));
         let ratio = figure(|run| run.p99_ratio);
@@ -188,11 +189,11 @@ impl Noticed {
 }
 
 /// Changes the key several times, there and back, under the busy load.
-async fn there_and_back(
+async fn change_key_and_back(
     cluster: &ShardedCluster,
     size: Size,
     commands: &Commands,
-) -> Result<(Seen, Vec<Changed>)> {
+) -> Result<(TrafficResult, Vec<Changed>)> {
     let documents = (size.documents / BUSY_PART).max(1_000);
     let traffic = start(cluster, size, documents, BUSY_MIX, BUSY_PER_S).await?;
     traffic.pass(3).await;
@@ -206,7 +207,11 @@ async fn there_and_back(
 }
 
 /// Changes the key once under the calm load, which leaves the servers spare capacity.
-async fn beside(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Result<Calm> {
+async fn change_under_load(
+    cluster: &ShardedCluster,
+    size: Size,
+    commands: &Commands,
+) -> Result<Calm> {
     let documents = (size.documents / CALM_PART).max(1_000);
     let traffic = start(cluster, size, documents, CALM_MIX, CALM_PER_S).await?;
     // Connections are opened and caches filled in this time.
@@ -214,7 +219,7 @@ async fn beside(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Re
     let before = traffic.pass(size.idle_s).await;
     let Changed { window: during, phases, .. } =
         change(cluster, KEYS[1], commands, &traffic).await?;
-    Ok(Calm { seen: traffic.end().await?, before, during, phases })
+    Ok(Calm { result: traffic.end().await?, before, during, phases })
 }
 
 async fn start(

@@ -18,7 +18,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) async fn look(cluster: &ShardedCluster) -> Result<Self> {
+    pub(crate) async fn snapshot(cluster: &ShardedCluster) -> Result<Self> {
         let mut of = Vec::new();
         let size = doc! {"$bsonSize": "$$ROOT"};
         let pipeline = [doc! {"$project": {"bytes": size}}];

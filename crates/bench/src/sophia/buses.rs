@@ -212,7 +212,7 @@ pub async fn run(
         runs[0].iter().map(of).sum::<f64>() / runs[0].len() as f64
     });
     let all: Vec<Way> =
-        (0..ways).map(|way| told(name(setup, way), &runs[way], &phases, default_rates)).collect();
+        (0..ways).map(|way| totals(name(setup, way), &runs[way], &phases, default_rates)).collect();
     let operations = |way: &Way| way.operations.iter().map(|n| *n as f64).collect::<Vec<_>>();
     let normalised = |way: &Way| way.default_seconds.clone();
     let (best, ratios) = compared(&all, operations);
@@ -383,7 +383,7 @@ fn request(setup: &Setup<'_>, measurements: Measurements, trace: PathBuf, day_s:
     }
 }
 
-fn told(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [f64; 2]) -> Way {
+fn totals(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [f64; 2]) -> Way {
     let p99 = |of: fn(&LoadReport) -> u64| {
         Figure::of(runs.iter().map(|run| of(&run.report) as f64 / 1_000.0))
     };

@@ -334,7 +334,7 @@ async fn one(
     let way = Way {
         roll_s: outcome.elapsed_s,
         node_s: nodes_s.iter().sum::<f64>() / nodes_s.len().max(1) as f64,
-        ..told(kind.name, &report, &seconds, (from_s, to_s), &checker.finish())
+        ..summarise(kind.name, &report, &seconds, (from_s, to_s), &checker.finish())
     };
     Ok((way, seconds, (from_s, to_s)))
 }
@@ -386,7 +386,7 @@ fn mean(seconds: &[Second]) -> Option<f64> {
     (!seconds.is_empty()).then(|| answered as f64 / seconds.len() as f64)
 }
 
-fn told(
+fn summarise(
     name: &'static str,
     report: &LoadReport,
     seconds: &[Second],

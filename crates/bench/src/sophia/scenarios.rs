@@ -12,11 +12,11 @@
 
 pub mod days;
 mod drawing;
+pub mod methods;
 pub mod noise;
 pub mod queue;
 pub mod ranges;
 pub mod volume;
-pub mod ways;
 
 use std::path::{Path, PathBuf};
 
@@ -161,12 +161,12 @@ impl Basis {
     }
 
     /// Returns the transitions: from every configuration to every other one by a restart.
-    pub(crate) fn ways(&self) -> Vec<Vec<Transition>> {
+    pub(crate) fn transitions(&self) -> Vec<Vec<Transition>> {
         uniform_transitions(self.measurements.names.len(), CostClass::Restart)
     }
 
     /// Returns the inputs of the planner, which starts with the default configuration.
-    pub(crate) fn deciding<'b>(
+    pub(crate) fn planner_inputs<'b>(
         &'b self,
         interval_s: u64,
         ways: &'b [Vec<Transition>],

@@ -94,7 +94,7 @@ impl Runner {
         }
     }
 
-    fn tell(&mut self, input: Input) -> Result<()> {
+    fn apply_input(&mut self, input: Input) -> Result<()> {
         for output in self.core.on(input) {
             match output {
                 Output::Write(entry) => self.leaving.push(entry),
@@ -118,7 +118,7 @@ impl Runner {
                 Err(_) if self.ahead < AHEAD_MAX => return Ok(()),
                 Err(_) => self.await_entries()?,
             };
-            self.hear(first, entries)?;
+            self.receive_entries(first, entries)?;
         }
     }
 
@@ -128,20 +128,20 @@ impl Runner {
         self.inbox.recv_timeout(ANSWER_WAIT).map_err(late)
     }
 
-    fn hear(&mut self, first: Position, entries: Arc<[LogEntry]>) -> Result<()> {
+    fn receive_entries(&mut self, first: Position, entries: Arc<[LogEntry]>) -> Result<()> {
         let (site, epoch) = (self.core.site(), self.core.epoch());
         let is_own = |entry: &&LogEntry| (entry.by.site, entry.by.epoch) == (site, epoch);
         self.ahead -= entries.iter().filter(is_own).count() as u64;
-        self.tell(Input::Logged(first, entries))
+        self.apply_input(Input::Logged(first, entries))
     }
 
     /// Begins the epoch of the site, and waits until the site is live.
     fn begin(&mut self) -> Result<()> {
-        self.tell(Input::Tick(0))?;
+        self.apply_input(Input::Tick(0))?;
         self.flush()?;
         while !self.core.is_live() {
             let (first, entries) = self.await_entries()?;
-            self.hear(first, entries)?;
+            self.receive_entries(first, entries)?;
         }
         Ok(())
     }
@@ -150,7 +150,7 @@ impl Runner {
     /// log.
     fn run(&mut self, transactions: Vec<Transaction>) -> Result<()> {
         for (n, transaction) in transactions.into_iter().enumerate() {
-            self.tell(Input::Transact(0, transaction, 1))?;
+            self.apply_input(Input::Transact(0, transaction, 1))?;
             if n % BATCH == BATCH - 1 {
                 self.flush()?;
             }
@@ -161,7 +161,7 @@ impl Runner {
     fn catch_up(&mut self) -> Result<()> {
         while self.ahead > 0 {
             let (first, entries) = self.await_entries()?;
-            self.hear(first, entries)?;
+            self.receive_entries(first, entries)?;
         }
         Ok(())
     }

@@ -55,7 +55,9 @@ fn failure(error: Error) -> Failure {
             "missing_document",
             Some("--missing skip leaves such keys out, and counts them"),
         ),
-        Error::Unasked { .. } | Error::Twice { .. } => (Exit::Failed, "document", None),
+        Error::UnrequestedDocument { .. } | Error::DuplicateDocument { .. } => {
+            (Exit::Failed, "document", None)
+        }
         Error::Unreachable { .. } | Error::NoRouter { .. } => {
             (Exit::Precondition, "unreachable", None)
         }
@@ -79,7 +81,7 @@ fn failure(error: Error) -> Failure {
 }
 
 /// Reports counters to Hadoop, if the process runs as a Hadoop task.
-fn tell_hadoop(counters: &[(&str, u64)]) {
+fn report_hadoop_counters(counters: &[(&str, u64)]) {
     if std::env::var_os("mapreduce_task_attempt_id").is_some() {
         for (name, count) in counters {
             eprintln!("reporter:counter:imago,{name},{count}");

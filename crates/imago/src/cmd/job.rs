@@ -43,26 +43,26 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List the jobs stored in a cluster, the oldest first.
-    List(Kept),
+    List(JournalArgs),
     /// Show a job's activity, progress, obstacles and possible next steps.
-    Status(One),
+    Status(JobArgs),
     /// Resume a job that no process works at: it died, was interrupted, or was paused.
     Resume(Resume),
     /// Share the bulk copy of a job that another process leads: copy slices until none is left.
     Work(Work),
     /// Pause a job; its progress is kept.
-    Pause(One),
+    Pause(JobArgs),
     /// Cancel a job, and lift a write block that it left at the source; nothing else changes there.
     Cancel(Cancel),
     /// Change the speed limits of a job while it runs.
     Set(Set),
     /// Remove a job that is done or cancelled from the list, permanently.
-    Remove(One),
+    Remove(JobArgs),
 }
 
 /// The cluster that keeps the jobs.
 #[derive(Debug, clap::Args)]
-pub struct Kept {
+pub struct JournalArgs {
     /// The cluster that the jobs write to; it stores their state.
     #[arg(long, value_name = "URI")]
     pub to: String,
@@ -70,19 +70,19 @@ pub struct Kept {
 
 /// One job.
 #[derive(Debug, clap::Args)]
-pub struct One {
+pub struct JobArgs {
     /// The job's id; `imago job list` shows them.
     #[arg(value_name = "ID")]
     pub id: JobId,
     /// The place that keeps it.
     #[command(flatten)]
-    pub kept: Kept,
+    pub kept: JournalArgs,
 }
 
 #[derive(Debug, clap::Args)]
 struct Cancel {
     #[command(flatten)]
-    one: One,
+    one: JobArgs,
     /// The source of the job: needed if its cut-over died while writes there were blocked, to lift the
     /// block.
     #[arg(long, value_name = "URI")]
@@ -92,7 +92,7 @@ struct Cancel {
 #[derive(Debug, clap::Args)]
 struct Set {
     #[command(flatten)]
-    one: One,
+    one: JobArgs,
     #[command(flatten)]
     limits: Changes,
 }
@@ -161,7 +161,7 @@ impl Changes {
 }
 
 /// Returns the journal in the cluster given by `--to`.
-pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
+pub async fn journal(kept: &JournalArgs) -> Result<Arc<MongoJournal>, Failure> {
     let endpoint = Endpoint::connect(&kept.to, "destination").await?;
     Ok(Arc::new(MongoJournal::new(endpoint)))
 }
@@ -171,7 +171,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     // A job that runs in this process handles an interrupt itself.
     let action = match args.action {
         Action::Resume(resume) => return go_on(&resume, context).await,
-        Action::Work(work) => return help(&work, context).await,
+        Action::Work(work) => return run_worker(&work, context).await,
         action => action,
     };
     let work = async {
@@ -198,7 +198,7 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     let kind = record.kind.clone();
     if record.control == Requested::Pause {
         journal.request(&resume.id, &Request::Control(Requested::Run)).await?;
-        let view = heard(&journal, &resume.id).await?;
+        let view = await_heartbeat(&journal, &resume.id).await?;
         let id = &resume.id;
         if view.living_owner().is_some() {
             let message = format!("job {id} runs again, where it was paused");
@@ -219,13 +219,13 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
 
 /// The result of a worker process.
 #[derive(Serialize)]
-struct Helped {
+struct WorkerSummary {
     job: JobId,
     documents: u64,
     bytes: u64,
 }
 
-async fn help(work: &Work, context: &Context) -> Result<(), Failure> {
+async fn run_worker(work: &Work, context: &Context) -> Result<(), Failure> {
     let clusters = connect(&work.ends).await?;
     let control = Control::new(Limits::default(), context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
@@ -233,7 +233,7 @@ async fn help(work: &Work, context: &Context) -> Result<(), Failure> {
     let process = process();
     let done = copy::help(&clusters, &work.id, workers, control, &process, helpers_route);
     let (documents, bytes) = done.await?;
-    let helped = Helped { job: work.id.clone(), documents, bytes };
+    let helped = WorkerSummary { job: work.id.clone(), documents, bytes };
     context.output.result(&helped, |helped| {
         format!("copied {} documents, {} bytes of {}\n", helped.documents, helped.bytes, helped.job)
     })
@@ -244,7 +244,7 @@ fn interrupted() -> Failure {
         .help("`imago job status ID` shows whether the job was changed; repeating it is safe")
 }
 
-async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
+async fn list(kept: &JournalArgs, context: &Context) -> Result<(), Failure> {
     let journal = journal(kept).await?;
     let (records, now_ms) = (journal.list().await?, journal.now_ms().await?);
     let views: Vec<View> =
@@ -252,13 +252,13 @@ async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
     context.output.result(&views, |views| view::table(views))
 }
 
-async fn status(one: &One, context: &Context) -> Result<(), Failure> {
+async fn status(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     let journal = journal(&one.kept).await?;
-    let view = look(&journal, &one.id).await?;
+    let view = load_view(&journal, &one.id).await?;
     context.output.result(&view, View::in_words)
 }
 
-async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
+async fn load_view(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     let record = journal.load(id).await?;
     Ok(View::new(record, journal.now_ms().await?, stale_after_ms()))
 }
@@ -266,14 +266,14 @@ async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
 /// Waits for the next heartbeat of the job's owner, or until the owner is certainly dead, and returns the job as
 /// of then. An owner that died just before a request does not execute it, and the job may end before its owner
 /// reads the request.
-async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
-    let mut view = look(journal, id).await?;
+async fn await_heartbeat(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
+    let mut view = load_view(journal, id).await?;
     let beat = view.beat();
     // A silent owner counts as dead by the servers' clock; the bound is for a clock that stands still.
     let deadline = Instant::now() + copy::owner_timing().stale_after + Duration::from_secs(5);
     while view.living_owner().is_some() && view.beat() == beat && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        view = look(journal, id).await?;
+        view = load_view(journal, id).await?;
     }
     Ok(view)
 }
@@ -308,10 +308,10 @@ struct Outcome {
     message: String,
 }
 
-async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
+async fn pause(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     let journal = journal(&one.kept).await?;
     journal.request(&one.id, &Request::Control(Requested::Pause)).await?;
-    let view = heard(&journal, &one.id).await?;
+    let view = await_heartbeat(&journal, &one.id).await?;
     refuse_ended(&view)?;
     let message = match view.living_owner() {
         Some(owner) => format!(
@@ -331,7 +331,7 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     let one = &cancel.one;
     let journal = journal(&one.kept).await?;
     let id = &one.id;
-    let view = heard(&journal, id).await?;
+    let view = await_heartbeat(&journal, id).await?;
     let block = match view.living_owner() {
         // The process that runs the job lifts its own block.
         Some(_) => None,
@@ -339,10 +339,10 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     };
     // Requested first: a process that takes the job over in between then sees the request.
     journal.request(id, &Request::Control(Requested::Cancel)).await?;
-    let before = look(&journal, id).await?;
+    let before = load_view(&journal, id).await?;
     let at_once = before.living_owner().is_none()
         && end_unowned(&one.kept, &journal, id, block.as_ref(), context).await?;
-    let view = look(&journal, id).await?;
+    let view = load_view(&journal, id).await?;
     let message = match view.living_owner() {
         _ if at_once && block.is_some() => {
             format!("job {id} is cancelled; the source accepts the writes of its users again")
@@ -358,7 +358,7 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
 async fn block_to_lift(
     record: &Record,
     from: Option<&str>,
-    kept: &Kept,
+    kept: &JournalArgs,
 ) -> Result<Option<Endpoint>, Failure> {
     if record.kind != copy::KIND || record.state.is_final() || record.checkpoint.is_null() {
         return Ok(None);
@@ -388,7 +388,7 @@ async fn block_to_lift(
 
 /// Cancels a job without an owner. Returns false if another process took it over first, or if it has ended.
 async fn end_unowned(
-    kept: &Kept,
+    kept: &JournalArgs,
     journal: &MongoJournal,
     id: &JobId,
     blocked: Option<&Endpoint>,
@@ -435,7 +435,7 @@ struct Removed {
     removed: JobId,
 }
 
-async fn remove(one: &One, context: &Context) -> Result<(), Failure> {
+async fn remove(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     let (journal, id) = (journal(&one.kept).await?, &one.id);
     let record = journal.load(id).await?;
     let block = state_block(&record);
@@ -473,7 +473,7 @@ async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
     let id = &set.one.id;
     let limits = set.limits.applied_to(journal.load(id).await?.limits);
     journal.request(id, &Request::Limits(limits)).await?;
-    let view = heard(&journal, id).await?;
+    let view = await_heartbeat(&journal, id).await?;
     refuse_ended(&view)?;
     let now = view::limits(&limits);
     let message = match view.living_owner() {

@@ -87,14 +87,14 @@ struct Inject {
     name: String,
     /// The fault.
     #[arg(value_enum)]
-    fault: Harm,
+    fault: FaultArg,
     /// To which node; `imago testbed status NAME` lists them.
     #[arg(long, value_name = "NODE")]
     node: String,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Harm {
+enum FaultArg {
     /// Kill it at once (kill -9).
     Kill,
     /// Ask it to end (SIGTERM), and wait until it is gone.
@@ -130,14 +130,14 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             }
             context.output.result(&all, |all| list_text(all))
         }
-        Action::Inject(inject) => harm(inject, &registry, context).await,
+        Action::Inject(inject) => inject_fault(inject, &registry, context).await,
         Action::Keep { spec } => up::keep(&spec, &registry, context).await,
     }
 }
 
 /// The outcome for one testbed.
 #[derive(Serialize)]
-struct Downed {
+struct StoppedTestbed {
     name: String,
     ended: Ended,
 }
@@ -150,7 +150,7 @@ async fn end(which: Down, registry: &Registry, context: &Context) -> Result<(), 
     let mut all = Vec::new();
     for name in names {
         match launch::down(&name, registry).await {
-            Ok(ended) => all.push(Downed { name, ended }),
+            Ok(ended) => all.push(StoppedTestbed { name, ended }),
             // With --all, a testbed that ended by itself meanwhile is no failure.
             Err(Error::NoSuchTestbed { .. }) if which.all => {}
             Err(error) => return Err(failure(error)),
@@ -159,7 +159,7 @@ async fn end(which: Down, registry: &Registry, context: &Context) -> Result<(), 
     context.output.result(&all, |all| all.iter().map(downed_text).collect())
 }
 
-fn downed_text(downed: &Downed) -> String {
+fn downed_text(downed: &StoppedTestbed) -> String {
     let how = match downed.ended {
         Ended::Orderly => "is down",
         Ended::Killed => "did not answer and was killed; what it left is removed",
@@ -170,24 +170,28 @@ fn downed_text(downed: &Downed) -> String {
 
 /// The outcome of an injected fault.
 #[derive(Serialize)]
-struct Harmed {
+struct InjectedFault {
     name: String,
     node: String,
     done: String,
 }
 
-async fn harm(inject: Inject, registry: &Registry, context: &Context) -> Result<(), Failure> {
+async fn inject_fault(
+    inject: Inject,
+    registry: &Registry,
+    context: &Context,
+) -> Result<(), Failure> {
     let standing = registry.get(&inject.name).map_err(failure)?;
     let fault = match inject.fault {
-        Harm::Kill => Fault::Kill,
-        Harm::Terminate => Fault::Terminate,
-        Harm::Stop => Fault::Stop,
-        Harm::Cont => Fault::Cont,
-        Harm::Stepdown => Fault::StepDown,
-        Harm::Restart => Fault::Restart,
+        FaultArg::Kill => Fault::Kill,
+        FaultArg::Terminate => Fault::Terminate,
+        FaultArg::Stop => Fault::Stop,
+        FaultArg::Cont => Fault::Cont,
+        FaultArg::Stepdown => Fault::StepDown,
+        FaultArg::Restart => Fault::Restart,
     };
     let done = control::inject(&standing, fault, &inject.node).await.map_err(failure)?;
-    let harmed = Harmed { name: inject.name, node: inject.node, done };
+    let harmed = InjectedFault { name: inject.name, node: inject.node, done };
     context.output.result(&harmed, |harmed| harmed.done.clone())
 }
 

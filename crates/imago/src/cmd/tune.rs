@@ -54,19 +54,19 @@ enum Action {
     /// List the settings that a roll can change: values, defaults, and what a change costs.
     Knobs(knobs::Args),
     /// List the rolls stored in a cluster, the oldest first.
-    Jobs(jobs::Kept),
+    Jobs(jobs::ClusterArgs),
     /// List what `run` decided for a cluster, and why.
     Decisions(decisions::Args),
     /// Suspend changes by `run` until `go-on`.
-    Hold(jobs::Kept),
+    Hold(jobs::ClusterArgs),
     /// Show the steps of a roll, with the reason for each.
-    Explain(jobs::OneOrLast),
+    Explain(jobs::JobOrLastArgs),
     /// Pause a roll before its next step.
-    Pause(jobs::One),
+    Pause(jobs::JobArgs),
     /// Resume a paused roll; without a job, allow `run` to make changes again.
-    GoOn(jobs::OneOrAll),
+    GoOn(jobs::JobOrAllArgs),
     /// End a roll before its next step; nodes that have the new configuration keep it.
-    Cancel(jobs::One),
+    Cancel(jobs::JobArgs),
 }
 
 /// Runs the command.

@@ -11,7 +11,7 @@ use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 pub(super) fn of_failed_write(error: &ExecutionError) -> Outcome {
     match of_replicas(error) {
         Some(message) => Outcome::Unavailable { message, perhaps_applied: true },
-        None => Outcome::Unknown(told(error)),
+        None => Outcome::Unknown(cause_text(error)),
     }
 }
 
@@ -19,7 +19,7 @@ pub(super) fn of_failed_write(error: &ExecutionError) -> Outcome {
 pub(super) fn of_failed_read(error: &ExecutionError) -> Outcome {
     match of_replicas(error) {
         Some(message) => Outcome::Unavailable { message, perhaps_applied: false },
-        None => Outcome::Refused(told(error)),
+        None => Outcome::Refused(cause_text(error)),
     }
 }
 
@@ -50,7 +50,7 @@ fn of_replicas(error: &ExecutionError) -> Option<String> {
 
 /// Returns the cause without the details that change from one failure to the next, so that equal failures are counted
 /// as one.
-fn told(error: &ExecutionError) -> String {
+fn cause_text(error: &ExecutionError) -> String {
     match error {
         ExecutionError::RequestTimeout(_) => "no answer in time".into(),
         ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan => {

@@ -14,7 +14,7 @@ const WRITERS: usize = 64;
 /// Number of rows of a page when rows are counted.
 const PAGE_ROWS: i32 = 5_000;
 /// Number of rows between two reports of progress.
-const TOLD_ROWS: u64 = 500;
+const PROGRESS_ROWS: u64 = 500;
 
 /// Inserts the rows of the keys `0..rows` into an empty table, each with `seq` = key. Calls `progress` with the
 /// number of rows inserted so far.
@@ -31,7 +31,7 @@ pub async fn preload(
     let inserted = AtomicU64::new(0);
     let written = || {
         let so_far = inserted.fetch_add(1, Ordering::Relaxed) + 1;
-        if so_far.is_multiple_of(TOLD_ROWS) {
+        if so_far.is_multiple_of(PROGRESS_ROWS) {
             progress(so_far);
         }
     };

@@ -32,8 +32,8 @@ pub(super) fn of_write(answer: Result<u64, Error>) -> Outcome {
     match answer {
         Ok(0) => Outcome::NotFound,
         Ok(_) => Outcome::Acked,
-        Err(error) if certainly_not_applied(&error) => Outcome::Refused(told(&error)),
-        Err(error) => Outcome::Unknown(told(&error)),
+        Err(error) if certainly_not_applied(&error) => Outcome::Refused(cause_text(&error)),
+        Err(error) => Outcome::Unknown(cause_text(&error)),
     }
 }
 
@@ -55,7 +55,7 @@ fn certainly_not_applied(error: &Error) -> bool {
 }
 
 /// Returns the cause without the name of the document, so that equal failures are counted as one.
-pub(super) fn told(error: &Error) -> String {
+pub(super) fn cause_text(error: &Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => format!("{} ({})", command.code_name, command.code),
         ErrorKind::Write(WriteFailure::WriteError(write)) => match write.code {

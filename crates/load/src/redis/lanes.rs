@@ -10,7 +10,7 @@ use imago_tune::redis::connection;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
 
-use super::outcome::told;
+use super::outcome::cause_text;
 
 /// The connections to a node.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Lanes {
                 Ok(Open { connection, lane, number: held.number })
             }
             Err(error) => {
-                let why = told(&error);
+                let why = cause_text(&error);
                 held.failed = Some((Instant::now(), why.clone()));
                 Err(why)
             }

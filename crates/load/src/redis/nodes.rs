@@ -22,7 +22,7 @@ use super::outcome::Failure;
 /// Maximum number of redirections of a request.
 const REDIRECTIONS_MAX: u32 = 5;
 /// Minimum interval between two requests for the slot map.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Timeout of a request for the slot map, or for the state of a node.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
 /// Maximum time to wait until replicas have the data of their master.
@@ -40,7 +40,7 @@ pub(super) struct Nodes {
     view: RwLock<View>,
     connected: Mutex<HashMap<String, Arc<Lanes>>>,
     /// Time at which the slot map was last requested. It is locked during the request.
-    looked: tokio::sync::Mutex<Option<Instant>>,
+    last_refresh: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// The slot map: the master of each slot.
@@ -122,7 +122,7 @@ impl Nodes {
             is_cluster,
             view: RwLock::new(view),
             connected: Mutex::default(),
-            looked: tokio::sync::Mutex::default(),
+            last_refresh: tokio::sync::Mutex::default(),
         })
     }
 
@@ -203,7 +203,7 @@ impl Nodes {
             let open = match lanes.open().await {
                 Ok(open) => open,
                 Err(why) => {
-                    self.look(None, &to).await;
+                    self.refresh_view(None, &to).await;
                     if self.master(slot).is_none_or(|master| master == to) {
                         return Err(Failure::not_sent(why));
                     }
@@ -217,7 +217,7 @@ impl Nodes {
                 Ok(answers) => answers,
                 Err(error) if error.code().is_none() => {
                     lanes.close(&open).await;
-                    self.look(None, &to).await;
+                    self.refresh_view(None, &to).await;
                     return Err(Failure::unanswered(&error));
                 }
                 Err(error) => return Err(Failure::refused(&error)),
@@ -236,11 +236,11 @@ impl Nodes {
                         .write()
                         .unwrap_or_else(PoisonError::into_inner)
                         .set_master(slot, &address);
-                    self.look(Some(&address), &to).await;
+                    self.refresh_view(Some(&address), &to).await;
                 }
                 (Some("ASK"), Some((address, _))) => asked = Some(address.to_owned()),
                 (Some("CLUSTERDOWN" | "MASTERDOWN" | "READONLY"), _) => {
-                    self.look(None, &to).await;
+                    self.refresh_view(None, &to).await;
                     return Err(Failure::refused(&error));
                 }
                 _ => return Err(Failure::refused(&error)),
@@ -265,13 +265,13 @@ impl Nodes {
                 if let Err(error) = &answers
                     && let Some((new, _)) = error.redirect_node()
                 {
-                    self.look(Some(new), address).await;
+                    self.refresh_view(Some(new), address).await;
                 }
                 answers.map_err(|error| Failure::refused(&error))
             }
             Err(error) if error.code().is_none() => {
                 lanes.close(&open).await;
-                self.look(None, address).await;
+                self.refresh_view(None, address).await;
                 Err(Failure::unanswered(&error))
             }
             Err(error) => Err(Failure::refused(&error)),
@@ -290,14 +290,14 @@ impl Nodes {
     }
 
     /// Requests the slot map: from node `first` if there is one, then from the known nodes until one answers, but not
-    /// from node `failed`. One task at a time does so, and at most once in [`LOOK_EVERY`]. The others continue with
-    /// the map that they have.
-    async fn look(&self, first: Option<&str>, failed: &str) {
+    /// from node `failed`. One task at a time does so, and at most once in [`REFRESH_INTERVAL_MIN`]. The others continue
+    /// with the map that they have.
+    async fn refresh_view(&self, first: Option<&str>, failed: &str) {
         if !self.is_cluster {
             return;
         }
-        let Ok(mut looked) = self.looked.try_lock() else { return };
-        if looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+        let Ok(mut last_refresh) = self.last_refresh.try_lock() else { return };
+        if last_refresh.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL_MIN) {
             return;
         }
         let known: Vec<Arc<str>> =
@@ -309,7 +309,7 @@ impl Nodes {
             *self.view.write().unwrap_or_else(PoisonError::into_inner) = View::of(&topology);
             break;
         }
-        *looked = Some(Instant::now());
+        *last_refresh = Some(Instant::now());
     }
 }
 

@@ -7,7 +7,7 @@ use imago_workload::target::Outcome;
 use redis::RedisError;
 
 /// Codes of the errors by which a node reports that it cannot serve a request now: another node can, or no node can.
-const AWAY: [&str; 7] =
+const UNAVAILABLE_CODES: [&str; 7] =
     ["CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN", "READONLY", "NOREPLICAS", MOVED];
 
 /// Code of the error by which a node reports that it no longer has a slot.
@@ -19,7 +19,7 @@ pub(super) struct Failure {
     /// Message for people, without the details that change from one failure to the next.
     pub(super) message: String,
     /// True if no node could serve the request.
-    pub(super) is_away: bool,
+    pub(super) is_unavailable: bool,
     /// True if the request was sent, and was perhaps applied.
     pub(super) perhaps_applied: bool,
 }
@@ -27,12 +27,12 @@ pub(super) struct Failure {
 impl Failure {
     /// Returns the failure of a request that was sent to no node.
     pub(super) fn not_sent(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_away: true, perhaps_applied: false }
+        Self { message: message.into(), is_unavailable: true, perhaps_applied: false }
     }
 
     /// Returns the failure of a request that was sent and not answered.
     pub(super) fn unanswered(error: &RedisError) -> Self {
-        Self { message: told(error), is_away: true, perhaps_applied: true }
+        Self { message: cause_text(error), is_unavailable: true, perhaps_applied: true }
     }
 
     /// True if another node has the slot of the request.
@@ -42,20 +42,20 @@ impl Failure {
 
     /// Returns the failure of a request that a node refused.
     pub(super) fn refused(error: &RedisError) -> Self {
-        let is_away = error.code().is_some_and(|code| AWAY.contains(&code));
-        Self { message: told(error), is_away, perhaps_applied: false }
+        let is_unavailable = error.code().is_some_and(|code| UNAVAILABLE_CODES.contains(&code));
+        Self { message: cause_text(error), is_unavailable, perhaps_applied: false }
     }
 
     /// Returns the failure of a write that too few replicas acknowledged in time. The master has applied it.
     pub(super) fn few_replicas(acknowledged: i64, wanted: u32) -> Self {
         let message = format!("acknowledged by {acknowledged} of {wanted} replicas");
-        Self { message, is_away: true, perhaps_applied: true }
+        Self { message, is_unavailable: true, perhaps_applied: true }
     }
 
     /// Returns the outcome of a write.
     pub(super) fn of_write(self) -> Outcome {
-        let Self { message, is_away, perhaps_applied } = self;
-        match (is_away, perhaps_applied) {
+        let Self { message, is_unavailable, perhaps_applied } = self;
+        match (is_unavailable, perhaps_applied) {
             (true, perhaps_applied) => Outcome::Unavailable { message, perhaps_applied },
             (false, true) => Outcome::Unknown(message),
             (false, false) => Outcome::Refused(message),
@@ -64,7 +64,7 @@ impl Failure {
 
     /// Returns the outcome of a read or scan.
     pub(super) fn of_read(self) -> Outcome {
-        match self.is_away {
+        match self.is_unavailable {
             true => Outcome::Unavailable { message: self.message, perhaps_applied: false },
             false => Outcome::Refused(self.message),
         }
@@ -73,7 +73,7 @@ impl Failure {
 
 /// Returns the cause without the details that change from one failure to the next, so that equal failures are counted
 /// as one.
-pub(super) fn told(error: &RedisError) -> String {
+pub(super) fn cause_text(error: &RedisError) -> String {
     match error.code() {
         Some(code @ (MOVED | "ASK")) => code.to_owned(),
         Some(_) => error.to_string().chars().take(120).collect(),
@@ -100,7 +100,7 @@ mod tests {
     fn want_of_a_master_is_told_from_other_refusals() {
         for away in ["CLUSTERDOWN The cluster is down", "LOADING Redis is loading", "MOVED 1 a:2"] {
             let failure = Failure::refused(&of(away));
-            assert!(failure.is_away && !failure.perhaps_applied, "{away}");
+            assert!(failure.is_unavailable && !failure.perhaps_applied, "{away}");
             assert_eq!(failure.has_moved(), away.starts_with("MOVED"));
             let Outcome::Unavailable { perhaps_applied: false, .. } = failure.of_write() else {
                 panic!("{away}")

@@ -12,7 +12,7 @@ use super::content::{each_name, failed};
 /// Number of records that are written concurrently.
 const WRITERS: usize = 128;
 /// Number of records between two reports of progress.
-const TOLD_RECORDS: u64 = 500;
+const PROGRESS_RECORDS: u64 = 500;
 
 /// Writes the records of the keys `0..records`, each with `seq` = key, if there are no records yet, and waits until
 /// the replicas have them. Calls `progress` with the number of records written so far.
@@ -37,7 +37,7 @@ pub async fn preload(
                 let done = target.nodes.run(slot(name.as_bytes()), &commands).await;
                 done.map_err(|why| failed(target, why))?;
                 let so_far = written.fetch_add(1, Ordering::Relaxed) + 1;
-                if so_far.is_multiple_of(TOLD_RECORDS) {
+                if so_far.is_multiple_of(PROGRESS_RECORDS) {
                     progress(so_far);
                 }
                 Ok::<_, Error>(())
@@ -74,12 +74,12 @@ pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
 ///
 /// # Errors
 /// Fails if a key is not, and names the key in the message. Fails with the error of the server otherwise.
-pub async fn require_own(target: &RedisTarget) -> Result<()> {
-    each_name(target, u64::MAX, async |_, names| are_own(target, names)).await.map(drop)
+pub async fn require_own_records(target: &RedisTarget) -> Result<()> {
+    each_name(target, u64::MAX, async |_, names| check_own_records(target, names)).await.map(drop)
 }
 
 /// Checks that these keys are keys of records that a load writes.
-fn are_own(target: &RedisTarget, names: &[String]) -> Result<()> {
+fn check_own_records(target: &RedisTarget, names: &[String]) -> Result<()> {
     let is_own = |name: &&String| target.schema.id_form.key(&name[target.prefix.len()..]).is_some();
     match names.iter().find(|name| !is_own(name)) {
         None => Ok(()),
@@ -94,12 +94,12 @@ fn are_own(target: &RedisTarget, names: &[String]) -> Result<()> {
 /// that no load writes.
 ///
 /// # Errors
-/// Fails in the same cases as [`require_own`].
+/// Fails in the same cases as [`require_own_records`].
 pub async fn delete_records(target: &RedisTarget) -> Result<()> {
-    require_own(target).await?;
+    require_own_records(target).await?;
     each_name(target, u64::MAX, async |node, names| {
         // Another client may have written a key since the first check.
-        are_own(target, names)?;
+        check_own_records(target, names)?;
         let mut commands = redis::pipe();
         for name in names {
             commands.cmd("DEL").arg(name);

@@ -7,7 +7,7 @@ use imago_tune::cassandra::{ClusterFile, Consistency};
 use imago_tune::cluster::{Error, Result};
 use imago_workload::history::IdForm;
 
-use super::{Caller, Request, Sampled, Used};
+use super::{Caller, Request, ResourceUsage, Sampled};
 use crate::cassandra::{CassandraTarget, Schema, count_rows, preload};
 
 /// The table that is loaded.
@@ -29,7 +29,7 @@ impl Table {
 
 impl Sampled for Table {
     type Target = CassandraTarget;
-    const TELLS_USE: bool = false;
+    const REPORTS_USAGE: bool = false;
 
     async fn prepare(&self, request: &Request, caller: &Caller<'_>) -> Result<()> {
         let (target, label, rows) = (self.target(request).await?, self.label(), request.documents);
@@ -63,7 +63,7 @@ impl Sampled for Table {
         CassandraTarget::connect(&self.file.uri, name, self.consistency, schema).await
     }
 
-    async fn used(&self) -> Result<Option<Used>> {
+    async fn used(&self) -> Result<Option<ResourceUsage>> {
         Ok(None)
     }
 }

@@ -17,8 +17,8 @@ use imago_tune::redis::replication::Replication;
 use imago_tune::redis::roll::{Roller, Spec};
 use imago_workload::history::IdForm;
 
-use super::{Caller, Request, Sampled, Used};
-use crate::redis::{Durability, RedisTarget, Schema, delete_records, preload, require_own};
+use super::{Caller, Request, ResourceUsage, Sampled};
+use crate::redis::{Durability, RedisTarget, Schema, delete_records, preload, require_own_records};
 
 /// Timeout of a request for a node's memory and CPU use.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -59,10 +59,10 @@ impl Records {
 
 impl Sampled for Records {
     type Target = RedisTarget;
-    const TELLS_USE: bool = true;
+    const REPORTS_USAGE: bool = true;
 
     async fn prepare(&self, request: &Request, _: &Caller<'_>) -> Result<()> {
-        require_own(&self.target(request).await?).await
+        require_own_records(&self.target(request).await?).await
     }
 
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()> {
@@ -95,17 +95,18 @@ impl Sampled for Records {
     }
 
     /// Returns the sums over all masters of `used_memory`, and of `used_cpu_user` and `used_cpu_sys`.
-    async fn used(&self) -> Result<Option<Used>> {
-        let mut all = Used { memory_bytes: 0, cpu_s: 0.0 };
+    async fn used(&self) -> Result<Option<ResourceUsage>> {
+        let mut all = ResourceUsage { memory_bytes: 0, cpu_s: 0.0 };
         for node in &self.file.nodes {
             let at = Node::connect(&node.address.to_string(), &self.file.uri, ANSWER_WAIT).await?;
             let info: String = at.ask(&["INFO"]).await?;
             if let Some(Replication::Master { .. }) = Replication::parse(&info) {
-                let Used { memory_bytes, cpu_s } = told(&info).ok_or_else(|| Error::Failed {
-                    what: format!("{} does not say what it uses", node.name),
-                    help: "is it a server of Redis 7?".into(),
-                })?;
-                all = Used {
+                let ResourceUsage { memory_bytes, cpu_s } =
+                    parse_usage(&info).ok_or_else(|| Error::Failed {
+                        what: format!("{} does not say what it uses", node.name),
+                        help: "is it a server of Redis 7?".into(),
+                    })?;
+                all = ResourceUsage {
                     memory_bytes: all.memory_bytes + memory_bytes,
                     cpu_s: all.cpu_s + cpu_s,
                 };
@@ -116,9 +117,9 @@ impl Sampled for Records {
 }
 
 /// Returns the memory and CPU use of a server from its reply to INFO; `None` if a field is missing.
-fn told(info: &str) -> Option<Used> {
+fn parse_usage(info: &str) -> Option<ResourceUsage> {
     let seconds = |key: &str| line(info, key)?.parse::<f64>().ok();
-    Some(Used {
+    Some(ResourceUsage {
         memory_bytes: line(info, "used_memory")?.parse().ok()?,
         cpu_s: seconds("used_cpu_user")? + seconds("used_cpu_sys")?,
     })
@@ -132,7 +133,10 @@ mod tests {
     fn memory_and_processor_time_are_read_from_what_a_server_says() {
         let info = "# Memory\r\nused_memory:23881816\r\nused_memory_rss:31268864\r\n# CPU\r\nused_cpu_sys:1.500000\r\n\
                     used_cpu_user:2.250000\r\nused_cpu_sys_children:9.0\r\n";
-        assert_eq!(told(info), Some(Used { memory_bytes: 23_881_816, cpu_s: 3.75 }));
-        assert_eq!(told(&info.replace("used_cpu_user", "cpu")), None);
+        assert_eq!(
+            parse_usage(info),
+            Some(ResourceUsage { memory_bytes: 23_881_816, cpu_s: 3.75 })
+        );
+        assert_eq!(parse_usage(&info.replace("used_cpu_user", "cpu")), None);
     }
 }

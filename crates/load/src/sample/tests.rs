@@ -62,7 +62,7 @@ impl Counting {
 
 impl Sampled for Counting {
     type Target = Answers;
-    const TELLS_USE: bool = true;
+    const REPORTS_USAGE: bool = true;
 
     async fn prepare(&self, _: &Request, _: &Caller<'_>) -> Result<()> {
         self.prepared.fetch_add(1, Ordering::Relaxed);
@@ -78,13 +78,13 @@ impl Sampled for Counting {
         Ok(Answers { finds: self.finds })
     }
 
-    async fn used(&self) -> Result<Option<Used>> {
+    async fn used(&self) -> Result<Option<ResourceUsage>> {
         let cpu_s = self.asked.fetch_add(1, Ordering::Relaxed) as f64;
         // The first request directly follows the roll. The second one precedes the windows, and cancels.
         if let Some(cancel) = self.interrupts.as_ref().filter(|_| cpu_s > 0.0) {
             cancel.cancel();
         }
-        Ok(Some(Used { memory_bytes: 1_000 + self.rolled.len() as u64, cpu_s }))
+        Ok(Some(ResourceUsage { memory_bytes: 1_000 + self.rolled.len() as u64, cpu_s }))
     }
 }
 

@@ -15,7 +15,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// Number of lists that one transaction reads at the end.
 const LISTS_AT_ONCE: usize = 1_000;
 /// Element that stands for a value that is not a list. No client appends it, so the check reports it.
-const NONSENSE: Element = Element::MAX;
+const UNREADABLE_ELEMENT: Element = Element::MAX;
 
 /// The reason why the store gave no usable reply.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +157,7 @@ fn list(answer: &Value) -> Vec<Element> {
         Value::BulkString(bytes) => elements(bytes),
         _ => None,
     };
-    read.unwrap_or_else(|| vec![NONSENSE])
+    read.unwrap_or_else(|| vec![UNREADABLE_ELEMENT])
 }
 
 /// Returns the number of replies that precede the last one and only report that a command was queued.

@@ -65,7 +65,7 @@ pub enum Found {
 
 /// Statistics of a cache, as the server reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Held {
+pub struct CacheUsage {
     /// Number of entries (`DBSIZE`), those of other users included.
     pub entries: u64,
     /// Memory in use (`used_memory`), in bytes.
@@ -203,7 +203,7 @@ impl Cache {
     /// # Errors
     /// The cache failed, and is required.
     #[crate::boxed]
-    pub async fn held(&self) -> Result<Option<Held>> {
+    pub async fn usage(&self) -> Result<Option<CacheUsage>> {
         let Some(mut connection) = self.living() else { return Ok(None) };
         let entries = redis::cmd("DBSIZE").query_async::<u64>(&mut connection).await;
         let told = redis::cmd("INFO").query_async::<String>(&mut connection).await;
@@ -214,7 +214,7 @@ impl Cache {
                     let value = lines.find(|(field, _)| *field == name)?.1;
                     value.trim().parse::<u64>().ok()
                 };
-                Ok(Some(Held {
+                Ok(Some(CacheUsage {
                     entries,
                     used_bytes: of("used_memory").unwrap_or(0),
                     limit_bytes: of("maxmemory").unwrap_or(0),

@@ -28,7 +28,7 @@ pub enum Error {
     },
     /// The server returned a document whose `_id` was not requested.
     #[error("{namespace} returned a document of the _id {id}, which was not asked for")]
-    Unasked {
+    UnrequestedDocument {
         /// The collection, as `database.collection`.
         namespace: String,
         /// The document's `_id`, as text.
@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// Two shards have a document of the same `_id`, which is possible if the shard key is another field.
     #[error("{namespace} has two documents of the _id {id}")]
-    Twice {
+    DuplicateDocument {
         /// The collection, as `database.collection`.
         namespace: String,
         /// The `_id`, as text.

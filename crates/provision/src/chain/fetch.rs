@@ -101,7 +101,8 @@ impl Fetcher {
     /// Fetches the documents of a batch.
     ///
     /// # Errors
-    /// An error of the collection, or of the cache if it is required; [`Error::Unasked`] and [`Error::Twice`].
+    /// An error of the collection, or of the cache if it is required; [`Error::UnrequestedDocument`] and
+    /// [`Error::DuplicateDocument`].
     #[crate::boxed]
     pub async fn fetch(&self, keys: &[Key]) -> Result<Fetched> {
         let mut place_of: HashMap<&[u8], usize> = HashMap::with_capacity(keys.len());
@@ -139,7 +140,10 @@ impl Fetcher {
                     .ok_or_else(|| self.unasked(&document))?;
                 if documents[*place].replace(document.into_bytes()).is_some() {
                     let namespace = self.source.namespace().to_string();
-                    return Err(Error::Twice { namespace, id: different[*place].to_string() });
+                    return Err(Error::DuplicateDocument {
+                        namespace,
+                        id: different[*place].to_string(),
+                    });
                 }
                 fresh.push(*place);
             }
@@ -161,7 +165,7 @@ impl Fetcher {
     /// Makes the error for a document whose `_id` was not requested.
     fn unasked(&self, document: &bson::RawDocument) -> Error {
         let id = document.get("_id").ok().flatten();
-        Error::Unasked {
+        Error::UnrequestedDocument {
             namespace: self.source.namespace().to_string(),
             id: id.map_or_else(|| "(none)".into(), |id| format!("{id:?}")),
         }

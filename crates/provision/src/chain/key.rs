@@ -3,7 +3,7 @@
 //! The server treats numbers of different types as the same `_id` if their values are equal, so the bytes of a value do
 //! not identify it. Invariant: two values with the same identity are the same `_id` to the server. (The identities of
 //! numbers that are not integers within 64 bits also include the type. A document whose `_id` has another type than its
-//! key is then an error, [`super::Error::Unasked`], and never mistaken for another document.)
+//! key is then an error, [`super::Error::UnrequestedDocument`], and never mistaken for another document.)
 
 use std::fmt;
 

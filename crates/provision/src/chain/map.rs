@@ -20,7 +20,7 @@ use super::key::Key;
 use super::merkle;
 
 /// Maximum number of batches per worker that are in flight, or finished and waiting for an earlier one.
-const HELD: usize = 4;
+const BATCHES_PER_WORKER_MAX: usize = 4;
 /// Number of batches that are read ahead.
 const READ_AHEAD: usize = 2;
 
@@ -209,7 +209,7 @@ pub(super) fn ordered<T: Send + 'static>(
         let task = AbortOnDropHandle::new(tokio::spawn(work));
         async move { task.await.unwrap_or_else(|error| Err(Error::Task(error.to_string()))) }
     });
-    begun.buffered(workers * HELD)
+    begun.buffered(workers * BATCHES_PER_WORKER_MAX)
 }
 
 /// Runs the map of a Merkle tree's further levels, which fetches nothing: it reads `INDEX<TAB>HASH` and writes the

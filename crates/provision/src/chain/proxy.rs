@@ -118,7 +118,7 @@ impl Proxy {
             return Err(Error::Usage(what.into()));
         }
         let upstream: Vec<String> = parsed.hosts.iter().map(ToString::to_string).collect();
-        look(&upstream).await?;
+        require_router(&upstream).await?;
         let cache = Cache::connect(&options.cache, &options.namespace).await?;
         let failed = |cause| Error::Listen { address: options.listen.to_string(), cause };
         let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
@@ -162,7 +162,7 @@ impl Proxy {
 
 /// Checks that the upstream server is a router. A member of a replica set would report the addresses of its set to
 /// clients, which would then bypass the proxy.
-async fn look(upstream: &[String]) -> Result<()> {
+async fn require_router(upstream: &[String]) -> Result<()> {
     let failed = |cause: io::Error| Error::NoRouter { cluster: upstream.join(","), cause };
     let mut connection = Upstream::connect(upstream).await.map_err(failed)?;
     let hello = rawdoc! {"hello": 1, "$db": "admin"};

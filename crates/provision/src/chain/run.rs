@@ -15,7 +15,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::cache::Held;
+use super::cache::CacheUsage;
 use super::draw::{Keys, Next};
 use super::error::{Error, Result};
 use super::fetch::{Counts, Fetched, Fetcher};
@@ -37,7 +37,7 @@ pub enum Start {
         seed: u64,
     },
     /// A given list of keys.
-    Given(Vec<Key>),
+    Listed(Vec<Key>),
 }
 
 impl Start {
@@ -57,7 +57,7 @@ impl Start {
                 return Err(too_many(line));
             }
         }
-        Ok(Self::Given(keys))
+        Ok(Self::Listed(keys))
     }
 
     /// Draws `count` distinct ranks, and returns them in the order in which they are read.
@@ -138,7 +138,7 @@ pub struct Report {
     /// The failure after which the cache was not used; `None` if it did not fail.
     pub cache_failure: Option<String>,
     /// Statistics of the cache at the end; `None` without a cache or after its failure.
-    pub cache: Option<Held>,
+    pub cache: Option<CacheUsage>,
     /// Total time of the chain, in seconds.
     pub seconds: f64,
     /// Counts of the reads of all phases.
@@ -175,7 +175,7 @@ pub async fn run(
     let mut read = Counts::default();
     state.phases.iter().for_each(|phase| read += phase.read);
     let held = match fetcher.cache() {
-        Some(cache) => cache.held().await?,
+        Some(cache) => cache.usage().await?,
         None => None,
     };
     Ok(Report {
@@ -196,17 +196,17 @@ pub async fn run(
 }
 
 /// The keys of a phase.
-enum Phased {
+enum PhaseKeys {
     /// A list of keys.
-    Given(Vec<Key>),
+    Listed(Vec<Key>),
     /// Ranks of keys.
     Ranks(Vec<u64>),
 }
 
-impl Phased {
+impl PhaseKeys {
     fn len(&self) -> usize {
         match self {
-            Self::Given(keys) => keys.len(),
+            Self::Listed(keys) => keys.len(),
             Self::Ranks(ranks) => ranks.len(),
         }
     }
@@ -214,7 +214,7 @@ impl Phased {
     /// Makes a batch of the keys at these indexes.
     fn batch(&self, keys: &Keys, places: impl Iterator<Item = usize>) -> Batch {
         let keys = match self {
-            Self::Given(given) => places.map(|at| given[at].clone()).collect(),
+            Self::Listed(given) => places.map(|at| given[at].clone()).collect(),
             Self::Ranks(ranks) => places.map(|at| keys.key(ranks[at])).collect(),
         };
         Batch { keys, indexes: Vec::new() }
@@ -250,19 +250,21 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// Returns the keys of the first phase.
-    fn start(&self) -> Result<Phased> {
+    fn start(&self) -> Result<PhaseKeys> {
         let keys = self.chain.next.keys();
         Ok(match (&self.chain.start, self.chain.job) {
-            (Start::Given(given), _) => Phased::Given(given.clone()),
+            (Start::Listed(given), _) => PhaseKeys::Listed(given.clone()),
             (Start::Drawn { count, .. }, Job::Merkle) => {
                 if *count > KEYS_MAX.min(keys.count()) {
                     return Err(Error::Usage(format!(
                         "a tree of {count} leaves: there are not so many keys"
                     )));
                 }
-                Phased::Ranks((0..*count).collect())
+                PhaseKeys::Ranks((0..*count).collect())
             }
-            (Start::Drawn { count, seed }, _) => Phased::Ranks(Start::drawn(keys, *count, *seed)?),
+            (Start::Drawn { count, seed }, _) => {
+                PhaseKeys::Ranks(Start::drawn(keys, *count, *seed)?)
+            }
         })
     }
 
@@ -270,7 +272,7 @@ impl Running<'_> {
     /// time.
     async fn map<T: Send + 'static>(
         &mut self,
-        keys: Phased,
+        keys: PhaseKeys,
         make: impl Fn(&[u8]) -> T + Send + Sync + 'static,
     ) -> Result<(Vec<T>, Phase)> {
         let began = Instant::now();
@@ -328,11 +330,11 @@ impl Running<'_> {
             phase.reduce_s = began.elapsed().as_secs_f64();
             phase.unique = ranks.len() as u64;
             self.phases.push(phase);
-            keys = Phased::Ranks(ranks);
+            keys = PhaseKeys::Ranks(ranks);
         }
         let mut digest = Sha256::new();
         let mut line = Vec::new();
-        let Phased::Ranks(ranks) = &keys else {
+        let PhaseKeys::Ranks(ranks) = &keys else {
             return Err(Error::Usage("a chain has at least one phase".into()));
         };
         for rank in ranks {

@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// The reply of a server lacks a needed value.
     #[error("the reply of {server} lacks {what}")]
-    Unsaid {
+    MissingValue {
         /// Address of the server.
         server: String,
         /// The value that is missing.

@@ -55,19 +55,19 @@ impl Scratch {
     }
 
     /// Returns a section of the reply to `INFO`.
-    async fn told(&self, section: &str) -> Result<String, Error> {
+    async fn info(&self, section: &str) -> Result<String, Error> {
         self.run(redis::cmd("INFO").arg(section)).await
     }
 
     /// Returns the processor time that the cache server has used so far, in seconds.
     pub(super) async fn processor_s(&self) -> Result<f64, Error> {
-        let told = self.told("cpu").await?;
+        let told = self.info("cpu").await?;
         Ok(field(&told, "used_cpu_user")? + field(&told, "used_cpu_sys")?)
     }
 
     /// Returns the memory of the cache server.
     pub(super) async fn memory(&self) -> Result<Memory, Error> {
-        let told = self.told("memory").await?;
+        let told = self.info("memory").await?;
         let bytes = |name: &str| field(&told, name).map(|bytes| bytes as u64);
         Ok(Memory {
             used_bytes: bytes("used_memory")?,
@@ -115,6 +115,6 @@ impl Scratch {
 fn field(told: &str, name: &str) -> Result<f64, Error> {
     let mut lines = told.lines().filter_map(|line| line.split_once(':'));
     let value = lines.find(|(field, _)| *field == name).map(|(_, value)| value.trim());
-    let unsaid = || Error::Unsaid { server: "the cache".into(), what: name.to_owned() };
+    let unsaid = || Error::MissingValue { server: "the cache".into(), what: name.to_owned() };
     value.and_then(|value| value.parse().ok()).ok_or_else(unsaid)
 }

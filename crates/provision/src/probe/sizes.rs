@@ -55,7 +55,7 @@ pub(super) async fn sizes(
 /// Returns the resident memory of a server without its storage engine's cache, in bytes.
 async fn server_bytes(member: &Member) -> Result<f64, Error> {
     let status = member.ask(doc! { "serverStatus": 1 }, "its memory").await?;
-    let resident = number(&status, &["mem", "resident"]).ok_or_else(|| Error::Unsaid {
+    let resident = number(&status, &["mem", "resident"]).ok_or_else(|| Error::MissingValue {
         server: member.address.clone(),
         what: "its resident memory (mem)".into(),
     })?;
@@ -71,7 +71,7 @@ pub(super) async fn shares(
     keys: &[Key],
 ) -> Result<Vec<Share>, Error> {
     let statistics = cluster.statistics(source.namespace()).await?;
-    let keys = match held(cluster, source.namespace(), keys).await {
+    let keys = match keys_per_shard(cluster, source.namespace(), keys).await {
         Ok(held) => held,
         // From version 8 on, a shard may reject reads that bypass the router.
         Err(Error::Ask { .. }) => returned_of(cluster, source, keys).await?,
@@ -96,7 +96,11 @@ pub(super) async fn shares(
 }
 
 /// Counts the keys that each shard has, by direct reads that bypass the router.
-async fn held(cluster: &Cluster, namespace: &Namespace, keys: &[Key]) -> Result<Vec<f64>, Error> {
+async fn keys_per_shard(
+    cluster: &Cluster,
+    namespace: &Namespace,
+    keys: &[Key],
+) -> Result<Vec<f64>, Error> {
     let mut held = Vec::new();
     for shard in &cluster.shards {
         let Some(member) = shard.members.first() else { continue };
@@ -142,7 +146,7 @@ async fn returned(cluster: &Cluster) -> Result<Vec<f64>, Error> {
         for member in &shard.members {
             let status = member.ask(doc! { "serverStatus": 1 }, "what it returned").await?;
             let count = number(&status, &["metrics", "document", "returned"]);
-            sum += count.ok_or_else(|| Error::Unsaid {
+            sum += count.ok_or_else(|| Error::MissingValue {
                 server: member.address.clone(),
                 what: "the documents that it returned (metrics)".into(),
             })?;

@@ -108,7 +108,9 @@ fn status() -> Document {
 fn processor_s(server: &str, status: &Document) -> Result<f64, Error> {
     let part = |field: &str| number(status, &["extra_info", field]);
     let sum = part("user_time_us").and_then(|user| Some(user + part("system_time_us")?));
-    let unsaid =
-        || Error::Unsaid { server: server.into(), what: "its processor time (extra_info)".into() };
+    let unsaid = || Error::MissingValue {
+        server: server.into(),
+        what: "its processor time (extra_info)".into(),
+    };
     Ok(sum.ok_or_else(unsaid)? / 1e6)
 }

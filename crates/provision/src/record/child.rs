@@ -27,7 +27,7 @@ pub(super) struct Child {
     /// True if the job has its own process group, because stdin is not a terminal.
     has_own_group: bool,
     /// Time and kind of the last signal that was sent to the job; `None` if none was sent.
-    asked: Option<(Instant, Signal)>,
+    last_signal: Option<(Instant, Signal)>,
 }
 
 /// The end of a job.
@@ -35,13 +35,13 @@ pub(super) struct Ended {
     /// Exit status of the job.
     pub(super) status: ExitStatus,
     /// True if a signal was sent to the job to end it.
-    was_asked: bool,
+    was_signalled: bool,
 }
 
 impl Ended {
     /// Returns the reason why the reads are not those of a complete job; `None` if they are.
     pub(super) fn incomplete(&self) -> Option<String> {
-        if self.was_asked {
+        if self.was_signalled {
             return Some("the job was interrupted".into());
         }
         match (self.status.code(), self.status.signal()) {
@@ -78,31 +78,34 @@ impl Child {
             start.stdout(Stdio::from(stderr));
         }
         let process = start.spawn().map_err(failed)?;
-        Ok(Self { process, has_own_group, asked: None })
+        Ok(Self { process, has_own_group, last_signal: None })
     }
 
     /// Waits for the end of the job; after `cancel`, sends it signals. The future may be dropped and the function
     /// called again.
     pub(super) async fn wait(&mut self, cancel: &CancellationToken) -> Result<Ended, Error> {
         loop {
-            let next = self.asked.map_or_else(Instant::now, |(at, _)| at + END_WITHIN);
+            let next = self.last_signal.map_or_else(Instant::now, |(at, _)| at + END_WITHIN);
             tokio::select! {
                 status = self.process.wait() => {
                     let status = status.map_err(Error::Wait)?;
-                    return Ok(Ended { status, was_asked: self.asked.is_some() });
+                    return Ok(Ended { status, was_signalled: self.last_signal.is_some() });
                 }
-                () = cancel.cancelled(), if self.asked.is_none() => self.ask(Signal::INT),
-                () = sleep_until(next), if self.asked.is_some() => {
-                    let interrupted = self.asked.is_some_and(|(_, signal)| signal == Signal::INT);
-                    self.ask(if interrupted { Signal::TERM } else { Signal::KILL });
+                () = cancel.cancelled(), if self.last_signal.is_none() => {
+                    self.send_signal(Signal::INT);
+                }
+                () = sleep_until(next), if self.last_signal.is_some() => {
+                    let last = self.last_signal.map(|(_, signal)| signal);
+                    let is_first = last == Some(Signal::INT);
+                    self.send_signal(if is_first { Signal::TERM } else { Signal::KILL });
                 }
             }
         }
     }
 
     /// Sends a signal to the job, or to its process group.
-    fn ask(&mut self, signal: Signal) {
-        self.asked = Some((Instant::now(), signal));
+    fn send_signal(&mut self, signal: Signal) {
+        self.last_signal = Some((Instant::now(), signal));
         let id = self.process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let Some(id) = id else { return };
         let sent = match (self.has_own_group, signal) {

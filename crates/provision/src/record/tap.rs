@@ -44,7 +44,7 @@ impl Tap {
     }
 
     /// Inspects a request, which is forwarded unchanged.
-    pub(super) fn look(&mut self, request: &Message) {
+    pub(super) fn inspect_request(&mut self, request: &Message) {
         self.present = match request.command() {
             Ok(Some(command)) => self.sent(&command),
             Ok(None) | Err(_) => Present::Pass,
@@ -146,7 +146,7 @@ impl Handler for Tap {
         request: &Message,
         _upstream: &mut Upstream,
     ) -> io::Result<Option<Message>> {
-        self.look(request);
+        self.inspect_request(request);
         Ok(None)
     }
 

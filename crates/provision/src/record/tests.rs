@@ -57,7 +57,7 @@ impl Connection {
     }
 
     fn send(&mut self, request: &Message) {
-        self.0.look(request);
+        self.0.inspect_request(request);
     }
 }
 

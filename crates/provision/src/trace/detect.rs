@@ -81,7 +81,7 @@ fn of(head: &[u8], length: u64) -> Result<Form, String> {
         let line: String = line.chars().take(60).collect();
         return Err(format!("it is text whose first line is {line:?}"));
     }
-    if from_oracle_general::may_be(head, length) {
+    if from_oracle_general::is_plausible(head, length) {
         return Ok(Form::OracleGeneral);
     }
     let document = head.first_chunk().map(|size| u32::from_le_bytes(*size));

@@ -68,7 +68,7 @@ impl Record {
 }
 
 /// Returns true if the file's first bytes may be complete records. `length` is the file's size in bytes.
-pub(super) fn may_be(head: &[u8], length: u64) -> bool {
+pub(super) fn is_plausible(head: &[u8], length: u64) -> bool {
     let (records, _) = head.as_chunks::<RECORD_BYTES>();
     let mut before_s = 0;
     let plausible = |(number, bytes): (usize, &[u8; RECORD_BYTES])| {

@@ -41,7 +41,7 @@ impl Driver {
             return;
         }
         self.skipped = 0;
-        let handled_us = of.looked_us.unwrap_or(of.began_us);
+        let handled_us = of.first_handled_us.unwrap_or(of.began_us);
         let waited_us = of.began_us - handled_us;
         // The reply of a scan may also wait for the log. As in the store, this wait is not reported.
         let commit_us = (now_us as f64 - of.began_us - of.demand_us).max(0.0);
@@ -56,15 +56,15 @@ impl Driver {
             }
         };
         self.observed.push(Observed {
-            at_ms: of.came_us as u64 / 1_000,
+            at_ms: of.arrived_us as u64 / 1_000,
             every,
             site,
             reads,
             writes,
             rows: Some((rows.0 as u32, rows.1 as u32)),
-            lag_entries: of.behind,
+            lag_entries: of.lag_entries,
             waited: (waited_us > 0.0).then_some((cause, waited_us)),
-            service_us: handled_us - of.came_us,
+            service_us: handled_us - of.arrived_us,
             run_us: of.demand_us,
             commit_us,
         });

@@ -21,15 +21,15 @@ pub(super) struct Transaction {
     pub client: usize,
     pub kind: Kind,
     /// Time of its arrival at the site, in µs.
-    pub came_us: f64,
+    pub arrived_us: f64,
     /// Time at which the site first handled it, in µs; `None` before that.
-    pub looked_us: Option<f64>,
+    pub first_handled_us: Option<f64>,
     /// Time at which it began to run, in µs.
     pub began_us: f64,
     /// Time that it needs of the site, in µs.
     pub demand_us: f64,
     /// Number of the site's own writes that were not back from the log when the site first handled it.
-    pub behind: u64,
+    pub lag_entries: u64,
     /// True if it reads a partition that the site does not master.
     pub reads_replica: bool,
 }
@@ -37,9 +37,18 @@ pub(super) struct Transaction {
 impl Transaction {
     /// Creates a transaction that arrives at a site now.
     pub fn new(client: usize, kind: Kind, now_us: f64) -> Self {
-        let (came_us, began_us, demand_us) = (now_us, now_us, 0.0);
-        let (looked_us, behind, reads_replica) = (None, 0, false);
-        Self { client, kind, came_us, looked_us, began_us, demand_us, behind, reads_replica }
+        let (arrived_us, began_us, demand_us) = (now_us, now_us, 0.0);
+        let (first_handled_us, lag_entries, reads_replica) = (None, 0, false);
+        Self {
+            client,
+            kind,
+            arrived_us,
+            first_handled_us,
+            began_us,
+            demand_us,
+            lag_entries,
+            reads_replica,
+        }
     }
 }
 
@@ -57,7 +66,7 @@ pub(super) enum Job {
 
 /// A reply that waits until the own write with this number is back from the log.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct PendingReply {
     number: u64,
     of: Transaction,
 }
@@ -101,7 +110,7 @@ pub(super) struct SiteQueue {
     ordered: u64,
     /// Number of the last own write to each partition, by the start of the partition.
     last: BTreeMap<u64, u64>,
-    held: VecDeque<Held>,
+    pending_replies: VecDeque<PendingReply>,
     /// Scans that wait for the log, and writes that wait for these scans, in order of arrival. Each has the starts of
     /// the partitions that it locks.
     waiting: Vec<(Transaction, Vec<u64>)>,
@@ -129,7 +138,7 @@ impl SiteQueue {
             written: 0,
             ordered: 0,
             last: BTreeMap::new(),
-            held: VecDeque::new(),
+            pending_replies: VecDeque::new(),
             waiting: Vec::new(),
         }
     }
@@ -149,8 +158,9 @@ impl SiteQueue {
         while let Some(job) = self.queue.pop_front() {
             let demand_us = match job {
                 Job::Transaction(mut of) => {
-                    if of.looked_us.is_none() {
-                        (of.looked_us, of.behind) = (Some(now_us), self.written - self.ordered);
+                    if of.first_handled_us.is_none() {
+                        (of.first_handled_us, of.lag_entries) =
+                            (Some(now_us), self.written - self.ordered);
                     }
                     if !self.may_begin(&mut of, by) {
                         continue;
@@ -203,7 +213,7 @@ impl SiteQueue {
                     self.written += 1;
                     self.last.insert(by.starts[by.number_of(user)], self.written);
                     (self.rows[0], self.rows[1]) = (self.rows[0] + ROWS, self.rows[1] + ROWS);
-                    self.held.push_back(Held { number: self.written, of });
+                    self.pending_replies.push_back(PendingReply { number: self.written, of });
                     ended.wrote = Some((self.written, user));
                 }
                 Kind::Scan(_, users) => {
@@ -212,8 +222,10 @@ impl SiteQueue {
                     let number = starts.filter_map(|start| self.last.get(&start)).max().copied();
                     match number.filter(|number| *number > self.ordered) {
                         Some(number) => {
-                            let before = self.held.back().map_or(0, |held| held.number);
-                            self.held.push_back(Held { number: number.max(before), of });
+                            let before =
+                                self.pending_replies.back().map_or(0, |reply| reply.number);
+                            self.pending_replies
+                                .push_back(PendingReply { number: number.max(before), of });
                         }
                         None => ended.answered.push(of),
                     }
@@ -223,9 +235,11 @@ impl SiteQueue {
             Job::Logged(number) => {
                 self.ordered = number;
                 self.wake();
-                while let Some(held) = self.held.front().filter(|held| held.number <= number) {
-                    ended.answered.push(held.of);
-                    self.held.pop_front();
+                while let Some(reply) =
+                    self.pending_replies.front().filter(|reply| reply.number <= number)
+                {
+                    ended.answered.push(reply.of);
+                    self.pending_replies.pop_front();
                 }
             }
             Job::Copied(_) => {}
@@ -283,8 +297,8 @@ mod tests {
         assert_eq!(answered.iter().map(|of| of.client).collect::<Vec<_>>(), [0]);
         assert_eq!(site.begin(140.0, &by, &DEMANDS), Some(300.0 * DEMANDS.scanned_row_us));
         let scan = site.end(&by).answered[0];
-        assert_eq!((scan.client, scan.looked_us, scan.began_us), (1, Some(50.0), 140.0));
-        assert_eq!((scan.behind, scan.reads_replica), (1, true));
+        assert_eq!((scan.client, scan.first_handled_us, scan.began_us), (1, Some(50.0), 140.0));
+        assert_eq!((scan.lag_entries, scan.reads_replica), (1, true));
         assert_eq!(site.begin(350.0, &by, &DEMANDS), Some(DEMANDS.count_us));
         assert_eq!((site.end(&by).wrote, site.under_way), (Some((2, 17)), 1));
     }

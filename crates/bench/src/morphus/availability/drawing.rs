@@ -52,7 +52,7 @@ impl Watched {
         let Self { before, during, after, .. } = *self;
         let whole = Window { from_ns: before.from_ns, to_ns: after.to_ns };
         let began_s = whole.from_ns as f64 / 1e9;
-        let samples = self.seen.samples(reads, whole);
+        let samples = self.result.samples(reads, whole);
         let dots = |is_acknowledged: bool, name: &str| {
             let shown = samples.iter().filter(|one| one.is_acknowledged == is_acknowledged);
             let points = shown.map(|one| dot(one, began_s)).collect();
@@ -76,7 +76,7 @@ fn dot(sample: &Sample, began_s: f64) -> Point {
 
 fn distributions(title: &str, kinds: &[(Kind, &str)], all: &[Watched], reads: bool) -> Chart {
     let line = |name: &str, watched: &Watched, within| {
-        let points = distribution(succeeded(&watched.seen.samples(reads, within)));
+        let points = distribution(succeeded(&watched.result.samples(reads, within)));
         Series { name: name.to_owned(), form: Form::Line, points }
     };
     let uniform = of(all, Kind::Uniform);

@@ -13,7 +13,7 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 
-use super::ways::{Ways, lived};
+use super::methods::{PerMethod, replay_methods};
 use super::{Basis, Size};
 use crate::sophia::traces::{DAY_S, START_S};
 
@@ -153,13 +153,13 @@ pub struct Row {
     pub look_ahead: usize,
     /// Operations that each method serves, divided by those of the best fixed configuration; the latter is the best
     /// over all days.
-    pub ratios: Ways<f64>,
+    pub ratios: PerMethod<f64>,
     /// Reads that the tuner serves, divided by those of the best fixed configuration.
     pub tuned_reads: f64,
     /// Writes that the tuner serves, divided by those of the best fixed configuration.
     pub tuned_writes: f64,
     /// Number of changes that each method makes.
-    pub changes: Ways<usize>,
+    pub changes: PerMethod<usize>,
 }
 
 /// Returns the rows of Fig. 3: for each basis, one for each kind of day, and one for all days.
@@ -171,20 +171,20 @@ pub(super) fn rows(bases: &[Basis], size: Size) -> Vec<Row> {
 fn of_basis(basis: &Basis, days: &Days, choosing_days: usize) -> Vec<Row> {
     let learned = days.shifts.len() * 2 / 3;
     let (all, behind) = (&days.intervals[..], learned * A_DAY);
-    let ways = basis.ways();
-    let deciding = basis.deciding(INTERVAL_S, &ways);
+    let transitions = basis.transitions();
+    let planner_inputs = basis.planner_inputs(INTERVAL_S, &transitions);
     // The last days suffice for the selection, which replays them with each forecast and look-ahead.
     let chosen_by = &all[learned.saturating_sub(choosing_days.max(1)) * A_DAY..behind];
-    let chosen = deciding.choose(chosen_by);
+    let chosen = planner_inputs.choose(chosen_by);
     let look_ahead = chosen.look_ahead;
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
     let (setting, at_once) =
-        (deciding.setting(look_ahead, false), deciding.setting(look_ahead, true));
+        (planner_inputs.setting(look_ahead, false), planner_inputs.setting(look_ahead, true));
     let planned = |setting: &_| {
-        let mut forecast = deciding.forecast(&chosen);
+        let mut forecast = planner_inputs.forecast(&chosen);
         replay(all, behind, &mut *forecast, &rates, setting).schedule.changes
     };
-    let lived = lived(
+    let lived = replay_methods(
         &real(&all[behind..], &rates, &setting),
         &at_once.rolls,
         &planned(&setting),

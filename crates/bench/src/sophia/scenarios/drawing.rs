@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::Report;
+use super::methods::PerMethod;
 use super::queue::Rolled;
-use super::ways::Ways;
 use crate::error::Result;
 use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 
@@ -74,7 +74,7 @@ fn replicas(report: &Report, basis: &str) -> Chart {
             (_, 1) => "RF 5, CL 1",
             _ => "RF 5, CL 3",
         };
-        let Ways { default, static_optimal, naive, reactive, tuned, theoretical_best, .. } =
+        let PerMethod { default, static_optimal, naive, reactive, tuned, theoretical_best, .. } =
             row.rolled.ratios;
         let share = |ratio: f64| Point::new(0.0, 100.0 * ratio / theoretical_best);
         (word, [default, static_optimal, naive, reactive, tuned].map(share).into())
@@ -125,9 +125,10 @@ fn rolled(rolled: &Rolled) -> [Point; 2] {
 const ALL: [&str; 7] =
     ["default", "naive", "reactive", "aggressive", "tuned", "oracle", "theoretical best"];
 
-fn all(ratios: &Ways<f64>) -> Vec<Point> {
-    let &Ways { default, naive, reactive, aggressive, tuned, oracle, theoretical_best, .. } =
-        ratios;
+fn all(ratios: &PerMethod<f64>) -> Vec<Point> {
+    let &PerMethod {
+        default, naive, reactive, aggressive, tuned, oracle, theoretical_best, ..
+    } = ratios;
     let bars = [default, naive, reactive, aggressive, tuned, oracle, theoretical_best];
     bars.map(|ratio| Point::new(0.0, more(ratio))).into()
 }

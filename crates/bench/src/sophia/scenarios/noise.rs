@@ -67,7 +67,7 @@ fn of_basis(basis: &Basis, jobs: &Jobs, size: Size) -> Vec<Row> {
         let served = (0..draws).map(|draw| {
             let mut dice = StdRng::seed_from_u64(size.seed ^ ((u64::from(draw) << 32) | 0x9015e));
             let predicted = predicted(&jobs.intervals, noise, &mut dice);
-            let lived = jobs.lived(basis, &basis.costs, &TWO_STEPS, &predicted);
+            let lived = jobs.replay(basis, &basis.costs, &TWO_STEPS, &predicted);
             (lived.ratios(|_| 1.0).tuned, lived.changes(|_| true).tuned)
         });
         let served: Vec<(f64, usize)> = served.collect();
@@ -97,7 +97,7 @@ mod tests {
         let quiet = predicted(&jobs.intervals, 0.0, &mut StdRng::seed_from_u64(1));
         assert_eq!(quiet, jobs.intervals);
         let rows = of_basis(&basis, &jobs, SIZE);
-        let without = jobs.lived(&basis, &basis.costs, &TWO_STEPS, &jobs.intervals);
+        let without = jobs.replay(&basis, &basis.costs, &TWO_STEPS, &jobs.intervals);
         let first = &rows[0];
         assert_eq!(first.ratio_to_static_optimal.median, without.ratios(|_| 1.0).tuned);
         assert_eq!(first.changes.median, without.changes(|_| true).tuned as f64);

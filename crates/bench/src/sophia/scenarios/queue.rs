@@ -12,8 +12,8 @@ use imago_plan::tune::roll::{Costs, Rule, Sliced};
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
+use super::methods::{MethodResult, PerMethod, replay_methods};
 use super::ranges::{self, Layout, NODES, VIRTUAL};
-use super::ways::{Lived, Ways, lived};
 use super::{Basis, Size};
 use crate::sophia::{self, traces};
 
@@ -49,13 +49,13 @@ impl Jobs {
     }
 
     /// Replays all methods. A change restarts `steps[i]` nodes in step i, and plans are made by `predicted`.
-    pub(crate) fn lived(
+    pub(crate) fn replay(
         &self,
         basis: &Basis,
         costs: &Costs,
         steps: &[usize],
         predicted: &[Interval],
-    ) -> Ways<Lived> {
+    ) -> PerMethod<MethodResult> {
         let configurations = basis.measurements.names.len();
         let rolls = |steps: &[usize]| {
             let phases = costs.restarts_in(steps);
@@ -63,10 +63,10 @@ impl Jobs {
             let roll = Sliced::new(&phases, interval_s, Rule::Phases, costs.restart_s);
             vec![vec![roll; configurations]; configurations]
         };
-        let ways = basis.ways();
-        let deciding = basis.deciding(self.interval_s, &ways);
+        let transitions = basis.transitions();
+        let planner_inputs = basis.planner_inputs(self.interval_s, &transitions);
         let [mut setting, mut at_once] =
-            [false, true].map(|is_at_once| deciding.setting(self.look_ahead, is_at_once));
+            [false, true].map(|is_at_once| planner_inputs.setting(self.look_ahead, is_at_once));
         setting.rolls = rolls(steps);
         at_once.rolls = rolls(&[steps.iter().sum::<usize>()]);
         let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
@@ -78,7 +78,7 @@ impl Jobs {
             replay(seen, learns, &mut queue, &rates, setting).schedule.changes
         };
         let really = real(&seen[learns..], &rates, &setting);
-        lived(&really, &at_once.rolls, &planned(&setting), &planned(&at_once))
+        replay_methods(&really, &at_once.rolls, &planned(&setting), &planned(&at_once))
     }
 }
 
@@ -92,15 +92,15 @@ pub struct Rolled {
     /// T_R: duration of a roll, in seconds.
     pub roll_s: f64,
     /// Operations that each method serves, divided by those of the best fixed configuration.
-    pub ratios: Ways<f64>,
+    pub ratios: PerMethod<f64>,
     /// Operations of the tuner, as a share of the theoretical best.
     pub of_theoretical_best: f64,
     /// Number of changes that each method makes.
-    pub changes: Ways<usize>,
+    pub changes: PerMethod<usize>,
 }
 
 impl Rolled {
-    fn of(steps: &[usize], costs: &Costs, lived: &Ways<Lived>) -> Self {
+    fn of(steps: &[usize], costs: &Costs, lived: &PerMethod<MethodResult>) -> Self {
         let ratios = lived.ratios(|_| 1.0);
         Self {
             steps: steps.len(),
@@ -128,7 +128,7 @@ pub struct JobsRow {
 pub(super) fn concurrent(bases: &[Basis], size: Size) -> Vec<JobsRow> {
     let row = |basis: &Basis, at_once: usize| {
         let jobs = Jobs::at_once(size, at_once);
-        let lived = jobs.lived(basis, &basis.costs, &TWO_STEPS, &jobs.intervals);
+        let lived = jobs.replay(basis, &basis.costs, &TWO_STEPS, &jobs.intervals);
         let rolled = Rolled::of(&TWO_STEPS, &basis.costs, &lived);
         JobsRow { basis: basis.name, at_once, rolled }
     };
@@ -158,7 +158,7 @@ pub(super) fn scale(bases: &[Basis], size: Size) -> Vec<ScaleRow> {
             for nodes in NODES {
                 let layout = Layout { nodes, tokens, racks, replicas: 3, needed };
                 let steps = ranges::steps(layout, size.seed).expect("a replica to spare");
-                let lived = jobs.lived(basis, &basis.costs, &steps, &jobs.intervals);
+                let lived = jobs.replay(basis, &basis.costs, &steps, &jobs.intervals);
                 let rolled = Rolled::of(&steps, &basis.costs, &lived);
                 rows.push(ScaleRow { basis: basis.name, layout, rolled });
             }
@@ -191,7 +191,7 @@ pub(super) fn replicas(bases: &[Basis], size: Size) -> Vec<ReplicasRow> {
         let allowed = ranges::steps(layout, size.seed);
         let is_aggressive = allowed.is_err();
         let steps = allowed.unwrap_or_else(|_| vec![EIGHT]);
-        let lived = jobs.lived(basis, &basis.costs, &steps, &jobs.intervals);
+        let lived = jobs.replay(basis, &basis.costs, &steps, &jobs.intervals);
         ReplicasRow {
             basis: basis.name,
             ranges: ranges::row(layout, size.seed),
@@ -221,7 +221,7 @@ pub(super) fn restarts(bases: &[Basis], size: Size) -> Vec<RestartRow> {
     let jobs = Jobs::drawn(size);
     let row = |basis: &Basis, factor: f64| {
         let costs = Costs { restart_s: basis.costs.restart_s * factor, ..basis.costs };
-        let lived = jobs.lived(basis, &costs, &TWO_STEPS, &jobs.intervals);
+        let lived = jobs.replay(basis, &costs, &TWO_STEPS, &jobs.intervals);
         let rolled = Rolled::of(&TWO_STEPS, &costs, &lived);
         RestartRow { basis: basis.name, factor, restart_s: costs.restart_s, rolled }
     };
@@ -230,8 +230,8 @@ pub(super) fn restarts(bases: &[Basis], size: Size) -> Vec<RestartRow> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::methods::tests::assert_bounds;
     use super::super::tests::telling;
-    use super::super::ways::tests::assert_bounds;
     use super::*;
 
     pub(crate) const SIZE: Size = Size { days: 36, choosing_days: 2, jobs: 160, draws: 2, seed: 3 };
@@ -240,7 +240,7 @@ pub(crate) mod tests {
     fn a_queue_that_is_known_is_followed_within_the_bounds_of_what_can_be_served() {
         let (basis, jobs) = (telling(), Jobs::drawn(SIZE));
         for steps in [&TWO_STEPS[..], &[1, 1, 1, 1], &[4]] {
-            let lived = jobs.lived(&basis, &basis.costs, steps, &jobs.intervals);
+            let lived = jobs.replay(&basis, &basis.costs, steps, &jobs.intervals);
             assert_bounds(&lived);
             let ratios = lived.ratios(|_| 1.0);
             assert!(ratios.tuned > 1.0 && lived.changes(|_| true).tuned > 4, "{ratios:?}");

@@ -13,7 +13,7 @@ use imago_tune::measurements::Measurements;
 use serde::Serialize;
 
 use super::super::{COSTS, traces};
-use super::ways::{Ways, lived};
+use super::methods::{PerMethod, replay_methods};
 use super::{Basis, Size};
 use crate::sophia;
 
@@ -42,9 +42,9 @@ pub struct Row {
     /// T_r: time of a node's restart until it has the writes that it missed, in seconds.
     pub restart_s: f64,
     /// Operations that each method serves, divided by those of the best fixed configuration.
-    pub ratios: Ways<f64>,
+    pub ratios: PerMethod<f64>,
     /// Number of changes that each method makes.
-    pub changes: Ways<usize>,
+    pub changes: PerMethod<usize>,
 }
 
 /// Returns one row for each volume.
@@ -62,21 +62,21 @@ fn row(size: Size, rows: u32, measured: &str, (restart_s, away_s): (f64, f64)) -
     let drawn = traces::buses(sophia::Size { days: size.days.min(DAYS_MAX), jobs, seed });
     let ways = uniform_transitions(basis.measurements.names.len(), CostClass::Restart);
     // Bus tracking repeats every day.
-    let deciding = decision_inputs::DecisionInputs {
+    let planner_inputs = decision_inputs::DecisionInputs {
         forecast: Some("time-of-day"),
-        ..basis.deciding(drawn.interval_s, &ways)
+        ..basis.planner_inputs(drawn.interval_s, &ways)
     };
     let learned = drawn.intervals.len() / 2;
-    let chosen = deciding.choose(&drawn.intervals[..learned]);
+    let chosen = planner_inputs.choose(&drawn.intervals[..learned]);
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
     let [setting, at_once] =
-        [false, true].map(|is_at_once| deciding.setting(chosen.look_ahead, is_at_once));
+        [false, true].map(|is_at_once| planner_inputs.setting(chosen.look_ahead, is_at_once));
     let planned = |setting: &_| {
-        let mut forecast = deciding.forecast(&chosen);
+        let mut forecast = planner_inputs.forecast(&chosen);
         replay(&drawn.intervals, learned, &mut *forecast, &rates, setting).schedule.changes
     };
     let really = real(&drawn.intervals[learned..], &rates, &setting);
-    let lived = lived(&really, &at_once.rolls, &planned(&setting), &planned(&at_once));
+    let lived = replay_methods(&really, &at_once.rolls, &planned(&setting), &planned(&at_once));
     let ratio = |counts: [f64; 4]| {
         let served = rates(Mix::of(counts).expect("operations"));
         served[0] / served[1..].iter().copied().fold(0.0, f64::max)

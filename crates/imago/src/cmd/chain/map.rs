@@ -7,7 +7,7 @@ use imago_provision::chain::{Error, Job};
 use serde_json::json;
 
 use super::reading::{Drawing, Reading};
-use super::{failure, tell_hadoop};
+use super::{failure, report_hadoop_counters};
 use crate::context::Context;
 use crate::exit::Failure;
 
@@ -53,7 +53,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             () = context.cancel.cancelled() => Err(Error::Interrupted),
         };
         let nodes = nodes.map_err(failure)?;
-        tell_hadoop(&[("nodes", nodes)]);
+        report_hadoop_counters(&[("nodes", nodes)]);
         return Ok(());
     }
     let work = match args.drawing.job {
@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let options = args.reading.options();
     let counts = map(input, &mut output, work, &fetcher, &options, &context.cancel).await;
     let counts = counts.map_err(failure)?;
-    tell_hadoop(&[
+    report_hadoop_counters(&[
         ("keys", counts.keys),
         ("hits", counts.hits),
         ("misses", counts.misses),

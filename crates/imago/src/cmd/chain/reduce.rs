@@ -7,7 +7,7 @@ use imago_provision::chain::{Error, Job};
 use serde_json::json;
 
 use super::map::BUFFER_BYTES;
-use super::{failure, tell_hadoop};
+use super::{failure, report_hadoop_counters};
 use crate::context::Context;
 use crate::exit::Failure;
 
@@ -48,7 +48,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         () = context.cancel.cancelled() => Err(Error::Interrupted),
     };
     let reduced = reduced.map_err(failure)?;
-    tell_hadoop(&[("lines", reduced.lines), ("unique", reduced.written)]);
+    report_hadoop_counters(&[("lines", reduced.lines), ("unique", reduced.written)]);
     if context.output.is_json() {
         eprintln!("{}", json!({"reduce": reduced}));
     }

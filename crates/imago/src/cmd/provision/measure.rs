@@ -12,7 +12,7 @@ use imago_bench::provision::{CACHE_MB, Outcome, Setup, predicted};
 
 use imago_provision::chain::map::Options;
 
-use super::values::{self, At, Which};
+use super::values::{self, CacheAtArg, ReadsArg};
 use crate::cmd::bench::program;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -75,7 +75,7 @@ pub struct Args {
     cache: Vec<u64>,
     /// Where the cache is asked: by the job, or by a proxy in front of the router.
     #[arg(long, value_enum, value_name = "PLACE", value_delimiter = ',', default_value = "worker")]
-    cache_at: Vec<At>,
+    cache_at: Vec<CacheAtArg>,
     /// Members to read from.
     #[arg(
         long,
@@ -84,7 +84,7 @@ pub struct Args {
         value_delimiter = ',',
         default_value = "primary"
     )]
-    reads: Vec<Which>,
+    reads: Vec<ReadsArg>,
     /// Runs of each cell.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
@@ -124,12 +124,12 @@ impl Args {
             for reads in &self.reads {
                 for cache_at in &self.cache_at {
                     let reads = match reads {
-                        Which::Primary => Reads::Primary,
-                        Which::Nearest => Reads::Nearest,
+                        ReadsArg::Primary => Reads::Primary,
+                        ReadsArg::Nearest => Reads::Nearest,
                     };
                     let cache_at = match cache_at {
-                        At::Worker => CacheAt::Worker,
-                        At::Router => CacheAt::Router,
+                        CacheAtArg::Worker => CacheAt::Worker,
+                        CacheAtArg::Router => CacheAt::Router,
                     };
                     let cell = Cell { reads, cache_at, ..cell.clone() }.canonical();
                     if !all.contains(&cell) {

@@ -12,7 +12,7 @@ use imago_provision::advice::{Advice, Error, Origin, Report, Settings, UnevenRep
 use imago_provision::probe::Probe;
 use imago_provision::trace::{self, Trace};
 
-use super::values::{self, At, Which};
+use super::values::{self, CacheAtArg, ReadsArg};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
@@ -57,7 +57,7 @@ pub struct Args {
     cache: Vec<u64>,
     /// Places of the cache to compare.
     #[arg(long, value_enum, value_name = "PLACE", value_delimiter = ',', default_value = "worker")]
-    cache_at: Vec<At>,
+    cache_at: Vec<CacheAtArg>,
     /// Members to read from, to compare.
     #[arg(
         long,
@@ -66,7 +66,7 @@ pub struct Args {
         value_delimiter = ',',
         default_value = "primary,nearest"
     )]
-    reads: Vec<Which>,
+    reads: Vec<ReadsArg>,
     /// The shares of keys of the shards, in percent, as 44,56; without it the probe's for as many shards as it saw, and even
     /// ones for other numbers. Repeatable.
     #[arg(long, value_name = "PERCENT,…", value_parser = values::shares)]
@@ -138,12 +138,12 @@ impl Args {
             }
         }
         let reads = self.reads.iter().map(|which| match which {
-            Which::Primary => Reads::Primary,
-            Which::Nearest => Reads::Nearest,
+            ReadsArg::Primary => Reads::Primary,
+            ReadsArg::Nearest => Reads::Nearest,
         });
         let cache_at = self.cache_at.iter().map(|at| match at {
-            At::Worker => CacheAt::Worker,
-            At::Router => CacheAt::Router,
+            CacheAtArg::Worker => CacheAt::Worker,
+            CacheAtArg::Router => CacheAt::Router,
         });
         Ok(Settings {
             deadline_s: self.deadline.as_secs_f64(),

@@ -162,7 +162,9 @@ fn failure(error: &Error) -> Failure {
         Error::Read(chain::Error::Interrupted) | Error::Interrupted => {
             (Exit::Interrupted, "interrupted")
         }
-        Error::Ask { .. } | Error::Unsaid { .. } | Error::Unfit(_) => (Exit::Precondition, "probe"),
+        Error::Ask { .. } | Error::MissingValue { .. } | Error::Unfit(_) => {
+            (Exit::Precondition, "probe")
+        }
         Error::Read(_) | Error::Cache(_) | Error::Task(_) => (Exit::Failed, "probe"),
         Error::Io { .. } | Error::Foreign { .. } => (Exit::Failed, "file"),
     };

@@ -4,7 +4,7 @@ use imago_plan::provision::{Machine, Prices, Shares};
 
 /// Where a cache is.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum At {
+pub(super) enum CacheAtArg {
     /// Beside the workers.
     Worker,
     /// Beside the router.
@@ -13,7 +13,7 @@ pub(super) enum At {
 
 /// Which members of a shard are read.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum Which {
+pub(super) enum ReadsArg {
     /// The primary.
     Primary,
     /// Each member.

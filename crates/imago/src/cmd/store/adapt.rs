@@ -68,9 +68,9 @@ pub struct SiteCpu {
 #[derive(Clone, Copy)]
 pub enum SitesAt {
     /// In the process of the store, each limited to this share of a core if given.
-    Here(Option<f64>),
+    Local(Option<f64>),
     /// In separate processes, which report to the router.
-    Apart,
+    Remote,
 }
 
 fn above_zero(typed: &str) -> Result<f64, String> {
@@ -98,12 +98,12 @@ impl AdaptArgs {
     ) -> Result<Option<Arc<Adaptation>>, Failure> {
         let sites = store.sites() as u16;
         let sampler = match at {
-            SitesAt::Here(site_cpu) => Arc::new(Sampler::new(sites, site_cpu)),
-            SitesAt::Apart => Arc::new(Sampler::remote(sites)),
+            SitesAt::Local(site_cpu) => Arc::new(Sampler::new(sites, site_cpu)),
+            SitesAt::Remote => Arc::new(Sampler::remote(sites)),
         };
         let mode = match self.adapt {
             Adapt::Off => {
-                if let SitesAt::Here(Some(_)) = at {
+                if let SitesAt::Local(Some(_)) = at {
                     store.sample(sampler);
                 }
                 return Ok(None);

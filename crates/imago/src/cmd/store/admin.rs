@@ -162,7 +162,7 @@ pub(super) async fn ask(
     request: Option<&ChangeRequest>,
 ) -> Result<Value, Failure> {
     let request = request.map(|request| serde_json::json!(request));
-    sent(at, path, request).await
+    send_request(at, path, request).await
 }
 
 /// Sends a POST request without parameters. Returns the reply.
@@ -172,10 +172,10 @@ pub(super) async fn tell(at: &Where, path: &str) -> Result<Value, Failure> {
 
 /// Sends a POST request with a body. Returns the reply.
 pub(super) async fn post(at: &Where, path: &str, body: Value) -> Result<Value, Failure> {
-    sent(at, path, Some(body)).await
+    send_request(at, path, Some(body)).await
 }
 
-async fn sent(at: &Where, path: &str, request: Option<Value>) -> Result<Value, Failure> {
+async fn send_request(at: &Where, path: &str, request: Option<Value>) -> Result<Value, Failure> {
     let admin = at.admin;
     let token = at.token_file.as_deref().map(secret::token).transpose()?;
     let url = format!("http://{admin}/{path}");
@@ -187,8 +187,8 @@ async fn sent(at: &Where, path: &str, request: Option<Value>) -> Result<Value, F
             .build();
         let agent = ureq::Agent::new_with_config(config);
         let mut answer = match request {
-            None => saying(token.as_ref(), agent.get(&url)).call()?,
-            Some(request) => saying(token.as_ref(), agent.post(&url)).send_json(&request)?,
+            None => with_token(token.as_ref(), agent.get(&url)).call()?,
+            Some(request) => with_token(token.as_ref(), agent.post(&url)).send_json(&request)?,
         };
         let status = answer.status().as_u16();
         Ok::<_, ureq::Error>((status, answer.body_mut().read_json::<Value>()?))
@@ -214,7 +214,7 @@ async fn sent(at: &Where, path: &str, request: Option<Value>) -> Result<Value, F
     }
 }
 
-fn saying<B>(token: Option<&Token>, request: RequestBuilder<B>) -> RequestBuilder<B> {
+fn with_token<B>(token: Option<&Token>, request: RequestBuilder<B>) -> RequestBuilder<B> {
     match token {
         Some(token) => request.header("authorization", token.header()),
         None => request,

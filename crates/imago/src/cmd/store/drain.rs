@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::options::ProgressMode;
 
 /// Interval between two polls of a drain.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Which site.
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub async fn drain(at: SiteAt, context: &Context) -> Result<(), Failure> {
                      progress, or end it with `imago store add`",
                 ));
             }
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         let all: Vec<DrainReport> = admin::understood(admin::ask(&at.store, "drain", None).await?)?;
         report = all.into_iter().find(|one| one.site == at.site).ok_or_else(|| {

@@ -107,7 +107,7 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
     let options = engine::RouterOptions { client_threads, silence };
     let secret = secret(secret_file.as_deref())?;
     let router = serve::RouterArgs { peers, secret, options, replicas_min };
-    serve::serve(args, Process::Router(router), (adapt, SitesAt::Apart), context).await
+    serve::serve(args, Process::Router(router), (adapt, SitesAt::Remote), context).await
 }
 
 /// Fails if the number of replicas is impossible with these sites or limits.
@@ -136,7 +136,7 @@ fn secret(file: Option<&Path>) -> Result<String, Failure> {
 /// The line printed when a site starts to serve, or has lost its router.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Became {
+enum SiteStatus {
     Serves { site: u16, epoch: u64 },
     Alone { site: u16, why: String },
 }
@@ -167,14 +167,14 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
             }
             Some(event) = events.recv() => {
                 let became = match event {
-                    SiteProcessEvent::Serves(epoch) => Became::Serves { site: number, epoch },
-                    SiteProcessEvent::Alone(why) => Became::Alone { site: number, why },
+                    SiteProcessEvent::Serves(epoch) => SiteStatus::Serves { site: number, epoch },
+                    SiteProcessEvent::Alone(why) => SiteStatus::Alone { site: number, why },
                 };
                 context.output.result(&became, |became| match became {
-                    Became::Serves { epoch, .. } => {
+                    SiteStatus::Serves { epoch, .. } => {
                         format!("site {number} serves, in its epoch {epoch}. Ctrl-C ends it.")
                     }
-                    Became::Alone { why, .. } => {
+                    SiteStatus::Alone { why, .. } => {
                         let routers = router.join(", ");
                         format!("site {number} has no router, and looks for one at {routers}: {why}")
                     }

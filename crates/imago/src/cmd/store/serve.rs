@@ -159,7 +159,7 @@ pub(super) enum Process {
 }
 
 pub async fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
-    let at = SitesAt::Here(args.site_cpu.site_cpu);
+    let at = SitesAt::Local(args.site_cpu.site_cpu);
     serve(args.serve, Process::Whole(args.maxmemory), (args.adapt, at), context).await
 }
 
@@ -219,7 +219,7 @@ pub(super) async fn serve(
         partitions: store.map().design.partitions().count(),
     };
     context.output.result(&serving, Serving::in_words)?;
-    let gives_back = tokio::spawn(memory::give_back_freed(held));
+    let gives_back = tokio::spawn(memory::release_freed(held));
     let replicated = Arc::clone(store);
     let keeps = tokio::spawn(async move { replicated.maintain_replicas().await });
     let adapts = adaptation.clone().map(|adaptation| tokio::spawn(adaptation.run()));

@@ -29,7 +29,7 @@ pub(super) enum Database {
 
 /// The options that all of them share.
 #[derive(Debug, clap::Args)]
-struct Kept {
+struct LaunchArgs {
     /// The testbed's name: a–z, 0–9 and `-`, beginning with a letter, at most 32.
     #[arg(long, value_name = "NAME")]
     name: String,
@@ -52,7 +52,7 @@ that a write block stops it. Both connection strings are printed, with their pas
 Example: imago testbed up mongodb --name old --members 3 --auth")]
 pub(super) struct Mongodb {
     #[command(flatten)]
-    kept: Kept,
+    kept: LaunchArgs,
     /// Make a sharded cluster of this many shards.
     #[arg(long, value_name = "S")]
     shards: Option<u32>,
@@ -94,7 +94,7 @@ Examples:
   imago testbed up redis --name slots --masters 3 --replicas 1")]
 pub(super) struct Redis {
     #[command(flatten)]
-    kept: Kept,
+    kept: LaunchArgs,
     /// Make a Redis Cluster of this many masters, 3 at least.
     #[arg(long, value_name = "M")]
     masters: Option<u8>,
@@ -119,7 +119,7 @@ clients call bootstrap servers.
 Example: imago testbed up kafka --name log")]
 pub(super) struct Kafka {
     #[command(flatten)]
-    kept: Kept,
+    kept: LaunchArgs,
     /// The heap, in MB.
     #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
     heap_mb: u32,
@@ -137,7 +137,7 @@ who may make them (root); the output says if the nodes have no share.
 Example: imago testbed up cassandra --name ring --nodes 3 --racks 3 --cpu-share 0.6")]
 pub(super) struct Cassandra {
     #[command(flatten)]
-    kept: Kept,
+    kept: LaunchArgs,
     /// The number of nodes.
     #[arg(long, value_name = "N", default_value_t = 3)]
     nodes: u8,
@@ -215,7 +215,7 @@ impl Database {
     }
 }
 
-impl Kept {
+impl LaunchArgs {
     fn folder(&self) -> Result<Option<PathBuf>, Failure> {
         let absolute = self.folder.as_ref().map(std::path::absolute).transpose();
         absolute.map_err(|cause| {

@@ -8,7 +8,7 @@ use imago_tune::cluster::Error;
 use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry, Kind};
 use serde::Serialize;
 
-use super::jobs::{Jobs, Kept};
+use super::jobs::{ClusterArgs, Jobs};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Failure, cluster_failure};
@@ -17,7 +17,7 @@ use crate::exit::{Failure, cluster_failure};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    kept: Kept,
+    kept: ClusterArgs,
     /// Days to list, today included.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=i64::from(DAYS_MAX)))]
     days: u16,
@@ -53,7 +53,7 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
 
 /// Explains the last decision: for each other configuration the reason why it is or is not changed to, and the outcome
 /// of the last change.
-pub(super) async fn explain(kept: &Kept, context: &Context) -> Result<(), Failure> {
+pub(super) async fn explain(kept: &ClusterArgs, context: &Context) -> Result<(), Failure> {
     let read = async {
         match kept.jobs().await? {
             Jobs::Cassandra { journal, .. } => decided(&journal, DAYS_MAX).await,
@@ -120,13 +120,17 @@ struct Decided {
 
 /// The reply of `hold` and `go-on`, for programs.
 #[derive(Serialize)]
-struct Held {
+struct HoldState {
     /// True if changes are suspended.
     is_held: bool,
 }
 
 /// Runs `hold` (`is_held`) or `go-on` without a job: suspends or resumes the changes of controllers.
-pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Result<(), Failure> {
+pub(super) async fn hold(
+    kept: &ClusterArgs,
+    is_held: bool,
+    context: &Context,
+) -> Result<(), Failure> {
     let held = async {
         match kept.jobs().await? {
             Jobs::Cassandra { journal, .. } => journal.set_suspended(is_held, &process()).await,
@@ -134,7 +138,7 @@ pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Resul
         }
     };
     held.await.map_err(|error: Error| cluster_failure(&error))?;
-    context.output.result(&Held { is_held }, |held| {
+    context.output.result(&HoldState { is_held }, |held| {
         if held.is_held {
             "no changes are made until `imago tune go-on`; a roll under way continues, `imago tune \
              pause JOB` pauses it\n"

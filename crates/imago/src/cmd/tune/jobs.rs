@@ -25,7 +25,7 @@ use crate::table::table;
 
 /// The cluster that keeps the jobs.
 #[derive(Debug, clap::Args)]
-pub(super) struct Kept {
+pub(super) struct ClusterArgs {
     /// The cluster: cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URI", hide_env_values = true, required_unless_present = "cluster")]
     uri: Option<Uri>,
@@ -42,7 +42,7 @@ pub(super) enum Jobs {
     Redis { journal: FileJournal, decisions: RedisDecisions, uri: redis::Uri },
 }
 
-impl Kept {
+impl ClusterArgs {
     /// Opens the stores of the cluster that the flags name.
     pub(super) async fn jobs(&self) -> Result<Jobs, Error> {
         let file = self.cluster.as_deref();
@@ -92,26 +92,26 @@ impl Jobs {
 
 /// One job, or all that tuning does.
 #[derive(Debug, clap::Args)]
-pub(super) struct OneOrAll {
+pub(super) struct JobOrAllArgs {
     /// The roll's id; without it `imago tune run` may make changes again.
     #[arg(value_name = "JOB")]
     job: Option<JobId>,
     #[command(flatten)]
-    kept: Kept,
+    kept: ClusterArgs,
 }
 
 /// One job.
 #[derive(Debug, clap::Args)]
-pub(super) struct One {
+pub(super) struct JobArgs {
     /// The job's id; `imago tune jobs` shows them.
     #[arg(value_name = "JOB")]
     job: JobId,
     #[command(flatten)]
-    kept: Kept,
+    kept: ClusterArgs,
 }
 
 /// Runs `jobs`: lists the jobs.
-pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
+pub(super) async fn list(kept: &ClusterArgs, context: &Context) -> Result<(), Failure> {
     let found = async {
         let jobs = kept.jobs().await?;
         Ok(jobs.journal().list().await?)
@@ -138,26 +138,26 @@ pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> 
 
 /// A job, or the last decision.
 #[derive(Debug, clap::Args)]
-pub(super) struct OneOrLast {
+pub(super) struct JobOrLastArgs {
     /// The roll's id; without it the last decision of `imago tune run` is explained.
     #[arg(value_name = "JOB")]
     job: Option<JobId>,
     #[command(flatten)]
-    kept: Kept,
+    kept: ClusterArgs,
 }
 
 /// Runs `explain`: prints the actions of a job and their reasons; without a job, the last decision and why its
 /// alternatives were not chosen.
-pub(super) async fn explain(which: OneOrLast, context: &Context) -> Result<(), Failure> {
-    let OneOrLast { job, kept } = which;
+pub(super) async fn explain(which: JobOrLastArgs, context: &Context) -> Result<(), Failure> {
+    let JobOrLastArgs { job, kept } = which;
     match job {
-        Some(job) => explain_job(&One { job, kept }, context).await,
+        Some(job) => explain_job(&JobArgs { job, kept }, context).await,
         None => super::decisions::explain(&kept, context).await,
     }
 }
 
 /// Prints the actions of a job and their reasons.
-async fn explain_job(one: &One, context: &Context) -> Result<(), Failure> {
+async fn explain_job(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     let read = async {
         let jobs = one.kept.jobs().await?;
         let record = jobs.journal().load(&one.job).await?;
@@ -207,16 +207,16 @@ struct Asked {
 }
 
 /// Runs `go-on`: resumes a paused roll or, without a job, the changes of controllers.
-pub(super) async fn go_on(which: OneOrAll, context: &Context) -> Result<(), Failure> {
-    let OneOrAll { job, kept } = which;
+pub(super) async fn go_on(which: JobOrAllArgs, context: &Context) -> Result<(), Failure> {
+    let JobOrAllArgs { job, kept } = which;
     match job {
-        Some(job) => ask(&One { job, kept }, Requested::Run, context).await,
+        Some(job) => ask(&JobArgs { job, kept }, Requested::Run, context).await,
         None => super::decisions::hold(&kept, false, context).await,
     }
 }
 
 /// Runs `cancel`: ends a job before its next step, or immediately if no process works at it.
-pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
+pub(super) async fn cancel(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     let cancelled = async { one.kept.jobs().await?.cancel(&one.job).await };
     if !cancelled.await.map_err(|error| cluster_failure(&error))? {
         return ask(one, Requested::Cancel, context).await;
@@ -226,7 +226,11 @@ pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> 
 }
 
 /// Records a request to a job, and prints the process that will perform it.
-pub(super) async fn ask(one: &One, wanted: Requested, context: &Context) -> Result<(), Failure> {
+pub(super) async fn ask(
+    one: &JobArgs,
+    wanted: Requested,
+    context: &Context,
+) -> Result<(), Failure> {
     let asked = async {
         let jobs = one.kept.jobs().await?;
         let journal = jobs.journal();

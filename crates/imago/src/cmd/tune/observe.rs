@@ -45,7 +45,7 @@ pub(super) struct Args {
 
 /// The observation of one interval, for programs.
 #[derive(Serialize)]
-struct Seen {
+struct IntervalReport {
     /// Start of the interval, in seconds since 1970.
     start_s: u64,
     /// Mean rate of the interval, in operations per second.
@@ -124,14 +124,14 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         }
         seen += 1;
         let rate_s = observation.rate_s();
-        context.output.result(&Seen { start_s: began_s, rate_s, observation }, text)?;
+        context.output.result(&IntervalReport { start_s: began_s, rate_s, observation }, text)?;
     }
     Ok(())
 }
 
 /// Returns an interval as one line of text.
-fn text(seen: &Seen) -> String {
-    let Seen { start_s, rate_s, observation } = seen;
+fn text(seen: &IntervalReport) -> String {
+    let IntervalReport { start_s, rate_s, observation } = seen;
     let [reads, updates, _, scans] = observation.operations;
     let at = super::plan::moment(*start_s);
     let mut text =

@@ -95,7 +95,7 @@ impl ByArg {
 
 /// The answer, with the measure by which configurations were compared, for programs.
 #[derive(Serialize)]
-struct Told {
+struct SearchReport {
     /// The measure by which configurations were compared.
     by: ByArg,
     #[serde(flatten)]
@@ -142,7 +142,7 @@ async fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failu
         );
         super::design::create(out, &configurations::write(&head, &all, &remarks))?;
     }
-    context.output.result(&Told { by: args.by, answer }, text)
+    context.output.result(&SearchReport { by: args.by, answer }, text)
 }
 
 /// Converts a load's mix into a mix of reads, updates, inserts and scans; a mix with deletes is an error.
@@ -166,8 +166,8 @@ fn measurements(path: &Path, by: By) -> Result<Measurements, Failure> {
 }
 
 /// Returns the answer as text.
-fn text(told: &Told) -> String {
-    let Told { by, answer } = told;
+fn text(told: &SearchReport) -> String {
+    let SearchReport { by, answer } = told;
     let mut text = ranking(answer);
     let Some(belief) = &answer.surrogate else {
         text += "\nNo setting has a significant effect: stay with the default, or measure more rounds, \

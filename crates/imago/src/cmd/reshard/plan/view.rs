@@ -34,7 +34,7 @@ pub fn text(plan: &Plan) -> String {
         plan.paced_s.map(beside_clients).unwrap_or_default()
     );
     for finding in &plan.findings {
-        text += &told(finding);
+        text += &finding_text(finding);
     }
     text + "nothing was written\n"
 }
@@ -48,7 +48,7 @@ fn lasts(seconds: f64) -> String {
     duration(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
-fn told(finding: &Finding) -> String {
+fn finding_text(finding: &Finding) -> String {
     let Finding { code, what, help, .. } = finding;
     let weight = match finding.weight {
         Weight::Obstacle => "obstacle",

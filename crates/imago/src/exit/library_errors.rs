@@ -18,7 +18,7 @@ impl From<Class> for Exit {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (exit, code) = of_cluster(&error);
+        let (exit, code) = cluster_error_code(&error);
         let failure = Self::from_error(exit, code, &error);
         Self { help: error.help(), ..failure }
     }
@@ -26,7 +26,7 @@ impl From<Error> for Failure {
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {
-        let (exit, code) = of_journal(&error);
+        let (exit, code) = journal_error_code(&error);
         Self::from_error(exit, code, &error)
     }
 }
@@ -44,9 +44,9 @@ impl From<imago_bench::error::Error> for Failure {
     }
 }
 
-fn of_cluster(error: &Error) -> (Exit, &'static str) {
+fn cluster_error_code(error: &Error) -> (Exit, &'static str) {
     let code = match error {
-        Error::Journal(error) => return of_journal(error),
+        Error::Journal(error) => return journal_error_code(error),
         Error::Usage { .. } => "usage",
         Error::Precondition { .. } => "precondition",
         Error::Unreachable { .. } => "unreachable",
@@ -67,7 +67,7 @@ fn of_cluster(error: &Error) -> (Exit, &'static str) {
     (error.class().into(), code)
 }
 
-fn of_journal(error: &JournalError) -> (Exit, &'static str) {
+fn journal_error_code(error: &JournalError) -> (Exit, &'static str) {
     match error {
         JournalError::Unknown { .. } => (Exit::Usage, "unknown_job"),
         JournalError::Limit(_) => (Exit::Usage, "zero_limit"),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// A value for each method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Ways<T> {
+pub struct PerMethod<T> {
     /// The default configuration throughout.
     pub default: T,
     /// The single configuration that serves most operations over the whole time, chosen in hindsight.
@@ -29,10 +29,10 @@ pub struct Ways<T> {
     pub theoretical_best: T,
 }
 
-impl<T> Ways<T> {
+impl<T> PerMethod<T> {
     /// Applies a function to the value of each method.
-    pub fn map<U>(&self, of: impl Fn(&T) -> U) -> Ways<U> {
-        Ways {
+    pub fn map<U>(&self, of: impl Fn(&T) -> U) -> PerMethod<U> {
+        PerMethod {
             default: of(&self.default),
             static_optimal: of(&self.static_optimal),
             naive: of(&self.naive),
@@ -47,7 +47,7 @@ impl<T> Ways<T> {
 
 /// Results of a method in a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Lived {
+pub(crate) struct MethodResult {
     /// Number of operations served in each interval.
     pub(crate) served: Vec<f64>,
     /// Indices of the intervals in which a change started.
@@ -56,31 +56,31 @@ pub(crate) struct Lived {
 
 /// Computes the operations that each method serves of the real workload. `tuned` and `aggressive` are the planned
 /// changes of these methods, and `at_once` has the rolls that restart all nodes at once.
-pub(crate) fn lived(
+pub(crate) fn replay_methods(
     real: &Outlook,
     at_once: &[Vec<Sliced>],
     tuned: &[Change],
     aggressive: &[Change],
-) -> Ways<Lived> {
+) -> PerMethod<MethodResult> {
     let compared = Comparison { real, at_once, default: real.start };
     let quick = Outlook { rolls: at_once.to_vec(), ..real.clone() };
-    let changed = |outlook: &Outlook, changes: &[Change]| Lived {
+    let changed = |outlook: &Outlook, changes: &[Change]| MethodResult {
         served: outlook.served_each(changes),
         changes: outlook.served(changes).changes.iter().map(|change| change.interval).collect(),
     };
     let stays = |configuration: usize| {
         let served = real.rates_s.iter().map(|rates| rates[configuration] * real.interval_s);
-        Lived { served: served.collect(), changes: Vec::new() }
+        MethodResult { served: served.collect(), changes: Vec::new() }
     };
     let all = (0..real.configurations()).map(stays);
-    let by_operations = |one: &Lived, two: &Lived| {
+    let by_operations = |one: &MethodResult, two: &MethodResult| {
         one.served.iter().sum::<f64>().total_cmp(&two.served.iter().sum())
     };
     let naive = compared.of(Baseline::Naive).changes;
     let late = |change: &Change| Change { interval: change.interval + 1, ..*change };
     let reactive: Vec<Change> = each_best(real).iter().map(late).collect();
     let most = |rates: &Vec<f64>| rates.iter().copied().fold(0.0, f64::max) * real.interval_s;
-    Ways {
+    PerMethod {
         default: stays(real.start),
         static_optimal: all.max_by(by_operations).unwrap_or_default(),
         naive: changed(&quick, &naive),
@@ -88,7 +88,7 @@ pub(crate) fn lived(
         aggressive: changed(&quick, aggressive),
         tuned: changed(real, tuned),
         oracle: changed(real, &real.best().changes),
-        theoretical_best: Lived {
+        theoretical_best: MethodResult {
             served: real.rates_s.iter().map(most).collect(),
             changes: Vec::new(),
         },
@@ -104,11 +104,11 @@ fn each_best(real: &Outlook) -> Vec<Change> {
     real.rates_s.iter().enumerate().filter_map(best).collect()
 }
 
-impl Ways<Lived> {
+impl PerMethod<MethodResult> {
     /// Returns the operations of each method divided by those of the best fixed configuration. Each interval counts
     /// by its weight.
-    pub(crate) fn ratios(&self, weight: impl Fn(usize) -> f64) -> Ways<f64> {
-        let sum = |lived: &Lived| {
+    pub(crate) fn ratios(&self, weight: impl Fn(usize) -> f64) -> PerMethod<f64> {
+        let sum = |lived: &MethodResult| {
             lived.served.iter().enumerate().map(|(at, served)| weight(at) * served).sum::<f64>()
         };
         let fixed = sum(&self.static_optimal);
@@ -116,7 +116,7 @@ impl Ways<Lived> {
     }
 
     /// Returns the number of changes of each method that start in the counted intervals.
-    pub(crate) fn changes(&self, is_counted: impl Fn(usize) -> bool) -> Ways<usize> {
+    pub(crate) fn changes(&self, is_counted: impl Fn(usize) -> bool) -> PerMethod<usize> {
         self.map(|lived| lived.changes.iter().filter(|at| is_counted(**at)).count())
     }
 }
@@ -129,7 +129,7 @@ pub(crate) mod tests {
 
     /// Checks that no method serves more than the theoretical best in any interval, and that over the whole time no
     /// method whose changes are the same rolls as the oracle's serves more than the oracle.
-    pub(crate) fn assert_bounds(lived: &Ways<Lived>) {
+    pub(crate) fn assert_bounds(lived: &PerMethod<MethodResult>) {
         let best = &lived.theoretical_best.served;
         lived.map(|way| {
             assert_eq!(way.served.len(), best.len());
@@ -158,7 +158,7 @@ pub(crate) mod tests {
             start: 0,
             changes_max: None,
         };
-        let lived = lived(&real, &rolls, &[], &[]);
+        let lived = replay_methods(&real, &rolls, &[], &[]);
         assert_eq!((lived.naive.changes, lived.reactive.changes), (vec![2, 5], vec![3]));
     }
 
@@ -186,7 +186,7 @@ pub(crate) mod tests {
                 changes.sort();
                 changes
             });
-            assert_bounds(&lived(&real, &roll(0.0), &tuned, &aggressive));
+            assert_bounds(&replay_methods(&real, &roll(0.0), &tuned, &aggressive));
         }
     }
 }
