@@ -166,19 +166,19 @@ impl Control {
 
     /// Closes a gate, for a cause in words for the operator, such as `secondary lag 12 s over the limit 10
     /// s`. Each gate has one cause; the operation waits until all gates are open.
-    pub fn hold(&self, gate: &'static str, cause: impl Into<String>) {
+    pub fn close_gate(&self, gate: &'static str, cause: impl Into<String>) {
         let cause = cause.into();
         self.shared.gates.send_modify(|gates| drop(gates.insert(gate, cause)));
     }
 
     /// Opens a gate.
-    pub fn release(&self, gate: &'static str) {
+    pub fn open_gate(&self, gate: &'static str) {
         self.shared.gates.send_if_modified(|gates| gates.remove(gate).is_some());
     }
 
     /// Sets the cause for which a part of the operation, named by `whose`, waits by itself, such as an
     /// unavailable majority. This blocks nothing. `None` removes the cause.
-    pub fn slowed(&self, whose: &'static str, cause: Option<String>) {
+    pub fn set_slowdown(&self, whose: &'static str, cause: Option<String>) {
         self.shared.slowed.send_modify(|slowed| match cause {
             Some(cause) => drop(slowed.insert(whose, cause)),
             None => drop(slowed.remove(whose)),
@@ -241,37 +241,37 @@ mod tests {
     #[tokio::test]
     async fn what_slows_a_job_is_named_and_does_not_hold_it() {
         let control = Control::default();
-        control.slowed("majority", Some("rs0 waits for db3:27017 (down)".to_owned()));
+        control.set_slowdown("majority", Some("rs0 waits for db3:27017 (down)".to_owned()));
         assert_eq!(control.checkpoint().await, Ok(()));
         assert_eq!(control.blocked_by().as_deref(), Some("rs0 waits for db3:27017 (down)"));
-        control.hold("index", "an index is being built");
+        control.close_gate("index", "an index is being built");
         assert_eq!(control.blocked_by().as_deref(), Some("an index is being built"));
-        control.release("index");
-        control.slowed("majority", None);
+        control.open_gate("index");
+        control.set_slowdown("majority", None);
         assert_eq!(control.blocked_by(), None);
     }
 
     #[tokio::test]
     async fn every_gate_must_be_open() {
         let control = Control::default();
-        control.hold("secondary", "secondary lag 12 s over the limit 10 s");
-        control.hold("index", "an index is being built");
+        control.close_gate("secondary", "secondary lag 12 s over the limit 10 s");
+        control.close_gate("index", "an index is being built");
         let step = checkpoint(&control);
-        control.release("index");
+        control.open_gate("index");
         settle().await;
         assert!(is_waiting(&step));
-        control.release("secondary");
+        control.open_gate("secondary");
         assert_eq!(step.await.unwrap(), Ok(()));
     }
 
     #[tokio::test]
     async fn a_pause_during_a_hold_is_waited_for_too() {
         let control = Control::default();
-        control.hold("secondary", "lag");
+        control.close_gate("secondary", "lag");
         let step = checkpoint(&control);
         settle().await;
         control.request(Requested::Pause);
-        control.release("secondary");
+        control.open_gate("secondary");
         settle().await;
         assert!(is_waiting(&step));
         control.request(Requested::Run);
@@ -282,7 +282,7 @@ mod tests {
     async fn what_holds_is_named() {
         let control = Control::default();
         assert_eq!(control.blocked_by(), None);
-        control.hold("secondary", "secondary lag 12 s over the limit 10 s");
+        control.close_gate("secondary", "secondary lag 12 s over the limit 10 s");
         let named = Some("secondary lag 12 s over the limit 10 s".to_owned());
         assert_eq!(control.blocked_by(), named);
         control.request(Requested::Pause);

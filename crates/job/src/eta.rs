@@ -11,13 +11,13 @@ pub struct Meter {
     half_life_ms: f64,
     last: Option<(u64, u64)>,
     first_ms: u64,
-    moved_ms: u64,
+    last_change_ms: u64,
     amount: f64,
     time_ms: f64,
 }
 
 /// Minimum time of observation before there is a rate, in milliseconds.
-const SEEN_MS_MIN: u64 = 1_000;
+const OBSERVED_MS_MIN: u64 = 1_000;
 /// Number of half-lives without movement after which the rate no longer predicts the future.
 const STALLED_HALF_LIVES: f64 = 4.0;
 /// Longest estimate, in milliseconds: a hundred days. A longer one is not returned.
@@ -35,7 +35,7 @@ impl Meter {
             half_life_ms: half_life_ms as f64,
             last: None,
             first_ms: 0,
-            moved_ms: 0,
+            last_change_ms: 0,
             amount: 0.0,
             time_ms: 0.0,
         }
@@ -53,13 +53,13 @@ impl Meter {
                 self.amount = self.amount * kept + (done - before) as f64;
                 self.time_ms = self.time_ms * kept + passed_ms;
                 if done > before {
-                    self.moved_ms = now_ms;
+                    self.last_change_ms = now_ms;
                 }
             }
             None => {}
         }
         if self.last.is_none() {
-            (self.first_ms, self.moved_ms) = (now_ms, now_ms);
+            (self.first_ms, self.last_change_ms) = (now_ms, now_ms);
         }
         self.last = Some((now_ms, done));
     }
@@ -67,7 +67,7 @@ impl Meter {
     /// Returns the amount per second; `None` before the minimum time of observation.
     pub fn rate_s(&self) -> Option<f64> {
         let (at_ms, _) = self.last?;
-        let seen = at_ms - self.first_ms >= SEEN_MS_MIN;
+        let seen = at_ms - self.first_ms >= OBSERVED_MS_MIN;
         seen.then(|| self.amount / self.time_ms * 1_000.0)
     }
 
@@ -81,7 +81,7 @@ impl Meter {
             // The counter exceeds the total, so the total is wrong.
             None => return None,
         };
-        let stalled = (at_ms - self.moved_ms) as f64 > STALLED_HALF_LIVES * self.half_life_ms;
+        let stalled = (at_ms - self.last_change_ms) as f64 > STALLED_HALF_LIVES * self.half_life_ms;
         let rate_s = self.rate_s().filter(|rate_s| *rate_s > 0.0 && !stalled)?;
         let eta_ms = remaining as f64 / rate_s * 1_000.0;
         (eta_ms <= ETA_MS_MAX).then_some(eta_ms as u64)

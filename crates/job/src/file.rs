@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::clock::{self, Clock};
 use crate::id::JobId;
-use crate::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
+use crate::journal::{Answer, Claimed, Journal, JournalError, OperatorRequests, Request, Update};
 use crate::record::Record;
 
 /// Longest wait for a lock. A lock is held only for one write, so a process that waits longer waits for a
@@ -112,7 +112,12 @@ impl Journal for FileJournal {
         })
     }
 
-    fn save<'a>(&'a self, id: &'a JobId, epoch: u64, update: &'a Update) -> Answer<'a, Asked> {
+    fn save<'a>(
+        &'a self,
+        id: &'a JobId,
+        epoch: u64,
+        update: &'a Update,
+    ) -> Answer<'a, OperatorRequests> {
         let (id, update) = (id.clone(), update.clone());
         self.answer(move |files| files.change(&id, |record, now| record.save(epoch, &update, now)))
     }

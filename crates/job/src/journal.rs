@@ -19,7 +19,7 @@ use serde_json::Value;
 pub use crate::error::JournalError;
 use crate::id::JobId;
 use crate::record::Record;
-pub use crate::record::{Asked, Request, Update};
+pub use crate::record::{OperatorRequests, Request, Update};
 
 /// The future of a journal's reply.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, JournalError>> + Send + 'a>>;
@@ -45,7 +45,12 @@ pub trait Journal: Send + Sync {
     ) -> Answer<'a, Claimed>;
 
     /// Saves the owner's update and its heartbeat, and returns the operator's request.
-    fn save<'a>(&'a self, id: &'a JobId, epoch: u64, update: &'a Update) -> Answer<'a, Asked>;
+    fn save<'a>(
+        &'a self,
+        id: &'a JobId,
+        epoch: u64,
+        update: &'a Update,
+    ) -> Answer<'a, OperatorRequests>;
 
     /// Ends the ownership of `epoch`, so that another process can claim at once.
     fn release<'a>(&'a self, id: &'a JobId, epoch: u64) -> Answer<'a, ()>;

@@ -84,7 +84,7 @@ pub struct Update {
 
 /// The operator's requests, as the owner receives them in the reply to a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct OperatorRequests {
     /// The operator's last request for control.
     pub control: Requested,
     /// Limits on the job's speed.
@@ -152,7 +152,7 @@ impl Record {
         epoch: u64,
         update: &Update,
         now_ms: u64,
-    ) -> Result<Asked, JournalError> {
+    ) -> Result<OperatorRequests, JournalError> {
         self.check_epoch(epoch)?;
         if let Some(state) = &update.state {
             self.state.check_transition(state).map_err(|source| JournalError::Transition {
@@ -171,7 +171,7 @@ impl Record {
             owner.heartbeat_at_ms = now_ms;
         }
         self.touch(now_ms);
-        Ok(Asked { control: self.control, limits: self.limits })
+        Ok(OperatorRequests { control: self.control, limits: self.limits })
     }
 
     /// Ends the ownership; see [`crate::journal::Journal::release`].

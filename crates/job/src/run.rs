@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::control::{Control, Stop};
 use crate::event::Body;
 use crate::id::JobId;
-use crate::journal::{Asked, Journal, JournalError, Update};
+use crate::journal::{Journal, JournalError, OperatorRequests, Update};
 use crate::ownership::{Moment, Ownership};
 use crate::record::{Record, Requested};
 use crate::reporter::{Events, Reporter};
@@ -129,7 +129,7 @@ impl Run {
             claimed: record,
         });
         // Requests from before the claim take effect from the first step on.
-        shared.beat().await?;
+        shared.send_heartbeat().await?;
         let heartbeat = tokio::spawn(heartbeats(Arc::clone(&shared)));
         Ok(Self { shared, _heartbeat: Arc::new(AbortOnDropHandle::new(heartbeat)) })
     }
@@ -185,7 +185,7 @@ impl Run {
 
     /// Saves as [`Run::save`] does, even if the operation must end: for state that its successor needs.
     #[crate::boxed]
-    pub async fn save_at_last(&self, checkpoint: Value) -> Result<(), RunError> {
+    pub async fn save_final(&self, checkpoint: Value) -> Result<(), RunError> {
         let mut state = self.shared.state.lock().await;
         let update = Update { checkpoint: Some(checkpoint), ..Update::default() };
         self.shared.save(&mut state, &update, &Control::default()).await.map(drop)
@@ -222,7 +222,7 @@ impl Run {
         let progress = shared.reporter.latest_progress();
         let update = Update { state: last, progress, checkpoint: None };
         shared.save(&mut state, &update, &unstopped).await?;
-        retry("end the ownership of the job", &LAST_BUDGET, &unstopped, is_transient, |_| {
+        retry("end the ownership of the job", &FINAL_SAVE_RETRY, &unstopped, is_transient, |_| {
             shared.journal.release(&shared.id, shared.epoch)
         })
         .await
@@ -241,7 +241,7 @@ const BUDGET: Budget = Budget {
 };
 /// Retry budget of the last save: enough for the election of a new primary. The command that ends the run
 /// waits for it.
-const LAST_BUDGET: Budget =
+const FINAL_SAVE_RETRY: Budget =
     Budget { attempts_max: 50, elapsed_max: Duration::from_secs(30), ..BUDGET };
 
 fn is_transient(error: &JournalError) -> bool {
@@ -255,11 +255,11 @@ impl Shared {
         state: &mut Option<State>,
         update: &Update,
         control: &Control,
-    ) -> Result<Asked, RunError> {
+    ) -> Result<OperatorRequests, RunError> {
         // The command that stopped the run waits for its end.
-        let budget = if self.control.stopped().is_some() { &LAST_BUDGET } else { &BUDGET };
+        let budget = if self.control.stopped().is_some() { &FINAL_SAVE_RETRY } else { &BUDGET };
         let saved = retry("save the state of the job", budget, control, is_transient, |_| {
-            self.acknowledged(update)
+            self.save_once(update)
         })
         .await
         .map_err(RunError::from);
@@ -275,7 +275,7 @@ impl Shared {
         saved
     }
 
-    async fn acknowledged(&self, update: &Update) -> Result<Asked, JournalError> {
+    async fn save_once(&self, update: &Update) -> Result<OperatorRequests, JournalError> {
         let sent = Moment::now();
         let asked = self.journal.save(&self.id, self.epoch, update).await?;
         self.ownership.confirm(sent);
@@ -287,17 +287,17 @@ impl Shared {
     }
 
     /// Sends one heartbeat: saves progress, and applies the operator's requests.
-    async fn beat(&self) -> Result<(), RunError> {
+    async fn send_heartbeat(&self) -> Result<(), RunError> {
         let mut state = self.state.lock().await;
         if state.is_none() {
             return Ok(());
         }
         let update = Update { progress: self.reporter.latest_progress(), ..Update::default() };
         // Not retried: the next heartbeat is the retry.
-        let asked = self.acknowledged(&update).await?;
+        let asked = self.save_once(&update).await?;
         self.control.throttle().set(asked.limits).map_err(JournalError::from)?;
         match asked.control {
-            Requested::Run => self.go_on(&mut state).await,
+            Requested::Run => self.resume(&mut state).await,
             Requested::Pause => self.pause(&mut state).await,
             asked @ (Requested::Cancel | Requested::HandOver) => {
                 self.control.request(asked);
@@ -319,7 +319,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn go_on(&self, state: &mut Option<State>) -> Result<(), RunError> {
+    async fn resume(&self, state: &mut Option<State>) -> Result<(), RunError> {
         if let Some(State::Paused { phase }) = state {
             let update = Update::of(State::Running { phase: phase.clone() });
             self.save(state, &update, &self.control).await?;
@@ -342,7 +342,7 @@ async fn heartbeats(shared: Arc<Shared>) {
             return;
         }
         let began = Instant::now();
-        let failure = match tokio::time::timeout(stale_after, shared.beat()).await {
+        let failure = match tokio::time::timeout(stale_after, shared.send_heartbeat()).await {
             Ok(Ok(())) => {
                 alive = began;
                 continue;

@@ -38,14 +38,14 @@ struct Buckets {
     pace: Option<Bucket>,
     /// Time at which the pace last delayed a request, or was set, in nanoseconds since the throttle was
     /// created.
-    pace_felt_ns: u64,
+    pace_delayed_at_ns: u64,
     /// Size of batches while no pace is set.
     batch_size: BatchSize,
 }
 
 /// The position of a request in the bucket of each limit.
 #[derive(Clone, Copy)]
-struct Places {
+struct Reservation {
     documents: Option<Position>,
     bytes: Option<Position>,
     pace: Option<Position>,
@@ -61,7 +61,7 @@ impl Throttle {
             documents: bucket(limits.documents_s),
             bytes: bucket(limits.bytes_s),
             pace: None,
-            pace_felt_ns: 0,
+            pace_delayed_at_ns: 0,
             batch_size: BatchSize::default(),
         };
         let (changed, _) = watch::channel(0);
@@ -105,7 +105,7 @@ impl Throttle {
                 return;
             }
             buckets.batch_size = BatchSize::default();
-            buckets.pace_felt_ns = now_ns;
+            buckets.pace_delayed_at_ns = now_ns;
             let burst = |rate_s| batch(BatchSize::default(), rate_s);
             change(&mut buckets.pace, bytes_s, burst, now_ns);
         }
@@ -132,7 +132,7 @@ impl Throttle {
     pub fn is_below_pace(&self) -> bool {
         let now_ns = self.now_ns();
         let buckets = self.lock();
-        buckets.pace.is_some() && now_ns.saturating_sub(buckets.pace_felt_ns) > PACE_FELT_NS
+        buckets.pace.is_some() && now_ns.saturating_sub(buckets.pace_delayed_at_ns) > PACE_IDLE_NS
     }
 
     /// Waits until these documents and bytes are admitted. Safe to cancel: a cancelled request still counts
@@ -140,22 +140,22 @@ impl Throttle {
     #[crate::boxed]
     pub async fn take(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
-        let places = self.lock().reserve(documents, bytes, now_ns);
-        self.wait(places).await;
+        let reservation = self.lock().reserve(documents, bytes, now_ns);
+        self.wait(reservation).await;
     }
 
     /// Waits as [`Throttle::take`] does, for deferrable work, which also keeps to the pace.
     #[crate::boxed]
     pub async fn take_paced(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
-        let places = self.lock().reserve_paced(documents, bytes, now_ns);
-        self.wait(places).await;
+        let reservation = self.lock().reserve_paced(documents, bytes, now_ns);
+        self.wait(reservation).await;
     }
 
-    async fn wait(&self, places: Places) {
+    async fn wait(&self, reservation: Reservation) {
         let mut changed = self.shared.changed.subscribe();
         loop {
-            let wait_ns = self.wait_ns(places);
+            let wait_ns = self.wait_ns(reservation);
             if wait_ns == 0 {
                 return;
             }
@@ -167,9 +167,9 @@ impl Throttle {
         }
     }
 
-    fn wait_ns(&self, places: Places) -> u64 {
+    fn wait_ns(&self, reservation: Reservation) -> u64 {
         let now_ns = self.now_ns();
-        self.lock().wait_ns(places, now_ns)
+        self.lock().wait_ns(reservation, now_ns)
     }
 
     fn now_ns(&self) -> u64 {
@@ -185,26 +185,26 @@ impl Throttle {
 }
 
 impl Buckets {
-    fn reserve(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
+    fn reserve(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Reservation {
         let documents = self.documents.as_mut().map(|bucket| bucket.reserve(documents, now_ns));
         let bytes = self.bytes.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
-        Places { documents, bytes, pace: None }
+        Reservation { documents, bytes, pace: None }
     }
 
-    fn reserve_paced(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
+    fn reserve_paced(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Reservation {
         let pace = self.pace.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
         let waits = |bucket: &mut Bucket| pace.is_some_and(|pace| bucket.wait_ns(pace, now_ns) > 0);
         if self.pace.as_mut().is_some_and(waits) {
-            self.pace_felt_ns = now_ns;
+            self.pace_delayed_at_ns = now_ns;
         }
-        let places = Places { pace, ..self.reserve(documents, bytes, now_ns) };
+        let reservation = Reservation { pace, ..self.reserve(documents, bytes, now_ns) };
         if self.pace.is_none() {
-            self.batch_size = self.batch_size.after(self.wait_ns(places, now_ns) > 0);
+            self.batch_size = self.batch_size.after(self.wait_ns(reservation, now_ns) > 0);
         }
-        places
+        reservation
     }
 
-    fn wait_ns(&mut self, places: Places, now_ns: u64) -> u64 {
+    fn wait_ns(&mut self, reservation: Reservation, now_ns: u64) -> u64 {
         let wait = |(bucket, position): (&mut Option<Bucket>, Option<Position>)| {
             match (bucket, position) {
                 (Some(bucket), Some(position)) => bucket.wait_ns(position, now_ns),
@@ -213,16 +213,16 @@ impl Buckets {
             }
         };
         let lines = [
-            (&mut self.documents, places.documents),
-            (&mut self.bytes, places.bytes),
-            (&mut self.pace, places.pace),
+            (&mut self.documents, reservation.documents),
+            (&mut self.bytes, reservation.bytes),
+            (&mut self.pace, reservation.pace),
         ];
         lines.into_iter().map(wait).max().unwrap_or(0)
     }
 }
 
 /// Work that has not waited for the pace for this time is slower than the pace, in nanoseconds.
-const PACE_FELT_NS: u64 = 1_000_000_000;
+const PACE_IDLE_NS: u64 = 1_000_000_000;
 
 /// Minimum size of a batch, in bytes: smaller batches would consist mostly of round trips.
 const BATCH_BYTES_MIN: u64 = 32 * 1024;

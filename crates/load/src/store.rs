@@ -153,7 +153,7 @@ impl Shared {
             };
             let mut session = self.next_session();
             while !self.is_over.load(Ordering::Relaxed) && client.is_usable() {
-                let requests = generator.draw_some();
+                let requests = generator.draw_batch();
                 session = self.transact(session, &mut client, requests, &mut sent);
                 if !pause.is_zero() {
                     thread::sleep(pause);

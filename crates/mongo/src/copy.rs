@@ -35,7 +35,7 @@ use crate::replicate::apply::Pair;
 use crate::replicate::bulk_reader::{Counters, Worker};
 use crate::replicate::coordinator::Coordinator;
 use crate::replicate::monitor::Applied;
-use crate::replicate::pace::{self, Watched, Watching};
+use crate::replicate::pace::{self, PaceGuard, SparedCluster};
 use crate::replicate::route::Route;
 pub use crate::server::clusters::Clusters;
 use crate::server::collection::Definition;
@@ -61,23 +61,23 @@ mod state;
 mod structure;
 mod worker;
 
-pub use catalog::{CatalogChanges, Gone, GoneCollection, Joined, News, news};
-use catalog::{Looked, recover, take_in};
-pub use claim::{claim, owner_timing, standing, take_over};
-pub use create::{FollowedInto, create};
-use follow::Followed;
+pub use catalog::{CatalogChanges, CatalogDiff, Gone, GoneCollection, Joined, news};
+use catalog::{CatalogInspection, reconcile, recover};
+pub use claim::{claim, describe_state, owner_timing, take_over};
+pub use create::{FollowedCollections, create};
+use follow::FollowOutcome;
 pub use retention::restore_retention;
 use state::note;
-pub use state::{Commit, CutOver, Job, SourceBlock, State, WayBack, state_of};
-pub(crate) use state::{save, save_at_last};
-pub use worker::help;
+pub use state::{Commit, CutOver, Job, ReverseJob, SourceBlock, State, state_of};
+pub(crate) use state::{save, save_final};
+pub use worker::run_worker;
 
 /// The kind under which the journal records a copy job.
 pub const KIND: &str = "copy";
 
 /// The condition that ends a run, unless the run is interrupted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub enum StopWhen {
     /// The run ends when the destination has caught up with the source for the first time.
     CaughtUp,
     /// The run has no end of its own: it follows the source until it is interrupted or handed over.
@@ -90,7 +90,7 @@ pub struct Options {
     /// Number of slices that this process copies at the same time.
     pub workers: usize,
     /// The condition that ends the run.
-    pub until: Until,
+    pub stop_when: StopWhen,
     /// The name of this process in the job's record.
     pub process: String,
     /// Longest time that the change stream waits for a change before it reports its position.
@@ -102,7 +102,7 @@ pub struct Options {
 }
 
 /// Number of collections that are inspected at the same time: each inspection takes some round trips.
-const LOOKS_AT_ONCE: usize = 16;
+const INSPECTIONS_MAX: usize = 16;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -123,7 +123,7 @@ fn plan_with(record: &Record, state: &State) -> Result<Plan> {
 
 /// The reason that a process no longer works at a copy that can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum RunOutcome {
     /// The destination has caught up. No process follows the source now.
     CaughtUp,
     /// Another process took the job over.
@@ -135,19 +135,19 @@ pub enum Left {
 /// # Errors
 /// Fails as [`claim`] does, and with the error that ended the copy, which the job's record holds too.
 #[crate::boxed]
-pub async fn lead(
+pub async fn coordinate(
     clusters: &Clusters,
     id: &JobId,
     options: &Options,
     events: &Events,
     interrupted: &CancellationToken,
-) -> Result<Left> {
+) -> Result<RunOutcome> {
     for attempt in 1.. {
         let claimed = claim(clusters, id, &options.process, events, interrupted).await?;
-        match run_once(clusters, claimed, options, attempt < BEGINS_MAX).await {
-            Ok(Ended::CaughtUp) => return Ok(Left::CaughtUp),
-            Ok(Ended::BeginsAnew) => tokio::time::sleep(BEGINS_EVERY).await,
-            Err(Error::Stopped(Stop::HandedOver)) => return Ok(Left::HandedOver),
+        match run_once(clusters, claimed, options, attempt < RESTARTS_MAX).await {
+            Ok(Ended::CaughtUp) => return Ok(RunOutcome::CaughtUp),
+            Ok(Ended::Restart) => tokio::time::sleep(RESTART_PAUSE).await,
+            Err(Error::Stopped(Stop::HandedOver)) => return Ok(RunOutcome::HandedOver),
             Err(error) => return Err(error),
         }
     }
@@ -155,15 +155,15 @@ pub async fn lead(
 }
 
 /// Most times that one process starts a job anew because the source's catalog changes all the time.
-const BEGINS_MAX: u32 = 100;
+const RESTARTS_MAX: u32 = 100;
 /// Pause before a job is started anew.
-const BEGINS_EVERY: Duration = Duration::from_millis(500);
+const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
 /// The outcome of a run that ended without an error.
 enum Ended {
     CaughtUp,
     /// The source's catalog changed during the run, so the job is to be started anew.
-    BeginsAnew,
+    Restart,
 }
 
 /// Works at a claimed copy until it is done, interrupted or failed, and records the outcome.
@@ -179,15 +179,15 @@ async fn run_once(
     clusters: &Clusters,
     run: Run,
     options: &Options,
-    may_begin_anew: bool,
+    may_restart: bool,
 ) -> Result<Ended> {
     let mut ended = work(clusters, &run, options).boxed().await.map(|()| Ended::CaughtUp);
     if let Err(error) = &ended
-        && may_begin_anew
+        && may_restart
     {
         match recover(clusters, &run, error).await {
             Ok(false) => {}
-            Ok(true) => ended = Ok(Ended::BeginsAnew),
+            Ok(true) => ended = Ok(Ended::Restart),
             Err(exact @ Error::Disrupted { .. }) => ended = Err(exact),
             Err(error) => tracing::warn!(%error, "the source's catalog could not be compared"),
         }
@@ -210,18 +210,18 @@ async fn run_once(
 async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     let mut state = state_of(run.record())?;
     if plan_with(run.record(), &state)?.is_all_gone() {
-        state = take_in(clusters, run, state).await?;
+        state = reconcile(clusters, run, state).await?;
     }
     loop {
         let mut copy = complete(clusters, run, options, state).boxed().await?;
         let followed = async {
             run.enter("follow").await?;
-            copy.follow(options.until).await
+            copy.follow(options.stop_when).await
         };
         match followed.await {
-            Ok(Followed::CaughtUp) => return copy.end().await.map(|_| ()),
-            Ok(Followed::CatalogChanged) => {
-                state = take_in(clusters, run, copy.end().await?).await?;
+            Ok(FollowOutcome::CaughtUp) => return copy.end().await.map(|_| ()),
+            Ok(FollowOutcome::CatalogChanged) => {
+                state = reconcile(clusters, run, copy.end().await?).await?;
             }
             Err(error) => {
                 copy.quiesce().await;
@@ -240,13 +240,13 @@ pub(crate) async fn complete<'a>(
     run: &'a Run,
     options: &Options,
     mut state: State,
-) -> Result<Copying<'a>> {
+) -> Result<CopyJob<'a>> {
     loop {
-        let mut copy = Copying::begin_at(clusters, run, options, state).boxed().await?;
+        let mut copy = CopyJob::begin_at(clusters, run, options, state).boxed().await?;
         match copy.fill(options).await {
             Ok(true) => return Ok(copy),
             // The loop ends, because at most `JOINED_MAX` collections join a job.
-            Ok(false) => state = take_in(clusters, run, copy.end().await?).await?,
+            Ok(false) => state = reconcile(clusters, run, copy.end().await?).await?,
             Err(error) => {
                 copy.quiesce().await;
                 return Err(error);
@@ -256,7 +256,7 @@ pub(crate) async fn complete<'a>(
 }
 
 /// A copy that this process coordinates.
-pub struct Copying<'a> {
+pub struct CopyJob<'a> {
     clusters: &'a Clusters,
     run: &'a Run,
     /// The plan, with the collections that have joined or gone since.
@@ -264,13 +264,13 @@ pub struct Copying<'a> {
     /// The state that is saved as the checkpoint of the job's record.
     pub state: State,
     /// Differences between the plan and the source's catalog, as of the last inspection.
-    news: News,
+    news: CatalogDiff,
     /// The inspection of both catalogs that is in progress.
-    looking: Option<AbortOnDropHandle<Result<Looked>>>,
-    looked: Instant,
-    look_took: Duration,
+    inspection: Option<AbortOnDropHandle<Result<CatalogInspection>>>,
+    inspected_at: Instant,
+    inspection_took: Duration,
     /// Collections that do not join the job and that a warning has reported.
-    told: HashSet<Namespace>,
+    reported_left_out: HashSet<Namespace>,
     /// Indexes and options that still differ after the job tried to make them equal, by the collection's number.
     unmatched: BTreeMap<usize, Vec<StructureDifference>>,
     /// Descriptions of the indexes that are being built at the source.
@@ -305,7 +305,7 @@ pub struct Copying<'a> {
     _watches: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Copying<'_> {
+impl CopyJob<'_> {
     /// Copies the bulk and builds the indexes, unless that is done already. Returns false if the set of collections
     /// has to change meanwhile: the caller then ends this coordinator and starts another one.
     ///
@@ -321,20 +321,20 @@ impl Copying<'_> {
             self.run.enter("index").await?;
             self.build_indexes(None).await?;
         }
-        Ok(!self.has_news().await?)
+        Ok(!self.is_catalog_stale().await?)
     }
 
     /// Paces the bulk so that clients of both clusters are hardly slowed down, until the returned watch is dropped.
-    fn spare_clients(&self) -> Watching {
+    fn spare_clients(&self) -> PaceGuard {
         let of = |side: fn(&Planned) -> &Namespace| {
             self.plan.collections.iter().map(side).cloned().collect::<Vec<Namespace>>()
         };
-        let source = Watched {
+        let source = SparedCluster {
             cluster: self.clusters.source.clone(),
             reads: of(|planned| &planned.from),
             writes: Vec::new(),
         };
-        let destination = Watched {
+        let destination = SparedCluster {
             cluster: self.clusters.destination.clone(),
             reads: Vec::new(),
             writes: of(|planned| &planned.to),
@@ -378,7 +378,7 @@ impl Copying<'_> {
     pub async fn step(&mut self) -> Result<()> {
         self.coordinator.step().await?;
         self.lose_ended().await?;
-        self.look_at_catalog().await?;
+        self.inspect_catalog().await?;
         if self.state.is_indexed {
             for (ns, what) in self.coordinator.take_structure() {
                 self.follow_structure(ns, &what).await?;

@@ -8,10 +8,10 @@ use imago_job::retry::{Bound, RetryError};
 use imago_job::run::RunError;
 use mongodb::error::ErrorKind;
 
-mod said;
+mod redact;
 
-pub(crate) use said::without_documents;
-pub use said::{UNAUTHORIZED, said};
+pub(crate) use redact::redact_documents;
+pub use redact::{UNAUTHORIZED, redacted_message};
 
 /// The result of an operation on a cluster.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -71,17 +71,17 @@ pub enum Error {
         cause: String,
     },
     /// A server answered a command with an error.
-    #[error("{doing} failed: {}", said(cause))]
+    #[error("{doing} failed: {}", redacted_message(cause))]
     Server {
         /// The command and its object.
         doing: String,
-        /// The server's error. It is not a `#[source]`, because its own text contains the parts that [`said`]
-        /// removes.
+        /// The server's error. It is not a `#[source]`, because its own text contains the parts that
+        /// [`redacted_message`] removes.
         cause: Box<mongodb::error::Error>,
     },
     /// A server is in a temporary state: an election, stale routing, a majority that is out of reach.
     #[error("{doing} failed temporarily: {cause}")]
-    Passing {
+    Transient {
         /// The command and its object.
         doing: String,
         /// The server's message.
@@ -207,7 +207,7 @@ impl Error {
             Self::Superseded { .. }
             | Self::Undecided { .. }
             | Self::Stopped(_)
-            | Self::Passing { .. }
+            | Self::Transient { .. }
             | Self::Exhausted { .. } => Class::Interrupted,
             Self::Server { .. }
             | Self::Document { .. }
@@ -264,7 +264,7 @@ impl Error {
                     .into()
             }
             Self::Superseded { .. } => "nothing is lost: follow the job where it runs now".into(),
-            Self::Passing { .. } => {
+            Self::Transient { .. } => {
                 "wait for the cluster to settle, then `imago job resume` it".into()
             }
             Self::Stopped(Stop::Cancelled) => "begin a new job to do it after all".into(),
@@ -279,7 +279,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Server { cause, .. } => is_transient(cause),
-            Self::Unreachable { .. } | Self::Passing { .. } => true,
+            Self::Unreachable { .. } | Self::Transient { .. } => true,
             _ => false,
         }
     }

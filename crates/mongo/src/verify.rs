@@ -11,7 +11,7 @@
 //!   majority read concern and waits for the cluster time at which the verification began.
 //! - A difference is reported only after every retry, at the primaries, found it again.
 //! - Servers that are unavailable for a while, such as during an election, do not end the verification, and the
-//!   wait for each is bounded ([`patience`]).
+//!   wait for each is bounded ([`read_retry`]).
 //! - Memory is bounded: batches by the server's 16 MB, suspects by [`Spec::suspects_max`].
 //!
 //! A running verification does not detect a document that is written at a position that both readers have passed.
@@ -39,8 +39,8 @@ mod last_ops;
 mod lookup;
 mod merge;
 mod mismatch;
-pub(crate) mod patience;
 mod progress;
+pub(crate) mod read_retry;
 mod recheck;
 mod sample;
 mod schedule;
@@ -48,7 +48,7 @@ mod shards;
 mod structure;
 mod suspects;
 
-pub(crate) use duplicate_ids::held_twice;
+pub(crate) use duplicate_ids::find_duplicate;
 pub use filter::check as check_filter;
 pub use mismatch::{Difference, Mismatch, MismatchFileError, read_mismatches};
 pub use schedule::Retries;
@@ -57,7 +57,7 @@ pub(crate) use structure::{indexes as index_differences, options as options_diff
 
 use expiry::Expiry;
 use lookup::{Lookup, Members};
-use patience::retry_transient;
+use read_retry::retry_transient;
 use recheck::Confirmed;
 use suspects::Suspects;
 

@@ -66,7 +66,7 @@ impl CassandraSpec {
             format!("{racks} racks for {nodes} nodes: each rack needs one at least")
         } else if heap_mb < Self::HEAP_MB_MIN {
             format!("a heap of {heap_mb} MB: Cassandra takes at least {}", Self::HEAP_MB_MIN)
-        } else if let Some(wrong) = CpuShare::wrong(cpu_percent) {
+        } else if let Some(wrong) = CpuShare::limit_error(cpu_percent) {
             wrong
         } else {
             return Ok(());
@@ -110,7 +110,7 @@ impl CassandraCluster {
                     seed: ports.host(1),
                     rack: format!("rack{}", (number - 1) % spec.racks + 1),
                     heap_mb: spec.heap_mb,
-                    share: CpuShare::asked(&name, spec.cpu_percent, &mut unshared),
+                    share: CpuShare::if_requested(&name, spec.cpu_percent, &mut unshared),
                     management: Port::reserve()?,
                 };
                 let launch = Launch { name: name.clone(), program: Program::Cassandra(node) };

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use crate::auth::{Admin, Credentials, User};
 use crate::binary;
 use crate::error::Result;
-use crate::replica_set::{Purpose, ReplicaSet, Site};
+use crate::replica_set::{Purpose, ReplicaSet, ServerContext};
 use crate::router_process::RouterProcess;
 use crate::scratch::Scratch;
 use crate::server::Server;
@@ -41,7 +41,7 @@ pub struct Cluster {
     sets: Vec<ReplicaSet>,
     credentials: Option<Credentials>,
     spec: ClusterSpec,
-    is_config_hurt: AtomicBool,
+    has_config_fault: AtomicBool,
     scratch: Scratch,
 }
 
@@ -55,11 +55,14 @@ impl Cluster {
         let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
         let credentials =
             if spec.auth { Some(Credentials::generate(scratch.path())?) } else { None };
-        let site =
-            Site { mongod: &mongod, folder: scratch.path(), credentials: credentials.as_ref() };
+        let context = ServerContext {
+            mongod: &mongod,
+            folder: scratch.path(),
+            credentials: credentials.as_ref(),
+        };
         let planned = planned_sets(&spec);
         let starts = planned.into_iter().map(|(name, purpose, count)| {
-            Box::pin(ReplicaSet::start(name, purpose, count, &spec, &site))
+            Box::pin(ReplicaSet::start(name, purpose, count, &spec, &context))
         });
         let sets = try_join_all(starts).await?;
         let mut cluster = Self {
@@ -67,12 +70,12 @@ impl Cluster {
             sets,
             credentials,
             spec,
-            is_config_hurt: AtomicBool::new(false),
+            has_config_fault: AtomicBool::new(false),
             scratch,
         };
         if cluster.spec.shards.is_some() {
             cluster.add_shards().await?;
-            cluster.router = Some(cluster.start_front().await?);
+            cluster.router = Some(cluster.start_router().await?);
         }
         times::note("start", &times::kind(&cluster.spec), began);
         Ok(cluster)
@@ -91,7 +94,7 @@ impl Cluster {
         Ok(())
     }
 
-    async fn start_front(&self) -> Result<RouterProcess> {
+    async fn start_router(&self) -> Result<RouterProcess> {
         RouterProcess::start(
             format!("{}-router", self.spec.name),
             binary::find_mongos()?,
@@ -103,14 +106,14 @@ impl Cluster {
     }
 
     /// Returns true if a fault was injected into the config server.
-    pub(crate) fn is_config_hurt(&self) -> bool {
-        self.is_config_hurt.load(Ordering::Relaxed)
+    pub(crate) fn has_config_fault(&self) -> bool {
+        self.has_config_fault.load(Ordering::Relaxed)
     }
 
     /// Records the injection of a fault into a node, or into a replica set's primary.
-    pub(crate) fn injects(&self, node_or_set: &str) {
+    pub(crate) fn record_fault(&self, node_or_set: &str) {
         if node_or_set.starts_with(&config_set_name(&self.spec)) {
-            self.is_config_hurt.store(true, Ordering::Relaxed);
+            self.has_config_fault.store(true, Ordering::Relaxed);
         }
     }
 

@@ -25,9 +25,9 @@ const ENTER: &str = r#"echo $$ > "$0" && exec "$@""#;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hierarchy {
     /// Version 1: the hierarchy of the controller `cpu`.
-    One(PathBuf),
+    V1(PathBuf),
     /// Version 2: the hierarchy of all controllers.
-    Two(PathBuf),
+    V2(PathBuf),
 }
 
 impl Hierarchy {
@@ -43,7 +43,7 @@ impl Hierarchy {
             };
             match kind {
                 "cgroup" if options.split(',').any(|option| option == "cpu") => {
-                    return Ok(Self::One(place.into()));
+                    return Ok(Self::V1(place.into()));
                 }
                 "cgroup2" => two = Some(PathBuf::from(place)),
                 _ => {}
@@ -52,14 +52,14 @@ impl Hierarchy {
         let place = two.ok_or("this machine has no control groups for processors")?;
         let given = fs::read_to_string(place.join("cgroup.subtree_control")).unwrap_or_default();
         if given.split_whitespace().any(|controller| controller == "cpu") {
-            return Ok(Self::Two(place));
+            return Ok(Self::V2(place));
         }
         Err(format!("the control groups below {} do not have processors", place.display()))
     }
 
     fn folder(&self) -> &Path {
         match self {
-            Self::One(folder) | Self::Two(folder) => folder,
+            Self::V1(folder) | Self::V2(folder) => folder,
         }
     }
 
@@ -67,19 +67,19 @@ impl Hierarchy {
     fn limit(&self, percent: u16) -> Vec<(&'static str, String)> {
         let quota_us = PERIOD_US * u64::from(percent) / 100;
         match self {
-            Self::One(_) => vec![
+            Self::V1(_) => vec![
                 ("cpu.cfs_period_us", PERIOD_US.to_string()),
                 ("cpu.cfs_quota_us", quota_us.to_string()),
             ],
-            Self::Two(_) => vec![("cpu.max", format!("{quota_us} {PERIOD_US}"))],
+            Self::V2(_) => vec![("cpu.max", format!("{quota_us} {PERIOD_US}"))],
         }
     }
 
     /// Returns the file, with its content, that removes the limit of a group.
     fn no_limit(&self) -> (&'static str, String) {
         match self {
-            Self::One(_) => ("cpu.cfs_quota_us", "-1".to_owned()),
-            Self::Two(_) => ("cpu.max", format!("max {PERIOD_US}")),
+            Self::V1(_) => ("cpu.cfs_quota_us", "-1".to_owned()),
+            Self::V2(_) => ("cpu.max", format!("max {PERIOD_US}")),
         }
     }
 }
@@ -97,7 +97,7 @@ impl CpuShare {
     pub(crate) const PERCENT_MIN: u16 = 10;
 
     /// Makes a group if a limit is requested. If that fails, returns `None` and stores the reason in `missing`.
-    pub(crate) fn asked(
+    pub(crate) fn if_requested(
         node: &str,
         percent: Option<u16>,
         missing: &mut Option<String>,
@@ -107,7 +107,7 @@ impl CpuShare {
     }
 
     /// Returns a description of the fault of a requested limit, or `None` if it is valid.
-    pub(crate) fn wrong(percent: Option<u16>) -> Option<String> {
+    pub(crate) fn limit_error(percent: Option<u16>) -> Option<String> {
         let percent = percent.filter(|percent| *percent < Self::PERCENT_MIN)?;
         let least = Self::PERCENT_MIN;
         Some(format!("{percent} % of a processor: a server needs at least {least} %"))
@@ -128,13 +128,13 @@ impl CpuShare {
         };
         fs::create_dir(&group).map_err(|error| cannot("make", error))?;
         let share = Self { group: group.clone(), hierarchy: hierarchy.clone(), percent };
-        share.hold(true).map_err(|error| cannot("limit", error))?;
+        share.enforce(true).map_err(|error| cannot("limit", error))?;
         Ok(share)
     }
 
     /// Enforces the limit of the group, or suspends it.
-    pub(crate) fn hold(&self, is_held: bool) -> std::io::Result<()> {
-        let files = if is_held {
+    pub(crate) fn enforce(&self, is_enforced: bool) -> std::io::Result<()> {
+        let files = if is_enforced {
             self.hierarchy.limit(self.percent)
         } else {
             vec![self.hierarchy.no_limit()]
@@ -198,7 +198,7 @@ mod tests {
                    cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n\
                    cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
         let found = Hierarchy::of(one).unwrap();
-        assert_eq!(found, Hierarchy::One("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(found, Hierarchy::V1("/sys/fs/cgroup/cpu,cpuacct".into()));
         assert_eq!(
             found.limit(50),
             [("cpu.cfs_period_us", "20000".to_owned()), ("cpu.cfs_quota_us", "10000".to_owned())]
@@ -209,7 +209,7 @@ mod tests {
         assert!(none.ends_with("do not have processors"), "{none}");
         fs::write(place.path().join("cgroup.subtree_control"), "cpuset cpu memory\n").unwrap();
         let found = Hierarchy::of(&mounts).unwrap();
-        assert_eq!(found, Hierarchy::Two(place.path().into()));
+        assert_eq!(found, Hierarchy::V2(place.path().into()));
         assert_eq!(found.limit(150), [("cpu.max", "30000 20000".to_owned())]);
         assert!(Hierarchy::of("/dev/vda / ext4 rw 0 0\n").is_err());
     }
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_command_enters_its_group_and_becomes_itself() {
         let place = tempfile::tempdir().unwrap();
-        let hierarchy = Hierarchy::One(place.path().into());
+        let hierarchy = Hierarchy::V1(place.path().into());
         let share = CpuShare { group: place.path().to_path_buf(), hierarchy, percent: 20 };
         let mut command = share.command(Path::new("/bin/sh"));
         command.args(["-c", "echo $$ $NAME"]).env("NAME", "a b");
@@ -256,7 +256,7 @@ mod tests {
         let throttled: u64 = throttled.unwrap().parse().unwrap();
         assert!(throttled > 5, "it wants more than its share in each of its periods: {stat}");
         let quota = || {
-            let file = if matches!(share.hierarchy, Hierarchy::One(_)) {
+            let file = if matches!(share.hierarchy, Hierarchy::V1(_)) {
                 "cpu.cfs_quota_us"
             } else {
                 "cpu.max"
@@ -264,9 +264,9 @@ mod tests {
             fs::read_to_string(share.group.join(file)).unwrap()
         };
         let held = quota();
-        share.hold(false).unwrap();
+        share.enforce(false).unwrap();
         assert_ne!(quota(), held);
-        share.hold(true).unwrap();
+        share.enforce(true).unwrap();
         assert_eq!(quota(), held);
         let group = share.group.clone();
         drop(share);

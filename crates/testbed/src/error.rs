@@ -170,7 +170,7 @@ pub enum Error {
 
 /// Returns the last lines of a log, preceded by the last error before them: a server that logs much while it ends
 /// has logged the reason earlier.
-fn told_at_the_end(log: &str) -> String {
+fn log_tail(log: &str) -> String {
     const LINES: usize = 12;
     let lines: Vec<&str> = log.lines().collect();
     let (before, end) = lines.split_at(lines.len().saturating_sub(LINES));
@@ -187,7 +187,7 @@ impl Error {
     /// Returns the error for a server that ended, with the end of its log.
     pub(crate) fn server_ended(node: &str, status: ExitStatus, log: &Path) -> Self {
         let content = std::fs::read_to_string(log).unwrap_or_default();
-        let tail = told_at_the_end(&content);
+        let tail = log_tail(&content);
         Self::ServerEnded { node: node.to_owned(), status, log: log.to_path_buf(), tail }
     }
 
@@ -209,15 +209,14 @@ mod tests {
                 (0..40).map(|n| format!("INFO  Flushing memtable {n}\n")).collect::<String>();
             format!("INFO  starting\n{why}{many}")
         };
-        let told = told_at_the_end(&log(
-            "ERROR in startup\njava.lang.RuntimeException: no schema\n\tat X\n",
-        ));
+        let told =
+            log_tail(&log("ERROR in startup\njava.lang.RuntimeException: no schema\n\tat X\n"));
         assert!(
             told.starts_with("ERROR in startup\njava.lang.RuntimeException: no schema\n"),
             "{told}"
         );
         assert!(told.ends_with("INFO  Flushing memtable 39"), "{told}");
-        assert_eq!(told_at_the_end(&log("")).lines().count(), 12);
-        assert_eq!(told_at_the_end("half a log"), "half a log");
+        assert_eq!(log_tail(&log("")).lines().count(), 12);
+        assert_eq!(log_tail("half a log"), "half a log");
     }
 }

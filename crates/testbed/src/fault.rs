@@ -18,8 +18,8 @@ const STEP_DOWN_S: i32 = 5;
 impl Cluster {
     /// Kills a node at once (kill -9). Its port and data remain reserved for it.
     pub fn kill(&self, node: &str) -> Result<()> {
-        self.injects(node);
-        match self.front_named(node) {
+        self.record_fault(node);
+        match self.router_named(node) {
             Some(router) => router.kill(),
             None => self.server(node)?.kill(),
         }
@@ -29,13 +29,13 @@ impl Cluster {
     /// it.
     #[crate::boxed]
     pub async fn terminate(&self, node: &str) -> Result<()> {
-        self.injects(node);
+        self.record_fault(node);
         self.server(node)?.terminate().await
     }
 
     /// Suspends a node (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
-        self.injects(node);
+        self.record_fault(node);
         self.server(node)?.stop()
     }
 
@@ -47,7 +47,7 @@ impl Cluster {
     /// Starts a killed node again on the same port and data, and waits until its replica set has settled.
     #[crate::boxed]
     pub async fn restart(&self, node: &str) -> Result<()> {
-        if let Some(router) = self.front_named(node) {
+        if let Some(router) = self.router_named(node) {
             return router.restart().await;
         }
         let began = Instant::now();
@@ -82,16 +82,16 @@ impl Cluster {
     }
 
     /// Enforces the CPU limits of the members with data, or suspends the limits, for example to load data faster.
-    pub fn hold_cpu_shares(&self, is_held: bool) -> Result<()> {
+    pub fn enforce_cpu_limits(&self, is_enforced: bool) -> Result<()> {
         let members = self.sets().iter().flat_map(|set| &set.members);
-        members.into_iter().try_for_each(|server| server.hold_cpu_share(is_held))
+        members.into_iter().try_for_each(|server| server.enforce_cpu_limit(is_enforced))
     }
 
     /// Makes the primary of `set` step down, waits for the next one, and returns its name. A set of one member
     /// elects the same one again.
     #[crate::boxed]
     pub async fn step_down(&self, set: &str) -> Result<String> {
-        self.injects(set);
+        self.record_fault(set);
         let set = self.set(set)?;
         let old = set.wait_primary(|_| true).await?;
         let away_s = if set.members.len() == 1 { 1 } else { STEP_DOWN_S };
@@ -147,12 +147,12 @@ impl Cluster {
         }
     }
 
-    fn front_named(&self, node: &str) -> Option<&RouterProcess> {
+    fn router_named(&self, node: &str) -> Option<&RouterProcess> {
         self.router().filter(|router| router.name() == node)
     }
 
     fn server(&self, node: &str) -> Result<&Server> {
-        if let Some(router) = self.front_named(node) {
+        if let Some(router) = self.router_named(node) {
             return router.server();
         }
         let mut servers = self.sets().iter().flat_map(|set| &set.members);

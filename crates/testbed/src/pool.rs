@@ -9,14 +9,14 @@
 //!   that was elected a moment ago still refuses to move chunks), and did not call [`Leased::end_with_this_test`];
 //! - before the next test gets it, servers that were killed or suspended are restored and every member has caught
 //!   up ([`Cluster::heal`]), the commands that the last test passed to [`Leased::undo`] are run, write blocks are
-//!   lifted and databases dropped. Then its [`Imprint`] (parameters, members, users, roles, shards, zones,
+//!   lifted and databases dropped. Then its [`ClusterSnapshot`] (parameters, members, users, roles, shards, zones,
 //!   settings, databases) must equal that of the new cluster; otherwise the cluster is ended and another started.
 //!
 //! The pool also limits the number of servers at work in this process ([`SERVERS_AT_ONCE`]): on two cores more of
 //! them miss each other's heartbeats and hold unexpected elections. Idle clusters are ended when the process exits,
 //! and the oldest when they have more servers than [`IDLE_SERVERS_MAX`].
 
-mod imprint;
+mod snapshot;
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -31,7 +31,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::cluster::{Cluster, ClusterSpec, Role};
 use crate::error::Result;
 use crate::times;
-use imprint::Imprint;
+use snapshot::ClusterSnapshot;
 
 /// Most servers in the leased clusters of one process.
 pub const SERVERS_AT_ONCE: u32 = 20;
@@ -49,7 +49,7 @@ static IDLE: Mutex<VecDeque<Idle>> = Mutex::new(VecDeque::new());
 #[derive(Debug)]
 struct Idle {
     cluster: Cluster,
-    new: Imprint,
+    new: ClusterSnapshot,
     undo: Mutex<Vec<(Role, Document)>>,
 }
 
@@ -57,7 +57,7 @@ struct Idle {
 #[derive(Debug)]
 pub struct Leased {
     idle: Option<Idle>,
-    is_kept: AtomicBool,
+    is_reusable: AtomicBool,
     _permit: Option<SemaphorePermit<'static>>,
 }
 
@@ -92,7 +92,7 @@ pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Lease
     let idle = futures_util::future::try_join_all(starts).await?;
     let leased = idle.into_iter().map(|idle| Leased {
         idle: Some(idle),
-        is_kept: AtomicBool::new(true),
+        is_reusable: AtomicBool::new(true),
         _permit: permit.take(),
     });
     let leased: Vec<Leased> = leased.collect();
@@ -127,13 +127,13 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
     loop {
         let found = {
             let mut idle = idle();
-            let index = idle.iter().position(|idle| is_alike(idle.cluster.spec(), &spec));
+            let index = idle.iter().position(|idle| is_interchangeable(idle.cluster.spec(), &spec));
             index.and_then(|index| idle.remove(index))
         };
         let Some(found) = found else { break };
         let began = Instant::now();
         let undo = std::mem::take(&mut *locked(&found.undo));
-        match imprint::restore(&found.cluster, &found.new, &undo).await {
+        match snapshot::restore(&found.cluster, &found.new, &undo).await {
             Ok(()) => {
                 times::note("reuse", &times::kind(&spec), began);
                 return Ok(found);
@@ -143,12 +143,12 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
     }
     spec.name = format!("pool-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let cluster = Cluster::start(spec).await?;
-    let new = Imprint::of(&cluster).await?;
+    let new = ClusterSnapshot::of(&cluster).await?;
     Ok(Idle { cluster, new, undo: Mutex::default() })
 }
 
 /// Returns true if two specifications differ only in their names.
-fn is_alike(one: &ClusterSpec, other: &ClusterSpec) -> bool {
+fn is_interchangeable(one: &ClusterSpec, other: &ClusterSpec) -> bool {
     ClusterSpec { name: other.name.clone(), ..one.clone() } == *other
 }
 
@@ -161,7 +161,7 @@ impl Leased {
 
     /// Ends the cluster with this test, for a change that no command undoes.
     pub fn end_with_this_test(&self) {
-        self.is_kept.store(false, Ordering::Relaxed);
+        self.is_reusable.store(false, Ordering::Relaxed);
     }
 
     fn inner(&self) -> &Idle {
@@ -180,8 +180,8 @@ impl Deref for Leased {
 impl Drop for Leased {
     fn drop(&mut self) {
         let Some(idle) = self.idle.take() else { return };
-        let is_kept = self.is_kept.load(Ordering::Relaxed);
-        if !is_kept || idle.cluster.is_config_hurt() || std::thread::panicking() {
+        let is_reusable = self.is_reusable.load(Ordering::Relaxed);
+        if !is_reusable || idle.cluster.has_config_fault() || std::thread::panicking() {
             return;
         }
         end_at_exit();

@@ -65,7 +65,7 @@ impl RedisClusterSpec {
             format!("{} nodes: it must be {} at most on one machine", self.nodes(), Self::NODES_MAX)
         } else if self.memory_mb < memory_mb_min {
             format!("{} MB for redis: it takes at least {memory_mb_min}", self.memory_mb)
-        } else if let Some(wrong) = CpuShare::wrong(self.cpu_percent) {
+        } else if let Some(wrong) = CpuShare::limit_error(self.cpu_percent) {
             wrong
         } else {
             return Ok(());
@@ -102,7 +102,7 @@ impl RedisCluster {
             let host = u8::try_from(number).expect("a checked specification has few nodes");
             let node = RedisNode { host: ports.host(host), ports: Arc::clone(&ports) };
             let name = format!("{}-{number}", spec.name);
-            let share = CpuShare::asked(&name, spec.cpu_percent, &mut unshared);
+            let share = CpuShare::if_requested(&name, spec.cpu_percent, &mut unshared);
             let (path, memory_mb) = (path.clone(), spec.memory_mb);
             let redis = Redis { path, memory_mb, node: Some(node), share };
             let launch = Launch { name, program: Program::Redis(redis) };

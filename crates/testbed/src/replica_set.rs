@@ -51,17 +51,17 @@ impl ReplicaSet {
         purpose: Purpose,
         count: u32,
         spec: &ClusterSpec,
-        site: &Site<'_>,
+        context: &ServerContext<'_>,
     ) -> Result<Self> {
         let percent = spec.cpu_percent.filter(|_| purpose != Purpose::Config);
         let mut unshared = None;
         let launches: Vec<Launch> = (0..count)
             .map(|index| {
                 let name = format!("{set}-{index}");
-                let share = CpuShare::asked(&name, percent, &mut unshared);
+                let share = CpuShare::if_requested(&name, percent, &mut unshared);
                 let program = Program::Mongo(Mongo {
-                    path: site.mongod.to_path_buf(),
-                    arguments: arguments(&set, purpose, spec, site.credentials),
+                    path: context.mongod.to_path_buf(),
+                    arguments: arguments(&set, purpose, spec, context.credentials),
                     keeps_data: true,
                     yields_cpu: spec.yields_cpu,
                     share,
@@ -69,15 +69,15 @@ impl ReplicaSet {
                 Launch { name, program }
             })
             .collect();
-        let starts = launches.into_iter().map(|launch| Server::start(launch, site.folder));
+        let starts = launches.into_iter().map(|launch| Server::start(launch, context.folder));
         let members = try_join_all(starts).await?;
         let set = Self { name: set, purpose, members, unshared };
         set.initiate(spec).await?;
         let primary = set.wait_settled().await?;
-        if let Some(credentials) = site.credentials {
+        if let Some(credentials) = context.credentials {
             auth::create_users(primary, credentials, purpose != Purpose::Standalone).await?;
         }
-        set.confirm_write(primary, site.credentials).await?;
+        set.confirm_write(primary, context.credentials).await?;
         Ok(set)
     }
 
@@ -213,7 +213,7 @@ fn sole_primary(states: &[Option<Hello>]) -> Option<usize> {
 
 /// Properties that all servers of a cluster share.
 #[derive(Debug)]
-pub(crate) struct Site<'a> {
+pub(crate) struct ServerContext<'a> {
     pub(crate) mongod: &'a Path,
     pub(crate) folder: &'a Path,
     pub(crate) credentials: Option<&'a Credentials>,

@@ -78,10 +78,10 @@ impl Server {
     }
 
     /// Enforces the server's CPU limit, or suspends it; without a limit this does nothing.
-    pub(crate) fn hold_cpu_share(&self, is_held: bool) -> Result<()> {
+    pub(crate) fn enforce_cpu_limit(&self, is_enforced: bool) -> Result<()> {
         let Some(share) = self.launch.program.cpu_share() else { return Ok(()) };
         let doing = format!("change the share of the processors of {}", self.name());
-        share.hold(is_held).map_err(Error::io(doing))
+        share.enforce(is_enforced).map_err(Error::io(doing))
     }
 
     /// Starts a killed server again, on the same port and data, and waits until it answers.

@@ -101,7 +101,7 @@ impl SingleSpec {
             let memory = self.memory_mb;
             return Err(Error::Spec(format!("{memory} MB for {name}: it takes at least {least}")));
         }
-        if let Some(wrong) = CpuShare::wrong(self.cpu_percent) {
+        if let Some(wrong) = CpuShare::limit_error(self.cpu_percent) {
             return Err(Error::Spec(wrong));
         }
         if self.cpu_percent.is_some() && self.engine != Engine::Redis {
@@ -116,7 +116,7 @@ impl SingleSpec {
         Ok(match self.engine {
             Engine::Redis => {
                 let (path, memory_mb) = (binary::find_redis()?, self.memory_mb);
-                let share = CpuShare::asked(node, self.cpu_percent, unshared);
+                let share = CpuShare::if_requested(node, self.cpu_percent, unshared);
                 Program::Redis(Redis { path, memory_mb, node: None, share })
             }
             Engine::Kafka => {

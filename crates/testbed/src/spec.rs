@@ -101,7 +101,7 @@ impl ClusterSpec {
         if self.cache_mb < 256 {
             return bad(format!("a cache of {} MB: mongod takes at least 256", self.cache_mb));
         }
-        if let Some(wrong) = CpuShare::wrong(self.cpu_percent) {
+        if let Some(wrong) = CpuShare::limit_error(self.cpu_percent) {
             return bad(wrong);
         }
         Ok(())

@@ -35,7 +35,7 @@ impl<'a> Wait<'a> {
     /// Panics with the awaited condition when [`PATIENCE`] has elapsed.
     #[crate::boxed]
     pub async fn again(&self) {
-        in_time(self.began, self.what, self.caller);
+        assert_in_time(self.began, self.what, self.caller);
         tokio::time::sleep(self.poll).await;
     }
 }
@@ -73,7 +73,7 @@ pub fn until_with(
 /// Panics with `what` when [`PATIENCE`] has elapsed.
 #[track_caller]
 pub fn until_blocking(what: &str, happened: impl FnMut() -> bool) {
-    until_or_say(what, String::new, happened);
+    until_or_report(what, String::new, happened);
 }
 
 /// Waits until `happened` returns true, without an async runtime; a failure also reports the result of `known`.
@@ -81,7 +81,7 @@ pub fn until_blocking(what: &str, happened: impl FnMut() -> bool) {
 /// # Panics
 /// Panics with `what` and the result of `known` when [`PATIENCE`] has elapsed.
 #[track_caller]
-pub fn until_or_say(
+pub fn until_or_report(
     what: &str,
     known: impl FnOnce() -> String,
     mut happened: impl FnMut() -> bool,
@@ -89,17 +89,17 @@ pub fn until_or_say(
     let (caller, began) = (Location::caller(), Instant::now());
     while !happened() {
         if began.elapsed() > PATIENCE {
-            panic!("{}: {}", in_vain(what, caller), known());
+            panic!("{}: {}", timeout_message(what, caller), known());
         }
         std::thread::sleep(POLL);
     }
 }
 
-fn in_time(began: Instant, what: &str, caller: &Location<'_>) {
-    assert!(began.elapsed() < PATIENCE, "{}", in_vain(what, caller));
+fn assert_in_time(began: Instant, what: &str, caller: &Location<'_>) {
+    assert!(began.elapsed() < PATIENCE, "{}", timeout_message(what, caller));
 }
 
-fn in_vain(what: &str, caller: &Location<'_>) -> String {
+fn timeout_message(what: &str, caller: &Location<'_>) -> String {
     format!("{caller}: waited {} s in vain until {what}", PATIENCE.as_secs())
 }
 
@@ -132,6 +132,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "wait.rs")]
     fn a_bound_that_is_reached_says_what_was_awaited_and_where() {
-        in_time(Instant::now() - 2 * PATIENCE, "the end of the world", Location::caller());
+        assert_in_time(Instant::now() - 2 * PATIENCE, "the end of the world", Location::caller());
     }
 }

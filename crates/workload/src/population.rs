@@ -8,16 +8,16 @@
 use std::collections::{BTreeSet, VecDeque};
 
 /// Maximum number of deleted keys that are remembered for reinsertion.
-const SPARE_MAX: usize = 4096;
+const REUSABLE_MAX: usize = 4096;
 
 /// The keys that were assigned, settled and deleted.
 #[derive(Debug)]
 pub struct Population {
     next: u64,
     settled: u64,
-    early: BTreeSet<u64>,
+    answered_ahead: BTreeSet<u64>,
     gone: Vec<u64>,
-    spare: VecDeque<u64>,
+    reusable: VecDeque<u64>,
 }
 
 impl Population {
@@ -27,9 +27,9 @@ impl Population {
         Self {
             next: initial,
             settled: initial,
-            early: BTreeSet::new(),
+            answered_ahead: BTreeSet::new(),
             gone: Vec::new(),
-            spare: VecDeque::new(),
+            reusable: VecDeque::new(),
         }
     }
 
@@ -46,15 +46,15 @@ impl Population {
     }
 
     /// Assigns a key that was never used, for an insert.
-    pub fn fresh(&mut self) -> u64 {
+    pub fn assign(&mut self) -> u64 {
         let key = self.next;
         self.next += 1;
         key
     }
 
     /// Returns a key whose document was deleted, for an insert; `None` if there is none.
-    pub fn spare(&mut self) -> Option<u64> {
-        self.spare.pop_front()
+    pub fn take_deleted(&mut self) -> Option<u64> {
+        self.reusable.pop_front()
     }
 
     /// Records that an insert was answered; `present` is true if its document may exist.
@@ -63,8 +63,8 @@ impl Population {
             self.set_gone(key, false);
         }
         if key >= self.settled {
-            self.early.insert(key);
-            while self.early.remove(&self.settled) {
+            self.answered_ahead.insert(key);
+            while self.answered_ahead.remove(&self.settled) {
                 self.settled += 1;
             }
         }
@@ -73,8 +73,8 @@ impl Population {
     /// Records that a delete was acknowledged.
     pub fn deleted(&mut self, key: u64) {
         self.set_gone(key, true);
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push_back(key);
+        if self.reusable.len() < REUSABLE_MAX {
+            self.reusable.push_back(key);
         }
     }
 
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_key_is_chosen_from_only_once_all_before_it_are_answered() {
         let mut population = Population::new(10);
-        assert_eq!((population.fresh(), population.fresh(), population.fresh()), (10, 11, 12));
+        assert_eq!((population.assign(), population.assign(), population.assign()), (10, 11, 12));
         population.insert_answered(11, true);
         assert_eq!(population.settled(), 10);
         population.insert_answered(10, false);
@@ -122,8 +122,8 @@ mod tests {
         assert!(!population.is_gone(130));
         population.deleted(130);
         assert!(population.is_gone(130));
-        assert_eq!(population.spare(), Some(130));
-        assert_eq!(population.spare(), None);
+        assert_eq!(population.take_deleted(), Some(130));
+        assert_eq!(population.take_deleted(), None);
         population.insert_answered(130, true);
         assert!(!population.is_gone(130));
         assert_eq!(population.settled(), 200);

@@ -98,13 +98,13 @@ pub struct Silence {
 }
 
 #[derive(Debug, Default)]
-struct Quiet {
+struct SilenceTracker {
     last_ns: u64,
     from_ns: u64,
     longest_ns: u64,
 }
 
-impl Quiet {
+impl SilenceTracker {
     fn answered(&mut self, at_ns: u64) {
         let gap_ns = at_ns.saturating_sub(self.last_ns);
         if gap_ns > self.longest_ns {
@@ -144,7 +144,7 @@ impl Latency {
 #[derive(Debug)]
 struct Side {
     tally: Tally,
-    quiet: Quiet,
+    quiet: SilenceTracker,
     slot_tally: Tally,
     slot_us: Histogram<u64>,
 }
@@ -153,7 +153,7 @@ impl Side {
     fn new() -> Self {
         Self {
             tally: Tally::default(),
-            quiet: Quiet::default(),
+            quiet: SilenceTracker::default(),
             slot_tally: Tally::default(),
             slot_us: histogram(),
         }

@@ -73,9 +73,9 @@ impl Stand {
             Single::start(SingleSpec { memory_mb: CACHE_MB, ..SingleSpec::redis("cells-cache") })
                 .await?;
         let stand = Self { cluster, cache, spec };
-        stand.cluster.hold_cpu_shares(false)?;
+        stand.cluster.enforce_cpu_limits(false)?;
         stand.fill().await?;
-        stand.cluster.hold_cpu_shares(true)?;
+        stand.cluster.enforce_cpu_limits(true)?;
         Ok(stand)
     }
 
@@ -113,7 +113,7 @@ impl Stand {
     /// Restarts all members with data, one after the other, then has each read all of its documents and its `_id`
     /// index once.
     pub(crate) async fn renew(&self) -> Result<()> {
-        self.cluster.hold_cpu_shares(false)?;
+        self.cluster.enforce_cpu_limits(false)?;
         for node in self.cluster.nodes() {
             if node.role == Role::Member {
                 self.cluster.terminate(&node.name).await?;
@@ -125,7 +125,7 @@ impl Stand {
                 self.warm(&node).await?;
             }
         }
-        Ok(self.cluster.hold_cpu_shares(true)?)
+        Ok(self.cluster.enforce_cpu_limits(true)?)
     }
 
     /// Has one member read all of its documents.

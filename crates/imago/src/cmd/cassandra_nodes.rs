@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use imago_testbed::supervisor;
-use imago_testbed::supervisor::registry::{Registry, Standing};
+use imago_testbed::supervisor::registry::{Registry, RegistryEntry};
 use imago_testbed::{CassandraSpec, ContentSpec, Error};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ pub(super) async fn with_nodes<T>(
     let spec = ContentSpec::from(spec);
     spec.check().and_then(|()| spec.find_programs()).map_err(failure)?;
     let (stood, stands) = oneshot::channel::<Option<PathBuf>>();
-    let ready = |standing: &Standing| {
+    let ready = |standing: &RegistryEntry| {
         if let Some(why) = &standing.unshared {
             eprintln!("CPU limits unavailable: {why}");
         }
@@ -33,7 +33,7 @@ pub(super) async fn with_nodes<T>(
     };
     let done = CancellationToken::new();
     let registry = Registry::of_user();
-    let kept = supervisor::keep(spec, &registry, ready, done.cancelled());
+    let kept = supervisor::supervise(spec, &registry, ready, done.cancelled());
     let used = async {
         let ends = done.clone().drop_guard();
         let file = tokio::select! {

@@ -3,7 +3,7 @@
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_mongo::copy::preflight::{self, Plan, Planned, Request};
-use imago_mongo::copy::{self, CatalogChanges, Clusters, Left, Options, Until};
+use imago_mongo::copy::{self, CatalogChanges, Clusters, Options, RunOutcome, StopWhen};
 use imago_mongo::namespace::Selector;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::state::journal::MongoJournal;
@@ -101,13 +101,13 @@ pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
 
 /// Converts the arguments into the options of the library.
 pub fn options(work: &WorkArgs) -> Options {
-    let until = match work.until {
-        When::CaughtUp => Until::CaughtUp,
-        When::HandedOver => Until::HandedOver,
+    let stop_when = match work.until {
+        When::CaughtUp => StopWhen::CaughtUp,
+        When::HandedOver => StopWhen::HandedOver,
     };
     Options {
         workers: usize::from(work.workers),
-        until,
+        stop_when,
         process: process(),
         await_max: imago_mongo::replicate::changes::AWAIT_MAX,
         slice_bytes: u64::from(work.slice_mb) * 1024 * 1024,
@@ -164,10 +164,10 @@ pub async fn work(
     options: &Options,
     context: &Context,
 ) -> Result<(), Failure> {
-    let led = copy::lead(clusters, id, options, context.events(), &context.cancel);
+    let led = copy::coordinate(clusters, id, options, context.events(), &context.cancel);
     let state = match led.await? {
-        Left::CaughtUp => "caught_up",
-        Left::HandedOver => "handed_over",
+        RunOutcome::CaughtUp => "caught_up",
+        RunOutcome::HandedOver => "handed_over",
     };
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
     let ended = Ended { job: id.clone(), state, catalog: CatalogChanges::of(&record)? };

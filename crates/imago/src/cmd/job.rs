@@ -17,7 +17,7 @@ use imago_job::state::State;
 use imago_mongo::copy::preflight;
 use imago_mongo::copy::{self, CutOver, SourceBlock};
 use imago_mongo::reshard;
-use imago_mongo::reshard::helpers_route;
+use imago_mongo::reshard::worker_route;
 use imago_mongo::server::block;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::state::journal::MongoJournal;
@@ -231,7 +231,7 @@ async fn run_worker(work: &Work, context: &Context) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
     let workers = usize::from(work.workers);
     let process = process();
-    let done = copy::help(&clusters, &work.id, workers, control, &process, helpers_route);
+    let done = copy::run_worker(&clusters, &work.id, workers, control, &process, worker_route);
     let (documents, bytes) = done.await?;
     let helped = WorkerSummary { job: work.id.clone(), documents, bytes };
     context.output.result(&helped, |helped| {

@@ -117,7 +117,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Down(which) => end(which, &registry, context).await,
         Action::Status { name } => {
             let standing = registry.get(&name).map_err(failure)?;
-            let status = status::look(&standing).await;
+            let status = status::query(&standing).await;
             context.output.result(&status, status_text)
         }
         Action::List => {
@@ -125,7 +125,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             for name in registry.names().map_err(failure)? {
                 // A testbed that ended meanwhile is left out.
                 if let Some(standing) = registry.find(&name).map_err(failure)? {
-                    all.push(status::look(&standing).await);
+                    all.push(status::query(&standing).await);
                 }
             }
             context.output.result(&all, |all| list_text(all))

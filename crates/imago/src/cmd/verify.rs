@@ -14,7 +14,7 @@ use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
 use imago_mongo::bson::input::parse_filter;
 use imago_mongo::bson::order::Id;
-use imago_mongo::copy::FollowedInto;
+use imago_mongo::copy::FollowedCollections;
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::server::collection::{Handle, Kind, LeftOut, Listed, left_out_by, list_all};
 use imago_mongo::server::endpoint::Endpoint;
@@ -110,7 +110,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let mut mismatches = args.mismatches.as_deref().map(create).transpose()?;
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
-    let followed = FollowedInto::of(&destination).await?;
+    let followed = FollowedCollections::of(&destination).await?;
     let mut collections = Vec::new();
     // The destination is listed first: a collection that the source creates now and a job copies is
     // then not reported as the destination's alone.

@@ -52,7 +52,7 @@ fn cluster_error_code(error: &Error) -> (Exit, &'static str) {
         Error::Unreachable { .. } => "unreachable",
         Error::Credentials { .. } => "credentials",
         Error::Server { .. } => "server",
-        Error::Passing { .. } => "passing",
+        Error::Transient { .. } => "passing",
         Error::Exhausted { .. } => "exhausted",
         Error::Document { .. } => "document",
         Error::OplogRolledOver { .. } => "oplog_rolled_over",

@@ -46,7 +46,7 @@ impl Process {
         let mut is_last = false;
         let errors = self.errors.clone();
         let last_words = || std::fs::read_to_string(&errors).unwrap();
-        wait::until_or_say(what, last_words, || {
+        wait::until_or_report(what, last_words, || {
             file.read_to_string(&mut text).unwrap();
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             let lines: String = text.drain(..whole).collect();
@@ -64,7 +64,7 @@ impl Process {
     pub fn ended(&mut self) -> (i32, Value) {
         let errors = self.errors.clone();
         let last_words = || std::fs::read_to_string(&errors).unwrap();
-        wait::until_or_say("the process ends", last_words, || !self.is_running());
+        wait::until_or_report("the process ends", last_words, || !self.is_running());
         let exit = self.child.wait().unwrap().code().unwrap_or(-1);
         let value = if exit == 0 {
             // Lines that continue the result (of a job that follows) are printed after it.

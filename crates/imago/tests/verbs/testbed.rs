@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use imago_testbed::process::{Liveness, ProcessId, Signal};
-use imago_testbed::supervisor::registry::{Registry, Standing};
+use imago_testbed::supervisor::registry::{Registry, RegistryEntry};
 use imago_testbed::{require, wait};
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ impl Home {
         Registry::at(self.0.path().join("state/imago/testbed"))
     }
 
-    fn standing(&self, name: &str) -> Standing {
+    fn standing(&self, name: &str) -> RegistryEntry {
         self.registry().get(name).unwrap()
     }
 
@@ -65,7 +65,7 @@ impl Drop for Home {
     }
 }
 
-fn processes(standing: &Standing) -> Vec<ProcessId> {
+fn processes(standing: &RegistryEntry) -> Vec<ProcessId> {
     let nodes = standing.nodes.iter().filter_map(|node| node.process);
     nodes.chain([standing.supervisor]).collect()
 }
@@ -154,7 +154,8 @@ fn in_the_foreground_an_interrupt_ends_everything() {
     let up = ["up", "mongodb", "--name", "front", "--foreground"];
     let mut command = home.imago(&up);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let ready = |standing: Option<Standing>| standing.is_some_and(|found| !found.uri.is_empty());
+    let ready =
+        |standing: Option<RegistryEntry>| standing.is_some_and(|found| !found.uri.is_empty());
     wait("the cluster", || ready(home.registry().find("front").unwrap()));
     let standing = home.standing("front");
     assert!(ProcessId::of(child.id()).unwrap().signal(Signal::INT).unwrap());

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Asked, Journal, JournalError, Request, Update};
+use super::{Journal, JournalError, OperatorRequests, Request, Update};
 use crate::event::Progress;
 use crate::id::JobId;
 use crate::record::{Limits, Record, Requested};
@@ -170,7 +170,7 @@ async fn a_request_reaches_the_owner(journal: &dyn Journal) {
         journal.request(&id, &request).await.expect("the operator requests");
     }
     let asked = journal.save(&id, epoch, &Update::default()).await.expect("the owner saves");
-    assert_eq!(asked, Asked { control: Requested::Pause, limits });
+    assert_eq!(asked, OperatorRequests { control: Requested::Pause, limits });
 }
 
 async fn a_final_job_is_left_alone(journal: &dyn Journal) {

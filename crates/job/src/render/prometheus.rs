@@ -26,7 +26,7 @@ use crate::event::{Body, Event, Progress};
 /// The error of metrics that cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics at {address}; choose an address of this machine and a free port")]
-pub struct CannotServe {
+pub struct ServeError {
     address: SocketAddr,
     source: Box<dyn std::error::Error + Send + Sync>,
 }
@@ -38,11 +38,11 @@ pub struct Prometheus {
 
 /// Serves metrics at `address` for as long as the process lives, and returns their renderer. Must be called
 /// within a runtime.
-pub fn serve(address: SocketAddr) -> Result<Prometheus, CannotServe> {
+pub fn serve(address: SocketAddr) -> Result<Prometheus, ServeError> {
     let (recorder, server) = PrometheusBuilder::new()
         .with_http_listener(address)
         .build()
-        .map_err(|source| CannotServe { address, source: Box::new(source) })?;
+        .map_err(|source| ServeError { address, source: Box::new(source) })?;
     let handle = recorder.handle();
     tokio::spawn(async move {
         if let Err(error) = server.await {
@@ -63,7 +63,7 @@ async fn tidy(handle: PrometheusHandle) {
 
 impl Prometheus {
     /// Returns a renderer that records metrics without serving them.
-    pub fn unserved() -> Self {
+    pub fn without_server() -> Self {
         Self { recorder: PrometheusBuilder::new().build_recorder() }
     }
 
@@ -147,7 +147,7 @@ mod tests {
     use crate::id::JobId;
 
     fn text(bodies: impl IntoIterator<Item = Body>) -> String {
-        let mut metrics = Prometheus::unserved();
+        let mut metrics = Prometheus::without_server();
         for body in bodies {
             let job = JobId::from_parts(1, 1);
             let event = Event { at_ms: 0, job, kind: "copy".to_owned(), body };

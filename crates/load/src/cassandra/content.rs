@@ -76,11 +76,11 @@ pub async fn show_content(target: &CassandraTarget, checker: &mut Checker) -> Re
 
 fn show(schema: Schema, row: ReadRow, checker: &mut Checker) {
     let Some(key) = schema.id_form.key(&row.0) else {
-        return checker.saw_stranger(&row.0, "its id is not one that this load makes");
+        return checker.add_foreign_document(&row.0, "its id is not one that this load makes");
     };
     let Some(seq) = row.11.and_then(|seq| u64::try_from(seq).ok()) else {
-        return checker.saw_stranger(&row.0, "it lacks seq");
+        return checker.add_foreign_document(&row.0, "it lacks seq");
     };
     let intact = row == written(schema.row(key, seq));
-    checker.saw(Found { key, seq, n: 0, intact });
+    checker.add_document(Found { key, seq, n: 0, intact });
 }

@@ -41,14 +41,14 @@ fn show(schema: &Schema, document: &RawDocument, checker: &mut Checker) {
     let id = document.get("_id").ok().flatten();
     let Some(key) = id.and_then(|id| key_of(schema.id_form, id)) else {
         let name = id.map_or_else(|| "(no _id)".to_owned(), |id| format!("{id:?}"));
-        return checker.saw_stranger(&name, "its _id is not one that this load makes");
+        return checker.add_foreign_document(&name, "its _id is not one that this load makes");
     };
     let number = |name| document.get_i64(name).ok().and_then(|number| u64::try_from(number).ok());
     let (Some(seq), Some(n)) = (number("seq"), number("n")) else {
-        return checker.saw_stranger(&schema.id_form.name(key), "it lacks seq or n");
+        return checker.add_foreign_document(&schema.id_form.name(key), "it lacks seq or n");
     };
     let intact = schema.document(key, seq, n).as_bytes() == document.as_bytes();
-    checker.saw(Found { key, seq, n, intact });
+    checker.add_document(Found { key, seq, n, intact });
 }
 
 fn key_of(form: IdForm, id: RawBsonRef<'_>) -> Option<u64> {

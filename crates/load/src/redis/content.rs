@@ -26,12 +26,12 @@ pub async fn show_content(target: &RedisTarget, checker: &mut Checker) -> Result
             let id = &name[target.prefix.len()..];
             shown += 1;
             let Some(key) = target.schema.id_form.key(id) else {
-                checker.saw_stranger(id, "its name is not one that this load makes");
+                checker.add_foreign_document(id, "its name is not one that this load makes");
                 continue;
             };
             match target.schema.write_of(key, &record) {
-                Some((seq, intact)) => checker.saw(Found { key, seq, n: 0, intact }),
-                None => checker.saw_stranger(id, "it lacks seq"),
+                Some((seq, intact)) => checker.add_document(Found { key, seq, n: 0, intact }),
+                None => checker.add_foreign_document(id, "it lacks seq"),
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::state::start_of;
 use super::{
-    Clusters, Copying, CutOver, News, Options, State, catalog, plan_with, retention,
+    CatalogDiff, Clusters, CopyJob, CutOver, Options, State, catalog, plan_with, retention,
     retry_transient, save,
 };
 use crate::copy::preflight::{self, Plan, Planned};
@@ -28,7 +28,7 @@ use crate::server::block;
 use crate::server::collection::Definition;
 use crate::state::leases::Leases;
 
-impl<'a> Copying<'a> {
+impl<'a> CopyJob<'a> {
     /// Prepares the rest of the copy and opens the stream, starting from `state`, which this run may have changed.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl<'a> Copying<'a> {
         let (pairs, definitions) = pairs_of(clusters, run, &plan, state).await?;
         let copied = copied_before(run, &leases).await?;
         if is_resumed && !copied.is_all {
-            tell_where_it_goes_on(run, copied.documents);
+            report_resume_point(run, copied.documents);
         }
         let copied_before = (copied.documents, copied.bytes);
         let total = if copied.is_all {
@@ -107,11 +107,11 @@ impl<'a> Copying<'a> {
             run,
             plan,
             state: state.clone(),
-            news: News::default(),
-            looking: None,
-            looked: now,
-            look_took: Duration::ZERO,
-            told: HashSet::new(),
+            news: CatalogDiff::default(),
+            inspection: None,
+            inspected_at: now,
+            inspection_took: Duration::ZERO,
+            reported_left_out: HashSet::new(),
             unmatched: BTreeMap::new(),
             building: Vec::new(),
             has_last_writes,
@@ -217,9 +217,9 @@ async fn copied_before(run: &Run, leases: &Leases) -> Result<CopiedBefore> {
     let look = || leases.states_after(None);
     let seen = retry_transient("look at the slices", run.control(), look).await?;
     Ok(CopiedBefore {
-        documents: seen.iter().map(|sighting| sighting.documents).sum(),
-        bytes: seen.iter().map(|sighting| sighting.bytes).sum(),
-        is_all: seen.iter().all(|sighting| sighting.state == SliceState::Copied),
+        documents: seen.iter().map(|slice| slice.documents).sum(),
+        bytes: seen.iter().map(|slice| slice.bytes).sum(),
+        is_all: seen.iter().all(|slice| slice.state == SliceState::Copied),
     })
 }
 
@@ -231,7 +231,7 @@ fn shown_before(run: &Run) -> Progress {
 
 /// Reports the point from which an unfinished copy resumes. The progress may be lower than the predecessor showed:
 /// slices are saved periodically, and documents that were copied since the last save are copied again.
-fn tell_where_it_goes_on(run: &Run, copied: u64) {
+fn report_resume_point(run: &Run, copied: u64) {
     if run.reporter().latest_progress().is_none() {
         run.reporter().decision(
             format!("the copy goes on from {copied} documents"),
@@ -248,7 +248,7 @@ async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> 
     let is_open = plan.is_open(&run.record().kind);
     match found.filter(|n| is_open && catalog::lose(state, &mut plan, *n, what)) {
         Some(n) => {
-            catalog::tell_gone(run, &plan.collections[n], what);
+            catalog::report_gone(run, &plan.collections[n], what);
             save(run, state).await
         }
         None => Err(Error::Disrupted { ns: ns.to_owned(), what: what.to_owned() }),

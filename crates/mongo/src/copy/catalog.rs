@@ -32,19 +32,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::functions::differing;
 use super::structure::{Differences, all_differences};
-use super::{Clusters, Copying, KIND, State, retry_transient, save};
+use super::{Clusters, CopyJob, KIND, State, retry_transient, save};
 use crate::copy::preflight::{Plan, Planned, plan_one, replaced_by};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
 use crate::server::collection::{Kind, Listed, list_all};
 
+mod reconcile;
 mod recover;
-mod take_in;
 
+use reconcile::is_same_view;
+pub(super) use reconcile::reconcile;
+pub(crate) use reconcile::sync_views;
 pub(super) use recover::recover;
-use take_in::is_same_view;
-pub(crate) use take_in::sync_views;
-pub(super) use take_in::take_in;
 
 /// A collection that joined the job: it came to match the plan's patterns after the plan was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -125,7 +125,7 @@ impl CatalogChanges {
 
 /// Differences between the source's catalog and the job's collections, views and functions.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct CatalogDiff {
     /// Collections and views that are to join the job.
     pub new: Vec<(Kind, Planned)>,
     /// Collections that match and do not join, with the reason.
@@ -143,7 +143,7 @@ pub struct News {
     pub freed: Vec<Namespace>,
 }
 
-impl News {
+impl CatalogDiff {
     /// True if the job need not change. Collections that are left out do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -171,7 +171,7 @@ impl Plan {
 
     /// True if collections may join: the selectors contain a pattern, and `no_new` is not set.
     #[must_use]
-    pub fn takes_in(&self) -> bool {
+    pub fn accepts_new_collections(&self) -> bool {
         let is_pattern =
             |text: &String| !matches!(text.parse::<Selector>(), Ok(Selector::One { .. }) | Err(_));
         !self.no_new && self.selectors.iter().any(is_pattern)
@@ -185,7 +185,7 @@ impl Plan {
 
     /// True if a job of this kind continues when one of its collections ends.
     pub(super) fn is_open(&self, kind: &str) -> bool {
-        kind == KIND && (self.collections.len() > 1 || self.takes_in())
+        kind == KIND && (self.collections.len() > 1 || self.accepts_new_collections())
     }
 }
 
@@ -193,7 +193,7 @@ impl Plan {
 pub(super) fn lose(state: &mut State, plan: &mut Plan, n: usize, what: &str) -> bool {
     let planned = &mut plan.collections[n];
     (planned.gone, planned.holds_name) = (Some(what.to_owned()), planned.creates);
-    if plan.is_all_gone() && !plan.takes_in() {
+    if plan.is_all_gone() && !plan.accepts_new_collections() {
         return false;
     }
     let is_done = state.gone.get(&n).is_some_and(|gone| gone.is_done);
@@ -202,7 +202,7 @@ pub(super) fn lose(state: &mut State, plan: &mut Plan, n: usize, what: &str) -> 
 }
 
 /// Reports that the job continues without a collection.
-pub(super) fn tell_gone(run: &Run, planned: &Planned, what: &str) {
+pub(super) fn report_gone(run: &Run, planned: &Planned, what: &str) {
     let copy = if planned.creates {
         format!(
             "its copy {} is dropped as well once the bulk is copied, unless all are gone",
@@ -220,18 +220,18 @@ pub(super) fn tell_gone(run: &Run, planned: &Planned, what: &str) {
 
 /// The result of an inspection of both catalogs.
 #[derive(Debug)]
-pub(super) struct Looked {
-    news: News,
+pub(super) struct CatalogInspection {
+    news: CatalogDiff,
     /// Indexes and options that differ, or the error that prevented their comparison.
     differing: Result<Differences>,
 }
 
 /// Shortest pause between two inspections of the catalogs.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const INSPECT_EVERY: Duration = Duration::from_secs(2);
 /// The pause is at least this many times the duration of the last inspection, which takes seconds for a large catalog.
-const LOOK_RESTS: u32 = 20;
+const INSPECTION_REST_FACTOR: u32 = 20;
 
-impl Copying<'_> {
+impl CopyJob<'_> {
     /// Continues without the collections that ended, or fails if none is left.
     pub(super) async fn lose_ended(&mut self) -> Result<()> {
         let ended = self.coordinator.take_ended();
@@ -244,19 +244,19 @@ impl Copying<'_> {
                 let ns = self.plan.collections[n].from.to_string();
                 return Err(Error::Disrupted { ns, what });
             }
-            tell_gone(self.run, &self.plan.collections[n], &what);
+            report_gone(self.run, &self.plan.collections[n], &what);
         }
         save(self.run, &self.state).await
     }
 
     /// Inspects both catalogs periodically, in the background, and applies the result of the last inspection.
-    pub(super) async fn look_at_catalog(&mut self) -> Result<()> {
-        if self.looking.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
-            let looked = self.looking.take().expect("it is there");
-            self.look_took = self.looked.elapsed();
+    pub(super) async fn inspect_catalog(&mut self) -> Result<()> {
+        if self.inspection.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
+            let looked = self.inspection.take().expect("it is there");
+            self.inspection_took = self.inspected_at.elapsed();
             match looked.await.expect("a look neither panics nor is aborted") {
-                Ok(Looked { news, differing }) => {
-                    self.note_news(news);
+                Ok(CatalogInspection { news, differing }) => {
+                    self.record_catalog_diff(news);
                     match differing {
                         Ok(differing) => Box::pin(self.match_differing(differing)).await?,
                         Err(error) => {
@@ -267,31 +267,37 @@ impl Copying<'_> {
                 Err(error) => tracing::debug!(%error, "the catalogs were not compared"),
             }
         }
-        let rest = LOOK_EVERY.max(self.look_took * LOOK_RESTS);
-        let is_due = self.state.is_indexed && self.looked.elapsed() > rest;
-        if is_due && self.looking.is_none() && self.run.record().kind == KIND {
-            self.looked = Instant::now();
-            self.looking = Some(AbortOnDropHandle::new(tokio::spawn(self.look_at_both()())));
+        let rest = INSPECT_EVERY.max(self.inspection_took * INSPECTION_REST_FACTOR);
+        let is_due = self.state.is_indexed && self.inspected_at.elapsed() > rest;
+        if is_due && self.inspection.is_none() && self.run.record().kind == KIND {
+            self.inspected_at = Instant::now();
+            self.inspection =
+                Some(AbortOnDropHandle::new(tokio::spawn(self.inspect_both_catalogs()())));
         }
         Ok(())
     }
 
     /// Returns a function that inspects both catalogs and owns its data, so that it can run in the background.
-    fn look_at_both(&self) -> impl Fn() -> BoxFuture<'static, Result<Looked>> + Send + use<> {
+    fn inspect_both_catalogs(
+        &self,
+    ) -> impl Fn() -> BoxFuture<'static, Result<CatalogInspection>> + Send + use<> {
         let (clusters, plan, pairs) =
             (self.clusters.clone(), self.plan.clone(), Arc::clone(&self.pairs));
         let (has_catalog, suspension) = (self.has_catalog(), self.suspension());
         move || {
             let (clusters, plan, pairs) = (clusters.clone(), plan.clone(), Arc::clone(&pairs));
             Box::pin(async move {
-                let news =
-                    if has_catalog { news(&clusters, &plan).await? } else { News::default() };
+                let news = if has_catalog {
+                    news(&clusters, &plan).await?
+                } else {
+                    CatalogDiff::default()
+                };
                 // For a reverse job, the new cluster's indexes and options are its own.
                 let differing = match plan.is_reverse {
                     true => Ok(Differences::default()),
                     false => all_differences(&pairs, &plan, suspension).await,
                 };
-                Ok(Looked { news, differing })
+                Ok(CatalogInspection { news, differing })
             })
         }
     }
@@ -303,9 +309,9 @@ impl Copying<'_> {
         is_open || (self.run.record().kind == KIND && has_compared)
     }
 
-    fn note_news(&mut self, news: News) {
+    fn record_catalog_diff(&mut self, news: CatalogDiff) {
         for (ns, why) in &news.left_out {
-            if self.told.insert(ns.clone()) {
+            if self.reported_left_out.insert(ns.clone()) {
                 self.run.reporter().warning(
                     "left_out",
                     format!("{ns} is new at the source and does not join the job: {why}"),
@@ -342,14 +348,14 @@ impl Copying<'_> {
 
     /// Inspects both catalogs now, applying changes meanwhile, and returns true if the set of collections has to
     /// change.
-    pub(super) async fn has_news(&mut self) -> Result<bool> {
+    pub(super) async fn is_catalog_stale(&mut self) -> Result<bool> {
         if self.run.record().kind != KIND {
             return Ok(false);
         }
-        let (look, control) = (self.look_at_both(), self.run.control().clone());
+        let (look, control) = (self.inspect_both_catalogs(), self.run.control().clone());
         let look = async move {
             let whole = || async {
-                let Looked { news, differing } = look().await?;
+                let CatalogInspection { news, differing } = look().await?;
                 Ok((news, differing?))
             };
             retry_transient("compare both catalogs", &control, whole).await
@@ -360,7 +366,7 @@ impl Copying<'_> {
             self.step().await?;
         }
         let (news, differing) = look.await.expect("a look neither panics nor is aborted")?;
-        self.note_news(news);
+        self.record_catalog_diff(news);
         Box::pin(self.match_differing(differing)).await?;
         Ok(self.is_catalog_changed())
     }
@@ -377,9 +383,9 @@ pub(super) fn all_gone(plan: &Plan) -> String {
 /// # Errors
 /// Fails if a cluster does not answer.
 #[crate::boxed]
-pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
+pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<CatalogDiff> {
     let listed = list_all(&clusters.source).await?;
-    let mut news = News { replaced: replaced(plan, &listed), ..News::default() };
+    let mut news = CatalogDiff { replaced: replaced(plan, &listed), ..CatalogDiff::default() };
     if !plan.views.is_empty() {
         let copied = list_all(&clusters.destination).await?;
         let differs = |view: &&Planned| !is_same_view(&listed, &copied, view);

@@ -112,7 +112,7 @@ fn last_beat(record: &Record) -> Option<u64> {
 /// Describes the state of a job. A record says that the job is running until a process changes it, so the owner's
 /// silence is reported too. `now_ms` is the time in ms since 1970, by the clock of the cluster that holds the record.
 #[must_use]
-pub fn standing(record: &Record, now_ms: u64) -> String {
+pub fn describe_state(record: &Record, now_ms: u64) -> String {
     let silent_ms =
         { record.owner.as_ref() }.map(|owner| now_ms.saturating_sub(owner.heartbeat_at_ms));
     let is_worked_at = silent_ms.is_some_and(|ms| u128::from(ms) < STALE_AFTER.as_millis());

@@ -6,7 +6,7 @@ use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
 
-use super::{Clusters, KIND, State, plan_of, standing};
+use super::{Clusters, KIND, State, describe_state, plan_of};
 use crate::copy::preflight::{Plan, Planned};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
@@ -43,7 +43,7 @@ async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
         if let Some(shared) = plan.collections.iter().find(into) {
             let id = &record.id;
             let now_ms = journal.now_ms().await?;
-            let state = standing(&record, now_ms);
+            let state = describe_state(&record, now_ms);
             return Err(Error::precondition(
                 format!("job {id} ({state}) copies into {} already", shared.to),
                 format!(
@@ -57,14 +57,14 @@ async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
 }
 
 /// The collections of a destination into which unfinished jobs copy. Their retention rules are suspended.
-pub enum FollowedInto {
+pub enum FollowedCollections {
     /// The collections, by their names at the destination.
     These(HashSet<Namespace>),
     /// Unknown, because this user may not read the jobs.
     Unknown,
 }
 
-impl FollowedInto {
+impl FollowedCollections {
     /// Reads the unfinished jobs and returns their collections.
     ///
     /// # Errors

@@ -29,9 +29,9 @@ use imago_job::run::{Ending, Run};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::copy::retention::{of_way_back, restore};
+use crate::copy::retention::{restore, reverse_retention};
 use crate::copy::{
-    self, CatalogChanges, Clusters, Copying, SLICE_BYTES, SourceBlock, State, Until, complete,
+    self, CatalogChanges, Clusters, CopyJob, SLICE_BYTES, SourceBlock, State, StopWhen, complete,
     state_of,
 };
 use crate::error::{Error, Result};
@@ -140,7 +140,7 @@ pub async fn cutover(
 ) -> Result<Outcome> {
     let copy_options = copy::Options {
         workers: WORKERS,
-        until: Until::HandedOver,
+        stop_when: StopWhen::HandedOver,
         process: process.to_owned(),
         await_max: AWAIT_MAX,
         slice_bytes: SLICE_BYTES,
@@ -205,16 +205,16 @@ async fn stages(
 async fn steps(
     clusters: &Clusters,
     run: &Run,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     options: &Options,
     hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<Outcome> {
     run.enter("catch-up").await?;
-    copying.come_near(options.block_max).await?;
+    copying.reduce_lag(options.block_max).await?;
     run.enter("check").await?;
     copying.refuse_building()?;
     let sampled = check::check(copying, &Mode::Sample(options.sample), None).await?;
-    copying.come_near(options.block_max).await?;
+    copying.reduce_lag(options.block_max).await?;
     run.enter("cut-over").await?;
     record_block(clusters, copying, options).await?;
     let blocker = Blocker::reach(&clusters.source).await;
@@ -226,7 +226,7 @@ async fn steps(
     };
     let behind = async {
         set?;
-        behind_block(clusters, run, copying, options, hook).await
+        run_under_block(clusters, run, copying, options, hook).await
     };
     let left = options.block_max.saturating_sub(blocked.elapsed());
     let done = match tokio::time::timeout(left, behind).await {
@@ -253,7 +253,7 @@ async fn steps(
 /// any case.
 async fn record_block(
     clusters: &Clusters,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     options: &Options,
 ) -> Result<()> {
     if options.block == Block::None {
@@ -267,8 +267,8 @@ async fn record_block(
 
 /// Restores the blocks as they were before an attempt that failed. If the job has a new owner, that owner does it:
 /// lifting the block here would admit writes during the new owner's cut-over.
-async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut Copying<'_>) -> Result<()> {
-    if let Err(lost) = copy::save_at_last(run, &copying.state).await {
+async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut CopyJob<'_>) -> Result<()> {
+    if let Err(lost) = copy::save_final(run, &copying.state).await {
         tracing::warn!(%lost, "the write block is left to the next process of the job");
         return Ok(());
     }
@@ -279,18 +279,18 @@ async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut Copying<'
         block::set(&clusters.destination).await?;
     }
     copying.state.cut_over_mut().end_attempt(SourceBlock::None);
-    copy::save_at_last(run, &copying.state).await
+    copy::save_final(run, &copying.state).await
 }
 
 /// Lifts the block, or leaves it to the operator, and records the end of the job.
 async fn conclude(
     clusters: &Clusters,
     run: &Run,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     options: &Options,
     block_ms: u64,
     sampled: u64,
-    done: Behind,
+    done: BlockedSteps,
 ) -> Result<Outcome> {
     run.reporter().emit(Body::Measurement {
         name: "write_block_ms".into(),
@@ -309,7 +309,7 @@ async fn conclude(
     let block = if is_left { SourceBlock::Left } else { SourceBlock::None };
     copying.state.cut_over_mut().end_attempt(block);
     copying.state.unblock_destination();
-    copy::save_at_last(run, &copying.state).await?;
+    copy::save_final(run, &copying.state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
         write_block_ms: block_ms,
@@ -323,7 +323,7 @@ async fn conclude(
 }
 
 /// The result of the steps under the block.
-struct Behind {
+struct BlockedSteps {
     /// Duration of the drain, in ms.
     drain_ms: u64,
     /// Number of documents of the last changes that were compared.
@@ -332,18 +332,18 @@ struct Behind {
     reverse_job: Option<JobId>,
 }
 
-async fn behind_block(
+async fn run_under_block(
     clusters: &Clusters,
     run: &Run,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     options: &Options,
     hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
-) -> Result<Behind> {
+) -> Result<BlockedSteps> {
     let drained = Instant::now();
     let at = copying.coordinator.settle().await?;
     check::has_last_writes(&clusters.source).await?;
     let drain_ms = ms(drained);
-    let last_verified = check::last_look(run, copying, options.last_changes).await?;
+    let last_verified = check::compare_last_changes(run, copying, options.last_changes).await?;
     if copying.coordinator.has_structure() {
         return Err(Error::precondition(
             "indexes or options of the source changed while writes were being blocked",
@@ -365,13 +365,13 @@ async fn behind_block(
     }
     let reverse_job = match options.reverse {
         true => {
-            let rules = of_way_back(clusters, &copying.plan, &copying.definitions);
+            let rules = reverse_retention(clusters, &copying.plan, &copying.definitions);
             Some(reverse::prepare(clusters, run, &copying.plan, rules, options).await?)
         }
         false => None,
     };
     copying.state.cut_over_mut().reverse_job.clone_from(&reverse_job);
-    keep_settled(run, &mut copying.state, at).await?;
+    save_settled(run, &mut copying.state, at).await?;
     // A cut-over back lets the old cluster admit its users' writes before the hook moves the users there.
     if copying.state.is_destination_blocked() {
         block::lift(&clusters.destination).await?;
@@ -384,13 +384,13 @@ async fn behind_block(
              `imago cutover` again",
         )
     })?;
-    Ok(Behind { drain_ms, last_verified, reverse_job })
+    Ok(BlockedSteps { drain_ms, last_verified, reverse_job })
 }
 
 /// Saves the settled point as the job's position, and that the hook begins now. If this process dies before it records
 /// the end of the hook, it is unknown which cluster the clients use, and the job waits until an operator names it
 /// ([`decide()`]). If it is the source, the settled changes are not applied again.
-async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
+async fn save_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
     state.cut_over_mut().hook_begun = true;
     state.token = None;
     state.t0 = Some((at.time, at.increment + 1));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use imago_job::id::JobId;
 
-use super::{Copying, Until};
+use super::{CopyJob, StopWhen};
 use crate::error::{Error, Result};
 
 /// Longest time for which the pace of writes spares clients while the backlog of the bulk copy's time is applied. By
@@ -18,48 +18,54 @@ const NEAR_MS: u64 = 3_000;
 /// Lag, in ms, below which the destination has caught up.
 pub(super) const CAUGHT_UP_MS: u64 = 1_000;
 /// The lags at which the destination counts as caught up.
-const CAUGHT_UP: Close = Close { there_ms: CAUGHT_UP_MS, near_ms: NEAR_MS, far_ms: FAR_MS };
+const CAUGHT_UP: LagThresholds =
+    LagThresholds { accepted_ms: CAUGHT_UP_MS, near_ms: NEAR_MS, far_ms: FAR_MS };
 /// Lag, in ms, below which the rest can be drained under a write block.
 const BEFORE_BLOCK_MS: u64 = 500;
 /// Longest wait for the lag to become short enough for a write block.
 const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
-/// Time without progress after which a lag below [`Close::near_ms`] is accepted: on full servers, changes arrive about
-/// as fast as they are applied. The rest is drained under a block that has a deadline, and while clients write
-/// nothing.
-const AS_NEAR_AS_IT_GETS: Duration = Duration::from_secs(5);
+/// Time without progress after which a lag below [`LagThresholds::near_ms`] is accepted: on full servers, changes
+/// arrive about as fast as they are applied. The rest is drained under a block that has a deadline, and while
+/// clients write nothing.
+const NEAR_STALL_MAX: Duration = Duration::from_secs(5);
 /// Lag, in ms, below which the destination keeps up with the source.
 const FAR_MS: u64 = 10_000;
-/// Time without progress after which a lag below [`Close::far_ms`] is accepted, since waiting does not shorten it.
-const NO_NEARER_BY_WAITING: Duration = Duration::from_secs(15);
+/// Time without progress after which a lag below [`LagThresholds::far_ms`] is accepted, since waiting does not shorten
+/// it.
+const FAR_STALL_MAX: Duration = Duration::from_secs(15);
 /// Time without progress after which the destination is unable to catch up with the source.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
 /// The reason that following ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Followed {
+pub enum FollowOutcome {
     /// The destination has caught up.
     CaughtUp,
     /// Collections of the source are to join the job or are gone, or its views or functions differ.
     CatalogChanged,
 }
 
-impl Copying<'_> {
-    /// Applies changes until `until` holds, or until the set of collections has to change.
+impl CopyJob<'_> {
+    /// Applies changes until `stop_when` holds, or until the set of collections has to change.
     ///
     /// # Errors
     /// Returns an error that ends the job; fails if the destination is to catch up and makes no progress for half an
     /// hour.
     #[crate::boxed]
-    pub async fn follow(&mut self, until: Until) -> Result<Followed> {
-        if until == Until::HandedOver {
+    pub async fn follow(&mut self, stop_when: StopWhen) -> Result<FollowOutcome> {
+        if stop_when == StopWhen::HandedOver {
             while !self.is_catalog_changed() {
                 self.step().await?;
             }
-            return Ok(Followed::CatalogChanged);
+            return Ok(FollowOutcome::CatalogChanged);
         }
         let entered = self.source_time().await?;
         self.catch_up(entered).await?;
-        Ok(if self.is_catalog_changed() { Followed::CatalogChanged } else { Followed::CaughtUp })
+        Ok(if self.is_catalog_changed() {
+            FollowOutcome::CatalogChanged
+        } else {
+            FollowOutcome::CaughtUp
+        })
     }
 
     /// Applies changes until those up to `since` are applied, and the lag is short or no longer falls.
@@ -71,17 +77,17 @@ impl Copying<'_> {
             self.heartbeat().await;
         }
         let began = Instant::now();
-        let mut approach = Approach::new(began);
+        let mut approach = LagProgress::new(began);
         loop {
             self.step().await?;
             let behind_ms = self.coordinator.progress().behind_ms;
             // The last changes are few; and under a heavy load a paced coordinator would never catch up.
             if behind_ms < NEAR_MS || began.elapsed() > SPARES_MAX {
-                self.coordinator.hurry(true);
+                self.coordinator.set_awaited(true);
             }
-            let (is_past, stuck_for) = self.look(&mut approach, since, behind_ms);
+            let (is_past, stuck_for) = self.measure_progress(&mut approach, since, behind_ms);
             if is_past && CAUGHT_UP.is_reached(behind_ms, stuck_for) {
-                self.coordinator.hurry(false);
+                self.coordinator.set_awaited(false);
                 return Ok(());
             }
             if stuck_for > STUCK_AFTER {
@@ -96,16 +102,16 @@ impl Copying<'_> {
     ///
     /// # Errors
     /// Returns an error that ends the job; fails if the lag is not that short after ten minutes.
-    pub(crate) async fn come_near(&mut self, block_max: Duration) -> Result<()> {
+    pub(crate) async fn reduce_lag(&mut self, block_max: Duration) -> Result<()> {
         let since = self.source_time().await?;
         self.heartbeat().await;
-        self.coordinator.hurry(true);
-        let close = Close::before_block(block_max);
+        self.coordinator.set_awaited(true);
+        let close = LagThresholds::before_block(block_max);
         let began = Instant::now();
-        let mut approach = Approach::new(began);
+        let mut approach = LagProgress::new(began);
         loop {
             let behind_ms = self.coordinator.progress().behind_ms;
-            let (is_past, stuck_for) = self.look(&mut approach, since, behind_ms);
+            let (is_past, stuck_for) = self.measure_progress(&mut approach, since, behind_ms);
             if is_past && close.is_reached(behind_ms, stuck_for) {
                 return Ok(());
             }
@@ -129,9 +135,9 @@ impl Copying<'_> {
     }
 
     /// Returns true if everything up to `since` is applied, and the time without progress towards that.
-    fn look(
+    fn measure_progress(
         &self,
-        approach: &mut Approach<(Timestamp, Reverse<u64>)>,
+        approach: &mut LagProgress<(Timestamp, Reverse<u64>)>,
         since: Timestamp,
         behind_ms: u64,
     ) -> (bool, Duration) {
@@ -145,34 +151,34 @@ impl Copying<'_> {
 
 /// Lags that are accepted, in ms.
 #[derive(Clone, Copy)]
-struct Close {
+struct LagThresholds {
     /// Accepted at once.
-    there_ms: u64,
-    /// Accepted after [`AS_NEAR_AS_IT_GETS`] without progress.
+    accepted_ms: u64,
+    /// Accepted after [`NEAR_STALL_MAX`] without progress.
     near_ms: u64,
-    /// Accepted after [`NO_NEARER_BY_WAITING`] without progress.
+    /// Accepted after [`FAR_STALL_MAX`] without progress.
     far_ms: u64,
 }
 
-impl Close {
+impl LagThresholds {
     fn before_block(block_max: Duration) -> Self {
         let most_ms = u64::try_from(block_max.as_millis()).unwrap_or(u64::MAX);
         Self {
-            there_ms: BEFORE_BLOCK_MS,
+            accepted_ms: BEFORE_BLOCK_MS,
             near_ms: NEAR_MS.min(most_ms / 2),
             far_ms: FAR_MS.min(most_ms),
         }
     }
 
     fn is_reached(self, behind_ms: u64, stuck_for: Duration) -> bool {
-        let enough_ms = if stuck_for > NO_NEARER_BY_WAITING {
+        let enough_ms = if stuck_for > FAR_STALL_MAX {
             self.far_ms
-        } else if stuck_for > AS_NEAR_AS_IT_GETS {
+        } else if stuck_for > NEAR_STALL_MAX {
             self.near_ms
         } else {
-            self.there_ms
+            self.accepted_ms
         };
-        behind_ms < enough_ms.max(self.there_ms)
+        behind_ms < enough_ms.max(self.accepted_ms)
     }
 }
 
@@ -191,12 +197,12 @@ fn too_fast(behind_ms: u64, job: &JobId) -> Error {
 }
 
 /// The closest value that was reached, and the time of the last progress.
-struct Approach<T> {
+struct LagProgress<T> {
     closest: Option<T>,
     since: Instant,
 }
 
-impl<T: Ord> Approach<T> {
+impl<T: Ord> LagProgress<T> {
     fn new(now: Instant) -> Self {
         Self { closest: None, since: now }
     }
@@ -231,7 +237,7 @@ mod tests {
     #[test]
     fn what_may_be_left_for_a_block_is_no_more_than_it_may_last() {
         let enough = |block_ms, behind_ms, s| {
-            let close = Close::before_block(Duration::from_millis(block_ms));
+            let close = LagThresholds::before_block(Duration::from_millis(block_ms));
             close.is_reached(behind_ms, Duration::from_secs(s))
         };
         assert!(enough(5_000, 499, 0) && !enough(5_000, 500, 5));
@@ -247,7 +253,7 @@ mod tests {
     fn only_coming_closer_than_ever_counts() {
         let began = Instant::now();
         let at = |s| began + Duration::from_secs(s);
-        let mut approach = Approach::new(began);
+        let mut approach = LagProgress::new(began);
         let mut stuck_s = |s, reached, is_paused| {
             approach.stuck_for(at(s), (1, Reverse(reached)), is_paused).as_secs()
         };

@@ -8,7 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use crate::bson::input::parse_filter;
-use crate::copy::{Clusters, LOOKS_AT_ONCE};
+use crate::copy::{Clusters, INSPECTIONS_MAX};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
 use crate::replicate::apply::Pair;
@@ -189,7 +189,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         Ok::<_, Error>((listed, plan_one(source, destination, of, listed, to).await?))
     });
     let looks: Vec<_> = looks.collect();
-    let all: Vec<_> = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await?;
+    let all: Vec<_> = stream::iter(looks).buffered(INSPECTIONS_MAX).try_collect().await?;
     let suspension = Suspension::between(source, destination);
     for (listed, planned) in all {
         if listed.options.get_bool("capped").unwrap_or(false) && !suspension.capped {
@@ -451,7 +451,7 @@ pub async fn pairs(plan: &Plan, source: &Endpoint, destination: &Endpoint) -> Re
         Ok(Paired { pair, definition, existing })
     });
     let looks: Vec<_> = looks.collect();
-    stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await
+    stream::iter(looks).buffered(INSPECTIONS_MAX).try_collect().await
 }
 
 /// Reads the definition of a collection at the source.

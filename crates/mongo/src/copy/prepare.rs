@@ -4,7 +4,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::bson::input;
 use crate::copy::preflight::{self, Paired, Plan, Planned};
-use crate::copy::{Clusters, LOOKS_AT_ONCE};
+use crate::copy::{Clusters, INSPECTIONS_MAX};
 use crate::error::Result;
 use crate::replicate::apply::Pair;
 use crate::replicate::split_points::cut;
@@ -53,7 +53,7 @@ pub(crate) async fn prepare_joined(
 /// Creates collections like the source's, several at a time. Sharded collections are created one by one, since a shard
 /// takes part in one chunk migration at a time.
 async fn make_all(clusters: &Clusters, plan: &Plan, all: &[Planned]) -> Result<()> {
-    let at_once = if plan.shard_key.is_some() { 1 } else { LOOKS_AT_ONCE };
+    let at_once = if plan.shard_key.is_some() { 1 } else { INSPECTIONS_MAX };
     let each: Vec<_> = all.iter().map(|planned| make(clusters, plan, planned)).collect();
     stream::iter(each).buffered(at_once).try_collect().await
 }
@@ -95,7 +95,7 @@ async fn cut_from(
         leases.create(&slices(ns, pair, definition, size.documents, count).await?).await
     });
     let each: Vec<_> = each.collect();
-    stream::iter(each).buffered(LOOKS_AT_ONCE).try_collect().await
+    stream::iter(each).buffered(INSPECTIONS_MAX).try_collect().await
 }
 
 async fn slices(

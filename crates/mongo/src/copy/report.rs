@@ -5,14 +5,14 @@ use std::time::Instant;
 use imago_job::event::{Flow, Progress};
 
 use super::follow::CAUGHT_UP_MS;
-use super::{Copying, KIND};
+use super::{CopyJob, KIND};
 use crate::replicate::route::{Reader, Route};
 
 /// Most flows that a report shows: with more, the line is too long to read and the record slow to write.
 const FLOWS_SHOWN: usize = 6;
 
-impl Copying<'_> {
-    fn tell_who_is_read_from(&self) {
+impl CopyJob<'_> {
+    fn report_readers(&self) {
         let readers = self.route.iter().flat_map(|route| &route.readers);
         for replaced in readers.filter_map(Reader::replaced) {
             let help = "no action is needed if it comes back; otherwise check that server";
@@ -22,7 +22,7 @@ impl Copying<'_> {
 
     pub(super) fn report(&mut self) {
         self.reported = Instant::now();
-        self.tell_who_is_read_from();
+        self.report_readers();
         let progress = self.coordinator.progress();
         let (documents, bytes) = self.counters.copied();
         let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
@@ -73,14 +73,14 @@ impl Copying<'_> {
             // A reshard job compares, and takes the collection's name, by itself.
             let flows = self.route.as_ref().map(|route| flows(route)).unwrap_or_default();
             let is_told = !is_copied && !flows.is_empty();
-            let doing = if is_told { told(&flows) } else { shown.doing };
+            let doing = if is_told { format_flows(&flows) } else { shown.doing };
             self.run.reporter().progress(Progress { doing, flows, next: wait, ..shown });
             return;
         }
         self.run.reporter().progress(Progress {
             cutover_ready: Some(obstacles.is_empty()),
             next: if obstacles.is_empty() {
-                match self.state.way_back() {
+                match self.state.reverse_job_state() {
                     None => format!("imago verify, then imago cutover {job}"),
                     // The new cluster's indexes, including the index of its shard key, are its own.
                     Some(back) => format!(
@@ -111,7 +111,7 @@ fn flows(route: &Route) -> Vec<Flow> {
 }
 
 /// Formats flows as one line.
-fn told(flows: &[Flow]) -> String {
+fn format_flows(flows: &[Flow]) -> String {
     let one = |Flow { from, to, bytes }: &Flow| format!("{from} to {to}: {} MB", bytes / 1_000_000);
     flows.iter().map(one).collect::<Vec<String>>().join(", ")
 }

@@ -8,7 +8,7 @@ use imago_job::record::Record;
 use imago_job::reporter::Reporter;
 use imago_job::run::Run;
 
-use super::{Clusters, LOOKS_AT_ONCE, State, plan_with, retry_transient, save, state_of};
+use super::{Clusters, INSPECTIONS_MAX, State, plan_with, retry_transient, save, state_of};
 use crate::copy::preflight::{Paired, Plan, Planned, definition_of};
 use crate::error::{Error, Result};
 use crate::server::collection::{Definition, Handle};
@@ -63,7 +63,7 @@ pub(super) async fn note_from(
         Ok::<_, Error>((n, retry_transient("look at a collection", run.control(), ask).await?))
     });
     let looks: Vec<_> = looks.collect();
-    let sources: Vec<_> = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await?;
+    let sources: Vec<_> = stream::iter(looks).buffered(INSPECTIONS_MAX).try_collect().await?;
     for (n, source) in sources {
         state.note_retention(n, suspension, &source, None);
     }
@@ -153,7 +153,7 @@ pub(super) async fn restore(
 }
 
 /// Returns the rules of the plan's collections that still exist, numbered as in the plan of the reverse job.
-pub(super) fn of_way_back(
+pub(super) fn reverse_retention(
     clusters: &Clusters,
     plan: &Plan,
     definitions: &[Definition],

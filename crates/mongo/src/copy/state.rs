@@ -22,7 +22,7 @@ use crate::replicate::coordinator::Checkpoint;
 use crate::server::retention::Retention;
 
 use earlier::Flat;
-pub use job::{Commit, CutOver, Job, SourceBlock, WayBack};
+pub use job::{Commit, CutOver, Job, ReverseJob, SourceBlock};
 
 /// A resume token as a record holds it: the whole document, as canonical extended JSON.
 ///
@@ -94,7 +94,7 @@ impl State {
     #[must_use]
     pub fn cut_over(&self) -> Option<&CutOver> {
         match &self.job {
-            Job::Copy(cut_over) | Job::WayBack(WayBack { cut_over, .. }) => Some(cut_over),
+            Job::Copy(cut_over) | Job::WayBack(ReverseJob { cut_over, .. }) => Some(cut_over),
             Job::Reshard(_) => None,
         }
     }
@@ -102,14 +102,14 @@ impl State {
     /// Returns the cut-over. The caller knows that the job is not a reshard job.
     pub(crate) fn cut_over_mut(&mut self) -> &mut CutOver {
         match &mut self.job {
-            Job::Copy(cut_over) | Job::WayBack(WayBack { cut_over, .. }) => cut_over,
+            Job::Copy(cut_over) | Job::WayBack(ReverseJob { cut_over, .. }) => cut_over,
             Job::Reshard(_) => unreachable!("a change of shape has no cut-over"),
         }
     }
 
     /// Returns the state of a reverse job, or `None` if the job is not one.
     #[must_use]
-    pub fn way_back(&self) -> Option<&WayBack> {
+    pub fn reverse_job_state(&self) -> Option<&ReverseJob> {
         match &self.job {
             Job::WayBack(back) => Some(back),
             Job::Copy(_) | Job::Reshard(_) => None,
@@ -143,7 +143,7 @@ impl State {
     /// True if this is a reverse job whose destination, the old cluster, refuses its users' writes meanwhile.
     #[must_use]
     pub fn is_destination_blocked(&self) -> bool {
-        self.way_back().is_some_and(|back| back.is_destination_blocked)
+        self.reverse_job_state().is_some_and(|back| back.is_destination_blocked)
     }
 
     /// Records that a reverse job's destination, the old cluster, admits its users' writes again.
@@ -161,7 +161,7 @@ impl State {
         if !self.cut_over().is_some_and(|cut_over| cut_over.hook_begun) {
             return Ok(());
         }
-        let command = match self.way_back() {
+        let command = match self.reverse_job_state() {
             None => format!("imago cutover {id}"),
             Some(back) => format!("imago cutover {} --rollback", back.from),
         };
@@ -206,9 +206,9 @@ pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
 }
 
 /// Saves the state that a successor needs, even if the job is to end. Fails if this process no longer owns the job.
-pub(crate) async fn save_at_last(run: &Run, state: &State) -> Result<()> {
+pub(crate) async fn save_final(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
-    run.save_at_last(value).await.map_err(Error::from)
+    run.save_final(value).await.map_err(Error::from)
 }
 
 /// Records the position up to which the stream is applied.
@@ -268,7 +268,7 @@ mod tests {
         let copy = earlier(KIND, died).unwrap();
         let cut_over = copy.cut_over().unwrap();
         assert_eq!(cut_over.block, SourceBlock::MayStand { since_ms: Some(1_764_000_000_123) });
-        assert!(cut_over.hook_begun && copy.way_back().is_none());
+        assert!(cut_over.hook_begun && copy.reverse_job_state().is_none());
         copy.refuse_undecided(&JobId::generate()).unwrap_err();
 
         let left = earlier(KIND, r#""block_left": true"#).unwrap();
@@ -278,7 +278,7 @@ mod tests {
         let back = format!(r#""leads_back_from": "{id}", "is_destination_blocked": true"#);
         let back = earlier(KIND, &back).unwrap();
         assert!(back.is_destination_blocked());
-        assert_eq!(back.way_back().unwrap().from, id);
+        assert_eq!(back.reverse_job_state().unwrap().from, id);
 
         let renames = r#""hook_begun": true, "becomes": "6f1d", "drained_to": [1764000000, 7]"#;
         let renames = earlier("reshard", renames).unwrap();

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::catalog::sync_views;
 use super::functions::sync_functions;
-use super::{Copying, LOOKS_AT_ONCE, retry_transient, save};
+use super::{CopyJob, INSPECTIONS_MAX, retry_transient, save};
 use crate::copy::preflight::{Plan, Planned};
 use crate::error::{Error, Result};
 use crate::replicate::apply::Pair;
@@ -30,7 +30,7 @@ use crate::server::structure::{
 use crate::server::timing::PATIENCE;
 use crate::verify::{StructureDifference, index_differences, options_differences};
 
-impl Copying<'_> {
+impl CopyJob<'_> {
     /// Builds the indexes of every collection, and defines the views and stored functions. `besides` is built in the
     /// first collection even if the collection already lists it: for a sharded collection, the list comes from a
     /// single shard.
@@ -76,7 +76,7 @@ impl Copying<'_> {
         if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
             self.coordinator.settle().await?;
             build(&unique, self.run.control()).await?;
-            self.coordinator.go_on()?;
+            self.coordinator.leave_settled()?;
         }
         let sync = || sync_views(self.clusters, self.run, &self.plan);
         retry_transient("define the views", self.run.control(), sync).await?;
@@ -96,7 +96,7 @@ impl Copying<'_> {
         let (plan, control) = (self.plan.clone(), self.run.control().clone());
         outdated.extend(self::outdated(&pairs, &definitions, &plan, suspension, &control).await?);
         for ns in outdated {
-            self.match_patiently(ns).await?;
+            self.match_structure_with_retries(ns).await?;
         }
         self.state.is_indexed = true;
         self.save().await
@@ -107,11 +107,11 @@ impl Copying<'_> {
             format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
             format!("the source reported {what}"),
         );
-        self.match_patiently(ns).await
+        self.match_structure_with_retries(ns).await
     }
 
     /// Runs `match_structure`, and repeats it while a cluster elects or is unavailable. The operation is idempotent.
-    async fn match_patiently(&mut self, ns: usize) -> Result<()> {
+    async fn match_structure_with_retries(&mut self, ns: usize) -> Result<()> {
         let began = Instant::now();
         let mut attempt = 0;
         loop {
@@ -278,7 +278,7 @@ impl Copying<'_> {
         }
         self.coordinator.settle().await?;
         let built = to.create_indexes(std::slice::from_ref(index)).await;
-        self.coordinator.go_on()?;
+        self.coordinator.leave_settled()?;
         built
     }
 }
@@ -347,7 +347,7 @@ async fn indexes_of(
         retry_transient("look at the indexes", control, look).await
     });
     let looks: Vec<_> = looks.collect();
-    stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await
+    stream::iter(looks).buffered(INSPECTIONS_MAX).try_collect().await
 }
 
 /// Returns the collections that the job created and that now differ from the source's, or whose definition at the
@@ -369,7 +369,7 @@ async fn outdated(
         Ok::<_, Error>((n, !is_as_begun || !differing.is_empty()))
     });
     let looks: Vec<_> = looks.collect();
-    let looked: Vec<_> = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_collect().await?;
+    let looked: Vec<_> = stream::iter(looks).buffered(INSPECTIONS_MAX).try_collect().await?;
     Ok(looked.into_iter().filter(|(_, is_outdated)| *is_outdated).map(|(n, _)| n).collect())
 }
 
@@ -385,7 +385,7 @@ pub(super) async fn all_differences(
         Ok::<_, Error>((n, differences(pair, planned, suspension).await?))
     });
     let looks: Vec<_> = looks.collect();
-    let mut all = stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
+    let mut all = stream::iter(looks).buffer_unordered(INSPECTIONS_MAX);
     let mut differences = Differences::default();
     while let Some((n, Compared { differing, source })) = all.try_next().await? {
         if !differing.is_empty() {

@@ -26,7 +26,7 @@ use crate::state::leases::Leases;
 ///
 /// # Errors
 /// Returns the error that ended this worker. The job continues without this process.
-pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
+pub async fn run_worker<F: Future<Output = Result<Option<Arc<Route>>>>>(
     clusters: &Clusters,
     id: &JobId,
     workers: usize,

@@ -32,7 +32,7 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::apply::{Found, Pair, ReadAt, found_in, inserts, make_room, read_concern};
 use crate::replicate::duplicate_ids;
-use crate::replicate::route::{Route, Seen};
+use crate::replicate::route::{ChunkMapSnapshot, Route};
 use crate::server::collection::{Definition, number};
 use crate::server::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::server::timing::PATIENCE;
@@ -43,9 +43,9 @@ mod batch;
 mod lease_renewal;
 mod past_router;
 mod shape;
-mod turn;
+mod slice_slot;
 
-use lease_renewal::Hold;
+use lease_renewal::LeaseGuard;
 use shape::Shape;
 
 /// Counters that all workers of a job share in this process.
@@ -87,7 +87,7 @@ pub struct Worker {
 }
 
 /// Interval between checks for a slice whose lease has expired.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const EXPIRED_CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Copies slices until all slices of the job are copied.
@@ -100,7 +100,7 @@ impl Worker {
         let mut last = None;
         loop {
             self.control.checkpoint().await?;
-            let _turn = self.turn().await?;
+            let _slot = self.wait_for_slot().await?;
             let leased =
                 retry("lease a slice", &PATIENCE, &self.control, Error::is_transient, |_| {
                     self.leases.lease(last.as_ref(), self.pairs.len())
@@ -111,7 +111,7 @@ impl Worker {
                     self.copy(lease).await?;
                 }
                 None if self.all_copied().await? => return Ok(()),
-                None => self.control.sleep(LOOK_AGAIN).await?,
+                None => self.control.sleep(EXPIRED_CHECK_EVERY).await?,
             }
         }
     }
@@ -127,7 +127,7 @@ impl Worker {
     }
 
     async fn copy(&self, lease: Lease) -> Result<()> {
-        let hold = Hold::new(self.leases.clone(), lease.clone());
+        let lease_guard = LeaseGuard::new(self.leases.clone(), lease.clone());
         let horizon =
             retry("read the horizon", &PATIENCE, &self.control, Error::is_transient, |_| {
                 self.leases.horizon()
@@ -137,17 +137,17 @@ impl Worker {
             pair: &self.pairs[lease.slice.ns],
             definition: &self.definitions[lease.slice.ns],
             slice: &lease.slice,
-            hold: &hold,
+            lease_guard: &lease_guard,
             horizon: horizon.await?,
-            behind: None,
-            behind_on: Vec::new(),
-            seen: None,
+            last_written: None,
+            shard_cursors: Vec::new(),
+            chunk_map: None,
             documents: 0,
             bytes: 0,
             leftovers: Vec::new(),
         };
         if let Err(error) = copy.run().await {
-            return if hold.is_lost() { Ok(()) } else { Err(error) };
+            return if lease_guard.is_lost() { Ok(()) } else { Err(error) };
         }
         let (documents, bytes, leftovers) = (copy.documents, copy.bytes, copy.leftovers);
         retry("mark a slice as copied", &PATIENCE, &self.control, Error::is_transient, |_| {
@@ -165,15 +165,15 @@ struct SliceCopy<'a> {
     pair: &'a Pair,
     definition: &'a Definition,
     slice: &'a Slice,
-    hold: &'a Hold,
+    lease_guard: &'a LeaseGuard,
     horizon: Timestamp,
     /// The last `_id` that was written: reading resumes after it when a server was lost.
-    behind: Option<Id>,
+    last_written: Option<Id>,
     /// For each shard that is read past the router: the last `_id` that was written, and whether the shard is read to
     /// its end.
-    behind_on: Vec<(Option<Id>, bool)>,
+    shard_cursors: Vec<(Option<Id>, bool)>,
     /// The chunk map by which the shards were read.
-    seen: Option<Seen>,
+    chunk_map: Option<ChunkMapSnapshot>,
     documents: u64,
     bytes: u64,
     leftovers: Vec<Id>,
@@ -200,7 +200,7 @@ impl SliceCopy<'_> {
             attempts = if self.documents > before { 1 } else { attempts + 1 };
             let tired = attempts >= PATIENCE.attempts_max
                 || (self.documents == before && began.elapsed() > PATIENCE.elapsed_max);
-            if !error.is_transient() || tired || self.hold.is_lost() {
+            if !error.is_transient() || tired || self.lease_guard.is_lost() {
                 return Err(error);
             }
             tracing::debug!(%error, attempts, "a slice is read again from where it stopped");
@@ -214,7 +214,7 @@ impl SliceCopy<'_> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let from = self.pair.source.endpoint.clone();
         let mut size = self.batch_size();
-        let mut cursor = self.open(&from, self.behind.as_ref(), self.horizon, size).await?;
+        let mut cursor = self.open(&from, self.last_written.as_ref(), self.horizon, size).await?;
         while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
@@ -223,9 +223,9 @@ impl SliceCopy<'_> {
             }
             self.write(documents).await?;
             // A cursor keeps the batch size that it was opened with, which may date from a pause.
-            if self.behind.is_some() && batch::is_another(size, self.batch_size()) {
+            if self.last_written.is_some() && batch::is_another(size, self.batch_size()) {
                 size = self.batch_size();
-                cursor = self.open(&from, self.behind.as_ref(), self.horizon, size).await?;
+                cursor = self.open(&from, self.last_written.as_ref(), self.horizon, size).await?;
             }
         }
         Ok(())
@@ -234,7 +234,7 @@ impl SliceCopy<'_> {
     async fn open(
         &self,
         from: &Endpoint,
-        behind: Option<&Id>,
+        last_written: Option<&Id>,
         after: Timestamp,
         batch_size: i32,
     ) -> Result<RawBatchCursor> {
@@ -251,7 +251,7 @@ impl SliceCopy<'_> {
             command.append(cstr!("hint"), rawdoc! {"_id": 1});
             // Without a sort, a router returns its shards' documents in the order of their arrival.
             command.append(cstr!("sort"), rawdoc! {"_id": 1});
-            if let Some(min) = behind.or(self.slice.min.as_ref()) {
+            if let Some(min) = last_written.or(self.slice.min.as_ref()) {
                 command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
             }
             if let Some(max) = &self.slice.max {
@@ -283,10 +283,10 @@ impl SliceCopy<'_> {
         let control = self.worker.control.clone();
         control.take_paced(shape.documents, bytes).await?;
         // Checked after the wait, in which the lease may have been lost.
-        self.hold.check()?;
+        self.lease_guard.check()?;
         let mut skip = None;
-        if let Some(behind) = &self.behind {
-            skip = shape.first.as_ref().filter(|first| *first == behind).map(|_| ());
+        if let Some(last_written) = &self.last_written {
+            skip = shape.first.as_ref().filter(|first| *first == last_written).map(|_| ());
         }
         let mut twice = shape.twice;
         // A reopened cursor starts with the document that was written last.
@@ -308,7 +308,7 @@ impl SliceCopy<'_> {
         self.worker.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
         // Under a collation, an `_id`'s bytes do not determine its position; a capped collection has no order.
         if !self.pair.is_collated && !self.definition.is_capped() {
-            self.behind = shape.last;
+            self.last_written = shape.last;
         }
         Ok(())
     }

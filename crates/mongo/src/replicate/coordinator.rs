@@ -11,7 +11,7 @@
 //! - After [`Coordinator::settle`] the destination equals the source at exactly the returned time, document for
 //!   document, although both may be written: the last rounds read the source as of that time, and all earlier reads
 //!   were of earlier states.
-//! - The number of dirty keys in memory is bounded: above [`HELD_MAX`], the stream is not read.
+//! - The number of dirty keys in memory is bounded: above [`DIRTY_KEYS_MAX`], the stream is not read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -46,13 +46,13 @@ use reading::{read_ahead, received};
 use rounds::RoundDone;
 
 /// Number of dirty keys in memory above which the stream is not read.
-pub const HELD_MAX: usize = 500_000;
+pub const DIRTY_KEYS_MAX: usize = 500_000;
 /// Number of lanes of a collection. All changes of one `_id` go through the same lane.
 const LANES: usize = 8;
 /// Number of batches that are read before their changes are recorded.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SLICE_CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Number of changes that are remembered for the last comparison before a cut-over.
 pub const RECENT_MAX: usize = 10_000;
 
@@ -89,9 +89,9 @@ pub struct Coordinator {
     rounds: JoinSet<RoundDone>,
     /// The lane, counted over all collections, that is served next. Lanes are served in turn, so that none starves
     /// when changes arrive faster than they are applied.
-    turn: usize,
+    next_lane: usize,
     /// While clients are spared, no round starts before this time.
-    rests_until: Instant,
+    next_round_at: Instant,
     /// Duration of the last round while clients were spared.
     round_took: Duration,
     leases: Leases,
@@ -106,8 +106,8 @@ pub struct Coordinator {
     ended: Vec<(usize, String)>,
     /// The batch that passed the settled point, and that point. It is recorded when the point is left.
     late: Option<(Batch, Timestamp)>,
-    looked: Instant,
-    heard: Instant,
+    slices_read_at: Instant,
+    last_batch_at: Instant,
     /// Time by which this machine's clock is ahead of the source's, in ms; negative if it is slow.
     clock_ahead_ms: i64,
     changes_read: u64,
@@ -179,9 +179,9 @@ impl Coordinator {
                 .open_ended(parts.is_open);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
-        let (is_awaited, hurry) = watch::channel(false);
+        let (is_awaited, awaited) = watch::channel(false);
         let reader =
-            tokio::spawn(read_ahead(reader, send, parts.control.clone(), hurry, clock_ahead_ms));
+            tokio::spawn(read_ahead(reader, send, parts.control.clone(), awaited, clock_ahead_ms));
         assert_eq!(parts.members.len(), parts.pairs.len(), "one for each collection");
         let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
         let mut counts = vec![0_usize; parts.pairs.len()];
@@ -211,8 +211,8 @@ impl Coordinator {
             is_awaited,
             _reader: AbortOnDropHandle::new(reader),
             rounds: JoinSet::new(),
-            turn: 0,
-            rests_until: Instant::now(),
+            next_lane: 0,
+            next_round_at: Instant::now(),
             round_took: Duration::ZERO,
             leases: parts.leases,
             control: parts.control,
@@ -222,14 +222,14 @@ impl Coordinator {
             is_open: parts.is_open,
             ended: Vec::new(),
             late: None,
-            looked: Instant::now(),
-            heard: Instant::now(),
+            slices_read_at: Instant::now(),
+            last_batch_at: Instant::now(),
             clock_ahead_ms,
             changes_read: 0,
             changes_applied: 0,
             recent: VecDeque::new(),
         };
-        coordinator.look().await?;
+        coordinator.refresh_slices().await?;
         Ok(coordinator)
     }
 
@@ -243,9 +243,9 @@ impl Coordinator {
             return Err(stop.into());
         }
         let counters = Arc::clone(&self.counters);
-        let reads = self.held() < HELD_MAX && !self.control.is_paused();
+        let reads = self.dirty_keys() < DIRTY_KEYS_MAX && !self.control.is_paused();
         let mut slice_done = false;
-        let rest = self.rests_until.saturating_duration_since(Instant::now());
+        let rest = self.next_round_at.saturating_duration_since(Instant::now());
         let tick = if rest.is_zero() { TICK } else { rest.min(TICK) };
         tokio::select! {
             biased;
@@ -260,7 +260,7 @@ impl Coordinator {
             self.dispatch(None);
         }
         let is_copied = self.is_copied();
-        if slice_done || (!is_copied && self.looked.elapsed() > LOOK_EVERY) {
+        if slice_done || (!is_copied && self.slices_read_at.elapsed() > SLICE_CHECK_EVERY) {
             self.move_horizon().await?;
         }
         Ok(())
@@ -314,7 +314,7 @@ impl Coordinator {
     }
 
     /// Sets whether a caller waits for the coordinator to catch up. If so, clients are not spared.
-    pub fn hurry(&mut self, is_awaited: bool) {
+    pub fn set_awaited(&mut self, is_awaited: bool) {
         self.is_awaited.send_replace(is_awaited);
     }
 
@@ -358,7 +358,7 @@ impl Coordinator {
     }
 
     fn record_events(&mut self, batch: &Batch, wanted: impl Fn(Timestamp) -> bool) -> Result<()> {
-        self.heard = Instant::now();
+        self.last_batch_at = Instant::now();
         let age_ms = batch.first_wall_ms.map(|wall_ms| self.age_ms(wall_ms));
         tracing::trace!(events = batch.events.len(), age_ms, "changes were read");
         for event in &batch.events {
@@ -374,13 +374,13 @@ impl Coordinator {
                 }
                 Event::DirtyKey { .. } => {}
                 Event::Structure { ns, what } => self.structure.push((*ns, what.clone())),
-                Event::Disruption { ns, what, time } => self.end_one(*ns, what, *time)?,
+                Event::Disruption { ns, what, time } => self.end_collection(*ns, what, *time)?,
             }
         }
         Ok(())
     }
 
-    fn end_one(&mut self, ns: usize, what: &str, time: Timestamp) -> Result<()> {
+    fn end_collection(&mut self, ns: usize, what: &str, time: Timestamp) -> Result<()> {
         if time <= self.members[ns].since || self.members[ns].is_gone {
             return Ok(());
         }
@@ -421,51 +421,51 @@ impl Coordinator {
     /// Moves the horizon to the stream's position, and drops pending changes that it makes unnecessary.
     async fn move_horizon(&mut self) -> Result<()> {
         let Some(time) = self.marks.get(&self.position).map(|mark| mark.time) else {
-            return self.look().await;
+            return self.refresh_slices().await;
         };
         let control = self.control.clone();
         let written = retry("keep the horizon", &PATIENCE, &control, Error::is_transient, |_| {
             self.leases.set_horizon(time)
         });
         let written = written.await?;
-        let untouched = self.look_after(Some(written)).await?;
+        let untouched = self.refresh_slices_after(Some(written)).await?;
         for (pending, untouched) in self.pending.iter_mut().zip(&untouched) {
             pending.horizon(self.position, untouched);
         }
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<()> {
-        self.look_after(None).await.map(|_| ())
+    async fn refresh_slices(&mut self) -> Result<()> {
+        self.refresh_slices_after(None).await.map(|_| ())
     }
 
-    async fn look_after(&mut self, after: Option<Timestamp>) -> Result<Vec<Vec<usize>>> {
+    async fn refresh_slices_after(&mut self, after: Option<Timestamp>) -> Result<Vec<Vec<usize>>> {
         let control = self.control.clone();
         let seen = retry("look at the slices", &PATIENCE, &control, Error::is_transient, |_| {
-            self.leases.news_after(after, &self.leftovers_seen)
+            self.leases.states_with_leftovers_after(after, &self.leftovers_seen)
         });
         let mut untouched = vec![Vec::new(); self.pending.len()];
-        for sighting in seen.await? {
-            let pair = self.pairs[sighting.ns].clone();
-            self.pending[sighting.ns].see(sighting.n, sighting.state, |id| lane_of(&pair, id));
-            if sighting.state == SliceState::Untouched {
-                untouched[sighting.ns].push(sighting.n);
+        for slice in seen.await? {
+            let pair = self.pairs[slice.ns].clone();
+            self.pending[slice.ns].see(slice.n, slice.state, |id| lane_of(&pair, id));
+            if slice.state == SliceState::Untouched {
+                untouched[slice.ns].push(slice.n);
             }
             let is_new = !std::mem::replace(
-                &mut self.leftovers_seen[sighting.ns][sighting.n],
-                sighting.state == SliceState::Copied,
+                &mut self.leftovers_seen[slice.ns][slice.n],
+                slice.state == SliceState::Copied,
             );
-            if is_new && sighting.state == SliceState::Copied {
-                for id in sighting.leftovers {
-                    self.mark_dirty(sighting.ns, id, Change::Any);
+            if is_new && slice.state == SliceState::Copied {
+                for id in slice.leftovers {
+                    self.mark_dirty(slice.ns, id, Change::Any);
                 }
             }
         }
-        self.looked = Instant::now();
+        self.slices_read_at = Instant::now();
         Ok(untouched)
     }
 
-    fn held(&self) -> usize {
+    fn dirty_keys(&self) -> usize {
         self.pending.iter().map(PendingChanges::held).sum()
     }
 

@@ -27,7 +27,7 @@ pub(crate) async fn refuse(pair: &Pair, met_twice: &[Id]) -> Result<()> {
     }
     let of_which = with_ids(met_twice)?;
     let now = pair.source.endpoint.cluster_time().await?;
-    let Some(id) = counted_twice(&pair.source, vec![of_which], Some(now)).await? else {
+    let Some(id) = find_counted_duplicate(&pair.source, vec![of_which], Some(now)).await? else {
         return Ok(());
     };
     Err(Error::Document {
@@ -57,7 +57,7 @@ pub(crate) fn with_ids(ids: &[Id]) -> Result<Document> {
 ///
 /// # Errors
 /// Fails if the cluster does not reply.
-pub(crate) async fn counted_twice(
+pub(crate) async fn find_counted_duplicate(
     of: &Handle,
     of_which: Vec<Document>,
     at: Option<Timestamp>,

@@ -23,7 +23,7 @@ mod majority;
 /// Interval between checks of the secondaries' lag.
 const LAG_EVERY: Duration = Duration::from_secs(1);
 /// Interval between the notes in the oplogs of a sharded source.
-const NUDGE_EVERY: Duration = Duration::from_secs(1);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
 /// Interval between the pings of a cluster.
 const PING_EVERY: Duration = Duration::from_secs(2);
 /// Longest wait for the reply to a ping.
@@ -55,7 +55,7 @@ pub fn watch(
         (clusters.destination.clone(), "the destination answers"),
     ];
     let lag = secondaries(clusters.destination.clone(), control.clone(), reporter.clone());
-    let nudges = nudges(clusters.source.clone(), reporter.clone());
+    let heartbeats = heartbeats(clusters.source.clone(), reporter.clone());
     let oplog = oplog(clusters.source.clone(), reporter.clone(), applied);
     let majorities = [
         majority::watch(clusters.source.clone(), "source's majority", control.clone()),
@@ -64,7 +64,7 @@ pub fn watch(
     let [first, second] = majorities.map(tokio::spawn);
     let [of_source, of_destination] =
         sides.map(|(of, gate)| tokio::spawn(silence(of, gate, control.clone(), reporter.clone())));
-    let others = [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges)];
+    let others = [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(heartbeats)];
     let all = others.into_iter().chain([of_source, of_destination, first, second]);
     all.map(AbortOnDropHandle::new).collect()
 }
@@ -77,7 +77,7 @@ async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: R
         match answer_within(PING_MAX, "asking for a sign of life", ping).await {
             Ok(Ok(_)) => {
                 (heard, told) = (Instant::now(), false);
-                control.release(gate);
+                control.open_gate(gate);
             }
             Ok(Err(error)) | Err(error) => {
                 tracing::debug!(%error, "no sign of life");
@@ -88,7 +88,7 @@ async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: R
                         "check its servers and the network; the job continues when it replies";
                     reporter.warning("no_answer", cause.clone(), help);
                 }
-                control.hold(gate, cause);
+                control.close_gate(gate, cause);
             }
         }
         tokio::time::sleep(PING_EVERY).await;
@@ -96,7 +96,7 @@ async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: R
 }
 
 /// Writes notes into the oplogs of a sharded source, so that its change stream does not wait for idle shards.
-async fn nudges(source: Endpoint, reporter: Reporter) {
+async fn heartbeats(source: Endpoint, reporter: Reporter) {
     while source.is_sharded() {
         match source.heartbeat().await {
             Ok(true) => {}
@@ -110,7 +110,7 @@ async fn nudges(source: Endpoint, reporter: Reporter) {
             }
             Err(error) => tracing::debug!(%error, "the source's shards were not nudged"),
         }
-        tokio::time::sleep(NUDGE_EVERY).await;
+        tokio::time::sleep(HEARTBEAT_EVERY).await;
     }
 }
 
@@ -119,11 +119,11 @@ async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter
     loop {
         tokio::time::sleep(LAG_EVERY).await;
         let Some(limit_ms) = control.throttle().limits().secondary_lag_ms else {
-            control.release(GATE);
+            control.open_gate(GATE);
             continue;
         };
         match lag_ms(&destination, &mut sets).await {
-            Ok(Some((member, behind_ms))) if behind_ms > limit_ms => control.hold(
+            Ok(Some((member, behind_ms))) if behind_ms > limit_ms => control.close_gate(
                 GATE,
                 format!(
                     "{member} is {:.1} s behind, over the limit of {:.1} s",
@@ -131,9 +131,9 @@ async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter
                     seconds(limit_ms)
                 ),
             ),
-            Ok(_) => control.release(GATE),
+            Ok(_) => control.open_gate(GATE),
             Err(error) => {
-                control.release(GATE);
+                control.open_gate(GATE);
                 if !std::mem::replace(&mut warned, true) {
                     reporter.warning(
                         "secondary_lag_unknown",
@@ -174,12 +174,12 @@ async fn lag_ms(destination: &Endpoint, sets: &mut Vec<Set>) -> Result<Option<(S
     let mut worst = None;
     for (_, set) in sets.iter() {
         let status = set.run("admin", doc! {"replSetGetStatus": 1}).await?;
-        worst = { worst.into_iter().chain(furthest_behind(&status)) }.max_by_key(|(_, ms)| *ms);
+        worst = { worst.into_iter().chain(most_lagging(&status)) }.max_by_key(|(_, ms)| *ms);
     }
     Ok(worst)
 }
 
-fn furthest_behind(status: &Document) -> Option<(String, u64)> {
+fn most_lagging(status: &Document) -> Option<(String, u64)> {
     let members = status.get_array("members").ok()?;
     let members = members.iter().filter_map(Bson::as_document);
     let at =
@@ -195,14 +195,14 @@ fn furthest_behind(status: &Document) -> Option<(String, u64)> {
 
 async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
     let (mut sets, mut unreached) = (Vec::new(), 0);
-    let mut outlooks = BTreeMap::<String, Outlook>::new();
+    let mut trends = BTreeMap::<String, WindowTrend>::new();
     loop {
         match windows(&source, &mut sets).await {
             Ok(windows) => {
                 let applied_s = applied.load(Ordering::Relaxed);
                 for (set, window) in windows {
-                    let outlook = outlooks.entry(set.clone()).or_default();
-                    let Some(left_s) = outlook.warns(window, applied_s) else { continue };
+                    let trend = trends.entry(set.clone()).or_default();
+                    let Some(left_s) = trend.warns(window, applied_s) else { continue };
                     reporter.warning(
                         "oplog_rolls_over",
                         format!(
@@ -244,7 +244,7 @@ struct Window {
 /// rate of the oplog's content. It advances in steps, since the server drops many entries at once: so the distance
 /// between two checks means nothing, and any distance means that the oplog is full.
 #[derive(Debug, Default)]
-struct Outlook {
+struct WindowTrend {
     /// Time of the oldest entry at the last check, in seconds since 1970.
     oldest_s: Option<u32>,
     /// True once the oldest entry has advanced.
@@ -253,7 +253,7 @@ struct Outlook {
     warned_s: Option<u32>,
 }
 
-impl Outlook {
+impl WindowTrend {
     /// Returns the time, in seconds, until the changes after `applied_s` are dropped, if that is worth a warning; else
     /// `None`. It is if the time is short, and the job has used up more than half of the oplog's window, which a job
     /// that keeps up never does, even if the oplog is small. It is again once the time left has halved, and after the
@@ -316,15 +316,15 @@ mod tests {
             member("a", 1, 10_000), member("b", 2, 9_000), member("c", 2, 4_000),
             member("down", 8, 0),
         ]};
-        assert_eq!(furthest_behind(&status), Some(("c".into(), 6_000)));
-        assert_eq!(furthest_behind(&doc! {"members": [member("a", 1, 1)]}), None);
+        assert_eq!(most_lagging(&status), Some(("c".into(), 6_000)));
+        assert_eq!(most_lagging(&doc! {"members": [member("a", 1, 1)]}), None);
     }
 
     /// The warnings for a sequence of looks: oldest, newest, applied.
     fn warned(looks: &[(u32, u32, u32)]) -> Vec<Option<u32>> {
-        let mut outlook = Outlook::default();
+        let mut trend = WindowTrend::default();
         let look = |&(oldest_s, newest_s, applied_s)| {
-            outlook.warns(Window { oldest_s, newest_s }, applied_s)
+            trend.warns(Window { oldest_s, newest_s }, applied_s)
         };
         looks.iter().map(look).collect()
     }

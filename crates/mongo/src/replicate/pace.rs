@@ -57,15 +57,15 @@ const SETTLES: Duration = Duration::from_millis(100);
 /// Longest wait for a reply. A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Number of successive measurements without clients after which the cluster counts as having none.
-const QUIET_LOOKS: u32 = 2;
+const QUIET_CHECKS: u32 = 2;
 
 /// A watch that sets the pace. When it is dropped, the pace is removed.
-pub struct Watching {
+pub struct PaceGuard {
     pace: Arc<Setter>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Watching {
+impl PaceGuard {
     /// Waits until the pace of deferrable work is known: if the cluster has no clients, that is after the first
     /// measurement.
     #[crate::boxed]
@@ -98,7 +98,7 @@ impl Setter {
     }
 }
 
-impl Drop for Watching {
+impl Drop for PaceGuard {
     fn drop(&mut self) {
         let mut is_over = self.pace.is_over.lock().expect("no holder panics");
         *is_over = true;
@@ -108,7 +108,7 @@ impl Drop for Watching {
 
 /// A cluster whose clients are spared, and its collections that the job uses.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct SparedCluster {
     /// The cluster itself.
     pub cluster: Endpoint,
     /// Collections that the job reads there. `reads` or `writes` must have at least one.
@@ -117,7 +117,7 @@ pub struct Watched {
     pub writes: Vec<Namespace>,
 }
 
-impl Watched {
+impl SparedCluster {
     /// Creates the entry for a cluster from which one collection is read.
     #[must_use]
     pub fn of(cluster: Endpoint, ns: Namespace) -> Self {
@@ -125,14 +125,18 @@ impl Watched {
     }
 
     /// Returns the namespace that the queries use.
-    fn asked(&self) -> &Namespace {
+    fn query_namespace(&self) -> &Namespace {
         self.reads.iter().chain(&self.writes).next().expect("a job reads or writes a collection")
     }
 }
 
 /// Watches the servers of clusters, and sets the pace if the job's limits require it, until the result is dropped. No
 /// deferrable work passes until the first measurement ends.
-pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>) -> Watching {
+pub fn watch(
+    watched: Vec<SparedCluster>,
+    control: Control,
+    reporter: Option<Reporter>,
+) -> PaceGuard {
     let pace = Arc::new(Setter::new(control.clone()));
     if control.throttle().limits().is_paced {
         pace.set(Some(STILL_S));
@@ -156,7 +160,7 @@ pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>
         }
         Watch { clusters, control, pace: setter, reporter, is_paced: None }.run().await;
     };
-    Watching { pace, _task: AbortOnDropHandle::new(tokio::spawn(watch)) }
+    PaceGuard { pace, _task: AbortOnDropHandle::new(tokio::spawn(watch)) }
 }
 
 struct Watch {
@@ -174,8 +178,8 @@ impl Watch {
         let mut sparing: Option<(Pace, BaselineLatencies)> = None;
         let mut lasts = FIRST_LOOK;
         // The first count is the baseline: operations before it do not count.
-        self.look_for_clients().await;
-        self.clusters.iter_mut().for_each(|cluster| cluster.quiet = QUIET_LOOKS);
+        self.detect_clients().await;
+        self.clusters.iter_mut().for_each(|cluster| cluster.quiet = QUIET_CHECKS);
         loop {
             if !self.control.throttle().limits().is_paced || self.clusters.is_empty() {
                 sparing = None;
@@ -193,12 +197,12 @@ impl Watch {
             let lasts = std::mem::replace(&mut lasts, LOOK);
             let with_us = self.ask(lasts).await;
             let before = self.spared();
-            self.look_for_clients().await;
+            self.detect_clients().await;
             if self.spared() != before {
                 // Latencies of another set of clusters are not comparable.
                 sparing = None;
             }
-            self.tell(self.spared().contains(&true));
+            self.report_pacing(self.spared().contains(&true));
             if !self.spared().contains(&true) {
                 sparing = None;
                 self.pace.set(None);
@@ -220,8 +224,8 @@ impl Watch {
         self.clusters.iter().map(Cluster::is_spared).collect()
     }
 
-    async fn look_for_clients(&mut self) {
-        join_all(self.clusters.iter_mut().map(Cluster::look_for_clients)).await;
+    async fn detect_clients(&mut self) {
+        join_all(self.clusters.iter_mut().map(Cluster::detect_clients)).await;
     }
 
     /// Measures the latencies of queries for a time, in µs, in the clusters whose clients are spared.
@@ -235,12 +239,12 @@ impl Watch {
         let looks = servers.into_iter().zip(0..).map(|(server, n)| async move {
             // Queries to all servers at once would be noticed by clients, and would affect each other.
             tokio::time::sleep(apart * n).await;
-            server.look(lasts).await
+            server.measure(lasts).await
         });
         join_all(looks).await.concat()
     }
 
-    fn tell(&mut self, is_paced: bool) {
+    fn report_pacing(&mut self, is_paced: bool) {
         if self.is_paced.replace(is_paced) == Some(is_paced) {
             return;
         }
@@ -265,19 +269,19 @@ struct Cluster {
 
 struct Server {
     endpoint: Endpoint,
-    watched: Arc<Watched>,
+    watched: Arc<SparedCluster>,
     /// The counts of the last successful check.
-    seen: Option<Sight>,
+    seen: Option<CountSnapshot>,
     /// Number of queries sent so far.
-    asked: u64,
+    queries_sent: u64,
     presence: Presence,
 }
 
 /// The counts of a server at one time.
 #[derive(Clone, Copy, Debug)]
-struct Sight {
-    counted: Counted,
-    asked: u64,
+struct CountSnapshot {
+    counted: OperationCounts,
+    queries_sent: u64,
     /// Number of this process's finds before the server was queried.
     finds: u64,
     at: Instant,
@@ -285,7 +289,7 @@ struct Sight {
 
 /// Numbers of operations since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
+struct OperationCounts {
     /// Reads of the collections that the job reads.
     reads: u64,
     /// All other operations of clients.
@@ -293,7 +297,7 @@ struct Counted {
 }
 
 impl Cluster {
-    async fn reach(watched: Watched) -> Self {
+    async fn reach(watched: SparedCluster) -> Self {
         let watched = Arc::new(watched);
         let reached = match watched.cluster.shards().await {
             Ok(reached) => reached,
@@ -308,20 +312,20 @@ impl Cluster {
                 Ok(endpoint) => {
                     let watched = Arc::clone(&watched);
                     let (seen, presence) = (None, Presence::default());
-                    servers.push(Server { endpoint, watched, seen, asked: 0, presence });
+                    servers.push(Server { endpoint, watched, seen, queries_sent: 0, presence });
                 }
                 Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
             }
         }
-        Self { servers, quiet: QUIET_LOOKS }
+        Self { servers, quiet: QUIET_CHECKS }
     }
 
     fn is_spared(&self) -> bool {
-        self.quiet < QUIET_LOOKS
+        self.quiet < QUIET_CHECKS
     }
 
     /// Records whether there were clients since the last call.
-    async fn look_for_clients(&mut self) {
+    async fn detect_clients(&mut self) {
         let has_clients = join_all(self.servers.iter_mut().map(Server::has_clients)).await;
         let is_quiet = !has_clients.contains(&true);
         self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
@@ -330,7 +334,7 @@ impl Cluster {
 
 impl Server {
     /// Measures the latencies of queries for a time, in µs.
-    async fn look(&mut self, lasts: Duration) -> Vec<u64> {
+    async fn measure(&mut self, lasts: Duration) -> Vec<u64> {
         let began = Instant::now();
         let mut answers_us = Vec::new();
         while began.elapsed() < lasts {
@@ -352,7 +356,12 @@ impl Server {
     async fn count_since(&mut self) -> PollResult {
         let finds = self.endpoint.finds();
         let now = match self.count().await {
-            Ok(counted) => Sight { counted, asked: self.asked, finds, at: Instant::now() },
+            Ok(counted) => CountSnapshot {
+                counted,
+                queries_sent: self.queries_sent,
+                finds,
+                at: Instant::now(),
+            },
             // The baseline stays: the next reply covers this time too.
             Err(error) if error.is_transient() => return PollResult::Silent,
             Err(error) => {
@@ -363,7 +372,7 @@ impl Server {
         };
         let Some(before) = self.seen.replace(now) else { return PollResult::First };
         // Own operations in progress at either time count towards this period.
-        let own = now.asked - before.asked + self.endpoint.finds() - before.finds;
+        let own = now.queries_sent - before.queries_sent + self.endpoint.finds() - before.finds;
         let reads = now.counted.reads.saturating_sub(before.counted.reads).saturating_sub(own);
         let others = now.counted.others.saturating_sub(before.counted.others);
         let ms = u64::try_from(now.at.duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
@@ -373,12 +382,12 @@ impl Server {
     /// Sends a query, and returns the latency of its reply, in µs.
     async fn ask(&mut self) -> u64 {
         let absent = doc! {"_id": {"imago": "absent"}};
-        let ns = self.watched.asked();
+        let ns = self.watched.query_namespace();
         let find = doc! {
             "find": &ns.coll, "filter": absent, "limit": 1, "singleBatch": true,
         };
         let began = Instant::now();
-        self.asked += 1;
+        self.queries_sent += 1;
         let answer = answer_within(ANSWER_MAX, "asking", self.endpoint.run(&ns.db, find));
         // A missing reply counts as one after the longest wait.
         let is_answered = matches!(answer.await, Ok(Ok(_)));
@@ -386,7 +395,7 @@ impl Server {
         u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
     }
 
-    async fn count(&self) -> Result<Counted> {
+    async fn count(&self) -> Result<OperationCounts> {
         let top = self.endpoint.run("admin", doc! {"top": 1});
         let top = answer_within(ANSWER_MAX, "asking for operations", top).await??;
         Ok(counted(&top, &self.watched.reads, &self.watched.writes))
@@ -396,8 +405,8 @@ impl Server {
 /// Databases in which servers and Imago store their own data.
 const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
 
-fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> Counted {
-    let mut counted = Counted::default();
+fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> OperationCounts {
+    let mut counted = OperationCounts::default();
     let totals = top.get_document("totals").ok();
     for (name, entry) in totals.into_iter().flatten() {
         let (Some((db, coll)), Some(entry)) = (name.split_once('.'), entry.as_document()) else {
@@ -429,7 +438,7 @@ mod tests {
         let control = Control::default();
         let pace = Arc::new(Setter::new(control.clone()));
         let task = AbortOnDropHandle::new(tokio::spawn(std::future::pending()));
-        let watching = Watching { pace: Arc::clone(&pace), _task: task };
+        let watching = PaceGuard { pace: Arc::clone(&pace), _task: task };
         pace.set(Some(STILL_S));
         assert!(control.throttle().is_paced());
         assert!(watching.known().now_or_never().is_none(), "it stands still to learn the pace");
@@ -452,7 +461,7 @@ mod tests {
         let read: Namespace = "shop.reviews".parse().unwrap();
         let written: Namespace = "shop.carts".parse().unwrap();
         let of = |writes| counted(&top, std::slice::from_ref(&read), writes);
-        assert_eq!(of(&[]), Counted { reads: 1, others: 10 + 33 });
-        assert_eq!(of(&[written]), Counted { reads: 1, others: 10 });
+        assert_eq!(of(&[]), OperationCounts { reads: 1, others: 10 + 33 });
+        assert_eq!(of(&[written]), OperationCounts { reads: 1, others: 10 });
     }
 }

@@ -82,7 +82,7 @@ impl Map {
 
 /// The old chunk map as of one time.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ChunkMapSnapshot {
     map: Map,
     /// The map's version, which differs between maps.
     version: Bson,
@@ -90,7 +90,7 @@ pub struct Seen {
     pub at: Timestamp,
 }
 
-impl Seen {
+impl ChunkMapSnapshot {
     /// True if this shard owns the document.
     #[must_use]
     pub fn is_owned(&self, shard: usize, raw: &RawDocument) -> bool {
@@ -147,7 +147,7 @@ impl Route {
     /// # Errors
     /// Fails if the cluster does not reply, or the collection differs from the one that was planned.
     #[crate::boxed]
-    pub async fn look(&self) -> Result<Seen> {
+    pub async fn read_chunk_map(&self) -> Result<ChunkMapSnapshot> {
         let version = self.version().await?;
         // Without its key, every document would appear to be on the first chunk's shard.
         let key = self.router.shard_key().await?.ok_or_else(|| Error::Disrupted {
@@ -173,12 +173,12 @@ impl Route {
         let at = operation_time(&reply)
             .ok_or_else(|| Error::malformed("asking for the time", "no operationTime"))?;
         for shard in &self.shards {
-            shard.hear(&reply).await?;
+            shard.advance_cluster_time(&reply).await?;
         }
         for reader in &self.readers {
-            reader.hear(&reply).await;
+            reader.advance_cluster_time(&reply).await;
         }
-        Ok(Seen { map: Map::new(&key, &chunks)?, version, at })
+        Ok(ChunkMapSnapshot { map: Map::new(&key, &chunks)?, version, at })
     }
 
     /// True if the old chunk map is still the one in `seen`.
@@ -186,7 +186,7 @@ impl Route {
     /// # Errors
     /// Fails if the cluster does not reply.
     #[crate::boxed]
-    pub async fn is_still(&self, seen: &Seen) -> Result<bool> {
+    pub async fn is_current(&self, seen: &ChunkMapSnapshot) -> Result<bool> {
         Ok(self.version().await? == seen.version)
     }
 
@@ -221,7 +221,7 @@ impl Route {
     #[must_use]
     pub fn parts<'a>(
         &self,
-        seen: &Seen,
+        seen: &ChunkMapSnapshot,
         from: usize,
         documents: impl Iterator<Item = &'a RawDocument>,
     ) -> Vec<Vec<&'a RawDocument>> {

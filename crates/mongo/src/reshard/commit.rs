@@ -35,7 +35,7 @@ use imago_job::run::Run;
 use mongodb::options::ReadConcern;
 
 use crate::copy::cutover::check;
-use crate::copy::{self, Copying, State};
+use crate::copy::{self, CopyJob, State};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
 use crate::reshard::spec::{BlockStep, LateWrites, Spec};
@@ -78,7 +78,7 @@ pub struct Committed {
 pub(super) async fn commit(
     run: &Run,
     spec: &Spec,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     cluster: &Endpoint,
     block: Block,
     block_max: Duration,
@@ -87,7 +87,7 @@ pub(super) async fn commit(
     let shadow = uuid_of(cluster, &Handle::new(cluster.clone(), spec.shadow().clone())).await?;
     match block {
         Block::UserWrites => {
-            refuse_anothers_block(cluster).await?;
+            refuse_foreign_block(cluster).await?;
             copying.state.commit_mut().is_blocked = true;
             copying.save().await?;
         }
@@ -102,10 +102,12 @@ pub(super) async fn commit(
     let blocker = Blocker::reach(cluster).await;
     let blocked = Instant::now();
     let set = match block {
-        Block::UserWrites => match ours(run, spec, cluster).check_owner("setUserWriteBlockMode") {
-            Ok(()) => blocker.set().await,
-            Err(error) => Err(error),
-        },
+        Block::UserWrites => {
+            match fenced_handle(run, spec, cluster).check_owner("setUserWriteBlockMode") {
+                Ok(()) => blocker.set().await,
+                Err(error) => Err(error),
+            }
+        }
         // The deadline does not drop this future: a block that is still being set cannot be lifted.
         Block::Validator => validation::set(run, copying).await,
         Block::None => Ok(()),
@@ -152,7 +154,7 @@ pub(super) async fn commit(
         tracing::debug!(ms = ms(blocked), "commit: the rename has ended");
     }
     // The record that the block was lifted is written later; clients do not wait for it.
-    copy::save_at_last(run, &copying.state).await?;
+    copy::save_final(run, &copying.state).await?;
     let Drained { drain_ms, compare_ms, last_verified } = drained;
     let steps = [
         ("set", set_ms),
@@ -192,7 +194,7 @@ pub(super) async fn conclude(
         };
         // Once inserts are accepted again no process may bring over a delete.
         state.commit_mut().drained_to = None;
-        copy::save_at_last(run, state).await?;
+        copy::save_final(run, state).await?;
     }
     lift(cluster, spec, &run.record().id, state).await?;
     Ok(late_writes)
@@ -218,7 +220,7 @@ pub(super) async fn lift(
 }
 
 /// Fails if writes are blocked already: the owner of that block may lift it at any time, including during a commit.
-async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
+async fn refuse_foreign_block(cluster: &Endpoint) -> Result<()> {
     if block::is_set(cluster).await? != Some(true) {
         return Ok(());
     }
@@ -244,7 +246,7 @@ struct Drained {
 /// last changes, and records that the rename may be requested from now on.
 ///
 /// A request to stop the job is ignored here: returning without lifting the block would leave the block in place.
-async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
+async fn drain(run: &Run, copying: &mut CopyJob<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
     let at = copying.coordinator.settle().await?;
     let drain_ms = ms(began);
@@ -256,8 +258,8 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
     // Clients wait, so the comparison and the save run concurrently. If either fails, the caller withdraws the
     // request of the rename.
     let (last_verified, saved) = tokio::join!(
-        Box::pin(check::last_look_as_of(at, run, copying, LAST_CHANGES)),
-        Box::pin(copy::save_at_last(run, &copying.state)),
+        Box::pin(check::compare_last_changes_as_of(at, run, copying, LAST_CHANGES)),
+        Box::pin(copy::save_final(run, &copying.state)),
     );
     let last_verified = last_verified?;
     saved?;
@@ -276,7 +278,7 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
 }
 
 /// Returns the collection, for commands that are sent only while this process owns the job.
-fn ours(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
+fn fenced_handle(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
     let owner = Some(run.ownership());
     Handle { owner, ..Handle::new(cluster.clone(), spec.reshard.ns.clone()) }
 }
@@ -290,13 +292,13 @@ fn ours(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
 async fn unblock(
     run: &Run,
     spec: &Spec,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     cluster: &Endpoint,
 ) -> Result<()> {
     let commit = copying.state.commit_mut();
     (commit.rename_requested, commit.drained_to) = (false, None);
-    if ours(run, spec, cluster).check_owner("lifting the block").is_err() {
-        let saved = copy::save_at_last(run, &copying.state).await;
+    if fenced_handle(run, spec, cluster).check_owner("lifting the block").is_err() {
+        let saved = copy::save_final(run, &copying.state).await;
         if saved.is_err() && copying.state.commit_mut().is_blocked {
             run.reporter().warning(
                 "block_may_stand",
@@ -309,12 +311,12 @@ async fn unblock(
         saved?;
     }
     lift(cluster, spec, &run.record().id, &mut copying.state).await?;
-    copy::save_at_last(run, &copying.state).await
+    copy::save_final(run, &copying.state).await
 }
 
 /// Outcome of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum RenameOutcome {
     /// The shadow has the collection's name.
     Renamed,
     /// The rename has not happened.
@@ -322,13 +324,13 @@ pub(super) enum Fate {
 }
 
 /// Determines the outcome of a rename that is no longer under way.
-pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
+pub(super) async fn probe_rename(cluster: &Endpoint, spec: &Spec) -> Result<RenameOutcome> {
     let ns = &spec.reshard.ns;
     let uuid = uuid_of(cluster, &Handle::new(cluster.clone(), ns.clone())).await?;
     let shadow = Handle::new(cluster.clone(), spec.shadow().clone()).definition().await?;
     match (uuid, shadow) {
-        (Some(uuid), Some(_)) if uuid == spec.known.uuid => Ok(Fate::NotYet),
-        (Some(uuid), None) if uuid != spec.known.uuid => Ok(Fate::Renamed),
+        (Some(uuid), Some(_)) if uuid == spec.known.uuid => Ok(RenameOutcome::NotYet),
+        (Some(uuid), None) if uuid != spec.known.uuid => Ok(RenameOutcome::Renamed),
         (uuid, shadow) => Err(Error::precondition(
             format!(
                 "{ns} {} and its shadow {} {}: another user changed them",
@@ -343,7 +345,7 @@ pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
 
 /// Waits until no change of the collection's definition is under way, by an empty `collMod`: servers perform such
 /// changes one after the other.
-pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
+pub(super) async fn wait_for_ddl(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     let nothing = doc! {"collMod": &ns.coll, "writeConcern": {"w": "majority"}};
     match cluster.run_at_length(&ns.db, nothing).await {
         // If the collection does not exist, no change of its definition is under way.
@@ -355,19 +357,19 @@ pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
 /// Determines the outcome of a requested rename, once it is no longer under way.
 ///
 /// # Errors
-/// [`Error::Passing`] while the rename waits for a lock at a shard; fails if the cluster does not answer, or
+/// [`Error::Transient`] while the rename waits for a lock at a shard; fails if the cluster does not answer, or
 /// another user changed the collection.
-pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
-    quiet(cluster, &spec.reshard.ns).await?;
+pub(super) async fn rename_outcome(cluster: &Endpoint, spec: &Spec) -> Result<RenameOutcome> {
+    wait_for_ddl(cluster, &spec.reshard.ns).await?;
     // Locks are not granted in the order of the requests: the operation that has just ended may have overtaken a
     // rename.
     if waits(cluster, spec.shadow()).await? {
-        return Err(Error::Passing {
+        return Err(Error::Transient {
             doing: format!("determining the outcome of the rename of {}", spec.shadow()),
             cause: "the rename still waits for a lock at a shard".into(),
         });
     }
-    fate(cluster, spec).await
+    probe_rename(cluster, spec).await
 }
 
 /// Returns true if a rename of the shadow is under way at any shard. Shards that do not answer are assumed to have
@@ -425,7 +427,7 @@ async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
 /// that the rename did not happen lifts the block.
 async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let (shadow, ns) = (spec.shadow(), &spec.reshard.ns);
-    let ours = ours(run, spec, cluster);
+    let handle = fenced_handle(run, spec, cluster);
     let command = doc! {
         "renameCollection": shadow.to_string(), "to": ns.to_string(), "dropTarget": true,
     };
@@ -434,7 +436,7 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     // is conclusive.
     let mut is_open = false;
     loop {
-        let asked = match ours.check_owner("renameCollection") {
+        let asked = match handle.check_owner("renameCollection") {
             Ok(()) => cluster.run_at_length("admin", command.clone()).await,
             Err(error) => Err(error),
         };
@@ -445,15 +447,15 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
             what: format!("whether {shadow} became {ns}"),
             cause: cause.to_string(),
         };
-        match decided(cluster, spec).await {
-            Ok(Fate::Renamed) => return Ok(()),
-            Ok(Fate::NotYet) if !error.is_transient() => return Err(error),
+        match rename_outcome(cluster, spec).await {
+            Ok(RenameOutcome::Renamed) => return Ok(()),
+            Ok(RenameOutcome::NotYet) if !error.is_transient() => return Err(error),
             Err(looked) if !looked.is_transient() && !is_open => return Err(looked),
             Err(looked @ (Error::Precondition { .. } | Error::Disrupted { .. })) => {
                 return Err(undecided(&looked));
             }
-            Ok(Fate::NotYet) | Err(_) if Instant::now() < deadline => {}
-            Ok(Fate::NotYet) => return Err(undecided(&error)),
+            Ok(RenameOutcome::NotYet) | Err(_) if Instant::now() < deadline => {}
+            Ok(RenameOutcome::NotYet) => return Err(undecided(&error)),
             Err(looked) => return Err(undecided(&looked)),
         }
         tokio::time::sleep(ASK_AGAIN).await;

@@ -26,13 +26,13 @@ use imago_plan::reshard::write_block::RehearsalTimes;
 use crate::bson::input;
 use crate::copy::cutover::check;
 use crate::copy::preflight;
-use crate::copy::{self, Clusters, Copying, SLICE_BYTES, State, Until};
+use crate::copy::{self, Clusters, CopyJob, SLICE_BYTES, State, StopWhen};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
 use crate::replicate::changes::AWAIT_MAX;
-use crate::replicate::pace::{self, Watched};
+use crate::replicate::pace::{self, SparedCluster};
 use crate::replicate::route::Route;
-use crate::reshard::commit::{self, Block, Committed, Fate, commit, ms, rehearsal};
+use crate::reshard::commit::{self, Block, Committed, RenameOutcome, commit, ms, rehearsal};
 use crate::reshard::commit::{bypass, validation};
 use crate::reshard::execute::bulk::{measure, route_of};
 use crate::reshard::plan::{Engine, Plan};
@@ -100,7 +100,7 @@ pub async fn create(
     let journal = MongoJournal::new(cluster.clone());
     let mut record = Record::new(KIND, serde_json::Value::Null, journal.now_ms().await?);
     let to = shadow::name(&plan.ns, &record.id);
-    let Clusters { source, destination } = both(cluster);
+    let Clusters { source, destination } = both_roles(cluster);
     let request = preflight::Request {
         selectors: vec![Selector::One { from: plan.ns.clone(), to }],
         filter: None,
@@ -125,7 +125,7 @@ pub async fn create(
 
 /// Returns the cluster in both roles, source and destination.
 #[must_use]
-pub fn both(cluster: &Endpoint) -> Clusters {
+pub fn both_roles(cluster: &Endpoint) -> Clusters {
     Clusters {
         source: cluster.clone().in_role("source"),
         destination: cluster.clone().in_role("destination"),
@@ -171,16 +171,16 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     }
     if state.commit_mut().rename_requested {
         let always = Control::default();
-        let look = || commit::decided(cluster, &spec);
+        let look = || commit::rename_outcome(cluster, &spec);
         match retry_transient("look what became of the rename", &always, look).await {
-            Ok(Fate::Renamed) => {
+            Ok(RenameOutcome::Renamed) => {
                 return Err(Error::precondition(
                     format!("{} has its new shape already", spec.reshard.ns),
                     "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
             // Another user dropped the collection or the shadow, so there is less to clean up.
-            Ok(Fate::NotYet) | Err(Error::Precondition { .. }) => {}
+            Ok(RenameOutcome::NotYet) | Err(Error::Precondition { .. }) => {}
             Err(error) => return Err(error),
         }
     }
@@ -200,7 +200,8 @@ async fn work(cluster: &Endpoint, run: &Run, options: &Options) -> Result<Outcom
         return finish(cluster, run, &spec, began, 0, Err(late_writes)).await;
     }
     prepare(cluster, run, &spec, options, &mut state).await?;
-    let (verified, tried, state) = Box::pin(fill(&both(cluster), run, options, state)).await?;
+    let (verified, tried, state) =
+        Box::pin(fill(&both_roles(cluster), run, options, state)).await?;
     let committed = Box::pin(commit_in_attempts(cluster, run, &spec, options, state)).await?;
     finish(cluster, run, &spec, began, verified, Ok((committed, tried))).await
 }
@@ -222,12 +223,14 @@ async fn conclude_earlier_rename(
         Err(error) => return Err(error.into()),
     }
     let always = Control::default();
-    let look = || commit::decided(cluster, spec);
-    if retry_transient("look what became of the rename", &always, look).await? != Fate::Renamed {
+    let look = || commit::rename_outcome(cluster, spec);
+    if retry_transient("look what became of the rename", &always, look).await?
+        != RenameOutcome::Renamed
+    {
         return Ok(None);
     }
     let late_writes = commit::conclude(run, cluster, spec, state).await?;
-    copy::save_at_last(run, state).await?;
+    copy::save_final(run, state).await?;
     Ok(Some(late_writes))
 }
 
@@ -253,7 +256,7 @@ async fn prepare(
     let leave = || balance::set_off(cluster, ns, true);
     retry_transient("keep the balancer from the collection", control, leave).await?;
     if state.t0.is_some() {
-        shadow::check_there(cluster, spec.shadow()).await?;
+        shadow::check_exists(cluster, spec.shadow()).await?;
     }
     let create = || shadow::create(cluster, &spec.reshard, spec.shadow(), &run.record().id);
     retry_transient("create the shadow", control, create).await?;
@@ -269,13 +272,13 @@ async fn commit_in_attempts(
     options: &Options,
     mut state: State,
 ) -> Result<Committed> {
-    let clusters = both(cluster);
+    let clusters = both_roles(cluster);
     let block_max = options.block_max;
     for attempt in 1..=COMMITS_MAX {
         run.enter("commit").await?;
         let mut copying = begin(&clusters, run, options, COMMIT_AWAIT_MAX, state).await?;
         let done = async {
-            copying.come_near(block_max).await?;
+            copying.reduce_lag(block_max).await?;
             commit(run, spec, &mut copying, cluster, options.block, block_max).await
         };
         match done.await {
@@ -315,11 +318,11 @@ async fn begin<'a>(
     options: &Options,
     await_max: Duration,
     state: State,
-) -> Result<Copying<'a>> {
+) -> Result<CopyJob<'a>> {
     let mut copy_options = copy_options(options, await_max, None);
     let size = Spec::of(run.record())?.copy.collections.iter().map(|of| of.size.bytes).sum::<u64>();
     copy_options.slice_bytes = (size / SLICES).clamp(SLICE_BYTES_MIN, SLICE_BYTES);
-    Copying::begin_at(clusters, run, &copy_options, state).await
+    CopyJob::begin_at(clusters, run, &copy_options, state).await
 }
 
 fn copy_options(
@@ -330,7 +333,7 @@ fn copy_options(
     copy::Options {
         route,
         workers: options.workers,
-        until: Until::CaughtUp,
+        stop_when: StopWhen::CaughtUp,
         process: options.process.clone(),
         await_max,
         slice_bytes: SLICE_BYTES,
@@ -350,7 +353,7 @@ async fn fill(
     let (cluster, ns) = (clusters.source.clone(), plan.ns);
     let reporter = Some(run.reporter().clone());
     let mut copying = begin(clusters, run, options, AWAIT_MAX, state).await?;
-    let watched = vec![Watched::of(cluster, ns)];
+    let watched = vec![SparedCluster::of(cluster, ns)];
     let _pace = pace::watch(watched, run.control().clone(), reporter);
     let filled = async {
         if !copying.coordinator.is_copied() {
@@ -370,8 +373,8 @@ async fn fill(
         let since = copying.source_time().await?;
         if !copying.state.is_indexed {
             run.enter("index").await?;
-            let taken_away = shadow::taken_away(&copying.definitions[0], &key);
-            copying.build_indexes(taken_away).await?;
+            let deferred_key_index = shadow::deferred_key_index(&copying.definitions[0], &key);
+            copying.build_indexes(deferred_key_index).await?;
         }
         run.enter("recover").await?;
         copying.catch_up(since).await?;

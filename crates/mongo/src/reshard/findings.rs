@@ -11,12 +11,12 @@ mod documents;
 mod privileges;
 mod shards;
 
-pub(super) use balancer::of_balancer;
-pub(super) use cluster::of_cluster;
-pub(super) use definition::{of_definition, of_indexes};
-pub(super) use documents::{Wanted, of_documents};
-pub(super) use privileges::of_privileges;
-pub(super) use shards::{Lasts, across, of_shards};
+pub(super) use balancer::balancer_finding;
+pub(super) use cluster::cluster_findings;
+pub(super) use definition::{definition_findings, index_findings};
+pub(super) use documents::{Wanted, document_findings};
+pub(super) use privileges::privilege_findings;
+pub(super) use shards::{PredictedDuration, crossing_finding, shard_findings};
 
 use crate::reshard::plan::{Finding, Flow, Flowing, Request, Weight};
 
@@ -33,7 +33,7 @@ fn finding(weight: Weight, code: &str, what: String, help: String) -> Finding {
 }
 
 /// Returns a warning if fewer connections were requested than there are pairs of shards with something to move.
-pub(super) fn of_sockets(request: &Request, flows: &[Flow]) -> Option<Finding> {
+pub(super) fn socket_finding(request: &Request, flows: &[Flow]) -> Option<Finding> {
     let is_bound = matches!(request.flowing, Flowing::Wfs | Flowing::Orchestra);
     (is_bound && request.sockets > 0 && flows.len() > request.sockets as usize).then(|| {
         warning(

@@ -9,13 +9,15 @@ use crate::error::{Error, Result};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 
-use crate::reshard::findings::{self, Lasts, Wanted};
-use crate::reshard::plan::chunk_weights::{Weighed, holdings, sum, weigh};
+use crate::reshard::findings::{self, PredictedDuration, Wanted};
+use crate::reshard::plan::chunk_weights::{ChunkWeights, shard_sizes, sum, weigh};
 use crate::reshard::plan::placement::Choice;
-use crate::reshard::plan::predict::{Base, Look, paced_s, seconds, slowness, space_bytes};
+use crate::reshard::plan::predict::{
+    FullRead, PredictionInput, paced_s, seconds, slowness, space_bytes,
+};
 use crate::reshard::plan::readers;
 use crate::reshard::plan::sample::draw;
-use crate::reshard::plan::shard_probe::{Reached, reach};
+use crate::reshard::plan::shard_probe::{ShardReport, reach};
 use crate::reshard::plan::survey::{Shard, Survey, survey};
 use crate::reshard::plan::{Chunk, Placing, Plan, Request};
 use crate::server::shard_key::{Key, text_of};
@@ -39,19 +41,19 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     let (old, new) = keys(&survey, typed, request)?;
     let open = open(&survey.shards, request)?;
     let sample = draw(&of, &survey, (&old, &new), request.sample, control).await?;
-    let held = holdings(&sample, &survey.shards);
+    let held = shard_sizes(&sample, &survey.shards);
     let size = sum(held.iter().copied());
     let wanted = wanted(request, &survey, &open, size.bytes);
     // Weighing uses a local processor, the findings the servers, so both run concurrently.
-    let (weighing, of_cluster) = tokio::join!(
+    let (weighing, cluster_findings) = tokio::join!(
         tokio::task::spawn_blocking(move || {
             let weighed = weigh(&sample, &held, wanted.chunks);
             (sample, weighed)
         }),
-        findings::of_cluster(&of, &survey, &old, control),
+        findings::cluster_findings(&of, &survey, &old, control),
     );
     let (sample, weighed) = weighing.expect("weighing neither panics nor is aborted");
-    let of_cluster = of_cluster?;
+    let cluster_findings = cluster_findings?;
     let choice = Choice::new(&weighed.rows, &open)?;
     let chosen = choice.place(request.placing)?;
     let reached = reach(cluster, &survey.shards, &request.ns).await;
@@ -68,30 +70,30 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     }
     let limits = control.throttle().limits();
     let drawn = sample.documents.len() as u64;
-    let look = sample.read_in.map(|took| Look { read: survey.stored, drawn, took });
-    let base = Base { size, chunks: weighed.rows.len(), slowness: slowness(look) };
+    let look = sample.read_in.map(|took| FullRead { read: survey.stored, drawn, took });
+    let base = PredictionInput { size, chunks: weighed.rows.len(), slowness: slowness(look) };
     let predicted_s = seconds(base, limits);
     let paced_s = limits.is_paced.then(|| paced_s(base, limits));
     let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();
     let space_bytes = space_bytes(&chosen.after, size, index_bytes);
-    let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);
-    found.extend(findings::of_indexes(&of).await?);
-    found.extend(findings::of_documents(&sample, &weighed, &new, wanted)?);
-    found.extend(findings::of_privileges(cluster, &request.ns).await?);
-    found.extend(of_cluster);
-    found.extend(findings::of_shards(
+    let mut found = findings::definition_findings(cluster, &request.ns, &survey, &new);
+    found.extend(findings::index_findings(&of).await?);
+    found.extend(findings::document_findings(&sample, &weighed, &new, wanted)?);
+    found.extend(findings::privilege_findings(cluster, &request.ns).await?);
+    found.extend(cluster_findings);
+    found.extend(findings::shard_findings(
         &request.ns,
         &survey.shards,
         &reached,
-        Lasts { predicted_s, paced_s },
+        PredictedDuration { predicted_s, paced_s },
         &space_bytes,
     ));
     if survey.is_balanced {
         let (shards, chunk_bytes) = (&survey.shards, survey.chunk_bytes);
-        found.extend(findings::of_balancer(&request.ns, shards, chunk_bytes, &chosen.after));
+        found.extend(findings::balancer_finding(&request.ns, shards, chunk_bytes, &chosen.after));
     }
-    found.extend(findings::across(&survey.shards, &readers));
-    found.extend(findings::of_sockets(request, &flows));
+    found.extend(findings::crossing_finding(&survey.shards, &readers));
+    found.extend(findings::socket_finding(request, &flows));
     Ok(Plan {
         ns: request.ns.clone(),
         old_key: old.text(),
@@ -189,7 +191,7 @@ const LATENCY_MIN_US: u32 = 500;
 
 /// Returns the latency between each pair of shards, in µs: the sum of both round trips to Imago, through which all
 /// documents pass. If one round trip is unknown, all are assumed to be equal.
-fn latencies(reached: &[std::result::Result<Reached, String>]) -> Latencies {
+fn latencies(reached: &[std::result::Result<ShardReport, String>]) -> Latencies {
     let known = reached.iter().all(Result::is_ok);
     let of = |shard: usize| match &reached[shard] {
         Ok(reached) if known => reached.latency_us.max(LATENCY_MIN_US),
@@ -198,7 +200,7 @@ fn latencies(reached: &[std::result::Result<Reached, String>]) -> Latencies {
     Latencies::new(reached.len(), |from, to| of(from).saturating_add(of(to)))
 }
 
-fn chunks(weighed: &Weighed, server_of: &[usize]) -> Result<Vec<Chunk>> {
+fn chunks(weighed: &ChunkWeights, server_of: &[usize]) -> Result<Vec<Chunk>> {
     let chunk = |(index, row): (usize, &Vec<crate::server::collection::Size>)| {
         let min = index.checked_sub(1).map(|before| text_of(&weighed.cuts[before])).transpose()?;
         Ok(Chunk {

@@ -5,7 +5,7 @@
 //!
 //! Invariant: only the collection that the job made is changed, not another one of its name. It is identified by
 //! its UUID, which a rename preserves. For jobs that did not record it, only the key is checked, and the result
-//! says so ([`Way::is_known`]).
+//! says so ([`Reversal::is_same_collection`]).
 
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
@@ -26,11 +26,11 @@ use crate::state::journal::MongoJournal;
 
 /// The change of shape that reverts a job.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct Reversal {
     /// The request to plan.
     pub request: Request,
     /// True if the collection is certainly the one that the job made; false if only its name and its key match.
-    pub is_known: bool,
+    pub is_same_collection: bool,
 }
 
 /// Returns the change of shape that reverts a job that gave a collection another shard key. It writes nothing.
@@ -39,7 +39,7 @@ pub struct Way {
 /// A precondition error if the job did not change a shard key, or the collection is no longer as the job made it;
 /// an error if the cluster does not answer.
 #[crate::boxed]
-pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
+pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Reversal> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
     let plan = &Spec::of(&record)?.reshard;
     refuse_unfinished(&record, plan)?;
@@ -58,7 +58,7 @@ pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
         return Err(changed(id, plan, "it is another collection by its UUID"));
     }
     let request = Request::of_key(plan.ns.clone(), old.text());
-    Ok(Way { request, is_known: made.is_some() })
+    Ok(Reversal { request, is_same_collection: made.is_some() })
 }
 
 fn refuse_unfinished(record: &Record, plan: &Plan) -> Result<()> {

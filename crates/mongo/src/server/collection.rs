@@ -90,14 +90,14 @@ impl Handle {
     /// Refuses to write while it is uncertain that this process still owns the job.
     ///
     /// # Errors
-    /// Returns [`Error::Passing`]: the next heartbeat may make it certain again.
+    /// Returns [`Error::Transient`]: the next heartbeat may make it certain again.
     pub(crate) fn check_owner(&self, doing: &str) -> Result<()> {
         let Some(age) = self.owner.as_ref().map(Ownership::age) else { return Ok(()) };
         if age <= OWNED_WRITE_WITHIN {
             return Ok(());
         }
         let cause = format!("the job was last confirmed to be ours {} ms ago", age.as_millis());
-        Err(Error::Passing { doing: format!("{doing} on {}", self.ns), cause })
+        Err(Error::Transient { doing: format!("{doing} on {}", self.ns), cause })
     }
 
     /// Creates a handle of the collection `ns` at `endpoint`.

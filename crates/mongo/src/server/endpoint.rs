@@ -14,7 +14,7 @@ use mongodb::options::{
 };
 use mongodb::{Client, ClusterTime};
 
-use crate::error::{Error, Result, code, said};
+use crate::error::{Error, Result, code, redacted_message};
 
 mod answers;
 mod connection_string;
@@ -272,7 +272,7 @@ impl Endpoint {
     /// Runs one command on the primary (or through the router).
     ///
     /// # Errors
-    /// Returns the server's error, with the command's name and database; [`Error::Passing`] if there is no reply
+    /// Returns the server's error, with the command's name and database; [`Error::Transient`] if there is no reply
     /// within [`ANSWER_MAX`].
     #[crate::boxed]
     pub async fn run(&self, db: &str, command: Document) -> Result<Document> {
@@ -381,7 +381,7 @@ impl Endpoint {
     /// # Errors
     /// Fails if the server does not reply, or `reply` has no time.
     #[crate::boxed]
-    pub async fn hear(&self, reply: &Document) -> Result<()> {
+    pub async fn advance_cluster_time(&self, reply: &Document) -> Result<()> {
         let doing = "telling a shard the time";
         let time = reply.get_document("$clusterTime").map_err(|e| Error::malformed(doing, e))?;
         let time = bson::deserialize_from_document::<ClusterTime>(time.clone())
@@ -423,7 +423,7 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Waits for a server's reply, for at most [`ANSWER_MAX`].
 ///
 /// # Errors
-/// Returns [`Error::Passing`] if there is no reply within [`ANSWER_MAX`].
+/// Returns [`Error::Transient`] if there is no reply within [`ANSWER_MAX`].
 pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> {
     answer_within(ANSWER_MAX, doing, work).await
 }
@@ -431,13 +431,13 @@ pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> 
 /// Waits as [`answer`] does, for a request that has another limit.
 ///
 /// # Errors
-/// Returns [`Error::Passing`] if there is no reply within `max`.
+/// Returns [`Error::Transient`] if there is no reply within `max`.
 pub async fn answer_within<T>(
     max: Duration,
     doing: &str,
     work: impl Future<Output = T>,
 ) -> Result<T> {
-    tokio::time::timeout(max, Box::pin(work)).await.map_err(|_| Error::Passing {
+    tokio::time::timeout(max, Box::pin(work)).await.map_err(|_| Error::Transient {
         doing: doing.to_owned(),
         cause: format!("no answer within {} s", max.as_secs()),
     })
@@ -486,7 +486,7 @@ fn redacted(options: &ClientOptions) -> String {
 
 fn unanswered(role: &'static str, cluster: &str, error: &mongodb::error::Error) -> Error {
     let cluster = cluster.to_owned();
-    let cause = said(error);
+    let cause = redacted_message(error);
     let refused = matches!(error.kind.as_ref(), ErrorKind::Authentication { .. })
         || matches!(crate::error::code(error), Some(18 | 11 | 13))
         || cause.contains("Authentication failed");

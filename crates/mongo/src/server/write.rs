@@ -6,7 +6,7 @@
 use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
 
-use crate::error::{Error, Result, TRANSIENT, without_documents};
+use crate::error::{Error, Result, TRANSIENT, redact_documents};
 use crate::server::collection::{Handle, number};
 use crate::server::timing::WRITE_TIME_MAX;
 
@@ -64,7 +64,7 @@ const STATEMENTS_MAX: usize = 2_000;
 pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> {
     let len = documents.len();
     let documents = documents.iter().map(|document| RawBsonRef::Document(document));
-    all_told(to, len, bulk(to, "insert", "documents", documents).await?)
+    check_all_reported(to, len, bulk(to, "insert", "documents", documents).await?)
 }
 
 /// Inserts a batch exactly as a server sent it.
@@ -72,13 +72,13 @@ pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> 
 /// # Errors
 /// Fails if the command as a whole fails; some documents may then be inserted and others not.
 pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> {
-    let mut command = roomy(header(to, "insert"), documents.as_bytes().len());
+    let mut command = with_room(header(to, "insert"), documents.as_bytes().len());
     command.append(cstr!("documents"), RawBsonRef::Array(documents));
-    all_told(to, documents.into_iter().count(), send(to, "insert", command).await?)
+    check_all_reported(to, documents.into_iter().count(), send(to, "insert", command).await?)
 }
 
 /// Checks that an unordered insert reports a result for each document: inserted, or refused.
-fn all_told(to: &Handle, documents: usize, written: Written) -> Result<Written> {
+fn check_all_reported(to: &Handle, documents: usize, written: Written) -> Result<Written> {
     if written.count + written.errors.len() as u64 == documents as u64 {
         return Ok(written);
     }
@@ -87,7 +87,7 @@ fn all_told(to: &Handle, documents: usize, written: Written) -> Result<Written> 
         written.count,
         written.errors.len()
     );
-    Err(Error::Passing { doing: format!("insert on {}", to.ns), cause })
+    Err(Error::Transient { doing: format!("insert on {}", to.ns), cause })
 }
 
 /// Runs update statements (`{q, u, upsert}`).
@@ -161,7 +161,7 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
 
 /// Returns the command with capacity for a field of `len` bytes and for the driver's own fields, so that megabytes are
 /// copied into it once.
-fn roomy(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
+fn with_room(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
     let mut bytes = Vec::with_capacity(command.as_bytes().len() + len + 1_024);
     bytes.extend_from_slice(command.as_bytes());
     RawDocumentBuf::from_bytes(bytes).expect("a document is one")
@@ -177,9 +177,9 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
     let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
     if let Ok(concern) = reply.get_document("writeConcernError") {
         // The write is applied at the primary, but perhaps not durable. Every write here can be repeated.
-        let why = without_documents(concern.get_str("errmsg").unwrap_or("no reason was given"));
+        let why = redact_documents(concern.get_str("errmsg").unwrap_or("no reason was given"));
         let cause = format!("not confirmed by a majority: {why}");
-        return Err(Error::Passing { doing: doing(), cause });
+        return Err(Error::Transient { doing: doing(), cause });
     }
     let mut written = Written { count: number(&reply, "n"), errors: Vec::new() };
     for error in reply.get_array("writeErrors").into_iter().flatten() {
@@ -187,12 +187,12 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
         let parsed = WriteError {
             index: usize::try_from(number(error, "index")).unwrap_or(usize::MAX),
             code: i32::try_from(number(error, "code")).unwrap_or(0),
-            message: without_documents(error.get_str("errmsg").unwrap_or_default()),
+            message: redact_documents(error.get_str("errmsg").unwrap_or_default()),
             key_pattern: error.get_document("keyPattern").ok().cloned(),
             key_value: error.get_document("keyValue").ok().cloned(),
         };
         if TRANSIENT.contains(&parsed.code) {
-            return Err(Error::Passing { doing: doing(), cause: parsed.message });
+            return Err(Error::Transient { doing: doing(), cause: parsed.message });
         }
         written.errors.push(parsed);
     }

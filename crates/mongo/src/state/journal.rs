@@ -20,7 +20,9 @@ use bson::{Bson, DateTime, Document, doc};
 use futures_util::TryStreamExt;
 use imago_job::control::Control;
 use imago_job::id::JobId;
-use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
+use imago_job::journal::{
+    Answer, Claimed, Journal, JournalError, OperatorRequests, Request, Update,
+};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
 use imago_job::state::State;
@@ -31,7 +33,7 @@ use mongodb::options::{
 };
 
 use crate::STATE_DB;
-use crate::error::{Error, code, said};
+use crate::error::{Error, code, redacted_message};
 use crate::server::endpoint::Endpoint;
 use crate::server::write::DUPLICATE_KEY;
 use crate::state::leases::Leases;
@@ -85,7 +87,7 @@ enum Miss {
     #[error("others changed the job at the same time")]
     Raced,
     #[error("{0}")]
-    Passing(String),
+    Transient(String),
     #[error(transparent)]
     Refused(#[from] JournalError),
 }
@@ -273,7 +275,7 @@ impl MongoJournal {
         let bounded = |_| async {
             match tokio::time::timeout(ROUND_MAX, round()).await {
                 Ok(ended) => ended,
-                Err(_) => Err(Miss::Passing(format!("no answer for {} s", ROUND_MAX.as_secs()))),
+                Err(_) => Err(Miss::Transient(format!("no answer for {} s", ROUND_MAX.as_secs()))),
             }
         };
         let again = |miss: &Miss| !matches!(miss, Miss::Refused(_));
@@ -294,7 +296,7 @@ impl MongoJournal {
     /// Classifies a driver's error: retryable, or final for the operation.
     fn miss(&self, doing: Doing, error: &mongodb::error::Error) -> Miss {
         if Error::server(doing.what, error.clone()).is_transient() {
-            return Miss::Passing(said(error));
+            return Miss::Transient(redacted_message(error));
         }
         let reason = match code(error) {
             Some(UNAUTHORIZED) => format!(
@@ -302,7 +304,7 @@ impl MongoJournal {
                  grant it the role readWrite there",
                 doing.action
             ),
-            _ => said(error),
+            _ => redacted_message(error),
         };
         Miss::Refused(JournalError::Refused {
             doing: doing.what,
@@ -393,7 +395,12 @@ impl Journal for MongoJournal {
         }))
     }
 
-    fn save<'a>(&'a self, id: &'a JobId, epoch: u64, update: &'a Update) -> Answer<'a, Asked> {
+    fn save<'a>(
+        &'a self,
+        id: &'a JobId,
+        epoch: u64,
+        update: &'a Update,
+    ) -> Answer<'a, OperatorRequests> {
         Box::pin(async move {
             let save = |record: &mut Record, now_ms| record.save(epoch, update, now_ms);
             let asked = self.change(id, "save the state of the job", save).await?;

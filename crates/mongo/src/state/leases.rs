@@ -33,9 +33,9 @@ use crate::server::collection::{Handle, number};
 use crate::server::endpoint::{Endpoint, answer, operation_time};
 use crate::server::timing::{LEASED_WRITE_WITHIN, WRITE_TIME_MAX};
 
-mod look;
+mod snapshot;
 
-pub use look::Sighting;
+pub use snapshot::SliceSnapshot;
 
 /// Duration of a lease that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(24);
@@ -396,7 +396,7 @@ fn lease_end() -> Document {
 fn refuse_errors(reply: &Document, doing: &str) -> Result<()> {
     let first = reply.get_array("writeErrors").ok().and_then(|errors| errors.first());
     match first.or(reply.get("writeConcernError")) {
-        Some(error) => Err(Error::Passing { doing: doing.into(), cause: error.to_string() }),
+        Some(error) => Err(Error::Transient { doing: doing.into(), cause: error.to_string() }),
         None => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ use super::feed::{Scan, batch_documents, id_of};
 use super::shards::Joined;
 use crate::bson::order::{Id, id_element};
 use crate::error::Result;
-use crate::replicate::duplicate_ids::{counted_twice, with_ids};
+use crate::replicate::duplicate_ids::{find_counted_duplicate, with_ids};
 use crate::server::collection::{Handle, Size};
 use crate::server::endpoint::Endpoint;
 
@@ -21,14 +21,14 @@ use crate::server::endpoint::Endpoint;
 const ENTRY_BYTES: u64 = 32;
 const BATCH_BYTES: u64 = 1 << 20;
 /// Most `_id`s in one query to the router.
-const ASKED_MAX: usize = 1_000;
+const QUERY_IDS_MAX: usize = 1_000;
 
 /// Returns an `_id` that two documents of the collection have, or `None` if there is none. The `_id`s must be
 /// ordered by their values, not by a collation.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.
-pub(crate) async fn held_twice(
+pub(crate) async fn find_duplicate(
     of: &Handle,
     shards: &[Endpoint],
     control: &Control,
@@ -59,13 +59,13 @@ pub(crate) async fn held_twice(
         }
         last = before.to_vec();
         control.take_paced(0, chunk.bytes() as u64).await?;
-        if alike.len() >= ASKED_MAX
-            && let Some(id) = owned_twice(of, std::mem::take(&mut alike)).await?
+        if alike.len() >= QUERY_IDS_MAX
+            && let Some(id) = find_owned_duplicate(of, std::mem::take(&mut alike)).await?
         {
             return Ok(Some(id));
         }
     }
-    owned_twice(of, alike).await
+    find_owned_duplicate(of, alike).await
 }
 
 fn is_same(left: &[u8], right: &[u8]) -> bool {
@@ -76,9 +76,9 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
 }
 
 /// Returns the first of these `_id`s that more than one document has by the router's count, or `None`.
-async fn owned_twice(of: &Handle, ids: Vec<Id>) -> Result<Option<Id>> {
+async fn find_owned_duplicate(of: &Handle, ids: Vec<Id>) -> Result<Option<Id>> {
     if ids.is_empty() {
         return Ok(None);
     }
-    counted_twice(of, vec![with_ids(&ids)?], None).await
+    find_counted_duplicate(of, vec![with_ids(&ids)?], None).await
 }

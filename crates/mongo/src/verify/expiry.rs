@@ -16,7 +16,7 @@ use imago_job::control::Control;
 use mongodb::options::ReadConcern;
 
 use super::Difference;
-use super::patience::retry_transient;
+use super::read_retry::retry_transient;
 use super::recheck::Confirmed;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};

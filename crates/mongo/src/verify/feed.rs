@@ -18,7 +18,7 @@ use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::patience::Patience;
+use super::read_retry::ReadRetry;
 use crate::bson::order::{Id, id_element};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
@@ -113,12 +113,12 @@ pub(super) fn encoded(filter: &Document) -> Result<RawDocumentBuf> {
 /// Documents in order, as ranges of the buffer that contains them.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    held: Held,
+    buffer: ChunkBuffer,
     documents: Vec<Range<usize>>,
 }
 
 #[derive(Debug)]
-enum Held {
+enum ChunkBuffer {
     /// A batch as the server sent it.
     Batch(RawBatch),
     /// Documents copied from several batches.
@@ -127,13 +127,15 @@ enum Held {
 
 impl Chunk {
     /// Returns an empty chunk with room for `bytes`.
-    pub(super) fn roomy(bytes: usize) -> Self {
-        Self { held: Held::Joined(Vec::with_capacity(bytes)), documents: Vec::new() }
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self { buffer: ChunkBuffer::Joined(Vec::with_capacity(bytes)), documents: Vec::new() }
     }
 
-    /// Appends a document to a chunk that was created by [`Chunk::roomy`].
+    /// Appends a document to a chunk that was created by [`Chunk::with_capacity`].
     pub(super) fn push(&mut self, document: &[u8]) {
-        let Held::Joined(bytes) = &mut self.held else { panic!("a server's batch is as it is") };
+        let ChunkBuffer::Joined(bytes) = &mut self.buffer else {
+            panic!("a server's batch is as it is")
+        };
         let start = bytes.len();
         bytes.extend_from_slice(document);
         self.documents.push(start..bytes.len());
@@ -155,7 +157,7 @@ impl Chunk {
             let start = document.as_ptr().addr() - whole;
             documents.push(start..start + document.len());
         }
-        Ok(Self { held: Held::Batch(batch), documents })
+        Ok(Self { buffer: ChunkBuffer::Batch(batch), documents })
     }
 
     pub(super) fn documents(&self) -> impl Iterator<Item = &[u8]> {
@@ -183,9 +185,9 @@ impl super::merge::Block for Chunk {
     }
 
     fn document(&self, index: usize) -> &[u8] {
-        let bytes = match &self.held {
-            Held::Batch(batch) => batch.as_raw_document().as_bytes(),
-            Held::Joined(bytes) => bytes,
+        let bytes = match &self.buffer {
+            ChunkBuffer::Batch(batch) => batch.as_raw_document().as_bytes(),
+            ChunkBuffer::Joined(bytes) => bytes,
         };
         &bytes[self.documents[index].clone()]
     }
@@ -230,25 +232,25 @@ struct Delivered {
 
 async fn pump(scan: &Scan, sender: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
     let mut delivered: Option<Delivered> = None;
-    let mut patience = Patience::default();
+    let mut read_retry = ReadRetry::default();
     let what = format!("read {}", scan.handle.ns);
-    while let Err(error) = read_on(scan, sender, &mut delivered, &mut patience).await {
-        tokio::time::sleep(patience.after(&what, error)?).await;
+    while let Err(error) = resume_read(scan, sender, &mut delivered, &mut read_retry).await {
+        tokio::time::sleep(read_retry.after(&what, error)?).await;
     }
     Ok(())
 }
 
-async fn read_on(
+async fn resume_read(
     scan: &Scan,
     sender: &mpsc::Sender<Result<Chunk>>,
     delivered: &mut Option<Delivered>,
-    patience: &mut Patience,
+    read_retry: &mut ReadRetry,
 ) -> Result<()> {
     let mut cursor = scan.open(delivered.as_ref().map(|last| &last.id)).await?;
     let mut to_skip = delivered.as_ref().map_or(0, |last| last.times);
     while let Some(batch) = answer_within(scan.silence_max(), &scan.doing(), cursor.next()).await? {
         let mut chunk = Chunk::new(batch.map_err(|error| scan.error(error))?, &scan.handle.ns)?;
-        patience.renew();
+        read_retry.renew();
         if let Some(last) = delivered.as_ref().filter(|_| to_skip > 0) {
             to_skip -= chunk.skip(&last.id, to_skip);
         }

@@ -23,14 +23,14 @@ pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
     };
     match side.endpoint.run_raw(&side.ns.db, "find", command).await {
         Err(Error::Server { cause, .. }) if is_refusal(&cause) => Err(Error::usage(
-            format!("the filter is not understood by the server: {}", told(&cause)),
+            format!("the filter is not understood by the server: {}", server_message(&cause)),
             "write it like the filter of a find, as extended JSON",
         )),
         other => other.map(|_| ()),
     }
 }
 
-fn told(error: &mongodb::error::Error) -> String {
+fn server_message(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => command.message.clone(),
         kind => kind.to_string(),

@@ -13,8 +13,8 @@ use futures_util::stream::FuturesUnordered;
 
 use super::feed::{BATCH_BYTES, Chunk, Feed, Scan, batch_documents, id_of};
 use super::lookup::{Members, documents};
-use super::merge::{Block, Merge, Misaligned, Need, Seen};
-use super::patience::retry_transient;
+use super::merge::{Block, Merge, MergeCounts, Misaligned, Need};
+use super::read_retry::retry_transient;
 use super::shards::{Reader, Shards};
 use super::{Progress, Report, Search, Suspects, Watch};
 use crate::bson::order::Id;
@@ -128,20 +128,20 @@ async fn compare_range(
         return look_up_range(search, source, destination, counters).await;
     }
     if let Some(route) = &search.spec.route {
-        let look = || Shards::look(route);
+        let look = || Shards::read(route);
         let shards = retry_transient("look at the chunks", search.control, look).await?;
         let mut sides =
             (shards.source(&source, batch_bytes), shards.destination(&destination, batch_bytes));
         let mut tally = Tally::new(counters);
         let merged = merge_range(search, &mut sides, &mut tally).await?;
-        let still = || shards.is_still();
+        let still = || shards.is_current();
         match merged {
             Ok(outcome) if retry_transient("look at the chunks", search.control, still).await? => {
                 return Ok(outcome);
             }
             _ => tracing::info!("chunks were moved: a range is compared again, by the router"),
         }
-        tally.take_back();
+        tally.discard();
     }
     let mut sides =
         (Reader::One(Feed::start(source.clone())), Reader::One(Feed::start(destination.clone())));
@@ -153,22 +153,22 @@ async fn compare_range(
             "a range is not in _id order: its documents are looked up one by one"
         ),
     }
-    tally.take_back();
+    tally.discard();
     look_up_range(search, source, destination, counters).await
 }
 
 /// Counts that one read of a range added to the totals.
 struct Tally<'a> {
     counters: &'a Counters,
-    seen: Seen,
+    seen: MergeCounts,
 }
 
 impl<'a> Tally<'a> {
     fn new(counters: &'a Counters) -> Self {
-        Self { counters, seen: Seen::default() }
+        Self { counters, seen: MergeCounts::default() }
     }
 
-    fn set(&mut self, seen: Seen) {
+    fn set(&mut self, seen: MergeCounts) {
         let (compared, bytes) = (&self.counters.compared, &self.counters.source_bytes);
         compared.fetch_add(seen.compared - self.seen.compared, Ordering::Relaxed);
         bytes.fetch_add(seen.source_bytes - self.seen.source_bytes, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl<'a> Tally<'a> {
     }
 
     /// Subtracts the counts again: the range is read once more, and counted then.
-    fn take_back(self) {
+    fn discard(self) {
         self.counters.compared.fetch_sub(self.seen.compared, Ordering::Relaxed);
         self.counters.source_bytes.fetch_sub(self.seen.source_bytes, Ordering::Relaxed);
     }

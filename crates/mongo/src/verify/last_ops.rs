@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use imago_job::control::Control;
 
 use super::LastOps;
-use super::patience::retry_transient;
+use super::read_retry::retry_transient;
 use crate::bson::order::Id;
 use crate::error::{Error, Result, code};
 use crate::replicate::changes::{ChangeReader, Event, Start};

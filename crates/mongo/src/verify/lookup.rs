@@ -22,7 +22,7 @@ use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use super::Difference;
 use super::feed::{Chunk, Scan, encoded, id_of};
-use super::patience::retry_transient;
+use super::read_retry::retry_transient;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::apply::{ReadAt, read_concern};

@@ -34,7 +34,7 @@ pub(super) struct Misaligned;
 
 /// Counts of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct MergeCounts {
     /// Number of distinct `_id`s compared.
     pub compared: u64,
     /// Bytes of the source's documents compared.
@@ -46,7 +46,7 @@ pub(super) struct Seen {
 pub(super) struct Merge<B> {
     source: Side<B>,
     destination: Side<B>,
-    seen: Seen,
+    seen: MergeCounts,
 }
 
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl<B: Block> Side<B> {
 
 impl<B: Block> Merge<B> {
     pub(super) fn new() -> Self {
-        Self { source: Side::new(), destination: Side::new(), seen: Seen::default() }
+        Self { source: Side::new(), destination: Side::new(), seen: MergeCounts::default() }
     }
 
     pub(super) fn feed_source(&mut self, block: Option<B>) {
@@ -136,7 +136,7 @@ impl<B: Block> Merge<B> {
         self.destination.feed(block);
     }
 
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> MergeCounts {
         self.seen
     }
 

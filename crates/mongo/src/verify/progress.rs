@@ -19,7 +19,7 @@ use crate::error::Result;
 const IDS_MAX: usize = 64;
 /// Number of reads of the source for each read of the destination.
 const SOURCE_READS: usize = 8;
-const LOOK_FOR: Duration = Duration::from_secs(2);
+const FOLLOW_MAX: Duration = Duration::from_secs(2);
 
 /// Returns the `_id`s in `ids` whose document at the destination equals a recorded state of the source.
 pub(super) async fn follow(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
@@ -35,7 +35,7 @@ async fn follow_few(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
     let mut left: Vec<Id> = ids.to_vec();
     let mut found = HashSet::new();
     let mut seen: HashMap<Id, HashSet<Option<u64>>> = HashMap::new();
-    while !left.is_empty() && began.elapsed() < LOOK_FOR {
+    while !left.is_empty() && began.elapsed() < FOLLOW_MAX {
         search.control.checkpoint().await?;
         for _ in 0..SOURCE_READS {
             let states = search.lookup.source_states(&left, search.control).await?;

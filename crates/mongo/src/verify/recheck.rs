@@ -29,7 +29,7 @@ pub(super) async fn recheck(
     let mut ids = suspects.into_ids();
     let first = ids.len();
     let mut before: HashMap<Id, u64> = HashMap::new();
-    let mut differing = look_again(search, &ids, &before).await?;
+    let mut differing = compare_again(search, &ids, &before).await?;
     let retries = search.spec.retries;
     for round in 1..=retries.rounds {
         if differing.is_empty() {
@@ -48,7 +48,7 @@ pub(super) async fn recheck(
             .map(|seen| (seen.verdict.id.clone(), seen.verdict.source_digest))
             .collect();
         ids = differing.into_iter().map(|seen| seen.verdict.id).collect();
-        differing = look_again(search, &ids, &before).await?;
+        differing = compare_again(search, &ids, &before).await?;
         let changing: Vec<Id> = differing
             .iter()
             .filter(|seen| seen.is_changing && seen.verdict.kind != Difference::Duplicate)
@@ -62,7 +62,7 @@ pub(super) async fn recheck(
     report.resolved += (first - differing.len()) as u64;
     let mut settled: Vec<Confirmed> = differing
         .into_iter()
-        .map(|Seen { verdict, is_changing }| Confirmed {
+        .map(|Recheck { verdict, is_changing }| Confirmed {
             id: verdict.id,
             kind: verdict.kind,
             is_changing,
@@ -72,21 +72,21 @@ pub(super) async fn recheck(
     Ok(settled)
 }
 
-struct Seen {
+struct Recheck {
     verdict: Verdict,
     is_changing: bool,
 }
 
-async fn look_again(
+async fn compare_again(
     search: &Search<'_>,
     ids: &[Id],
     before: &HashMap<Id, u64>,
-) -> Result<Vec<Seen>> {
+) -> Result<Vec<Recheck>> {
     let examined = search.lookup.examine(ids, Members::Primary, search.control).await?;
     let seen = |verdict: Verdict| {
         let digest = before.get(&verdict.id);
         let is_changing = digest.is_some_and(|digest| *digest != verdict.source_digest);
-        Seen { verdict, is_changing }
+        Recheck { verdict, is_changing }
     };
     Ok(examined.differing.into_iter().map(seen).collect())
 }

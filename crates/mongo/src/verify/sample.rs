@@ -5,7 +5,7 @@ use futures_util::StreamExt;
 
 use super::feed::{Chunk, id_of};
 use super::lookup::Members;
-use super::patience::Patience;
+use super::read_retry::ReadRetry;
 use super::{Mode, Progress, Report, Search, Suspects, Watch};
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
@@ -46,23 +46,23 @@ async fn compare_drawn(
     watch: &mut dyn Watch,
     report: &mut Report,
 ) -> Result<()> {
-    let mut patience = Patience::default();
+    let mut read_retry = ReadRetry::default();
     let what = format!("draw documents of {}", side.ns);
     let before = (report.compared, report.compared_bytes);
     for _ in 0..DRAWS_MAX {
-        let drawn = draw(search, side, since, &mut patience, suspects, watch, report);
+        let drawn = draw(search, side, since, &mut read_retry, suspects, watch, report);
         let Err(error) = drawn.await else { return Ok(()) };
-        search.control.sleep(patience.after(&what, error)?).await?;
+        search.control.sleep(read_retry.after(&what, error)?).await?;
         (report.compared, report.compared_bytes) = before;
     }
-    Err(Error::Passing { doing: what, cause: format!("{DRAWS_MAX} draws were cut short") })
+    Err(Error::Transient { doing: what, cause: format!("{DRAWS_MAX} draws were cut short") })
 }
 
 async fn draw(
     search: &Search<'_>,
     side: &Handle,
     since: Timestamp,
-    patience: &mut Patience,
+    read_retry: &mut ReadRetry,
     suspects: &mut Suspects,
     watch: &mut dyn Watch,
     report: &mut Report,
@@ -86,7 +86,7 @@ async fn draw(
         let batch = answer_within(SEARCH_MAX, &doing, cursor.next());
         let Some(batch) = search.control.or_stop(batch).await?? else { return Ok(()) };
         let chunk = Chunk::new(batch.map_err(failed)?, &side.ns)?;
-        patience.renew();
+        read_retry.renew();
         let ids: Vec<Id> = chunk.documents().map(id_of).collect::<Result<_>>()?;
         compare_ids(search, &ids, suspects, watch, report).await?;
         if suspects.is_full() {

@@ -6,7 +6,7 @@
 //! Invariants:
 //! - Documents that a shard has without owning them (orphans) are left out.
 //! - A read counts only if the chunk map of the source was the same before the first read and after the last
-//!   ([`Shards::is_still`]); the chunks of the other side are not moved.
+//!   ([`Shards::is_current`]); the chunks of the other side are not moved.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::feed::{Chunk, Feed, Scan};
 use super::merge::Block;
 use crate::bson::order::id_element;
 use crate::error::{Error, Result};
-use crate::replicate::route::{Route, Seen};
+use crate::replicate::route::{ChunkMapSnapshot, Route};
 use crate::server::endpoint::Endpoint;
 
 /// Reader of one side of a range, in `_id` order.
@@ -43,28 +43,28 @@ impl Reader {
 /// The shards, and the source's chunk map as it was read once.
 pub(super) struct Shards {
     route: Arc<Route>,
-    seen: Seen,
+    chunk_map: ChunkMapSnapshot,
 }
 
 impl Shards {
-    pub(super) async fn look(route: &Arc<Route>) -> Result<Self> {
-        Ok(Self { route: Arc::clone(route), seen: route.look().await? })
+    pub(super) async fn read(route: &Arc<Route>) -> Result<Self> {
+        Ok(Self { route: Arc::clone(route), chunk_map: route.read_chunk_map().await? })
     }
 
     /// Returns true if the source's chunk map is unchanged.
-    pub(super) async fn is_still(&self) -> Result<bool> {
-        self.route.is_still(&self.seen).await
+    pub(super) async fn is_current(&self) -> Result<bool> {
+        self.route.is_current(&self.chunk_map).await
     }
 
     pub(super) fn source(&self, scan: &Scan, chunk_bytes: u64) -> Reader {
-        let since = scan.since.max(self.seen.at);
+        let since = scan.since.max(self.chunk_map.at);
         let scan = Scan { since, ..scan.clone() };
-        let owners = Some(self.seen.clone());
+        let owners = Some(self.chunk_map.clone());
         Reader::Joined(Joined::start(&self.route.shards, &scan, owners, chunk_bytes))
     }
 
     pub(super) fn destination(&self, scan: &Scan, chunk_bytes: u64) -> Reader {
-        let since = scan.since.max(self.seen.at);
+        let since = scan.since.max(self.chunk_map.at);
         let scan = Scan { since, ..scan.clone() };
         Reader::Joined(Joined::start(&self.route.shards, &scan, None, chunk_bytes))
     }
@@ -89,7 +89,7 @@ impl Joined {
     pub(super) fn start(
         shards: &[Endpoint],
         scan: &Scan,
-        owners: Option<Seen>,
+        owners: Option<ChunkMapSnapshot>,
         chunk_bytes: u64,
     ) -> Self {
         let mut join = Join::new(shards, scan, owners, chunk_bytes);
@@ -122,7 +122,7 @@ impl Joined {
 struct Join {
     sides: Vec<Side>,
     /// Owners of the chunks if orphans are to be left out, else `None`.
-    owners: Option<Seen>,
+    owners: Option<ChunkMapSnapshot>,
     /// Target size of a merged chunk, in bytes.
     chunk_bytes: usize,
 }
@@ -151,7 +151,12 @@ impl Side {
 }
 
 impl Join {
-    fn new(shards: &[Endpoint], scan: &Scan, owners: Option<Seen>, chunk_bytes: u64) -> Self {
+    fn new(
+        shards: &[Endpoint],
+        scan: &Scan,
+        owners: Option<ChunkMapSnapshot>,
+        chunk_bytes: u64,
+    ) -> Self {
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
         let sides = shards.iter().map(|shard| {
             let batch_documents = (scan.batch_documents / count).max(BATCH_DOCUMENTS_MIN);
@@ -165,7 +170,7 @@ impl Join {
 
     async fn next(&mut self) -> Result<Option<Chunk>> {
         let room = self.chunk_bytes;
-        let mut joined = Chunk::roomy(room);
+        let mut joined = Chunk::with_capacity(room);
         while joined.bytes() < room {
             for side in &mut self.sides {
                 side.fill().await?;
@@ -197,7 +202,7 @@ impl Join {
     }
 }
 
-fn is_owned(owners: Option<&Seen>, shard: usize, document: &[u8]) -> Result<bool> {
+fn is_owned(owners: Option<&ChunkMapSnapshot>, shard: usize, document: &[u8]) -> Result<bool> {
     let Some(owners) = owners else { return Ok(true) };
     let raw = RawDocument::from_bytes(document)
         .map_err(|error| Error::malformed("reading a shard", error))?;

@@ -56,7 +56,7 @@ async fn leftovers_come_with_the_slices_that_were_not_known_to_be_copied() {
         assert!(leases.copied(&lease, 7, 70, left).await.unwrap());
     }
     let known = [vec![true, false], vec![false, false]];
-    let mut seen = leases.news_after(None, &known).await.unwrap();
+    let mut seen = leases.states_with_leftovers_after(None, &known).await.unwrap();
     seen.sort_by_key(|seen| (seen.ns, seen.n));
     let states: Vec<SliceState> = seen.iter().map(|seen| seen.state).collect();
     let (copied, untouched) = (SliceState::Copied, SliceState::Untouched);

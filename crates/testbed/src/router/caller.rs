@@ -21,7 +21,7 @@ pub(super) struct Caller {
     /// User as which the client has logged in; `None` without login.
     pub(super) user: Option<Arc<User>>,
     /// Number of the connection. Routed commands of one connection go through one shard.
-    pub(super) seat: usize,
+    pub(super) connection_number: usize,
 }
 
 impl Caller {
@@ -40,7 +40,7 @@ impl Caller {
         let mut round = 0;
         loop {
             // Each repetition uses another shard: the previous one may be lost.
-            let route = self.core.route(self.seat + round as usize).await?;
+            let route = self.core.route(self.connection_number + round as usize).await?;
             let user = self.user.as_ref();
             let run = self.core.on_primary(user, &route, body.clone(), documents, repeat).await;
             match run {

@@ -45,7 +45,7 @@ impl Caller {
             command,
             parts: Vec::new(),
             after,
-            told: String::new(),
+            last_token: String::new(),
             ended: false,
             asking: false,
         };
@@ -53,16 +53,16 @@ impl Caller {
             stream.parts.push(self.open_part(&stream.command, shard, start).await?);
         }
         let promised = stream.parts.iter().map(|part| &part.promised).min();
-        stream.told =
+        stream.last_token =
             promised.cloned().unwrap_or_default().max(stream.after.clone().unwrap_or_default());
         let collection = match body.get_str("aggregate") {
             Ok(collection) => collection.to_owned(),
             Err(_) => "$cmd.aggregate".to_owned(),
         };
         let namespace = format!("{}.{collection}", database_of(body));
-        let told = stream.told.clone();
+        let token = stream.last_token.clone();
         let id = self.core.streams.put(self.user_name(), stream)?;
-        stream_answer(id, &namespace, "firstBatch", &[], &told)
+        stream_answer(id, &namespace, "firstBatch", &[], &token)
     }
 
     /// Returns the time at which the stream starts on every shard, and the token after which events are returned,
@@ -119,7 +119,10 @@ impl Caller {
     }
 
     /// Continues a stream. Returns `None` if the cursor is not a change stream.
-    pub(super) async fn more_of_stream(&self, body: &Document) -> Option<Result<Answer, Failure>> {
+    pub(super) async fn get_more_of_stream(
+        &self,
+        body: &Document,
+    ) -> Option<Result<Answer, Failure>> {
         let id = integer(body, "getMore")?;
         let stream = self.core.streams.get(id, self.user_name())?;
         let Ok(mut stream) = stream.try_lock() else {
@@ -186,7 +189,7 @@ impl Caller {
         let namespace = body.get_str("collection").unwrap_or_default();
         let namespace = format!("{}.{namespace}", database_of(body));
         let id = if stream.ended { 0 } else { id };
-        stream_answer(id, &namespace, "nextBatch", &batch, &stream.told)
+        stream_answer(id, &namespace, "nextBatch", &batch, &stream.last_token)
     }
 
     /// Requests events from every shard without buffered ones, and writes a note on shards that other events wait
@@ -200,11 +203,11 @@ impl Caller {
         let awaited = stream.earliest().map(str::to_owned);
         if let Some(first) = &awaited {
             let time = time_of(first)?;
-            let mut prods = Vec::new();
+            let mut heartbeats = Vec::new();
             for part in stream.silent_before(first) {
-                prods.push(self.prod(&stream.parts[part].shard, time));
+                heartbeats.push(self.write_heartbeat(&stream.parts[part].shard, time));
             }
-            join_all(prods).await;
+            join_all(heartbeats).await;
         }
         // If events wait, a shard is only asked for its current resume token.
         let wait_ms = if awaited.is_some() { 1 } else { wait_ms };
@@ -247,7 +250,7 @@ impl Caller {
     }
 
     /// Writes a note to a shard's oplog, so that the shard's resume token advances beyond `time`.
-    async fn prod(&self, shard: &ReplicaSet, time: Timestamp) {
+    async fn write_heartbeat(&self, shard: &ReplicaSet, time: Timestamp) {
         // Shards issue their own times: one may have written at exactly this time too, and then its token does not
         // advance beyond it.
         let time = Timestamp { increment: time.increment + 1, ..time };
@@ -267,9 +270,9 @@ impl Caller {
         let added: Vec<_> =
             self.core.all_shards().await?.into_iter().filter(|shard| !known(shard)).collect();
         for shard in added {
-            let start = time_of(&stream.told)?;
+            let start = time_of(&stream.last_token)?;
             let part = self.open_part(&stream.command, shard, start).await?;
-            stream.after = stream.after.take().max(Some(stream.told.clone()));
+            stream.after = stream.after.take().max(Some(stream.last_token.clone()));
             stream.parts.push(part);
         }
         Ok(())

@@ -44,8 +44,8 @@ impl Connection {
     pub(super) async fn serve(core: Arc<Core>, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?.to_string();
-        let seat = core.next_seat();
-        let caller = Caller { core, user: None, seat };
+        let connection_number = core.next_connection_number();
+        let caller = Caller { core, user: None, connection_number };
         let mut connection = Self { caller, peer, login: None, handed: 0 };
         let (mut requests, mut answers) = stream.into_split();
         while let Some(request) = message::read_request(&mut requests).await? {
@@ -104,7 +104,11 @@ impl Connection {
         let name = request.name().to_owned();
         if hello::is_hello(&name) {
             let mechanisms = !self.caller.core.users.is_empty();
-            return Answer::try_from(hello::answer(&request.body, self.caller.seat, mechanisms));
+            return Answer::try_from(hello::answer(
+                &request.body,
+                self.caller.connection_number,
+                mechanisms,
+            ));
         }
         match &*name {
             "ping" => return Answer::try_from(doc! { "ok": 1.0 }),

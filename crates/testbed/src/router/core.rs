@@ -193,13 +193,13 @@ impl Core {
     }
 
     /// Returns the shard through whose primary the routed commands of a connection go.
-    pub(super) async fn route(&self, seat: usize) -> Result<Arc<ReplicaSet>, Failure> {
+    pub(super) async fn route(&self, connection_number: usize) -> Result<Arc<ReplicaSet>, Failure> {
         let shards = self.all_shards().await?;
-        Ok(Arc::clone(&shards[seat % shards.len()]))
+        Ok(Arc::clone(&shards[connection_number % shards.len()]))
     }
 
     /// Returns a number for a new connection.
-    pub(super) fn next_seat(&self) -> usize {
+    pub(super) fn next_connection_number(&self) -> usize {
         self.next_route.fetch_add(1, Ordering::Relaxed)
     }
 

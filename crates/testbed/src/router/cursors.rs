@@ -15,7 +15,7 @@ const CURSORS_MAX: usize = 10_000;
 
 /// Location of a cursor.
 #[derive(Debug, Clone)]
-pub(super) enum Home {
+pub(super) enum CursorLocation {
     /// A node has the cursor, or merges it from several shards.
     Node {
         /// Address of the node.
@@ -24,12 +24,12 @@ pub(super) enum Home {
         command: &'static str,
     },
     /// The router itself has the remaining documents.
-    Here,
+    Router,
 }
 
 #[derive(Debug)]
 struct Cursor {
-    home: Home,
+    location: CursorLocation,
     user: Option<String>,
     rest: VecDeque<RawDocumentBuf>,
     used: u64,
@@ -47,22 +47,28 @@ struct Table {
 
 impl Cursors {
     /// Records the location of a cursor that `user` opened.
-    pub(super) fn open(&self, id: i64, home: Home, user: Option<&str>) {
-        self.insert(id, home, user, VecDeque::new());
+    pub(super) fn open(&self, id: i64, location: CursorLocation, user: Option<&str>) {
+        self.insert(id, location, user, VecDeque::new());
     }
 
     /// Stores the documents of a new cursor in the router, and returns its id.
-    pub(super) fn hold(
+    pub(super) fn open_buffered(
         &self,
         user: Option<&str>,
         rest: VecDeque<RawDocumentBuf>,
     ) -> Result<i64, Failure> {
         let id = new_id()?;
-        self.insert(id, Home::Here, user, rest);
+        self.insert(id, CursorLocation::Router, user, rest);
         Ok(id)
     }
 
-    fn insert(&self, id: i64, home: Home, user: Option<&str>, rest: VecDeque<RawDocumentBuf>) {
+    fn insert(
+        &self,
+        id: i64,
+        location: CursorLocation,
+        user: Option<&str>,
+        rest: VecDeque<RawDocumentBuf>,
+    ) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.clock += 1;
         if table.open.len() >= CURSORS_MAX {
@@ -72,17 +78,17 @@ impl Cursors {
             }
         }
         let used = table.clock;
-        table.open.insert(id, Cursor { home, user: user.map(str::to_owned), rest, used });
+        table.open.insert(id, Cursor { location, user: user.map(str::to_owned), rest, used });
     }
 
     /// Returns the location of a cursor, or `None` if `user` has no such cursor.
-    pub(super) fn home(&self, id: i64, user: Option<&str>) -> Option<Home> {
+    pub(super) fn location(&self, id: i64, user: Option<&str>) -> Option<CursorLocation> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.clock += 1;
         let now = table.clock;
         let cursor = table.open.get_mut(&id).filter(|cursor| cursor.user.as_deref() == user)?;
         cursor.used = now;
-        Some(cursor.home.clone())
+        Some(cursor.location.clone())
     }
 
     /// Takes the next documents of a cursor that the router holds: at most `count` documents and, after the first,
@@ -137,22 +143,22 @@ mod tests {
     #[test]
     fn a_cursor_is_only_for_the_user_who_opened_it() {
         let cursors = Cursors::default();
-        cursors.open(1, Home::Here, Some("app"));
-        assert!(cursors.home(1, Some("app")).is_some());
-        assert!(cursors.home(1, Some("other")).is_none());
-        assert!(cursors.home(1, None).is_none());
+        cursors.open(1, CursorLocation::Router, Some("app"));
+        assert!(cursors.location(1, Some("app")).is_some());
+        assert!(cursors.location(1, Some("other")).is_none());
+        assert!(cursors.location(1, None).is_none());
     }
 
     #[test]
     fn the_cursor_used_longest_ago_makes_room() {
         let cursors = Cursors::default();
         for id in 0..CURSORS_MAX {
-            cursors.open(i64::try_from(id).unwrap(), Home::Here, None);
+            cursors.open(i64::try_from(id).unwrap(), CursorLocation::Router, None);
         }
-        cursors.home(0, None);
-        cursors.open(-1, Home::Here, None);
-        assert!(cursors.home(0, None).is_some());
-        assert!(cursors.home(1, None).is_none());
+        cursors.location(0, None);
+        cursors.open(-1, CursorLocation::Router, None);
+        assert!(cursors.location(0, None).is_some());
+        assert!(cursors.location(1, None).is_none());
     }
 
     #[test]

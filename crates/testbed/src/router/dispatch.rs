@@ -149,7 +149,7 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         "setDefaultRWConcern" => caller.set_defaults(body).await,
         // Each node has its own state for these.
         "setParameter" | "refreshSessions" | "killSessions" | "fsync" | "appendOplogNote" => {
-            caller.everywhere(&body).await
+            caller.run_on_all_shards(&body).await
         }
         // Drivers send this when they end and ignore the reply; the shards' sessions time out by themselves.
         "endSessions" => Answer::try_from(doc! { "ok": 1.0 }),
@@ -160,7 +160,7 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
 impl Caller {
     /// Runs a command unchanged on the primary of one shard.
     pub(super) async fn on_shard(&self, body: Document) -> Result<Answer, Failure> {
-        let shard = self.core.route(self.seat).await?;
+        let shard = self.core.route(self.connection_number).await?;
         self.core.on_primary(self.user.as_ref(), &shard, body, None, Repeat::Safe).await
     }
 

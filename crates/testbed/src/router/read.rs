@@ -8,7 +8,7 @@ use bson::{Bson, Document, doc};
 use super::answer::{Answer, Failure, code, cursor_answer, integer};
 use super::caller::{Caller, renamed};
 use super::core::{Namespace, Repeat, database_of, is_config_database};
-use super::cursors::Home;
+use super::cursors::CursorLocation;
 use super::defaults::writes_out;
 
 /// Fields that count and distinct share with aggregate.
@@ -63,7 +63,7 @@ impl Caller {
     ) -> Result<Answer, Failure> {
         let mut round: u32 = 0;
         loop {
-            let route = self.core.route(self.seat + round as usize).await?;
+            let route = self.core.route(self.connection_number + round as usize).await?;
             let address = route.primary(&self.core.pool).await?;
             let user = self.user.as_ref();
             let failure = match self.core.on_node(user, &address, body.clone(), None).await {
@@ -111,21 +111,22 @@ impl Caller {
         let id = answer.raw().get_document("cursor").ok();
         let id = id.and_then(|cursor| super::answer::number(cursor, "id")).unwrap_or(0);
         if id != 0 {
-            let home = Home::Node { address: address.to_owned(), command: proceed };
-            self.core.cursors.open(id, home, self.user_name());
+            let location = CursorLocation::Node { address: address.to_owned(), command: proceed };
+            self.core.cursors.open(id, location, self.user_name());
         }
     }
 
     /// Runs getMore.
     pub(super) async fn get_more(&self, body: Document) -> Result<Answer, Failure> {
         let id = integer(&body, "getMore").unwrap_or(0);
-        if let Some(more) = self.more_of_stream(&body).await {
+        if let Some(more) = self.get_more_of_stream(&body).await {
             return more;
         }
-        let home = self.core.cursors.home(id, self.user_name()).ok_or_else(|| not_found(id))?;
-        let (address, command) = match home {
-            Home::Node { address, command } => (address, command),
-            Home::Here => return self.more_from_here(id, &body),
+        let location =
+            self.core.cursors.location(id, self.user_name()).ok_or_else(|| not_found(id))?;
+        let (address, command) = match location {
+            CursorLocation::Node { address, command } => (address, command),
+            CursorLocation::Router => return self.more_from_here(id, &body),
         };
         let user = self.user.as_ref();
         let run = self.core.on_node(user, &address, renamed(&body, command), None).await;
@@ -165,11 +166,11 @@ impl Caller {
                 killed.push(id);
                 continue;
             }
-            match self.core.cursors.home(id, self.user_name()) {
+            match self.core.cursors.location(id, self.user_name()) {
                 None => unknown.push(id),
-                Some(home) => {
+                Some(location) => {
                     self.core.cursors.close(id);
-                    self.kill_at(&home, id, &body).await;
+                    self.kill_at(&location, id, &body).await;
                     killed.push(id);
                 }
             }
@@ -181,8 +182,8 @@ impl Caller {
         })
     }
 
-    async fn kill_at(&self, home: &Home, id: i64, body: &Document) {
-        if let Home::Node { address, .. } = home {
+    async fn kill_at(&self, location: &CursorLocation, id: i64, body: &Document) {
+        if let CursorLocation::Node { address, .. } = location {
             let mut kill =
                 doc! { "killCursors": body.get("killCursors").cloned(), "cursors": [id] };
             kill.extend(

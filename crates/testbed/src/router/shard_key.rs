@@ -28,7 +28,7 @@ pub(super) enum Located {
     /// A single position that only the servers can compute; the values are those before hashing.
     AskServer(Document),
     /// There is no single position.
-    Nowhere,
+    Ambiguous,
 }
 
 impl ShardKey {
@@ -51,7 +51,7 @@ impl ShardKey {
     pub(super) fn of_document(&self, document: &RawDocument) -> Result<Located, Failure> {
         let mut values = Vec::with_capacity(self.fields.len());
         for field in &self.fields {
-            let value = dig(document, &field.path).map_err(|Array| {
+            let value = value_at(document, &field.path).map_err(|Array| {
                 let message = format!(
                     "Shard key cannot contain array values or array descendants: field {}",
                     field.path
@@ -68,7 +68,7 @@ impl ShardKey {
         let values = self.fields.iter().map(|field| equality(query, &field.path));
         match values.collect() {
             Some(values) => self.place(values),
-            None => Located::Nowhere,
+            None => Located::Ambiguous,
         }
     }
 
@@ -105,12 +105,12 @@ pub(super) fn compare(left: &[Bson], right: &[Bson]) -> Option<Ordering> {
 /// Error: a field of the shard key contains an array.
 struct Array;
 
-fn dig(document: &RawDocument, path: &str) -> Result<Option<Bson>, Array> {
+fn value_at(document: &RawDocument, path: &str) -> Result<Option<Bson>, Array> {
     let (first, rest) =
         path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
     match (document.get(first), rest) {
         (Ok(Some(RawBsonRef::Array(_))), _) => Err(Array),
-        (Ok(Some(RawBsonRef::Document(inner))), Some(rest)) => dig(inner, rest),
+        (Ok(Some(RawBsonRef::Document(inner))), Some(rest)) => value_at(inner, rest),
         (Ok(Some(value)), None) => Ok(Bson::try_from(value).ok()),
         _ => Ok(None),
     }
@@ -179,10 +179,10 @@ mod tests {
             located(doc! { "$and": [{ "a": 1 }, { "b": { "$in": [2] } }] }),
             at([bson!(1), bson!(2)])
         );
-        assert_eq!(located(doc! { "a": 1 }), Located::Nowhere);
-        assert_eq!(located(doc! { "a": 1, "b": { "$gt": 2 } }), Located::Nowhere);
-        assert_eq!(located(doc! { "a": 1, "b": { "$in": [2, 3] } }), Located::Nowhere);
-        assert_eq!(located(doc! { "a": 1, "b": [2] }), Located::Nowhere);
+        assert_eq!(located(doc! { "a": 1 }), Located::Ambiguous);
+        assert_eq!(located(doc! { "a": 1, "b": { "$gt": 2 } }), Located::Ambiguous);
+        assert_eq!(located(doc! { "a": 1, "b": { "$in": [2, 3] } }), Located::Ambiguous);
+        assert_eq!(located(doc! { "a": 1, "b": [2] }), Located::Ambiguous);
     }
 
     #[test]

@@ -44,7 +44,7 @@ const CLUSTER_ACTIONS: [&str; 3] = ["setUserWriteBlockMode", "addShard", "remove
 
 impl Caller {
     /// Checks that the client's user has the privilege for `action` on the cluster.
-    async fn must_be_allowed(&self, action: &str) -> Result<(), Failure> {
+    async fn check_privilege(&self, action: &str) -> Result<(), Failure> {
         if self.user.is_none() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Caller {
             return Some(Err(Failure::new(code::UNAUTHORIZED, message)));
         }
         if CLUSTER_ACTIONS.contains(&&**name)
-            && let Err(failure) = self.must_be_allowed(name).await
+            && let Err(failure) = self.check_privilege(name).await
         {
             return Some(Err(failure));
         }
@@ -331,7 +331,7 @@ impl Caller {
     }
 
     /// Runs a command on every shard's primary and the config server's. The first error ends it.
-    pub(super) async fn everywhere(&self, body: &Document) -> Result<Answer, Failure> {
+    pub(super) async fn run_on_all_shards(&self, body: &Document) -> Result<Answer, Failure> {
         let mut sets = self.core.all_shards().await?;
         sets.push(Arc::clone(&self.core.config));
         let mut last = None;

@@ -43,7 +43,7 @@ pub(super) struct Stream {
     /// Resume token up to which events were returned before.
     pub(super) after: Option<String>,
     /// The last resume token that the client received.
-    pub(super) told: String,
+    pub(super) last_token: String,
     pub(super) ended: bool,
     /// True while requests to shards are in progress. If the client disconnects then, events are lost, and the
     /// stream must not continue.
@@ -116,14 +116,14 @@ impl Stream {
             if self.after.as_ref().is_none_or(|after| event.token > *after) {
                 self.ended =
                     event.document.get_str("operationType").is_ok_and(|o| o == "invalidate");
-                self.told.clone_from(&event.token);
+                self.last_token.clone_from(&event.token);
                 batch.push(event.document);
             }
         }
         if !self.ended && self.parts.iter().all(|part| part.buffer.is_empty()) {
             let promised = self.parts.iter().map(|part| &part.promised).min();
-            if let Some(promised) = promised.filter(|promised| **promised > self.told) {
-                self.told.clone_from(promised);
+            if let Some(promised) = promised.filter(|promised| **promised > self.last_token) {
+                self.last_token.clone_from(promised);
             }
         }
         batch
@@ -175,7 +175,7 @@ mod tests {
             command: Document::new(),
             parts,
             after,
-            told: String::new(),
+            last_token: String::new(),
             ended: false,
             asking: false,
         }
@@ -189,7 +189,7 @@ mod tests {
     fn events_of_two_shards_come_in_token_order_up_to_the_lower_promise() {
         let mut stream = stream(vec![part(&["a", "c", "e"], "f"), part(&["b"], "d")], None);
         assert_eq!(tokens(&stream.ready(10)), ["a", "b", "c"]);
-        assert_eq!(stream.told, "c");
+        assert_eq!(stream.last_token, "c");
         assert_eq!(stream.silent_before("e"), [1]);
         assert_eq!(stream.earliest(), Some("e"));
     }
@@ -198,7 +198,7 @@ mod tests {
     fn the_client_is_told_the_lower_promise_when_nothing_is_buffered() {
         let mut stream = stream(vec![part(&["a"], "f"), part(&["b"], "d")], None);
         assert_eq!(tokens(&stream.ready(10)), ["a", "b"]);
-        assert_eq!(stream.told, "d");
+        assert_eq!(stream.last_token, "d");
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Caller {
         let simple = is_simple(single.collation.or(collection.collation()));
         let located = collection.key.of_query(single.query);
         // Under another collation several values are equal, and may be in several chunks.
-        if located != Located::Nowhere && (simple || !has_text(&located)) {
+        if located != Located::Ambiguous && (simple || !has_text(&located)) {
             let at = self.endpoint_at(namespace, collection, &located, single.collation).await?;
             return Ok(vec![at]);
         }
@@ -189,7 +189,7 @@ fn has_text(located: &Located) -> bool {
     match located {
         Located::At(values) => values.iter().any(is_text),
         Located::AskServer(values) => values.iter().any(|(_, value)| is_text(value)),
-        Located::Nowhere => false,
+        Located::Ambiguous => false,
     }
 }
 

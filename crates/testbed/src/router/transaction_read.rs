@@ -109,7 +109,7 @@ impl Caller {
         let id = if rest.is_empty() || single {
             0
         } else {
-            self.core.cursors.hold(self.user_name(), rest)?
+            self.core.cursors.open_buffered(self.user_name(), rest)?
         };
         cursor_answer(id, &namespace.to_string(), "firstBatch", &first)
     }
@@ -186,8 +186,11 @@ impl Caller {
         if !counts {
             let mut rest: VecDeque<_> = documents.into();
             let first = take_batch(&mut rest, FIRST_BATCH, BATCH_BYTES_MAX);
-            let id =
-                if rest.is_empty() { 0 } else { self.core.cursors.hold(self.user_name(), rest)? };
+            let id = if rest.is_empty() {
+                0
+            } else {
+                self.core.cursors.open_buffered(self.user_name(), rest)?
+            };
             return cursor_answer(id, &namespace.to_string(), "firstBatch", &first);
         }
         let n: i64 = documents.iter().filter_map(|part| super::answer::number(part, "n")).sum();

@@ -78,7 +78,7 @@ pub(super) struct Write<'a> {
 
 /// How a group of operations is sent.
 #[derive(Debug, Clone, PartialEq)]
-enum Way {
+enum Dispatch {
     /// To these shards at once: more than one only for a write by `_id` or of many documents.
     Shards(Vec<Endpoint>),
     /// As a routed command.
@@ -86,7 +86,7 @@ enum Way {
 }
 
 struct Group {
-    way: Way,
+    dispatch: Dispatch,
     /// Indexes of the operations, in ascending order.
     operations: Vec<usize>,
 }
@@ -212,14 +212,15 @@ impl<'a> Write<'a> {
         pending: &[usize],
     ) -> Result<(Vec<Group>, Vec<(usize, Failure)>), Failure> {
         if !self.targets_itself() {
-            let whole = Group { way: Way::Routed, operations: pending.to_vec() };
+            let whole = Group { dispatch: Dispatch::Routed, operations: pending.to_vec() };
             return Ok((vec![whole], Vec::new()));
         }
         let create = self.kind == Kind::Insert || self.kind == Kind::Update;
         let placement = match self.caller.core.placement(&self.namespace, create).await {
             Err(failure) if failure.code() == code::NAMESPACE_NOT_FOUND => {
                 // Nothing can match in a database that does not exist.
-                let none = Group { way: Way::Shards(Vec::new()), operations: pending.to_vec() };
+                let none =
+                    Group { dispatch: Dispatch::Shards(Vec::new()), operations: pending.to_vec() };
                 return Ok((vec![none], Vec::new()));
             }
             placement => placement?,
@@ -254,7 +255,8 @@ impl<'a> Write<'a> {
             if let Some(shard) = single {
                 by_shard.insert(shard, groups.len());
             }
-            groups.push(Group { way: Way::Shards(endpoints), operations: vec![operation] });
+            groups
+                .push(Group { dispatch: Dispatch::Shards(endpoints), operations: vec![operation] });
             if self.ordered && by_shard.is_empty() {
                 break;
             }
@@ -312,9 +314,9 @@ impl<'a> Write<'a> {
         let picked: Vec<&RawDocument> =
             group.operations.iter().map(|operation| &*self.operations[*operation]).collect();
         let documents = Some((self.kind.field(), &*picked));
-        let endpoints = match &group.way {
-            Way::Shards(endpoints) => endpoints,
-            Way::Routed => {
+        let endpoints = match &group.dispatch {
+            Dispatch::Shards(endpoints) => endpoints,
+            Dispatch::Routed => {
                 let body = renamed(&self.body, self.kind.routed());
                 let answer = self.caller.routed(body, documents, Repeat::Never).await?;
                 return Ok(vec![answer]);

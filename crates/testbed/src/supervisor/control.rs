@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::content::Content;
 use crate::error::{Error, Result};
-use crate::supervisor::registry::Standing;
+use crate::supervisor::registry::RegistryEntry;
 
 /// Time allowed for a reply. It is longer than the bounded time in which a restart waits for its replica set to
 /// settle.
@@ -51,7 +51,7 @@ enum Answer {
 
 /// Asks the supervisor of `standing` to inject `fault` into `node`. Returns the outcome as a sentence.
 #[crate::boxed]
-pub async fn inject(standing: &Standing, fault: Fault, node: &str) -> Result<String> {
+pub async fn inject(standing: &RegistryEntry, fault: Fault, node: &str) -> Result<String> {
     let refused =
         |reason: String| Error::Supervisor { name: standing.spec.name().to_owned(), reason };
     let folder = standing.folder.as_ref().ok_or_else(|| refused("it is still starting".into()))?;

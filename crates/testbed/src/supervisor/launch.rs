@@ -21,7 +21,7 @@ use crate::cluster::valid_name;
 use crate::content::ContentSpec;
 use crate::error::{Error, Result};
 use crate::process::Liveness;
-use crate::supervisor::registry::{Registry, Standing};
+use crate::supervisor::registry::{Registry, RegistryEntry};
 
 /// Time allowed for a testbed to be ready; each of its steps has a shorter limit.
 const READY_BOUND: Duration = Duration::from_secs(600);
@@ -34,16 +34,20 @@ const STAY: &str = "stay";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Report {
-    Ready(Box<Standing>),
+    Ready(Box<RegistryEntry>),
     Failed(String),
 }
 
-/// Starts a testbed in the background by `command` (a program that calls [`keep_launched`] with the same `spec`),
+/// Starts a testbed in the background by `command` (a program that calls [`supervise_launched`] with the same `spec`),
 /// and waits until it is ready.
 ///
 /// If the returned future is dropped before that, the supervisor ends everything by itself.
 #[crate::boxed]
-pub async fn up(spec: &ContentSpec, registry: &Registry, command: Command) -> Result<Standing> {
+pub async fn up(
+    spec: &ContentSpec,
+    registry: &Registry,
+    command: Command,
+) -> Result<RegistryEntry> {
     let name = spec.name();
     if !valid_name(name) {
         return Err(Error::BadName { name: name.to_owned() });
@@ -112,7 +116,7 @@ async fn report(supervisor: &mut Child) -> std::io::Result<Report> {
 ///
 /// Call it in a separate process: it leaves the caller's session and uses standard input and output for the
 /// launcher.
-pub async fn keep_launched(
+pub async fn supervise_launched(
     spec: ContentSpec,
     registry: &Registry,
     stop: impl Future<Output = ()>,
@@ -126,16 +130,16 @@ pub async fn keep_launched(
             _ = abandoned => {}
         }
     };
-    let ready = |standing: &Standing| say(&Report::Ready(Box::new(standing.clone())));
+    let ready = |standing: &RegistryEntry| send_report(&Report::Ready(Box::new(standing.clone())));
     let kept = super::keep(spec, registry, ready, ended).await;
     if let Err(error) = &kept {
         // The launcher may have ended; then the message has no receiver.
-        let _ = say(&Report::Failed(error.to_string()));
+        let _ = send_report(&Report::Failed(error.to_string()));
     }
     kept
 }
 
-fn say(report: &Report) -> Result<()> {
+fn send_report(report: &Report) -> Result<()> {
     let mut line = serde_json::to_vec(report).map_err(|error| Error::io("report")(error.into()))?;
     line.push(b'\n');
     let mut output = std::io::stdout().lock();
@@ -194,11 +198,11 @@ pub async fn down(name: &str, registry: &Registry) -> Result<Ended> {
             return Err(Error::Supervisor { name: name.to_owned(), reason });
         }
     }
-    registry.bury(&standing)?;
+    registry.remove_dead(&standing)?;
     Ok(ended)
 }
 
-async fn gone(standing: &Standing, bound: Duration) -> bool {
+async fn gone(standing: &RegistryEntry, bound: Duration) -> bool {
     let started = Instant::now();
     let processes = || standing.nodes.iter().filter_map(|node| node.process);
     while started.elapsed() < bound {

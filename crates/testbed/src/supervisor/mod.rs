@@ -21,16 +21,16 @@ use tokio::net::UnixListener;
 
 use crate::content::{Content, ContentSpec};
 use crate::error::{Error, Result};
-use registry::{Claim, Phase, Registry, Standing};
+use registry::{Claim, Phase, Registry, RegistryEntry};
 
 /// Starts a testbed under its name, and runs it until `stop` completes.
 ///
 /// `ready` is called once, when the testbed can be used and found by its name. When this returns, all servers and
 /// files of the testbed are gone.
-pub async fn keep(
+pub async fn supervise(
     spec: ContentSpec,
     registry: &Registry,
-    ready: impl FnOnce(&Standing) -> Result<()>,
+    ready: impl FnOnce(&RegistryEntry) -> Result<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let mut stop = pin!(stop);
@@ -51,7 +51,7 @@ pub async fn keep(
         standing.unshared = content.unshared();
         standing.nodes = content.nodes();
     })?;
-    ready(claim.standing())?;
+    ready(claim.entry())?;
     tokio::select! {
         served = Box::pin(serve(&content, &listener, &mut claim)) => served,
         () = &mut stop => Ok(()),

@@ -31,7 +31,7 @@ pub enum Phase {
 /// Registry entry of a running testbed. It contains the passwords of a disposable cluster and is readable by its
 /// user only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Standing {
+pub struct RegistryEntry {
     /// Specification of the testbed, which contains the entry's name.
     pub spec: ContentSpec,
     /// The supervisor process.
@@ -86,7 +86,7 @@ impl Registry {
     }
 
     /// Returns the entry of the testbed `name`, or `None` if there is none.
-    pub fn find(&self, name: &str) -> Result<Option<Standing>> {
+    pub fn find(&self, name: &str) -> Result<Option<RegistryEntry>> {
         let path = self.file(name);
         let doing = || format!("read {}", path.display());
         match fs::read(&path) {
@@ -99,7 +99,7 @@ impl Registry {
     }
 
     /// Returns the entry of the testbed `name`, or an error that lists the existing names.
-    pub fn get(&self, name: &str) -> Result<Standing> {
+    pub fn get(&self, name: &str) -> Result<RegistryEntry> {
         match self.find(name)? {
             Some(standing) => Ok(standing),
             None => Err(Error::NoSuchTestbed { name: name.to_owned(), known: self.known()? }),
@@ -146,7 +146,7 @@ impl Registry {
             }
             sweep(&old);
         }
-        let standing = Standing {
+        let entry = RegistryEntry {
             spec: spec.clone(),
             supervisor: ProcessId::own(),
             phase: Phase::Starting,
@@ -156,11 +156,11 @@ impl Registry {
             unshared: None,
             nodes: Vec::new(),
         };
-        self.write(&standing)?;
-        Ok(Claim { registry: self.clone(), standing })
+        self.write(&entry)?;
+        Ok(Claim { registry: self.clone(), entry })
     }
 
-    fn write(&self, standing: &Standing) -> Result<()> {
+    fn write(&self, standing: &RegistryEntry) -> Result<()> {
         let name = standing.spec.name();
         let path = self.file(name);
         let doing = || format!("write {}", path.display());
@@ -173,7 +173,7 @@ impl Registry {
 
     /// Removes the entry of a supervisor that has ended, and its remains: servers (which the kernel has killed
     /// already), folder, log.
-    pub(crate) fn bury(&self, dead: &Standing) -> Result<()> {
+    pub(crate) fn remove_dead(&self, dead: &RegistryEntry) -> Result<()> {
         let _lock = self.lock()?;
         let name = dead.spec.name();
         // Another supervisor may have claimed the name meanwhile; its entry must not be removed.
@@ -213,7 +213,7 @@ impl Registry {
     }
 }
 
-fn sweep(dead: &Standing) {
+fn sweep(dead: &RegistryEntry) {
     for process in dead.nodes.iter().filter_map(|node| node.process) {
         // In all likelihood the process has ended already; an error means that it is not one of the testbed's.
         let _ = process.signal(rustix::process::Signal::KILL);
@@ -227,26 +227,26 @@ fn sweep(dead: &Standing) {
 #[derive(Debug)]
 pub struct Claim {
     registry: Registry,
-    standing: Standing,
+    entry: RegistryEntry,
 }
 
 impl Claim {
     /// Returns the registry entry.
     #[must_use]
-    pub fn standing(&self) -> &Standing {
-        &self.standing
+    pub fn entry(&self) -> &RegistryEntry {
+        &self.entry
     }
 
     /// Changes the entry and writes it to its file.
-    pub fn update(&mut self, change: impl FnOnce(&mut Standing)) -> Result<()> {
-        change(&mut self.standing);
-        self.registry.write(&self.standing)
+    pub fn update(&mut self, change: impl FnOnce(&mut RegistryEntry)) -> Result<()> {
+        change(&mut self.entry);
+        self.registry.write(&self.entry)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let name = self.standing.spec.name();
+        let name = self.entry.spec.name();
         match self.registry.lock() {
             Ok(_lock) => self.registry.remove(name),
             Err(error) => tracing::warn!(%error, name, "could not free a testbed's name"),
@@ -295,7 +295,7 @@ mod tests {
             .unwrap();
         std::mem::forget(claim);
         let claim = registry.claim(&spec).unwrap();
-        assert_eq!(claim.standing().supervisor, ProcessId::own());
+        assert_eq!(claim.entry().supervisor, ProcessId::own());
         assert!(!left.exists());
     }
 

@@ -12,7 +12,7 @@ use crate::cluster::{NodeInfo, Role};
 use crate::content::ContentSpec;
 use crate::process::Liveness;
 use crate::redis_cluster;
-use crate::supervisor::registry::{Phase, Standing};
+use crate::supervisor::registry::{Phase, RegistryEntry};
 use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(3);
@@ -74,8 +74,8 @@ pub struct Status {
 
 /// Queries the present state of a running testbed.
 #[crate::boxed]
-pub async fn look(standing: &Standing) -> Status {
-    let looked = standing.nodes.iter().map(|node| look_at_node(&standing.spec, node));
+pub async fn query(standing: &RegistryEntry) -> Status {
+    let looked = standing.nodes.iter().map(|node| query_node(&standing.spec, node));
     let nodes = join_all(looked).await;
     Status {
         name: standing.spec.name().to_owned(),
@@ -91,7 +91,7 @@ pub async fn look(standing: &Standing) -> Status {
     }
 }
 
-async fn look_at_node(spec: &ContentSpec, node: &NodeInfo) -> NodeStatus {
+async fn query_node(spec: &ContentSpec, node: &NodeInfo) -> NodeStatus {
     let liveness = node.process.map_or(Liveness::Gone, |process| process.liveness());
     let state = match (liveness, spec) {
         (Liveness::Stopped | Liveness::Gone, _) => None,

@@ -90,8 +90,8 @@ async fn a_member_with_a_share_of_the_processors_has_it_after_a_restart_too() {
     cluster.kill("shared-0").unwrap();
     cluster.restart("shared-0").await.unwrap();
     assert_eq!(group(), begun);
-    cluster.hold_cpu_shares(false).unwrap();
-    cluster.hold_cpu_shares(true).unwrap();
+    cluster.enforce_cpu_limits(false).unwrap();
+    cluster.enforce_cpu_limits(true).unwrap();
     let least = ClusterSpec { cpu_percent: Some(1), ..ClusterSpec::replica_set("shared", 1) };
     let error = Cluster::start(least).await.unwrap_err().to_string();
     assert!(error.contains("1 % of a processor"), "{error}");

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use imago_job::control::Control;
 use imago_job::id::JobId;
-use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
+use imago_job::journal::{
+    Answer, Claimed, Journal, JournalError, OperatorRequests, Request, Update,
+};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
 use imago_plan::pacing::backoff::Backoff;
@@ -382,7 +384,12 @@ impl Journal for CassandraJournal {
         }))
     }
 
-    fn save<'a>(&'a self, id: &'a JobId, epoch: u64, update: &'a Update) -> Answer<'a, Asked> {
+    fn save<'a>(
+        &'a self,
+        id: &'a JobId,
+        epoch: u64,
+        update: &'a Update,
+    ) -> Answer<'a, OperatorRequests> {
         Box::pin(self.change(id, "save the state of the job", move |record, now_ms| {
             record.save(epoch, update, now_ms)
         }))

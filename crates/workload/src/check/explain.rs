@@ -8,7 +8,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::turns::{Birth, TooHard, lives};
+use super::turns::{Birth, SearchLimitExceeded, lives};
 use super::verdict::Wrong;
 use crate::history::{Fate, Op};
 use crate::mix::Kind;
@@ -38,13 +38,13 @@ impl Updates {
     }
 
     /// Returns the number of acknowledged updates that must have happened in the life with this begin.
-    fn bound_to(&self, birth: &Birth) -> u64 {
+    fn updates_required(&self, birth: &Birth) -> u64 {
         let earlier = self.starts.partition_point(|start| Some(*start) <= birth.covered);
         (self.starts.len() - earlier) as u64
     }
 
     /// Returns the number of acknowledged updates that can have happened in the life with this begin.
-    fn open_to(&self, birth: &Birth) -> u64 {
+    fn updates_possible(&self, birth: &Birth) -> u64 {
         (self.ends.len() - self.ends.partition_point(|end| *end < birth.at)) as u64
     }
 
@@ -71,7 +71,7 @@ fn counters(
     author: &Author,
     updates: &Updates,
 ) -> Option<RangeInclusive<u64>> {
-    let bound = updates.bound_to(birth);
+    let bound = updates.updates_required(birth);
     match *author {
         Author::Insert => (birth.seq == Some(seq) && bound == 0).then_some(0..=0),
         Author::Acked { start, end } => {
@@ -80,10 +80,10 @@ fn counters(
                 return None;
             }
             let least = if Some(start) > birth.covered { bound } else { bound + 1 };
-            Some(least..=updates.open_to(birth) + updates.unknown_sent_by(end))
+            Some(least..=updates.updates_possible(birth) + updates.unknown_sent_by(end))
         }
         Author::Unknown => {
-            Some(bound + 1..=updates.open_to(birth) + updates.unknown_starts.len() as u64)
+            Some(bound + 1..=updates.updates_possible(birth) + updates.unknown_starts.len() as u64)
         }
     }
 }
@@ -101,7 +101,7 @@ pub(super) fn explain(
     let author = author(initial, seq, writer)?;
     let reserved =
         writer.filter(|op| op.kind == Kind::Insert && op.fate == Fate::Unknown).map(|op| op.seq);
-    let ways = lives(initial, ops, reserved).map_err(too_hard)?;
+    let ways = lives(initial, ops, reserved).map_err(undecided)?;
     let updates = Updates::of(ops);
     let possible: Vec<_> =
         ways.births.iter().filter_map(|birth| counters(birth, seq, &author, &updates)).collect();
@@ -125,7 +125,7 @@ pub(super) fn explain(
 }
 
 fn explain_absence(initial: Option<u64>, ops: &[Op]) -> Result<(), (Wrong, String)> {
-    let ways = lives(initial, ops, None).map_err(too_hard)?;
+    let ways = lives(initial, ops, None).map_err(undecided)?;
     if ways.absent {
         Ok(())
     } else if ways.births.is_empty() {
@@ -177,6 +177,6 @@ fn contradiction() -> (Wrong, String) {
     (Wrong::Contradictory, "no order of the operations allows all acknowledgements".into())
 }
 
-fn too_hard(_: TooHard) -> (Wrong, String) {
+fn undecided(_: SearchLimitExceeded) -> (Wrong, String) {
     (Wrong::Undecided, "too many inserts and deletes of this key overlapped".into())
 }

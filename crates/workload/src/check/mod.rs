@@ -80,10 +80,10 @@ impl Checker {
     }
 
     /// Passes one document of the final content.
-    pub fn saw(&mut self, found: Found) {
+    pub fn add_document(&mut self, found: Found) {
         let Some(content) = self.content.get_mut(found.key as usize) else {
             let id = self.header.id_form.name(found.key);
-            self.saw_stranger(&id, "no write of the history ever used its key");
+            self.add_foreign_document(&id, "no write of the history ever used its key");
             return;
         };
         self.documents += 1;
@@ -97,7 +97,7 @@ impl Checker {
     }
 
     /// Passes a document that cannot be from this load: its `_id` is not that of a key, or it lacks fields.
-    pub fn saw_stranger(&mut self, id: &str, why: &str) {
+    pub fn add_foreign_document(&mut self, id: &str, why: &str) {
         self.documents += 1;
         self.tracker.stranger(id, why);
     }
@@ -126,8 +126,9 @@ impl Checker {
                     let counts = &mut self.tracker.counts;
                     let read = judge_reads(&register, ops, are_current, counts);
                     let end = u64::MAX;
-                    let last =
-                        judge(content, |seen| register.see(seen.map(|(seq, _)| seq), end, end));
+                    let last = judge(content, |seen| {
+                        register.check_observation(seen.map(|(seq, _)| seq), end, end)
+                    });
                     last.and(read)
                 }
             };
@@ -165,7 +166,9 @@ fn judge_reads(
             Fate::NotFound => None,
             Fate::Refused | Fate::Unknown => continue,
         };
-        let Err((wrong, why)) = register.see(seen, op.start_ns, op.end_ns) else { continue };
+        let Err((wrong, why)) = register.check_observation(seen, op.start_ns, op.end_ns) else {
+            continue;
+        };
         if wrong != Wrong::Unknown {
             counts.stale_reads += 1;
             if !are_current {

@@ -87,8 +87,13 @@ impl Register {
     }
 
     /// Checks an observation between `from_ns` and `to_ns` that saw the write with number `seen`, or nothing.
-    pub(super) fn see(&self, seen: Option<u64>, from_ns: u64, to_ns: u64) -> Result<(), Fault> {
-        let Some(seq) = seen else { return self.see_nothing(from_ns, to_ns) };
+    pub(super) fn check_observation(
+        &self,
+        seen: Option<u64>,
+        from_ns: u64,
+        to_ns: u64,
+    ) -> Result<(), Fault> {
+        let Some(seq) = seen else { return self.check_absence(from_ns, to_ns) };
         let Some(write) = self.by_seq.get(&seq).map(|place| self.writes[*place]) else {
             return Err((Wrong::Unknown, format!("it is from write {seq}, which was never sent")));
         };
@@ -108,7 +113,7 @@ impl Register {
         Err((wrong, format!("it is from write {seq}, which an acknowledged later one replaced")))
     }
 
-    fn see_nothing(&self, from_ns: u64, to_ns: u64) -> Result<(), Fault> {
+    fn check_absence(&self, from_ns: u64, to_ns: u64) -> Result<(), Fault> {
         let started = self.writes.partition_point(|write| write.start_ns <= to_ns);
         let until_ns = started.checked_sub(1).map_or(0, |place| self.absent_until_ns[place]);
         if until_ns >= from_ns {
@@ -230,9 +235,9 @@ mod tests {
             let register = Register::new(Model::Registers, initial, &ops);
             for op in ops.iter().filter(|op| op.kind == Kind::Read) {
                 let seen = (op.fate == Fate::Acked).then_some(op.seq);
-                prop_assert_eq!(register.see(seen, op.start_ns, op.end_ns), Ok(()));
+                prop_assert_eq!(register.check_observation(seen, op.start_ns, op.end_ns), Ok(()));
             }
-            prop_assert_eq!(register.see(holds, u64::MAX, u64::MAX), Ok(()));
+            prop_assert_eq!(register.check_observation(holds, u64::MAX, u64::MAX), Ok(()));
         }
 
         #[test]
@@ -249,7 +254,7 @@ mod tests {
             let numbers = ops.iter().filter(|op| op.kind.writes()).map(|op| Some(op.seq));
             for seen in numbers.chain([None, Some(7), Some(4_711)]) {
                 prop_assert_eq!(
-                    register.see(seen, from_ns, to_ns).is_ok(),
+                    register.check_observation(seen, from_ns, to_ns).is_ok(),
                     allowed(initial, &ops, seen, from_ns, to_ns),
                     "{:?}", seen
                 );
@@ -267,7 +272,7 @@ mod tests {
         let ops = [write(Kind::Update, 81_003, 10, 20), write(Kind::Delete, 81_950, 30, 40)];
         let wrong = |initial, ops: &[Op], seen| {
             let register = Register::new(Model::Registers, initial, ops);
-            register.see(seen, u64::MAX, u64::MAX).map_err(|(wrong, _)| wrong)
+            register.check_observation(seen, u64::MAX, u64::MAX).map_err(|(wrong, _)| wrong)
         };
         assert_eq!(wrong(Some(7), &ops, None), Ok(()));
         assert_eq!(wrong(Some(7), &ops, Some(81_003)), Err(Wrong::Resurrected));
@@ -285,9 +290,12 @@ mod tests {
         old.fate = Fate::Unknown;
         let new = write(Kind::Update, 81_950, 30, 40);
         let register = Register::new(Model::Registers, Some(7), &[old, new]);
-        assert!(register.see(Some(81_003), 41, 50).is_err(), "its timestamp is the older one");
-        assert_eq!(register.see(Some(81_003), 40, 50), Ok(()), "they met");
-        assert_eq!(register.see(Some(81_950), 41, 50), Ok(()));
+        assert!(
+            register.check_observation(Some(81_003), 41, 50).is_err(),
+            "its timestamp is the older one"
+        );
+        assert_eq!(register.check_observation(Some(81_003), 40, 50), Ok(()), "they met");
+        assert_eq!(register.check_observation(Some(81_950), 41, 50), Ok(()));
     }
 
     #[test]
@@ -296,13 +304,13 @@ mod tests {
         old.fate = Fate::Unknown;
         let new = write(Kind::Update, 81_950, 30, 40);
         let register = Register::new(Model::Arrivals, Some(7), &[old, new]);
-        assert_eq!(register.see(Some(81_003), 41, 50), Ok(()), "it arrived late");
-        assert_eq!(register.see(Some(81_950), 41, 50), Ok(()));
-        let stale = register.see(Some(7), 41, 50).map_err(|(wrong, _)| wrong);
+        assert_eq!(register.check_observation(Some(81_003), 41, 50), Ok(()), "it arrived late");
+        assert_eq!(register.check_observation(Some(81_950), 41, 50), Ok(()));
+        let stale = register.check_observation(Some(7), 41, 50).map_err(|(wrong, _)| wrong);
         assert_eq!(stale, Err(Wrong::Stale), "what was there before is replaced");
         let mut delete = write(Kind::Delete, 81_003, 10, 20);
         delete.fate = Fate::Unknown;
         let register = Register::new(Model::Arrivals, Some(7), &[delete, new]);
-        assert_eq!(register.see(None, 41, 50), Ok(()), "the delete arrived late");
+        assert_eq!(register.check_observation(None, 41, 50), Ok(()), "the delete arrived late");
     }
 }

@@ -272,7 +272,7 @@ fn header(preloaded: u64) -> Header {
 fn check(preloaded: u64, ops: Vec<Op>, found: &[Found]) -> Verdict {
     let recorded = ops.len() as u64;
     let mut checker = Checker::new(History { header: header(preloaded), ops, recorded });
-    found.iter().for_each(|found| checker.saw(*found));
+    found.iter().for_each(|found| checker.add_document(*found));
     checker.finish()
 }
 
@@ -345,7 +345,7 @@ fn registers_are_judged_by_their_reads_and_their_end() {
         let ops =
             vec![op(Update, Acked, 81_003, 10, 20), op(Kind::Read, Acked, 81_003, 30, 40), old];
         let mut checker = Checker::new(History { header, ops, recorded: 3 });
-        checker.saw(Found { key: 0, seq: found, n: 0, intact: true });
+        checker.add_document(Found { key: 0, seq: found, n: 0, intact: true });
         checker.finish().counts
     };
     let counts = judged(false, 81_003);

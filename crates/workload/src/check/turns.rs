@@ -42,7 +42,7 @@ pub(super) struct Lives {
 
 /// The error of a search that exceeded its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooHard;
+pub(super) struct SearchLimitExceeded;
 
 /// A configuration of the search: the turns placed so far, and their result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub(super) fn lives(
     initial: Option<u64>,
     ops: &[Op],
     reserved: Option<u64>,
-) -> Result<Lives, TooHard> {
+) -> Result<Lives, SearchLimitExceeded> {
     let first = Config {
         alive: initial.is_some(),
         placed: 0,
@@ -155,7 +155,7 @@ fn is_acked_update(op: &Op) -> bool {
 }
 
 impl Search<'_> {
-    fn run(&mut self) -> Result<(), TooHard> {
+    fn run(&mut self) -> Result<(), SearchLimitExceeded> {
         for (at, event) in self.events() {
             match event {
                 Event::Start(index) => self.open(index)?,
@@ -198,10 +198,11 @@ impl Search<'_> {
         events
     }
 
-    fn open(&mut self, index: usize) -> Result<(), TooHard> {
+    fn open(&mut self, index: usize) -> Result<(), SearchLimitExceeded> {
         let op = &self.ops[index];
         if op.fate == Fate::Acked {
-            let slot = self.slots.iter_mut().find(|slot| slot.is_none()).ok_or(TooHard)?;
+            let slot =
+                self.slots.iter_mut().find(|slot| slot.is_none()).ok_or(SearchLimitExceeded)?;
             *slot = Some(index);
         } else if op.kind == Kind::Delete {
             self.deletes_open += 1;
@@ -213,7 +214,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn answer_turn(&mut self, at: u64, index: usize) -> Result<(), TooHard> {
+    fn answer_turn(&mut self, at: u64, index: usize) -> Result<(), SearchLimitExceeded> {
         let slot = self
             .slots
             .iter()
@@ -235,7 +236,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn answer_update(&mut self, at: u64, start: u64) -> Result<(), TooHard> {
+    fn answer_update(&mut self, at: u64, start: u64) -> Result<(), SearchLimitExceeded> {
         let had = |config: &Config| config.alive || config.covered.is_some_and(|to| to >= start);
         if self.configs.iter().all(had) {
             return Ok(());
@@ -258,7 +259,7 @@ impl Search<'_> {
         from: Vec<Config>,
         at: u64,
         wanted: impl Fn(Step, &Config) -> bool,
-    ) -> Result<Vec<Config>, TooHard> {
+    ) -> Result<Vec<Config>, SearchLimitExceeded> {
         let mut reached = Vec::new();
         if !from.is_empty() {
             self.expand(from, at, |_, step, after| {
@@ -273,7 +274,7 @@ impl Search<'_> {
     }
 
     /// Records every last life that can begin at this time.
-    fn note_births(&mut self, at: u64) -> Result<(), TooHard> {
+    fn note_births(&mut self, at: u64) -> Result<(), SearchLimitExceeded> {
         let idle = self.slots.iter().all(Option::is_none);
         let pooled = self.inserts_open > 0 || self.reserved_open;
         if at < self.last_start || (idle && !pooled) {
@@ -322,7 +323,7 @@ impl Search<'_> {
         from: Vec<Config>,
         at: u64,
         mut visit: impl FnMut(&Config, Step, &Config) -> bool,
-    ) -> Result<Vec<Config>, TooHard> {
+    ) -> Result<Vec<Config>, SearchLimitExceeded> {
         let mut known = Vec::new();
         let mut open = Vec::new();
         for config in from {
@@ -335,7 +336,7 @@ impl Search<'_> {
             for (step, after) in self.steps(config, at) {
                 self.visits += 1;
                 if self.visits > VISITS_MAX {
-                    return Err(TooHard);
+                    return Err(SearchLimitExceeded);
                 }
                 // The reserved insert begins the last life: no turn comes after it.
                 let last = step == Step::Reserved;

@@ -177,7 +177,7 @@ impl<'a, T> Choice<'a, T> {
 
     fn vacant(&mut self, population: &mut Population) -> u64 {
         let again = self.rng.random::<f64>() < self.shared.options.reinsert;
-        let spare = if again { population.spare() } else { None };
-        spare.unwrap_or_else(|| population.fresh())
+        let spare = if again { population.take_deleted() } else { None };
+        spare.unwrap_or_else(|| population.assign())
     }
 }

@@ -22,7 +22,7 @@ pub(super) async fn run<T: Target>(
     let answer = tokio::time::timeout(timeout, ask(&*current.target, &shared, due)).await;
     let end_ns = shared.now_ns();
     let mut seq = due.seq;
-    let fate = match answer.unwrap_or_else(|_| gave_up(timeout)) {
+    let fate = match answer.unwrap_or_else(|_| timed_out(timeout)) {
         Outcome::Acked => Fate::Acked,
         Outcome::Found(found) => {
             seq = found;
@@ -71,7 +71,7 @@ async fn ask<T: Target>(target: &T, shared: &Shared<T>, due: Due) -> Outcome {
     }
 }
 
-fn gave_up(timeout: std::time::Duration) -> Outcome {
+fn timed_out(timeout: std::time::Duration) -> Outcome {
     Outcome::Unknown(format!("no answer within {timeout:?}"))
 }
 

@@ -54,7 +54,7 @@ pub fn check(history: &History) -> Verdict {
             check.reads(at, transaction);
         }
     }
-    check.writes_behind_writes();
+    check.add_write_write_edges();
     check.sessions(&has_happened);
     for (kind, hops) in check.graph.cycles() {
         let transactions = hops.iter().map(|hop| hop.from).collect();
@@ -218,7 +218,7 @@ impl Check<'_> {
         }
         let last = self.history.last.get(list.0 as usize).map_or(&[][..], Vec::as_slice);
         if !last.starts_with(seen) {
-            return self.misread(at, list, seen, last);
+            return self.report_misread(at, list, seen, last);
         }
         if let Some(writer) = seen.last().and_then(|element| self.writers.get(element)).copied() {
             if writer.transaction == at {
@@ -229,17 +229,17 @@ impl Check<'_> {
                     let why = format!("T{at} saw {name} as T{} was about it", writer.transaction);
                     self.verdict.note(Kind::G1b, why, vec![at, writer.transaction]);
                 }
-                self.graph.before(writer.transaction, at, Link::Wr, Some(list));
+                self.graph.add_dependency(writer.transaction, at, Link::Wr, Some(list));
             }
         }
         let next = last.get(seen.len()).and_then(|element| self.writers.get(element));
         if let Some(writer) = next.filter(|writer| writer.transaction != at) {
-            self.graph.missed(at, writer.transaction, list);
+            self.graph.add_antidependency(at, writer.transaction, list);
         }
     }
 
     /// Reports the anomaly of a read whose elements are not a prefix of the final list.
-    fn misread(&mut self, at: usize, list: List, seen: &[Element], last: &[Element]) {
+    fn report_misread(&mut self, at: usize, list: List, seen: &[Element], last: &[Element]) {
         let name = list.name();
         let mut met = HashSet::new();
         let first_wrong = seen
@@ -260,14 +260,14 @@ impl Check<'_> {
         self.verdict.note(kind, format!("T{at} saw in {name} {element}, {why}"), vec![at]);
     }
 
-    fn writes_behind_writes(&mut self) {
+    fn add_write_write_edges(&mut self) {
         for (list, content) in (0..).map(List).zip(&self.history.last) {
             let mut writers = content.iter().filter_map(|element| self.writers.get(element));
             let Some(mut before) = writers.next() else { continue };
             for writer in writers {
                 if writer.transaction != before.transaction {
                     let (one, other) = (before.transaction, writer.transaction);
-                    self.graph.before(one, other, Link::Ww, Some(list));
+                    self.graph.add_dependency(one, other, Link::Ww, Some(list));
                 }
                 before = writer;
             }
@@ -282,7 +282,7 @@ impl Check<'_> {
                 continue;
             }
             if let Some(&before) = done.get(&transaction.session) {
-                self.graph.before(before, at, Link::Session, None);
+                self.graph.add_dependency(before, at, Link::Session, None);
             }
             if transaction.outcome == Outcome::Done {
                 done.insert(transaction.session, at);

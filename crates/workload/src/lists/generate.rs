@@ -17,10 +17,10 @@ const STEPS_MAX: usize = 6;
 /// Share of the transactions that only read, in percent.
 const READ_ONLY_PERCENT: u32 = 30;
 /// Maximum number of transactions that are sent before one of them is answered.
-const AT_ONCE_MAX: u32 = 4;
+const PIPELINE_MAX: u32 = 4;
 /// Number of lists among which half of the draws are made: transactions on the same lists reveal more than
 /// others.
-const BUSY: u32 = 4;
+const HOT_LISTS: u32 = 4;
 
 /// The state that the sessions of a load share.
 #[derive(Debug)]
@@ -83,9 +83,9 @@ impl Generator {
     }
 
     /// Draws the next transaction, or the next few that are to be sent at once.
-    pub fn draw_some(&mut self) -> Vec<Request> {
+    pub fn draw_batch(&mut self) -> Vec<Request> {
         let is_one = self.random.random_bool(0.7);
-        let count = if is_one { 1 } else { self.random.random_range(2..=AT_ONCE_MAX) };
+        let count = if is_one { 1 } else { self.random.random_range(2..=PIPELINE_MAX) };
         (0..count).map(|_| self.draw()).collect()
     }
 
@@ -95,7 +95,7 @@ impl Generator {
         let count = random.random_range(1..=LISTS_MAX);
         let lists: Vec<List> = (0..count)
             .map(|_| {
-                let among = if random.random_bool(0.5) { BUSY } else { LISTS };
+                let among = if random.random_bool(0.5) { HOT_LISTS } else { LISTS };
                 self.pool.list(random.random_range(0..among))
             })
             .collect();

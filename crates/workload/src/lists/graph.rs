@@ -62,12 +62,12 @@ impl Graph {
     }
 
     /// Adds an edge from the commit of `one` to the snapshot of `other`.
-    pub fn before(&mut self, one: usize, other: usize, link: Link, list: Option<List>) {
+    pub fn add_dependency(&mut self, one: usize, other: usize, link: Link, list: Option<List>) {
         self.edges[2 * one + 1].push(Edge { to: 2 * other, link, list });
     }
 
     /// Adds an edge because `one` did not see an element that `other` appended.
-    pub fn missed(&mut self, one: usize, other: usize, list: List) {
+    pub fn add_antidependency(&mut self, one: usize, other: usize, list: List) {
         self.edges[2 * one].push(Edge { to: 2 * other + 1, link: Link::Rw, list: Some(list) });
     }
 
@@ -77,25 +77,25 @@ impl Graph {
         let mut found = Vec::new();
         let mut known = HashSet::new();
         for until in [Link::Ww, Link::Wr, Link::Rw, Link::Session] {
-            for knot in self.knots(until) {
-                if knot.iter().any(|point| known.contains(point)) {
+            for component in self.components(until) {
+                if component.iter().any(|point| known.contains(point)) {
                     continue;
                 }
-                let hops = self.smallest_cycle(&knot, until);
+                let hops = self.smallest_cycle(&component, until);
                 found.push((kind(until, &hops), hops));
-                known.extend(knot);
+                known.extend(component);
             }
         }
         found
     }
 
     /// Returns the strongly connected components of more than one point (Tarjan, 1972, without recursion).
-    fn knots(&self, until: Link) -> Vec<Vec<usize>> {
+    fn components(&self, until: Link) -> Vec<Vec<usize>> {
         const UNSEEN: usize = usize::MAX;
         let points = self.edges.len();
         let (mut order, mut low) = (vec![UNSEEN; points], vec![0; points]);
         let (mut is_open, mut open) = (vec![false; points], Vec::new());
-        let (mut next, mut knots) = (0, Vec::new());
+        let (mut next, mut components) = (0, Vec::new());
         for root in 0..points {
             let mut path = if order[root] == UNSEEN { vec![(root, 0)] } else { Vec::new() };
             while let Some((point, at)) = path.pop() {
@@ -123,21 +123,21 @@ impl Graph {
                     path.extend([(point, n), (to, 0)]);
                 } else if low[point] == order[point] {
                     let at = open.iter().rposition(|&other| other == point).unwrap_or(0);
-                    let knot = open.split_off(at);
-                    knot.iter().for_each(|&point| is_open[point] = false);
-                    if knot.len() > 1 {
-                        knots.push(knot);
+                    let component = open.split_off(at);
+                    component.iter().for_each(|&point| is_open[point] = false);
+                    if component.len() > 1 {
+                        components.push(component);
                     }
                 }
             }
         }
-        knots
+        components
     }
 
-    fn smallest_cycle(&self, knot: &[usize], until: Link) -> Vec<Hop> {
-        let inside: HashSet<usize> = knot.iter().copied().collect();
+    fn smallest_cycle(&self, component: &[usize], until: Link) -> Vec<Hop> {
+        let inside: HashSet<usize> = component.iter().copied().collect();
         // Every cycle contains a snapshot, since all edges from a commit lead to snapshots.
-        let starts = knot.iter().filter(|point| **point % 2 == 0).take(STARTS_MAX);
+        let starts = component.iter().filter(|point| **point % 2 == 0).take(STARTS_MAX);
         let cycles = starts.filter_map(|&start| self.cycle_from(start, &inside, until));
         let mut hops = cycles.min_by_key(Vec::len).unwrap_or_default();
         let first = hops.iter().enumerate().min_by_key(|(_, hop)| hop.from).map_or(0, |(at, _)| at);
@@ -156,7 +156,7 @@ impl Graph {
                 }
                 came.insert(edge.to, (point, edge));
                 if edge.to == start {
-                    return Some(unwound(start, &came));
+                    return Some(path_of(start, &came));
                 }
                 queue.push_back(edge.to);
             }
@@ -165,7 +165,7 @@ impl Graph {
     }
 }
 
-fn unwound(start: usize, came: &HashMap<usize, (usize, Edge)>) -> Vec<Hop> {
+fn path_of(start: usize, came: &HashMap<usize, (usize, Edge)>) -> Vec<Hop> {
     let mut hops = Vec::new();
     let mut at = start;
     for _ in 0..came.len() {

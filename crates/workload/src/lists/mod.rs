@@ -14,14 +14,14 @@
 //!    snapshot.
 
 mod check;
+mod cross_check;
 mod generate;
 mod graph;
-mod second;
 mod verdict;
 
 pub use check::check;
+pub use cross_check::{CrossCheck, cross_check};
 pub use generate::{Generator, Pool, Request};
-pub use second::{Opinion, second_opinion};
 pub use verdict::{Anomaly, Kind, Verdict};
 
 /// An element of a list; each is appended at most once in a history.

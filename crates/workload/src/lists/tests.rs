@@ -48,11 +48,11 @@ fn finds(lines: &str, last: &[&str], expected: &[(Kind, &[usize])]) {
     let found: Vec<_> =
         verdict.named.iter().map(|one| (one.kind, one.transactions.as_slice())).collect();
     assert_eq!(found, expected, "{:?}", verdict.named);
-    let opinion = second_opinion(&history);
+    let opinion = cross_check(&history);
     if expected.is_empty() {
-        assert!(!matches!(opinion, Opinion::Unsound(_)), "{opinion:?}");
+        assert!(!matches!(opinion, CrossCheck::Unsound(_)), "{opinion:?}");
     } else if expected.iter().any(|(kind, _)| kind.is_of_isolation()) {
-        assert!(matches!(opinion, Opinion::Unsound(_)), "{opinion:?}");
+        assert!(matches!(opinion, CrossCheck::Unsound(_)), "{opinion:?}");
     }
 }
 
@@ -205,7 +205,7 @@ fn what_a_correct_model_answers_is_sound() {
         let verdict = check(&history);
         assert!(verdict.holds(), "seed {seed}: {:?}", verdict.named);
         assert!(verdict.done > 100 && verdict.unknown > 5 && verdict.not_done > 5, "{verdict:?}");
-        assert_eq!(second_opinion(&history), Opinion::Sound, "seed {seed}");
+        assert_eq!(cross_check(&history), CrossCheck::Sound, "seed {seed}");
     }
 }
 
@@ -219,11 +219,11 @@ fn the_check_says_what_trying_every_execution_says() {
         let verdict = check(&history);
         let is_possible = oracle::is_possible(&history);
         assert_eq!(verdict.holds(), is_possible, "seed {seed}: {history:#?} {:#?}", verdict.named);
-        match second_opinion(&history) {
-            Opinion::Unsound(names) => {
+        match cross_check(&history) {
+            CrossCheck::Unsound(names) => {
                 assert!(!is_possible, "seed {seed}: {names:?} in {history:#?}");
             }
-            Opinion::Sound | Opinion::None(_) => {
+            CrossCheck::Sound | CrossCheck::None(_) => {
                 let blind = verdict.counts.keys().any(|kind| !kind.is_of_isolation());
                 assert!(is_possible || blind, "seed {seed}: {history:#?} {:#?}", verdict.named);
             }

@@ -149,7 +149,7 @@ impl Verdict {
 impl Anomaly {
     /// Formats the example with all its transactions, for debugging.
     #[must_use]
-    pub fn told(&self, history: &History) -> String {
+    pub fn describe(&self, history: &History) -> String {
         let mut text = format!("{}: {}", self.kind.name(), self.why);
         for &at in &self.transactions {
             text += &format!("\n  T{at} {:?}", history.transactions[at]);

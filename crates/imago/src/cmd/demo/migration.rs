@@ -271,7 +271,7 @@ async fn cut_over(
 /// Runs the job until another process takes it over.
 async fn follow(clusters: &Clusters, id: &JobId, context: &Context) -> Result<(), Failure> {
     let options = options(&WorkArgs::default());
-    let led = copy::lead(clusters, id, &options, context.events(), &context.cancel);
+    let led = copy::coordinate(clusters, id, &options, context.events(), &context.cancel);
     Ok(led.await.map(|_| ())?)
 }
 

@@ -198,7 +198,7 @@ async fn change(
         block_max: Duration::from_secs(5),
     };
     let id = reshard::create(cluster, plan, Engine::Shadow, limits).await?;
-    let clusters = reshard::both(cluster);
+    let clusters = reshard::both_roles(cluster);
     let claim = copy::claim(&clusters, &id, &options.process, context.events(), &context.cancel);
     let run = claim.await?;
     Ok(reshard::run(cluster, run, &options).await?)

@@ -12,7 +12,7 @@ use imago_store::engine::{LogOptions, Options, Store};
 use imago_store::log::Sync;
 use imago_store::record::Site;
 use imago_store::resp::Settings;
-use imago_workload::lists::{History, Kind, Opinion, Verdict, check, second_opinion};
+use imago_workload::lists::{CrossCheck, History, Kind, Verdict, check, cross_check};
 use serde::Serialize;
 
 use super::load::p99_ms;
@@ -181,24 +181,24 @@ async fn judge(
     load: Load,
     probe: Probe,
     address: SocketAddr,
-) -> Result<(Verdict, Opinion, Vec<Measured>), Failure> {
+) -> Result<(Verdict, CrossCheck, Vec<Measured>), Failure> {
     let judged = tokio::task::spawn_blocking(move || {
         let measured = probe.finish();
         let (transactions, lists) = load.finish();
         let history = History { transactions, last: lists.read(address)? };
-        Ok::<_, load::ClientError>((check(&history), second_opinion(&history), measured))
+        Ok::<_, load::ClientError>((check(&history), cross_check(&history), measured))
     });
     judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
 /// Returns the verdict of the second checker, and the names of the anomalies that either checker
 /// found.
-fn opinions(verdict: &Verdict, opinion: Opinion) -> (&'static str, Vec<String>) {
+fn opinions(verdict: &Verdict, opinion: CrossCheck) -> (&'static str, Vec<String>) {
     let mut names: Vec<String> = verdict.counts.keys().map(|kind| kind.name().into()).collect();
     let (word, more) = match opinion {
-        Opinion::Sound => ("sound", Vec::new()),
-        Opinion::Unsound(more) => ("unsound", more),
-        Opinion::None(more) => ("undecided", more),
+        CrossCheck::Sound => ("sound", Vec::new()),
+        CrossCheck::Unsound(more) => ("unsound", more),
+        CrossCheck::None(more) => ("undecided", more),
     };
     names.extend(more);
     (word, names)

@@ -120,7 +120,7 @@ impl View {
             rename_requested,
             catalog: CatalogChanges::of(&record).unwrap_or_default(),
             next: if hook_begun {
-                let back = kept.way_back();
+                let back = kept.reverse_job_state();
                 let of =
                     back.map_or(record.id.to_string(), |back| format!("{} --rollback", back.from));
                 format!(

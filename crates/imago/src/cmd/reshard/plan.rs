@@ -58,7 +58,7 @@ impl By {
     pub fn warn_in(self, plan: &mut Plan) -> Result<(), Failure> {
         match self.parsed() {
             Engine::Shadow => Ok(()),
-            Engine::Native => Ok(reshard::warn_in(plan)?),
+            Engine::Native => Ok(reshard::add_native_findings(plan)?),
         }
     }
 }

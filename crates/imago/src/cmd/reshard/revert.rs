@@ -39,7 +39,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     reshard::check(&cluster, &args.work.parsed(), Engine::Shadow).await?;
     let way = reshard::revert(&cluster, &args.id).await?;
     let mut plan = speed::plan(&cluster, &way.request, limits, context).await?;
-    if !way.is_known {
+    if !way.is_same_collection {
         plan.findings.push(known_by_key(&args.id));
     }
     begin(&cluster, &plan, Engine::Shadow, limits, &args.work, context).await

@@ -214,7 +214,7 @@ pub async fn work(
     work: &WorkArgs,
     context: &Context,
 ) -> Result<(), Failure> {
-    let (engine, block) = reshard::begun(cluster, id).await?;
+    let (engine, block) = reshard::engine_and_block(cluster, id).await?;
     let options = work.parsed_after(block);
     reshard::check(cluster, &options, engine).await?;
     work_at(cluster, id, &options, context, &[]).await
@@ -228,7 +228,7 @@ async fn work_at(
     context: &Context,
     found: &[Finding],
 ) -> Result<(), Failure> {
-    let clusters = reshard::both(cluster);
+    let clusters = reshard::both_roles(cluster);
     let claimed = copy::claim(&clusters, id, &options.process, context.events(), &context.cancel);
     let run = claimed.await?;
     for Finding { code, what, help, .. } in found {

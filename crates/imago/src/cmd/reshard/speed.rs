@@ -19,7 +19,7 @@ pub async fn plan(
 ) -> Result<Plan, Failure> {
     let control = Control::new(limits, context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
-    let watched = pace::Watched::of(cluster.clone(), request.ns.clone());
+    let watched = pace::SparedCluster::of(cluster.clone(), request.ns.clone());
     let pace = pace::watch(vec![watched], control.clone(), None);
     if limits.is_paced {
         // Waits for a known pace: the pace limits the size of batches, which would be tiny while it

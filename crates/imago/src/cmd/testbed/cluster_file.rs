@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use imago_testbed::supervisor::registry::Standing;
+use imago_testbed::supervisor::registry::RegistryEntry;
 use imago_testbed::{
     CassandraCluster, ContentSpec, Engine, Error, SingleSpec, redis_configuration_of,
 };
 
 /// Writes the cluster file next to the data of a Cassandra or Redis testbed, and returns its path;
 /// None for other databases.
-pub(in crate::cmd) fn write_cluster_file(standing: &Standing) -> Result<Option<PathBuf>, Error> {
+pub(in crate::cmd) fn write_cluster_file(
+    standing: &RegistryEntry,
+) -> Result<Option<PathBuf>, Error> {
     let Some(folder) = &standing.folder else { return Ok(None) };
     let of_database = match &standing.spec {
         ContentSpec::Cassandra(_) => {

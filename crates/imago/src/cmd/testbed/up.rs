@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use imago_testbed::supervisor;
 use imago_testbed::supervisor::launch;
-use imago_testbed::supervisor::registry::{Registry, Standing};
+use imago_testbed::supervisor::registry::{Registry, RegistryEntry};
 use imago_testbed::{CassandraSpec, ClusterSpec, ContentSpec, Error, RedisClusterSpec, SingleSpec};
 use serde::Serialize;
 
@@ -235,7 +235,7 @@ pub(super) async fn start(
     spec.check().map_err(failure)?;
     spec.find_programs().map_err(failure)?;
     if foreground {
-        let ready = |standing: &Standing| {
+        let ready = |standing: &RegistryEntry| {
             let cluster_file = write_cluster_file(standing)?;
             let summary = Summary::of(standing, cluster_file.as_deref());
             let printed = context.output.result(&summary, summary_text);
@@ -245,7 +245,7 @@ pub(super) async fn start(
             })
         };
         let stop = context.cancel.cancelled();
-        return supervisor::keep(spec, registry, ready, stop).await.map_err(failure);
+        return supervisor::supervise(spec, registry, ready, stop).await.map_err(failure);
     }
     let command = supervisor_command(&spec)?;
     let standing = tokio::select! {
@@ -281,7 +281,7 @@ pub(super) async fn keep(
         Failure::new(Exit::Usage, "spec", "--spec holds no specification").because(&cause)
     })?;
     let stop = context.cancel.cancelled();
-    launch::keep_launched(spec, registry, stop).await.map_err(failure)
+    launch::supervise_launched(spec, registry, stop).await.map_err(failure)
 }
 
 /// A testbed that has just started.
@@ -303,7 +303,7 @@ struct Summary<'a> {
 }
 
 impl<'a> Summary<'a> {
-    fn of(standing: &'a Standing, cluster_file: Option<&'a Path>) -> Self {
+    fn of(standing: &'a RegistryEntry, cluster_file: Option<&'a Path>) -> Self {
         let spec = &standing.spec;
         Self {
             name: spec.name(),

@@ -36,7 +36,7 @@ async fn begins(scene: &Scene, index: Document) -> JoinHandle<Result<Document>> 
 
 /// Waits until the job's obstacles name the index, or there is none.
 fn has_obstacle(scene: &Scene, job: &str, named: Option<&str>, copy: &mut Process) {
-    wait::until_or_say(
+    wait::until_or_report(
         &format!("obstacle {named:?}"),
         || status(scene, job).to_string(),
         || {

@@ -97,7 +97,7 @@ async fn arrive(scene: &Scene, job: &str, changes: &[Change]) {
     }
     // A time series stays an obstacle.
     let known = || status(scene, job).to_string();
-    wait::until_or_say("nothing else is in the way", known, || {
+    wait::until_or_report("nothing else is in the way", known, || {
         let obstacles = &status(scene, job)["progress"]["cutover_obstacles"];
         obstacles.as_array().is_some_and(|all| {
             all.iter().all(|obstacle| obstacle.as_str().unwrap().contains("time series"))

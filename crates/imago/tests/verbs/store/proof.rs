@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use imago_load::store::Load;
-use imago_workload::lists::{History, Opinion, Verdict, check, second_opinion};
+use imago_workload::lists::{CrossCheck, History, Verdict, check, cross_check};
 
 /// The seed of a test: the one that is set, or any. It is printed.
 pub fn seed() -> u64 {
@@ -23,9 +23,9 @@ pub fn prove(load: Load, address: SocketAddr) -> Verdict {
     let (transactions, lists) = load.finish();
     let history = History { transactions, last: lists.read(address).unwrap() };
     let verdict = check(&history);
-    let told: Vec<String> = verdict.named.iter().map(|one| one.told(&history)).collect();
+    let told: Vec<String> = verdict.named.iter().map(|one| one.describe(&history)).collect();
     assert!(verdict.holds(), "{:?}\n{}", verdict.counts, told.join("\n"));
-    assert_eq!(second_opinion(&history), Opinion::Sound);
+    assert_eq!(cross_check(&history), CrossCheck::Sound);
     println!(
         "{} transactions: {} done, {} not, {} unknown, of which {} happened; {} appends",
         verdict.transactions,

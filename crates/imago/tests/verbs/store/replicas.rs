@@ -92,7 +92,7 @@ fn all_are_there(at: SocketAddr, added: u32) {
     for number in 0..ACCOUNTS {
         let request = format!("INCRBY {} {added}", account(number));
         let mut said = String::new();
-        wait::until_or_say(&request, String::new, || {
+        wait::until_or_report(&request, String::new, || {
             said = ask(at, &request);
             assert!(!said.starts_with("-CLUSTERDOWN"), "{request}: {said}");
             !said.starts_with("-TRYAGAIN nothing happened")

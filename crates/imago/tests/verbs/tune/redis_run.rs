@@ -39,7 +39,7 @@ settings = { hash-max-listpack-entries = 8 }
 /// Waits until a controller has said something with all of these words.
 #[track_caller]
 fn until_said(controller: &Process, words: &[&str]) {
-    wait::until_or_say(
+    wait::until_or_report(
         &words.join(" "),
         || controller.printed() + &controller.errors(),
         || controller.printed().lines().any(|line| words.iter().all(|word| line.contains(word))),

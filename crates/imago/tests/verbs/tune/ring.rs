@@ -85,7 +85,7 @@ impl<'r> Clients<'r> {
         let until = started(&self.process) + operations;
         let ring = self.ring;
         let process = &mut self.process;
-        wait::until_or_say(
+        wait::until_or_report(
             "clients ask",
             || format!("{:?}", ring.pids()),
             || {

@@ -13,7 +13,7 @@ use imago_job::run::Run;
 
 use super::Gone;
 use crate::copy::preflight::{Planned, definition_of};
-use crate::copy::{Clusters, KIND, plan_with, save_at_last, state_of};
+use crate::copy::{Clusters, KIND, plan_with, save_final, state_of};
 use crate::error::{Error, Result, code};
 use crate::server::collection::Handle;
 use crate::state::journal::MongoJournal;
@@ -69,7 +69,7 @@ pub(in crate::copy) async fn recover(
                 format!("it was {what}, and there is a collection of this name again"),
             );
             state.gone.insert(n, Gone { what: what.clone(), is_done: false });
-            save_at_last(run, &state).await?;
+            save_final(run, &state).await?;
             Ok(true)
         }
         _ => Ok(false),

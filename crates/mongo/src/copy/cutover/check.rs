@@ -12,7 +12,7 @@ use super::{Block, Options};
 use crate::bson::order::Id;
 use crate::copy::catalog::all_gone;
 use crate::copy::preflight::Plan;
-use crate::copy::{Clusters, Copying, KIND, News, news, plan_of, state_of};
+use crate::copy::{CatalogDiff, Clusters, CopyJob, KIND, news, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::replicate::route::Route;
 use crate::server::block;
@@ -82,7 +82,7 @@ pub(super) async fn has_last_writes(source: &Endpoint) -> Result<()> {
 }
 
 /// Refuses a cut-over that leaves out collections which match the plan's patterns and cannot join the job.
-fn nothing_left_out(news: &News) -> Result<()> {
+fn nothing_left_out(news: &CatalogDiff) -> Result<()> {
     if news.left_out.is_empty() {
         return Ok(());
     }
@@ -108,7 +108,7 @@ pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options)
 const SUSPECTS_MAX: usize = 100_000;
 /// Retries of the first comparison: most documents that differ in it were being changed. Those that change all the
 /// time, or while the copy lags, are compared exactly.
-const FIRST_LOOKS: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 500 };
+const FIRST_RETRIES: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 500 };
 
 /// Number of collections that are compared at the same time: each comparison takes some round trips.
 const CHECKS_AT_ONCE: usize = 8;
@@ -119,7 +119,7 @@ const CHECKS_AT_ONCE: usize = 8;
 /// distinguish the two, so the coordinator is settled: then the destination must equal the source as of one time, byte
 /// for byte.
 pub(crate) async fn check(
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
     mode: &Mode,
     route: Option<Arc<Route>>,
 ) -> Result<u64> {
@@ -139,7 +139,7 @@ pub(crate) async fn check(
             let spec = Spec {
                 mode: mode.clone(),
                 filter: pair.filter.clone(),
-                retries: FIRST_LOOKS,
+                retries: FIRST_RETRIES,
                 suspects_max: SUSPECTS_MAX,
                 listed_max: SUSPECTS_MAX,
                 route: route.clone(),
@@ -172,7 +172,7 @@ pub(crate) async fn check(
         }
     };
     if reports.iter().any(|report| !report.differences.is_empty()) {
-        look_exactly(copying, &mut reports).await?;
+        recheck_exactly(copying, &mut reports).await?;
     }
     for report in &reports {
         refuse(report)?;
@@ -181,7 +181,7 @@ pub(crate) async fn check(
 }
 
 /// Settles the coordinator, and keeps those of the differences in `reports` that remain at the settled point.
-async fn look_exactly(copying: &mut Copying<'_>, reports: &mut [Report]) -> Result<()> {
+async fn recheck_exactly(copying: &mut CopyJob<'_>, reports: &mut [Report]) -> Result<()> {
     let at = copying.coordinator.settle().await?;
     let control = copying.control();
     for (pair, report) in copying.pairs.iter().zip(reports) {
@@ -191,7 +191,7 @@ async fn look_exactly(copying: &mut Copying<'_>, reports: &mut [Report]) -> Resu
         let looked = verify_as_of(at, source, destination, pair.filter.as_ref(), &ids, &control);
         report.keep(looked.await?);
     }
-    copying.coordinator.go_on()
+    copying.coordinator.leave_settled()
 }
 
 fn refuse(report: &Report) -> Result<()> {
@@ -233,7 +233,7 @@ fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
 }
 
 /// Returns the documents of the last `last_changes` changes, for each collection.
-fn last_of(copying: &Copying<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
+fn last_of(copying: &CopyJob<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
     let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
     for (ns, id) in copying.coordinator.recent().rev().take(last_changes) {
         if !copying.coordinator.is_gone(*ns) {
@@ -244,9 +244,9 @@ fn last_of(copying: &Copying<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
 }
 
 /// Compares the documents of the last changes, and returns the number of documents compared.
-pub(crate) async fn last_look(
+pub(crate) async fn compare_last_changes(
     run: &Run,
-    copying: &Copying<'_>,
+    copying: &CopyJob<'_>,
     last_changes: usize,
 ) -> Result<u64> {
     let mut compared = 0;
@@ -270,12 +270,12 @@ pub(crate) async fn last_look(
     Ok(compared)
 }
 
-/// Compares as [`last_look`] does, but with the source as it was when the coordinator was settled at `at`: once,
-/// without retries. It also works for a source whose documents may still be deleted.
-pub(crate) async fn last_look_as_of(
+/// Compares as [`compare_last_changes`] does, but with the source as it was when the coordinator was settled at
+/// `at`: once, without retries. It also works for a source whose documents may still be deleted.
+pub(crate) async fn compare_last_changes_as_of(
     at: Timestamp,
     run: &Run,
-    copying: &Copying<'_>,
+    copying: &CopyJob<'_>,
     last_changes: usize,
 ) -> Result<u64> {
     let mut compared = 0;

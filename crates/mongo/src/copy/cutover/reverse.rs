@@ -10,7 +10,7 @@ use imago_job::state::State as JobState;
 
 use super::{Block, Options};
 use crate::copy::preflight::Plan;
-use crate::copy::{Clusters, CutOver, Job, KIND, State, WayBack, plan_of, state_of};
+use crate::copy::{Clusters, CutOver, Job, KIND, ReverseJob, State, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::server::retention::Retention;
 use crate::state::journal::MongoJournal;
@@ -36,7 +36,7 @@ pub(super) async fn prepare(
         t0: Some((now.time, now.increment)),
         is_indexed: true,
         retention,
-        job: Job::WayBack(WayBack {
+        job: Job::WayBack(ReverseJob {
             from: forward.record().id.clone(),
             is_destination_blocked: options.block == Block::UserWrites,
             cut_over: CutOver::default(),

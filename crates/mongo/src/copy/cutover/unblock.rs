@@ -46,7 +46,7 @@ pub async fn unblock(
     check_identity(&plan_of(&record)?, &clusters.source, &clusters.destination)?;
     let state = state_of(&record)?;
     state.refuse_undecided(id)?;
-    let overridden = why_not(clusters, &record, &state).await?;
+    let overridden = refusal_reason(clusters, &record, &state).await?;
     if let Some(why) = overridden.as_ref().filter(|_| !is_forced) {
         return Err(Error::precondition(
             why.clone(),
@@ -77,7 +77,11 @@ pub async fn unblock(
 }
 
 /// Returns the reason that a block at the source is not this job's to lift, or `None` if it is.
-async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<Option<String>> {
+async fn refusal_reason(
+    clusters: &Clusters,
+    record: &Record,
+    state: &State,
+) -> Result<Option<String>> {
     let (id, source) = (&record.id, clusters.source.redacted());
     let Some(cut_over) = state.cut_over() else {
         return Ok(Some(format!("job {id} is a {}, which lifts its block by itself", record.kind)));

@@ -3,7 +3,7 @@
 use imago_job::id::JobId;
 use serde::Deserialize;
 
-use super::job::{Commit, CutOver, Job, SourceBlock, WayBack};
+use super::job::{Commit, CutOver, Job, ReverseJob, SourceBlock};
 use crate::server::block::Block;
 
 /// The fields of all kinds of job; each belongs to one kind.
@@ -54,7 +54,7 @@ impl Flat {
             None => Job::Copy(cut_over),
             Some(from) => {
                 let is_destination_blocked = self.is_destination_blocked;
-                Job::WayBack(WayBack { from, is_destination_blocked, cut_over })
+                Job::WayBack(ReverseJob { from, is_destination_blocked, cut_over })
             }
         }
     }

@@ -12,7 +12,7 @@ pub enum Job {
     /// A copy to another cluster.
     Copy(CutOver),
     /// The reverse job: after a cut-over with `--reverse` it makes the old cluster follow the new one.
-    WayBack(WayBack),
+    WayBack(ReverseJob),
     /// A reshard: a change of a collection's shape within one cluster.
     Reshard(Commit),
 }
@@ -80,7 +80,7 @@ impl CutOver {
 
 /// The state of a reverse job, which makes the old cluster follow the new one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct WayBack {
+pub struct ReverseJob {
     /// The job whose cut-over this job reverses.
     pub from: JobId,
     /// True if the destination, which is the old cluster, refuses its users' writes while it follows. The job's next

@@ -11,7 +11,7 @@ use crate::server::timing;
 use crate::state::leases::{self, Lease, Leases};
 
 /// A lease that is renewed until this is dropped.
-pub(super) struct Hold {
+pub(super) struct LeaseGuard {
     /// The start of this process's hold of the lease.
     began: Instant,
     /// Time of the lease's last renewal, in ms after `began`; `u64::MAX` once it is lost.
@@ -22,7 +22,7 @@ pub(super) struct Hold {
 /// The value of `renewed_ms` once the lease is lost.
 const LOST: u64 = u64::MAX;
 
-impl Hold {
+impl LeaseGuard {
     pub(super) fn new(leases: Leases, lease: Lease) -> Self {
         let began = Instant::now();
         let renewed_ms = Arc::new(AtomicU64::new(0));
@@ -54,7 +54,7 @@ impl Hold {
         let age_ms = elapsed_ms(self.began) - renewed_ms.min(elapsed_ms(self.began));
         if u128::from(age_ms) > timing::LEASED_WRITE_WITHIN.as_millis() {
             let cause = format!("its lease was last renewed {age_ms} ms ago");
-            return Err(Error::Passing { doing: "copying a slice".into(), cause });
+            return Err(Error::Transient { doing: "copying a slice".into(), cause });
         }
         Ok(())
     }

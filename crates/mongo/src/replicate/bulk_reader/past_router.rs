@@ -12,7 +12,7 @@ use super::{SliceCopy, batch};
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::apply::{Found, found_in, inserts};
-use crate::replicate::route::{Route, Seen};
+use crate::replicate::route::{ChunkMapSnapshot, Route};
 use crate::server::endpoint::answer;
 use crate::server::write::{self, WriteError};
 
@@ -20,23 +20,23 @@ impl SliceCopy<'_> {
     /// Reads as [`SliceCopy::pass`] does, but from each shard, and writes to each shard.
     pub(super) async fn pass_shards(&mut self, route: &Route) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
-        let seen = route.look().await?;
+        let seen = route.read_chunk_map().await?;
         // A chunk that moved since the earlier pass may now be on a shard that the pass completed.
-        if self.seen.as_ref().is_some_and(|before| !before.is_same(&seen)) {
-            self.behind_on.clear();
+        if self.chunk_map.as_ref().is_some_and(|before| !before.is_same(&seen)) {
+            self.shard_cursors.clear();
         }
-        self.seen = Some(seen.clone());
-        self.behind_on.resize(route.shards.len(), (None, false));
+        self.chunk_map = Some(seen.clone());
+        self.shard_cursors.resize(route.shards.len(), (None, false));
         for from in 0..route.shards.len() {
-            if self.behind_on[from].1 {
+            if self.shard_cursors[from].1 {
                 continue;
             }
-            let behind = self.behind_on[from].0.clone();
+            let last_written = self.shard_cursors[from].0.clone();
             let after = self.horizon.max(seen.at);
             let mut size = self.batch_size();
             let reader = &route.readers[from];
             let failed = |error| reader.failed(error);
-            let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
+            let opened = self.open(reader.now(), last_written.as_ref(), after, size).await;
             let mut cursor = opened.map_err(failed)?;
             while let Some(batch) =
                 answer("reading a slice", cursor.next()).await.map_err(failed)?
@@ -46,28 +46,28 @@ impl SliceCopy<'_> {
                 if !found.is_empty() {
                     self.write_shards(route, &seen, from, found).await?;
                 }
-                let behind = self.behind_on[from].0.clone();
-                if behind.is_some() && batch::is_another(size, self.batch_size()) {
+                let last_written = self.shard_cursors[from].0.clone();
+                if last_written.is_some() && batch::is_another(size, self.batch_size()) {
                     size = self.batch_size();
-                    let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
+                    let opened = self.open(reader.now(), last_written.as_ref(), after, size).await;
                     cursor = opened.map_err(failed)?;
                 }
             }
-            self.behind_on[from].1 = true;
+            self.shard_cursors[from].1 = true;
         }
-        if route.is_still(&seen).await? {
+        if route.is_current(&seen).await? {
             return Ok(());
         }
         // Documents that were written stay: the next pass finds them, and leaves them unchanged.
-        self.behind_on.clear();
+        self.shard_cursors.clear();
         let cause = "chunks of the collection were moved meanwhile".into();
-        Err(Error::Passing { doing: format!("reading {}", self.pair.source.ns), cause })
+        Err(Error::Transient { doing: format!("reading {}", self.pair.source.ns), cause })
     }
 
     async fn write_shards(
         &mut self,
         route: &Route,
-        seen: &Seen,
+        seen: &ChunkMapSnapshot,
         from: usize,
         batch: &RawArray,
     ) -> Result<()> {
@@ -79,7 +79,7 @@ impl SliceCopy<'_> {
         let total: u64 = parts.iter().map(|part| bytes(part)).sum();
         self.worker.control.take_paced(documents as u64, total).await?;
         // Checked after the wait, in which the lease may have been lost.
-        self.hold.check()?;
+        self.lease_guard.check()?;
         let to_router = &self.pair.destination;
         let sends = parts.iter().enumerate().filter(|(_, part)| !part.is_empty());
         let sends = sends.map(|(to, part)| async move {
@@ -114,7 +114,7 @@ impl SliceCopy<'_> {
         self.worker.counters.documents.fetch_add(documents as u64, Ordering::Relaxed);
         self.worker.counters.bytes.fetch_add(total, Ordering::Relaxed);
         if !self.pair.is_collated && !self.definition.is_capped() {
-            self.behind_on[from].0 = found.into_iter().next_back().map(|found| found.id);
+            self.shard_cursors[from].0 = found.into_iter().next_back().map(|found| found.id);
         }
         Ok(())
     }

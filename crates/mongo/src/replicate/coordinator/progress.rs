@@ -10,7 +10,7 @@ pub struct Progress {
     /// Number of documents that rounds wrote or deleted.
     pub changes_applied: u64,
     /// Number of dirty keys in memory.
-    pub held: usize,
+    pub dirty_keys: usize,
     /// Lag of the destination behind the source, in ms; with shards, changes that the stream has not shown yet count.
     pub lag_ms: u64,
     /// Lag, in ms, of the changes that the stream has shown: idle shards do not add to it.
@@ -24,8 +24,8 @@ impl Coordinator {
         Progress {
             changes_read: self.changes_read,
             changes_applied: self.changes_applied,
-            held: self.held(),
-            lag_ms: self.behind_ms().max(self.unseen_ms()),
+            dirty_keys: self.dirty_keys(),
+            lag_ms: self.behind_ms().max(self.stream_lag_ms()),
             behind_ms: self.behind_ms(),
         }
     }
@@ -33,17 +33,18 @@ impl Coordinator {
     /// Returns the age, in ms, of the oldest change that is not applied, by the source's clock, or the time since the
     /// last batch, if that exceeds one second and is longer.
     fn behind_ms(&self) -> u64 {
-        let silence_ms = u64::try_from(self.heard.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let silence_ms =
+            u64::try_from(self.last_batch_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let silence_ms = if silence_ms > 1_000 { silence_ms } else { 0 };
         let from = self.checkpoint_position() + 1;
         let oldest = self.marks.range(from..).find_map(|(_, mark)| mark.wall_ms);
-        let oldest = oldest.filter(|_| self.held() > 0);
+        let oldest = oldest.filter(|_| self.dirty_keys() > 0);
         oldest.map_or(0, |oldest| self.age_ms(oldest)).max(silence_ms)
     }
 
     /// Returns the lag of the stream behind the present, in ms, to within a second; 0 for a replica set. With shards,
     /// the idlest shard may delay the stream.
-    fn unseen_ms(&self) -> u64 {
+    fn stream_lag_ms(&self) -> u64 {
         let newest = self.marks.values().next_back();
         let newest = newest.filter(|_| self.source.is_sharded());
         newest.map_or(0, |mark| self.age_ms(i64::from(mark.time.time + 1) * 1_000))

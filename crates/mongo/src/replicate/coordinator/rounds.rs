@@ -62,7 +62,7 @@ impl Coordinator {
         }
         let keys_max = if exactly.is_none() { ROUND_KEYS_MAX.min(limit) } else { ROUND_KEYS_MAX };
         let lanes = self.pending.len() * LANES;
-        let first = self.turn;
+        let first = self.next_lane;
         for step in 0..lanes {
             if self.rounds.len() >= ROUNDS_MAX {
                 return;
@@ -70,7 +70,7 @@ impl Coordinator {
             let turn = (first + step) % lanes;
             let (ns, lane) = (turn / LANES, turn % LANES);
             let Some(round) = self.pending[ns].round(lane, keys_max) else { continue };
-            self.turn = turn + 1;
+            self.next_lane = turn + 1;
             self.spawn(ns, vec![round], exactly);
         }
     }
@@ -78,19 +78,19 @@ impl Coordinator {
     /// Starts a round of all lanes of one collection, unless a round is running: a few commands for each server. If
     /// clients are spared, a pause follows.
     fn dispatch_jointly(&mut self, keys_max: usize, exactly: Option<Timestamp>) {
-        let rests = self.is_sparing() && Instant::now() < self.rests_until;
+        let rests = self.is_sparing() && Instant::now() < self.next_round_at;
         if !self.rounds.is_empty() || rests {
             return;
         }
         let lanes = self.pending.len() * LANES;
         let (mut joint, mut room, mut of) = (Vec::new(), keys_max, None);
-        for turn in (self.turn..self.turn + lanes).map(|turn| turn % lanes) {
+        for turn in (self.next_lane..self.next_lane + lanes).map(|turn| turn % lanes) {
             let (ns, lane) = (turn / LANES, turn % LANES);
             if room == 0 || of.is_some_and(|of| of != ns) {
                 break;
             }
             if let Some(round) = self.pending[ns].round(lane, room) {
-                (self.turn, of) = (turn + 1, Some(ns));
+                (self.next_lane, of) = (turn + 1, Some(ns));
                 room -= round.dirty_keys.len();
                 joint.push(round);
             }
@@ -118,7 +118,7 @@ impl Coordinator {
 
     /// Returns the number of dirty keys that wait only for a round, or are in one.
     fn ready(&self) -> usize {
-        self.held() - self.pending.iter().map(PendingChanges::aside).sum::<usize>()
+        self.dirty_keys() - self.pending.iter().map(PendingChanges::aside).sum::<usize>()
     }
 
     /// Returns the number of dirty keys in one round while clients are spared.
@@ -142,7 +142,7 @@ impl Coordinator {
             self.round_took = done.took;
             let rounds = self.ready().div_ceil(self.paced_keys(self.ready()));
             let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-            self.rests_until = Instant::now() + pause_after(done.took, rounds, PACED_DRAIN);
+            self.next_round_at = Instant::now() + pause_after(done.took, rounds, PACED_DRAIN);
         }
         Ok(())
     }

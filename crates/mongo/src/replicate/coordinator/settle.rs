@@ -19,7 +19,7 @@ const SETTLE_ATTEMPTS_MAX: usize = 8;
 
 impl Coordinator {
     /// Makes the destination equal to the source as of exactly one time, and returns that time. Nothing more is
-    /// applied until [`Coordinator::go_on`].
+    /// applied until [`Coordinator::leave_settled`].
     ///
     /// # Errors
     /// Returns an error that ends the job; fails if the source's history is too short to be read as of one time.
@@ -29,7 +29,7 @@ impl Coordinator {
     #[crate::boxed]
     pub async fn settle(&mut self) -> Result<Timestamp> {
         assert!(self.is_copied(), "only a complete copy can be settled");
-        self.hurry(true);
+        self.set_awaited(true);
         for _ in 0..SETTLE_ATTEMPTS_MAX {
             self.record_late()?;
             while !self.rounds.is_empty() {
@@ -95,8 +95,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// Fails if a later change ends the job.
-    pub fn go_on(&mut self) -> Result<()> {
-        self.hurry(false);
+    pub fn leave_settled(&mut self) -> Result<()> {
+        self.set_awaited(false);
         self.record_late()
     }
 

@@ -25,12 +25,12 @@ pub(super) async fn watch(of: Endpoint, whose: &'static str, control: Control) {
         match waits(&of, &mut sets).await {
             Ok(waits) => {
                 let named = |waits: String| format!("the {whose}: {waits}", whose = of.role());
-                control.slowed(whose, waits.map(named));
+                control.set_slowdown(whose, waits.map(named));
             }
             // The user may lack clusterMonitor, or a shard may be unavailable, which another monitor reports.
             Err(error) => {
                 tracing::debug!(%error, "the members' positions are not known");
-                control.slowed(whose, None);
+                control.set_slowdown(whose, None);
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -44,7 +44,7 @@ async fn waits(of: &Endpoint, sets: &mut Vec<Set>) -> Result<Option<String>> {
         let status = set.run("admin", doc! {"replSetGetStatus": 1}).await?;
         if majority_lag_ms(&status).is_some_and(|lag_ms| lag_ms >= NAMED_FROM_MS) {
             let config = set.run("admin", doc! {"replSetGetConfig": 1}).await?;
-            named.extend(held_back(name, &status, &config));
+            named.extend(lagging_members(name, &status, &config));
         }
     }
     Ok((!named.is_empty()).then(|| named.join("; ")))
@@ -72,7 +72,7 @@ fn majority_lag_ms(status: &Document) -> Option<u64> {
 
 /// Describes the voting members that lack the changes which the majority lacks, with the reason of each. Returns
 /// `None` if the majority's lag is small.
-fn held_back(set: &str, status: &Document, config: &Document) -> Option<String> {
+fn lagging_members(set: &str, status: &Document, config: &Document) -> Option<String> {
     let lag_ms = majority_lag_ms(status).filter(|lag_ms| *lag_ms >= NAMED_FROM_MS)?;
     let primary = members(status).find(|member| state(member) == 1).and_then(at_ms)?;
     let config = config.get_document("config").ok()?;
@@ -131,7 +131,7 @@ mod tests {
             {"host": "db2:27017", "votes": 1, "secondaryDelaySecs": delay_s},
             {"host": "db3:27017", "votes": 1},
         ]}};
-        held_back("rs0", &status, &config)
+        lagging_members("rs0", &status, &config)
     }
 
     #[test]

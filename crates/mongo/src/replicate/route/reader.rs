@@ -29,7 +29,7 @@ struct Failed {
     /// Time of the failure.
     at: Option<Instant>,
     /// Description of the replacement, until it is reported.
-    untold: Option<String>,
+    unreported: Option<String>,
 }
 
 impl Reader {
@@ -60,7 +60,7 @@ impl Reader {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.at.is_none_or(|at| at.elapsed() >= ASKED_AGAIN_AFTER) {
             let (host, set) = (chosen.redacted(), self.set.redacted());
-            failed.untold = Some(format!(
+            failed.unreported = Some(format!(
                 "{host} is not read for a minute, other members of {set} are read instead: {error}"
             ));
             failed.at = Some(Instant::now());
@@ -71,14 +71,14 @@ impl Reader {
     /// Returns the description of a replacement that was not reported yet, and counts it as reported.
     #[must_use]
     pub fn replaced(&self) -> Option<String> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).untold.take()
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).unreported.take()
     }
 
-    /// Advances the planned member's cluster time: see [`Endpoint::hear`].
-    pub(super) async fn hear(&self, reply: &Document) {
+    /// Advances the planned member's cluster time: see [`Endpoint::advance_cluster_time`].
+    pub(super) async fn advance_cluster_time(&self, reply: &Document) {
         if let Some(chosen) =
             self.chosen.as_ref().filter(|chosen| std::ptr::eq(*chosen, self.now()))
-            && let Err(error) = chosen.hear(reply).await
+            && let Err(error) = chosen.advance_cluster_time(reply).await
         {
             // The next read uses another member instead.
             let _ = self.failed(error);

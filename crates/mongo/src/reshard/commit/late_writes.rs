@@ -49,7 +49,7 @@ pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> La
 
 /// Final state of a document according to its events.
 #[derive(Clone, Debug, PartialEq)]
-enum Fate {
+enum FinalState {
     Gone,
     Is(RawDocumentBuf),
     /// The document was updated, and its content was only in the old collection.
@@ -57,33 +57,35 @@ enum Fate {
 }
 
 /// Event of a document: its `_id`, its time, and its details.
-type Happened = (Id, Timestamp, Detail);
+type DocumentEvent = (Id, Timestamp, Detail);
 
 /// Returns the final state of each document according to its events. Documents that were written in the new
 /// collection are left alone.
 ///
 /// Events with the same time on two shards have no order. If a document has a write and a delete at one time, as
 /// one that moves to another shard does, its final state is unknown.
-fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
-    let mut fates = BTreeMap::new();
+fn final_states(events: &[DocumentEvent], new: Option<&str>) -> BTreeMap<Id, FinalState> {
+    let mut final_states = BTreeMap::new();
     let mut put_at: BTreeMap<&Id, Timestamp> = BTreeMap::new();
     for (id, time, detail) in events {
         let is_new = new.is_some() && detail.of.as_deref() == new;
         match (detail.write, &detail.document) {
-            (Write::Put | Write::Delete, _) if is_new => drop(fates.remove(id)),
+            (Write::Put | Write::Delete, _) if is_new => drop(final_states.remove(id)),
             (Write::Update, _) if is_new => {}
             (Write::Put, Some(document)) => {
                 put_at.insert(id, *time);
-                drop(fates.insert(id.clone(), Fate::Is(document.clone())));
+                drop(final_states.insert(id.clone(), FinalState::Is(document.clone())));
             }
             (Write::Delete, _) if put_at.get(id) == Some(time) => {
-                drop(fates.insert(id.clone(), Fate::Lost));
+                drop(final_states.insert(id.clone(), FinalState::Lost));
             }
-            (Write::Delete, _) => drop(fates.insert(id.clone(), Fate::Gone)),
-            (Write::Update | Write::Put, _) => drop(fates.insert(id.clone(), Fate::Lost)),
+            (Write::Delete, _) => drop(final_states.insert(id.clone(), FinalState::Gone)),
+            (Write::Update | Write::Put, _) => {
+                drop(final_states.insert(id.clone(), FinalState::Lost));
+            }
         }
     }
-    fates
+    final_states
 }
 
 /// Opens the change stream at the time of the drain. A read of it after the rename is complete.
@@ -93,7 +95,7 @@ fn reader(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> ChangeReader {
 }
 
 /// Returns the events after `from`, up to a time that is after the rename on every shard.
-async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Happened>> {
+async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<DocumentEvent>> {
     let to = cluster.cluster_time().await?;
     // Without the heartbeat the stream reaches that time too, only later.
     if let Err(error) = cluster.heartbeat().await {
@@ -133,12 +135,12 @@ pub(in crate::reshard) async fn bring_over(
     let always = Control::default();
     let read = || read(cluster, spec, from);
     let events = retry_transient("read what came before the rename", &always, read).await?;
-    let fates = fates(&events, new);
-    if fates.is_empty() {
+    let final_states = final_states(&events, new);
+    if final_states.is_empty() {
         return Ok(LateWrites::default());
     }
     let pair = pair(run, cluster, spec).await?;
-    let write = || write(&pair, &fates);
+    let write = || write(&pair, &final_states);
     let late_writes =
         retry_transient("bring over what came before the rename", &always, write).await?;
     report(run, spec, &late_writes);
@@ -162,15 +164,17 @@ async fn pair(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<Pair> {
     })
 }
 
-async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
-    let of = |wanted: fn(&Fate) -> bool| fates.iter().filter(move |(_, fate)| wanted(fate));
-    let gone: Vec<&Id> = of(|fate| *fate == Fate::Gone).map(|(id, _)| id).collect();
+async fn write(pair: &Pair, final_states: &BTreeMap<Id, FinalState>) -> Result<LateWrites> {
+    let of = |wanted: fn(&FinalState) -> bool| {
+        final_states.iter().filter(move |(_, state)| wanted(state))
+    };
+    let gone: Vec<&Id> = of(|state| *state == FinalState::Gone).map(|(id, _)| id).collect();
     if !gone.is_empty() {
         remove(&pair.destination, gone.iter().copied(), None).await?;
     }
-    let found = fates.iter().filter_map(|(id, fate)| match fate {
-        Fate::Is(raw) => Some(Found { id: id.clone(), raw }),
-        Fate::Gone | Fate::Lost => None,
+    let found = final_states.iter().filter_map(|(id, state)| match state {
+        FinalState::Is(raw) => Some(Found { id: id.clone(), raw }),
+        FinalState::Gone | FinalState::Lost => None,
     });
     let found: Vec<Found<'_>> = found.collect();
     // A document that has a unique value here had lost it or was deleted in the old collection, so these events
@@ -179,8 +183,8 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
     if !found.is_empty() {
         put(pair, &found, |_| Change::Any, &mut stale).await?;
     }
-    stale.retain(|id| !fates.contains_key(id));
-    let lost = of(|fate| *fate == Fate::Lost).map(|(id, _)| id).chain(&stale);
+    stale.retain(|id| !final_states.contains_key(id));
+    let lost = of(|state| *state == FinalState::Lost).map(|(id, _)| id).chain(&stale);
     Ok(LateWrites {
         deleted: gone.len() as u64,
         written: found.len() as u64,
@@ -238,12 +242,12 @@ mod tests {
     }
 
     /// Events at a time each.
-    fn of(events: &[(Id, Detail)]) -> Vec<(Id, Fate)> {
+    fn of(events: &[(Id, Detail)]) -> Vec<(Id, FinalState)> {
         let at = |(time, (id, detail)): (u32, &(Id, Detail))| {
             (id.clone(), Timestamp { time, increment: 1 }, detail.clone())
         };
-        let events: Vec<Happened> = (1..).zip(events).map(at).collect();
-        fates(&events, Some("new")).into_iter().collect()
+        let events: Vec<DocumentEvent> = (1..).zip(events).map(at).collect();
+        final_states(&events, Some("new")).into_iter().collect()
     }
 
     #[test]
@@ -252,27 +256,27 @@ mod tests {
         let moves = |writes: [Write; 2]| {
             let event = |write| event(1, "old", write);
             let events = writes.map(event).map(|(id, detail)| (id, at, detail));
-            fates(&events, Some("new")).into_values().collect::<Vec<Fate>>()
+            final_states(&events, Some("new")).into_values().collect::<Vec<FinalState>>()
         };
-        let there = Fate::Is(rawdoc! {"_id": 1, "of": "old"});
+        let there = FinalState::Is(rawdoc! {"_id": 1, "of": "old"});
         assert_eq!(moves([Write::Delete, Write::Put]), [there]);
-        assert_eq!(moves([Write::Put, Write::Delete]), [Fate::Lost]);
+        assert_eq!(moves([Write::Put, Write::Delete]), [FinalState::Lost]);
     }
 
     #[test]
     fn the_last_write_to_the_old_collection_counts() {
         use Write::{Delete, Put, Update};
-        let is = Fate::Is(rawdoc! {"_id": 1, "of": "old"});
-        let cases: [(&[Write], Fate); 5] = [
-            (&[Delete], Fate::Gone),
+        let is = FinalState::Is(rawdoc! {"_id": 1, "of": "old"});
+        let cases: [(&[Write], FinalState); 5] = [
+            (&[Delete], FinalState::Gone),
             (&[Delete, Put], is.clone()),
-            (&[Put, Update], Fate::Lost),
+            (&[Put, Update], FinalState::Lost),
             (&[Update, Put], is),
-            (&[Update, Delete], Fate::Gone),
+            (&[Update, Delete], FinalState::Gone),
         ];
-        for (writes, fate) in cases {
+        for (writes, state) in cases {
             let events: Vec<_> = writes.iter().map(|write| event(1, "old", *write)).collect();
-            assert_eq!(of(&events), [(id(1), fate)], "{writes:?}");
+            assert_eq!(of(&events), [(id(1), state)], "{writes:?}");
         }
     }
 
@@ -282,7 +286,7 @@ mod tests {
         assert_eq!(of(&[event(1, "old", Delete), event(1, "new", Put)]), []);
         assert_eq!(of(&[event(1, "old", Put), event(1, "new", Delete)]), []);
         let kept = [event(1, "old", Delete), event(1, "new", Update)];
-        assert_eq!(of(&kept), [(id(1), Fate::Gone)], "it updated what was deleted");
+        assert_eq!(of(&kept), [(id(1), FinalState::Gone)], "it updated what was deleted");
         assert_eq!(of(&[event(1, "new", Delete), event(2, "new", Put)]), []);
     }
 }

@@ -24,7 +24,7 @@ const WRITES: usize = 3;
 /// Runs the rehearsal, and warns if the block will take longer than promised. Returns `None` if it failed or took
 /// too long.
 pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Option<RehearsalTimes> {
-    let trying = Box::pin(tried(cluster, &run.record().id));
+    let trying = Box::pin(run_rehearsal(cluster, &run.record().id));
     let tried = match tokio::time::timeout(WITHIN, trying).await {
         Ok(Ok(tried)) => tried,
         Err(_) => {
@@ -61,7 +61,7 @@ pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Optio
     Some(tried)
 }
 
-async fn tried(cluster: &Endpoint, job: &JobId) -> Result<RehearsalTimes> {
+async fn run_rehearsal(cluster: &Endpoint, job: &JobId) -> Result<RehearsalTimes> {
     let [from, to] = ["from", "to"].map(|end| format!("rehearsal.{job}.{end}"));
     // A process that died during a rehearsal may have left its collections.
     drop_both(cluster, [&from, &to]).await?;

@@ -20,9 +20,9 @@ use imago_job::id::JobId;
 use imago_job::run::Run;
 
 use crate::bson::ext_json::{ExtJson, parse_document};
-use crate::copy::{Commit, Copying};
+use crate::copy::{Commit, CopyJob};
 use crate::error::{Error, Result};
-use crate::reshard::commit::quiet;
+use crate::reshard::commit::wait_for_ddl;
 use crate::reshard::spec::Spec;
 use crate::server::block;
 use crate::server::collection::{Definition, Handle};
@@ -93,7 +93,7 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the cluster rejects the change, or the job belongs to another process.
-pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
+pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut CopyJob<'_>) -> Result<()> {
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
     let found = retry_transient("look at the collection", run.control(), look).await?;
@@ -129,7 +129,7 @@ pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) ->
 ///
 /// # Errors
 /// Fails if the cluster rejects the change.
-pub(in crate::reshard) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
+pub(in crate::reshard) async fn set(run: &Run, copying: &CopyJob<'_>) -> Result<()> {
     let mut of = copying.pairs[0].source.clone();
     of.owner = Some(run.ownership());
     let job = &run.record().id;
@@ -143,7 +143,7 @@ pub(in crate::reshard) async fn set(run: &Run, copying: &Copying<'_>) -> Result<
 /// A precondition error if the check fails; an error if the cluster does not answer.
 pub(in crate::reshard) async fn check_unchanged(
     run: &Run,
-    copying: &mut Copying<'_>,
+    copying: &mut CopyJob<'_>,
 ) -> Result<()> {
     let pair = &copying.pairs[0];
     let mut is_blocked = true;
@@ -204,7 +204,7 @@ async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
         return Ok(());
     }
     // A requested block may still be under way, and must take effect before this.
-    quiet(&of.endpoint, &of.ns).await?;
+    wait_for_ddl(&of.endpoint, &of.ns).await?;
     if !on_owners(of).await?.iter().any(|options| is_refusing(options, job)) {
         return Ok(());
     }

@@ -19,7 +19,7 @@ use crate::server::endpoint::Endpoint;
 /// # Errors
 /// A precondition error if the job has no work to share; an error if the router does not answer.
 #[crate::boxed]
-pub async fn helpers_route(record: Record, cluster: Endpoint) -> Result<Option<Arc<Route>>> {
+pub async fn worker_route(record: Record, cluster: Endpoint) -> Result<Option<Arc<Route>>> {
     crate::reshard::execute::native::refuse_help(&record)?;
     route_of(&record, &cluster).await
 }

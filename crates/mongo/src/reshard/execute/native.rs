@@ -38,7 +38,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Time allowed for the server to begin the operation after a request.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 /// Most requests to begin the operation.
-const ASKED_MAX: usize = 20;
+const REQUESTS_MAX: usize = 20;
 /// Time allowed for an abort, which has to reach all shards.
 const ABORTED_WITHIN: Duration = Duration::from_secs(600);
 /// Server error code of a missing privilege.
@@ -53,7 +53,7 @@ const SAME_KEY: &str = "same_key";
 ///
 /// # Errors
 /// Fails if the plan's keys are invalid.
-pub fn warn_in(plan: &mut Plan) -> Result<()> {
+pub fn add_native_findings(plan: &mut Plan) -> Result<()> {
     // A plan that was read from a file may have been made for this engine.
     plan.findings.retain(|finding| ![MINIMUM, SAME_KEY].contains(&&*finding.code));
     if let Some(what) = same_key(plan)? {
@@ -90,7 +90,7 @@ fn same_key(plan: &Plan) -> Result<Option<String>> {
 /// # Errors
 /// Fails if there is no such job, or it is of another kind.
 #[crate::boxed]
-pub async fn begun(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
+pub async fn engine_and_block(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
     let block = copy::state_of(&record)?.commit_mut().block.unwrap_or_default();
     Ok((Spec::of(&record)?.engine, block))
@@ -126,7 +126,7 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
 }
 
 /// State of the server's operation.
-enum Found {
+enum OperationState {
     /// The collection has its new shape; the value is its UUID.
     Done(String),
     /// The operation is under way; the value is its entry in `config.reshardingOperations`.
@@ -135,7 +135,7 @@ enum Found {
     Nothing,
 }
 
-async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
+async fn operation_state(cluster: &Endpoint, spec: &Spec) -> Result<OperationState> {
     let ns = &spec.reshard.ns;
     let key = Key::parse(&spec.reshard.key)?;
     // The operation's entry is read first: if the operation ends between the two reads, the second finds its
@@ -144,7 +144,7 @@ async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
     if let Some(entry) = entry {
         let its = entry.get_document("reshardingKey").cloned().unwrap_or_default();
         if key.is_same(&its) {
-            return Ok(Found::UnderWay(entry));
+            return Ok(OperationState::UnderWay(entry));
         }
         return Err(Error::precondition(
             format!("the server is resharding {ns} by {its}, which is not this job's"),
@@ -153,9 +153,9 @@ async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
     }
     let of = Handle::new(cluster.clone(), ns.clone());
     match uuid_of(cluster, &of).await? {
-        Some(uuid) if uuid == spec.known.uuid => Ok(Found::Nothing),
+        Some(uuid) if uuid == spec.known.uuid => Ok(OperationState::Nothing),
         Some(uuid) if of.shard_key().await?.is_some_and(|now| key.is_same(&now)) => {
-            Ok(Found::Done(uuid))
+            Ok(OperationState::Done(uuid))
         }
         _ => Err(Error::precondition(
             format!("{ns} was dropped, renamed or resharded by another user"),
@@ -187,10 +187,12 @@ pub(in crate::reshard) async fn work(
     let zones = Zones { cluster, ns, id: &run.record().id };
     let always = Control::default();
     // A pause or a cancellation comes too late if the server has committed.
-    let found = retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
+    let found =
+        retry_transient("look at the resharding", &always, || operation_state(cluster, spec))
+            .await?;
     let uuid = match found {
-        Found::Done(uuid) => uuid,
-        Found::UnderWay(_) | Found::Nothing => {
+        OperationState::Done(uuid) => uuid,
+        OperationState::UnderWay(_) | OperationState::Nothing => {
             prepare(cluster, run, spec, &zones).await?;
             drive(cluster, run, spec, &zones).await?
         }
@@ -204,7 +206,7 @@ pub(in crate::reshard) async fn work(
     }
     let mut state = copy::state_of(run.record())?;
     state.commit_mut().becomes = Some(uuid);
-    copy::save_at_last(run, &state).await?;
+    copy::save_final(run, &state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
         engine: Engine::Native,
@@ -247,23 +249,25 @@ async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) ->
             refused = done.await.expect("the request neither panics nor is aborted").err();
         }
         let looked =
-            retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
+            retry_transient("look at the resharding", &always, || operation_state(cluster, spec))
+                .await?;
         // A requested operation that has not begun may still begin, so returning now could leave it running.
         let begins = |(since, _): &(Instant, _)| since.elapsed() < BEGINS_WITHIN;
-        let may_leave = !matches!(looked, Found::Nothing) || !asking.as_ref().is_some_and(begins);
+        let may_leave =
+            !matches!(looked, OperationState::Nothing) || !asking.as_ref().is_some_and(begins);
         if may_leave && let Some(stop) = control.stopped() {
             return match looked {
-                Found::Done(uuid) => Ok(uuid),
+                OperationState::Done(uuid) => Ok(uuid),
                 _ => Err(Error::Stopped(stop)),
             };
         }
         match looked {
-            Found::Done(uuid) => return Ok(uuid),
-            Found::UnderWay(entry) => watch.tell(run, &entry).await?,
-            Found::Nothing if asking.is_some() => {}
-            Found::Nothing => {
+            OperationState::Done(uuid) => return Ok(uuid),
+            OperationState::UnderWay(entry) => watch.report_progress(run, &entry).await?,
+            OperationState::Nothing if asking.is_some() => {}
+            OperationState::Nothing => {
                 match refused.take() {
-                    Some(error) if !error.is_transient() || asked >= ASKED_MAX => {
+                    Some(error) if !error.is_transient() || asked >= REQUESTS_MAX => {
                         return Err(error);
                     }
                     _ => asked += 1,
@@ -284,7 +288,7 @@ async fn command(cluster: &Endpoint, spec: &Spec, zones: &Zones<'_>) -> Result<D
     let chunks = i32::try_from(plan.chunks.len()).unwrap_or(i32::MAX);
     let mut command = doc! {
         "reshardCollection": plan.ns.to_string(), "key": key.clone(), "numInitialChunks": chunks,
-        "zones": zones.of_chunks(plan, &key)?,
+        "zones": zones.chunk_ranges(plan, &key)?,
     };
     let of = Handle::new(cluster.clone(), plan.ns.clone());
     let gone = || Error::Disrupted { ns: plan.ns.to_string(), what: "dropped".into() };
@@ -303,16 +307,16 @@ pub(in crate::reshard) async fn clean_up(
     let ns = &spec.reshard.ns;
     let deadline = Instant::now() + ABORTED_WITHIN;
     loop {
-        match look(cluster, spec).await {
-            Ok(Found::Done(_)) => {
+        match operation_state(cluster, spec).await {
+            Ok(OperationState::Done(_)) => {
                 return Err(Error::precondition(
                     format!("{ns} has its new shape already: the server had committed it"),
                     "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
             // Another user dropped the collection, so there is less to clean up.
-            Ok(Found::Nothing) | Err(Error::Precondition { .. }) => break,
-            Ok(Found::UnderWay(_)) => abort(cluster, spec).await?,
+            Ok(OperationState::Nothing) | Err(Error::Precondition { .. }) => break,
+            Ok(OperationState::UnderWay(_)) => abort(cluster, spec).await?,
             Err(error) => return Err(error),
         }
         if Instant::now() > deadline {

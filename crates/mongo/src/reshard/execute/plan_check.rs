@@ -24,7 +24,7 @@ use crate::server::shard_key::Key;
 /// # Errors
 /// A precondition error that names the first mismatch; an error if the cluster does not answer.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
-    in_itself(plan)?;
+    check_consistency(plan)?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
     if of.definition().await?.is_none() {
         return Err(Error::precondition(
@@ -34,7 +34,7 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     }
     let key = of.shard_key().await?.ok_or_else(|| unsharded(&plan.ns))?;
     if !Key::parse(&plan.old_key)?.is_same(&key) {
-        return Err(anew(format!(
+        return Err(outdated_plan(format!(
             "{} is sharded by {key}, and the plan is for a collection sharded by {}",
             plan.ns, plan.old_key
         )));
@@ -55,7 +55,9 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     }
     let shards = shards(cluster).await?;
     match plan.shards.iter().find(|shard| !shards.contains(*shard)) {
-        Some(shard) => Err(anew(format!("the cluster has no shard {shard}, which the plan names"))),
+        Some(shard) => {
+            Err(outdated_plan(format!("the cluster has no shard {shard}, which the plan names")))
+        }
         None => Ok(()),
     }
 }
@@ -66,21 +68,23 @@ pub(in crate::reshard) fn unsharded(ns: &Namespace) -> Error {
 }
 
 /// Checks that the chunks are in order, begin at the least key, and are on shards that the plan names.
-fn in_itself(plan: &Plan) -> Result<()> {
+fn check_consistency(plan: &Plan) -> Result<()> {
     let key = parse_document(&plan.key, "the shard key")?;
     if plan.chunks.first().is_none_or(|first| first.min.is_some()) {
-        return Err(anew("the plan has no chunk that begins at MinKey"));
+        return Err(outdated_plan("the plan has no chunk that begins at MinKey"));
     }
     let mut before: Option<Id> = None;
     for (at, chunk) in plan.chunks.iter().enumerate() {
         if chunk.shard >= plan.shards.len() {
-            return Err(anew(format!("the plan's chunk {at} is on a shard that it does not name")));
+            return Err(outdated_plan(format!(
+                "the plan's chunk {at} is on a shard that it does not name"
+            )));
         }
         let min = min_of(chunk.min.as_deref(), &key)?;
         let raw = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("the plan", e))?;
         let id = Id::from_raw(RawBsonRef::Document(&raw));
         if !min.keys().eq(key.keys()) || before.is_some_and(|before| before >= id) {
-            return Err(anew(format!(
+            return Err(outdated_plan(format!(
                 "the plan's chunk {at} does not begin after the previous one"
             )));
         }
@@ -89,7 +93,7 @@ fn in_itself(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-fn anew(what: impl Into<String>) -> Error {
+fn outdated_plan(what: impl Into<String>) -> Error {
     Error::precondition(what, "make the plan anew: `imago reshard plan`")
 }
 

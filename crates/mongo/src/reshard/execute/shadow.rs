@@ -5,7 +5,7 @@
 //! moved. Zones and ranges are removed before anything is copied.
 //!
 //! Until the bulk is copied the shadow has no index but that of `_id`, and unique ones that serve its key: see
-//! [`unindex`].
+//! [`drop_key_index`].
 //!
 //! Every step is idempotent: the successor of a process that died repeats them all.
 
@@ -53,7 +53,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
             command.insert("collation", doc! {"locale": "simple"});
         }
         cluster.run_at_length("admin", command).await?;
-        unindex(&to, &definition, &key).await?;
+        drop_key_index(&to, &definition, &key).await?;
     }
     Zones { cluster, ns: shadow, id }.clear(plan).await?;
     check(&to, plan, &key).await
@@ -61,7 +61,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
 
 /// Returns the index of the shadow's own key, which is dropped until the bulk is copied. Returns `None` if it is
 /// unique: such an index rejects documents, and has to stay.
-pub(in crate::reshard) fn taken_away(of: &Definition, key: &Document) -> Option<Document> {
+pub(in crate::reshard) fn deferred_key_index(of: &Definition, key: &Document) -> Option<Document> {
     Some(key_index(&of.indexes, key)).filter(|index| !is_unique(index))
 }
 
@@ -69,8 +69,8 @@ pub(in crate::reshard) fn taken_away(of: &Definition, key: &Document) -> Option<
 /// which is random order for the key's index: inserting them one by one costs the servers more than twice as much
 /// as building the index afterwards. Servers refuse to drop it through a router. If a shard cannot be reached past
 /// the router, or refuses too, the index stays, and the bulk takes longer.
-async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
-    let Some(index) = taken_away(of, key) else { return Ok(()) };
+async fn drop_key_index(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
+    let Some(index) = deferred_key_index(of, key) else { return Ok(()) };
     for (name, shard) in to.endpoint.shards().await? {
         let dropped = match shard {
             Ok(shard) => Handle::new(shard, to.ns.clone()).drop_index(name_of(&index)).await,
@@ -88,7 +88,7 @@ async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
 ///
 /// # Errors
 /// A precondition error if it does not exist; an error if the cluster does not answer.
-pub async fn check_there(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
+pub async fn check_exists(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
     let of = Handle::new(cluster.clone(), shadow.clone());
     if of.definition().await?.is_some() && of.shard_key().await?.is_some() {
         return Ok(());

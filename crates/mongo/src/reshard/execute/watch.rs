@@ -23,7 +23,7 @@ pub(in crate::reshard) struct Watch {
     ns: String,
     shards: Vec<Endpoint>,
     phase: &'static str,
-    is_pause_told: bool,
+    is_pause_reported: bool,
 }
 
 impl Watch {
@@ -41,18 +41,22 @@ impl Watch {
                 Err(error) => tracing::info!(%error, "its part of the progress is not known"),
             }
         }
-        Self { ns: plan.ns.to_string(), shards, phase: "", is_pause_told: false }
+        Self { ns: plan.ns.to_string(), shards, phase: "", is_pause_reported: false }
     }
 
     /// Reports the state in the operation's entry and the progress of the shards.
     ///
     /// # Errors
     /// Fails if another process took over the job, or the job is to stop.
-    pub(in crate::reshard) async fn tell(&mut self, run: &Run, entry: &Document) -> Result<()> {
+    pub(in crate::reshard) async fn report_progress(
+        &mut self,
+        run: &Run,
+        entry: &Document,
+    ) -> Result<()> {
         let state = entry.get_str("state").unwrap_or_default();
         if run.control().is_paused() {
-            if !self.is_pause_told {
-                self.is_pause_told = true;
+            if !self.is_pause_reported {
+                self.is_pause_reported = true;
                 run.reporter().warning(
                     "not_paused",
                     "the server's own resharding cannot be paused, and goes on",

@@ -43,7 +43,7 @@ impl Zones<'_> {
     }
 
     /// Returns the plan's chunks as zone ranges: `min`, `max`, `zone`.
-    pub(in crate::reshard) fn of_chunks(
+    pub(in crate::reshard) fn chunk_ranges(
         &self,
         plan: &Plan,
         key: &Document,
@@ -65,7 +65,7 @@ impl Zones<'_> {
     /// Adds the shards to their zones, and assigns the collection's ranges to the zones.
     pub(in crate::reshard) async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
         self.tag(plan).await?;
-        for range in self.of_chunks(plan, key)? {
+        for range in self.chunk_ranges(plan, key)? {
             let mut command = doc! {"updateZoneKeyRange": self.ns.to_string()};
             command.extend(range);
             self.cluster.run("admin", command).await?;

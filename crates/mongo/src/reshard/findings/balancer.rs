@@ -14,7 +14,7 @@ use crate::server::collection::Size;
 const CHUNKS_APART: u64 = 3;
 
 /// Returns a warning if the predicted content of the shards is so uneven that the balancer would move chunks.
-pub(in crate::reshard) fn of_balancer(
+pub(in crate::reshard) fn balancer_finding(
     ns: &Namespace,
     shards: &[Shard],
     chunk_bytes: u64,
@@ -55,7 +55,7 @@ mod tests {
         };
         let after = after.map(|bytes| Size { documents: 1, bytes });
         let ns = Namespace::new("d", "c");
-        of_balancer(&ns, &["a", "b", "c"].map(shard), 10, &after).map(|finding| finding.what)
+        balancer_finding(&ns, &["a", "b", "c"].map(shard), 10, &after).map(|finding| finding.what)
     }
 
     #[test]

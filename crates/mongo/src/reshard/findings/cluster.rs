@@ -6,19 +6,19 @@ use imago_job::control::Control;
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
 use crate::namespace::Namespace;
-use crate::replicate::duplicate_ids::counted_twice;
+use crate::replicate::duplicate_ids::find_counted_duplicate;
 use crate::reshard::plan::survey::{Survey, read};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
-use crate::verify::held_twice;
+use crate::verify::find_duplicate;
 
 /// Most documents whose `_id`s are compared: some twenty seconds if only the router can be queried, and a fifth of
 /// that if the shards can.
 const COMPARED_MAX: u64 = 5_000_000;
 
 /// Returns the findings about zones and duplicate `_id`s.
-pub(in crate::reshard) async fn of_cluster(
+pub(in crate::reshard) async fn cluster_findings(
     of: &Handle,
     survey: &Survey,
     old: &Key,
@@ -70,8 +70,8 @@ async fn duplicates(
     }
     let reached = if survey.definition.is_collated() { None } else { reached(of).await? };
     let found = match reached {
-        Some(shards) => held_twice(of, &shards, control).await?,
-        None => counted_twice(of, Vec::new(), None).await?,
+        Some(shards) => find_duplicate(of, &shards, control).await?,
+        None => find_counted_duplicate(of, Vec::new(), None).await?,
     };
     let Some(id) = found else { return Ok(None) };
     Ok(Some(obstacle(

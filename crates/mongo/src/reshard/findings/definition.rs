@@ -17,7 +17,7 @@ use crate::server::shard_key::Key;
 const VERSION_MIN: [i32; 3] = [6, 0, 0];
 
 /// Returns the findings about the surveyed collection.
-pub(in crate::reshard) fn of_definition(
+pub(in crate::reshard) fn definition_findings(
     router: &Endpoint,
     ns: &Namespace,
     survey: &Survey,
@@ -34,7 +34,7 @@ pub(in crate::reshard) fn of_definition(
 
 /// Returns an obstacle for each index that some shards lack. Only the owner of the collection knows whether it is
 /// to have that index.
-pub(in crate::reshard) async fn of_indexes(of: &Handle) -> Result<Vec<Finding>> {
+pub(in crate::reshard) async fn index_findings(of: &Handle) -> Result<Vec<Finding>> {
     let gaps = index_gaps(of).await?.into_iter();
     let found = gaps.map(|gap| {
         obstacle(

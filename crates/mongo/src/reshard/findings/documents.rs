@@ -2,7 +2,7 @@
 
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
-use crate::reshard::plan::chunk_weights::Weighed;
+use crate::reshard::plan::chunk_weights::ChunkWeights;
 use crate::reshard::plan::sample::Sample;
 use crate::server::shard_key::{Key, text_of};
 
@@ -21,9 +21,9 @@ pub(in crate::reshard) struct Wanted {
 }
 
 /// Returns the findings about the sample and the weights.
-pub(in crate::reshard) fn of_documents(
+pub(in crate::reshard) fn document_findings(
     sample: &Sample,
-    weighed: &Weighed,
+    weighed: &ChunkWeights,
     key: &Key,
     wanted: Wanted,
 ) -> Result<Vec<Finding>> {
@@ -68,7 +68,7 @@ fn missing(sample: &Sample, key: &Key) -> Option<Finding> {
     })
 }
 
-fn jumbo(sample: &Sample, weighed: &Weighed, chunk_bytes: u64) -> Result<Option<Finding>> {
+fn jumbo(sample: &Sample, weighed: &ChunkWeights, chunk_bytes: u64) -> Result<Option<Finding>> {
     let Some((value, bytes, alike)) = &weighed.heaviest else { return Ok(None) };
     if *bytes <= chunk_bytes || (!sample.is_whole && *alike < ALIKE_MIN) {
         return Ok(None);
@@ -85,7 +85,7 @@ fn jumbo(sample: &Sample, weighed: &Weighed, chunk_bytes: u64) -> Result<Option<
     )))
 }
 
-fn coarse(weighed: &Weighed, key: &Key, wanted: Wanted) -> Option<Finding> {
+fn coarse(weighed: &ChunkWeights, key: &Key, wanted: Wanted) -> Option<Finding> {
     let chunks = weighed.rows.len();
     let is_coarse = chunks < wanted.chunks.min(wanted.open) && weighed.total().documents > 0;
     is_coarse.then(|| {

@@ -29,7 +29,7 @@ const STATE: [&str; 4] = ["find", "insert", "remove", "update"];
 const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
 
 /// Returns the findings about missing privileges. Without authorization every user may do everything.
-pub(in crate::reshard) async fn of_privileges(
+pub(in crate::reshard) async fn privilege_findings(
     router: &Endpoint,
     ns: &Namespace,
 ) -> Result<Vec<Finding>> {

@@ -3,7 +3,7 @@
 use super::{Finding, obstacle, warning};
 use crate::namespace::Namespace;
 use crate::reshard::plan::readers::Readers;
-use crate::reshard::plan::shard_probe::Reached;
+use crate::reshard::plan::shard_probe::ShardReport;
 use crate::reshard::plan::survey::Shard;
 
 /// Least ratio of the time that an oplog spans to the duration of the change, below which a warning is given.
@@ -11,7 +11,7 @@ const OPLOG_TIMES: f64 = 3.0;
 
 /// Duration of a change, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::reshard) struct Lasts {
+pub(in crate::reshard) struct PredictedDuration {
     /// Duration in seconds without load from clients.
     pub predicted_s: f64,
     /// Duration in seconds at the least pace that spares clients; `None` if there is none to spare.
@@ -20,11 +20,11 @@ pub(in crate::reshard) struct Lasts {
 
 /// Returns the findings about each shard's report, compared with the duration and the disk space that the change
 /// needs.
-pub(in crate::reshard) fn of_shards(
+pub(in crate::reshard) fn shard_findings(
     ns: &Namespace,
     shards: &[Shard],
-    reached: &[Result<Reached, String>],
-    lasts: Lasts,
+    reached: &[Result<ShardReport, String>],
+    lasts: PredictedDuration,
     space_bytes: &[u64],
 ) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ pub(in crate::reshard) fn of_shards(
 }
 
 /// Returns a warning about flows that cross between data centres for every choice of members.
-pub(in crate::reshard) fn across(shards: &[Shard], readers: &Readers) -> Option<Finding> {
+pub(in crate::reshard) fn crossing_finding(shards: &[Shard], readers: &Readers) -> Option<Finding> {
     let name = |shard: usize| shards.get(shard).map_or("?", |shard| shard.name.as_str());
     let flow = |(from, to, bytes): &(usize, usize, u64)| {
         format!("{bytes} from {} to {}", name(*from), name(*to))
@@ -73,7 +73,7 @@ fn unreached(shard: &Shard, cause: &str) -> Finding {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "seconds")]
-fn oplog(shard: &Shard, reached: &Reached, lasts: Lasts) -> Option<Finding> {
+fn oplog(shard: &Shard, reached: &ShardReport, lasts: PredictedDuration) -> Option<Finding> {
     let name = &shard.name;
     let Some(window_s) = reached.oplog_s else {
         return Some(warning(
@@ -83,7 +83,7 @@ fn oplog(shard: &Shard, reached: &Reached, lasts: Lasts) -> Option<Finding> {
              (rs.printReplicationInfo())",
         ));
     };
-    let Lasts { predicted_s, paced_s } = lasts;
+    let PredictedDuration { predicted_s, paced_s } = lasts;
     let beside = paced_s.map(|paced_s| format!(", with active clients up to {paced_s:.0} s"));
     let what = format!(
         "the oplog of shard {name} reaches back {window_s} s, and the change takes about \
@@ -99,7 +99,7 @@ fn oplog(shard: &Shard, reached: &Reached, lasts: Lasts) -> Option<Finding> {
     ((window_s as f64) < safe_s).then(|| warning("oplog", what, help))
 }
 
-fn disk(shard: &Shard, reached: &Reached, needed: u64) -> Option<Finding> {
+fn disk(shard: &Shard, reached: &ShardReport, needed: u64) -> Option<Finding> {
     let Some(free) = reached.free_bytes else {
         return Some(warning(
             "disk_unknown",
@@ -120,7 +120,7 @@ fn disk(shard: &Shard, reached: &Reached, needed: u64) -> Option<Finding> {
     })
 }
 
-fn building(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding> {
+fn building(ns: &Namespace, shard: &Shard, reached: &ShardReport) -> Option<Finding> {
     (!reached.building.is_empty()).then(|| {
         obstacle(
             "index_build",
@@ -135,14 +135,14 @@ fn building(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding>
     })
 }
 
-fn migration(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding> {
-    (!reached.giving_to.is_empty()).then(|| {
+fn migration(ns: &Namespace, shard: &Shard, reached: &ShardReport) -> Option<Finding> {
+    (!reached.migration_recipients.is_empty()).then(|| {
         warning(
             "migration",
             format!(
                 "shard {} is migrating a chunk of {ns} to {}: the placement is changing",
                 shard.name,
-                reached.giving_to.join(", ")
+                reached.migration_recipients.join(", ")
             ),
             format!("wait for its end, or say sh.disableBalancing(\"{ns}\"), and plan again"),
         )
@@ -155,13 +155,16 @@ mod tests {
     use crate::reshard::plan::Weight;
     use crate::server::collection::Size;
 
-    fn found(reached: Result<Reached, String>, predicted_s: f64) -> Vec<(Weight, String)> {
-        found_if(reached, Lasts { predicted_s, paced_s: None })
+    fn found(reached: Result<ShardReport, String>, predicted_s: f64) -> Vec<(Weight, String)> {
+        found_if(reached, PredictedDuration { predicted_s, paced_s: None })
     }
 
-    fn found_if(reached: Result<Reached, String>, lasts: Lasts) -> Vec<(Weight, String)> {
+    fn found_if(
+        reached: Result<ShardReport, String>,
+        lasts: PredictedDuration,
+    ) -> Vec<(Weight, String)> {
         let ns = Namespace::new("a", "b");
-        let found = of_shards(&ns, &[named("s")], &[reached], lasts, &[1_000]);
+        let found = shard_findings(&ns, &[named("s")], &[reached], lasts, &[1_000]);
         found.into_iter().map(|finding| (finding.weight, finding.code)).collect()
     }
 
@@ -176,13 +179,13 @@ mod tests {
         }
     }
 
-    fn shard() -> Reached {
-        Reached {
+    fn shard() -> ShardReport {
+        ShardReport {
             latency_us: 100,
             oplog_s: Some(3_600),
             free_bytes: Some(1_200),
             building: Vec::new(),
-            giving_to: Vec::new(),
+            migration_recipients: Vec::new(),
             members: Vec::new(),
         }
     }
@@ -196,20 +199,21 @@ mod tests {
     fn an_oplog_that_is_too_short_is_in_the_way() {
         assert_eq!(found(Ok(shard()), 3_601.0), [(Weight::Obstacle, "oplog".into())]);
         assert_eq!(found(Ok(shard()), 1_201.0), [(Weight::Warning, "oplog".into())]);
-        let beside = |paced_s| found_if(Ok(shard()), Lasts { predicted_s: 10.0, paced_s });
+        let beside =
+            |paced_s| found_if(Ok(shard()), PredictedDuration { predicted_s: 10.0, paced_s });
         assert_eq!(beside(Some(3_600.0)), []);
         assert_eq!(beside(Some(3_601.0)), [(Weight::Warning, "oplog".into())]);
     }
 
     #[test]
     fn a_disk_with_too_little_room_is_told() {
-        let full = Reached { free_bytes: Some(1_199), ..shard() };
+        let full = ShardReport { free_bytes: Some(1_199), ..shard() };
         assert_eq!(found(Ok(full), 1.0), [(Weight::Warning, "disk".into())]);
     }
 
     #[test]
     fn what_a_server_does_not_tell_is_told() {
-        let secret = Reached { oplog_s: None, free_bytes: None, ..shard() };
+        let secret = ShardReport { oplog_s: None, free_bytes: None, ..shard() };
         let told = [(Weight::Warning, "oplog_unknown"), (Weight::Warning, "disk_unknown")];
         assert_eq!(found(Ok(secret), 1.0), told.map(|(weight, code)| (weight, code.to_owned())));
     }
@@ -218,9 +222,9 @@ mod tests {
     fn what_crosses_between_data_centres_is_told_with_its_bytes() {
         let shards = [named("s1"), named("s2"), named("s3")];
         let stays = Readers { hosts: Vec::new(), crossing: Vec::new() };
-        assert_eq!(across(&shards, &stays), None);
+        assert_eq!(crossing_finding(&shards, &stays), None);
         let crosses = Readers { crossing: vec![(0, 2, 7_000), (1, 2, 500)], ..stays };
-        let found = across(&shards, &crosses).unwrap();
+        let found = crossing_finding(&shards, &crosses).unwrap();
         assert_eq!((found.weight, found.code.as_str()), (Weight::Warning, "data_centres"));
         let what = "7500 bytes cross between data centres: 7000 from s1 to s3, 500 from s2 to s3";
         assert_eq!(found.what, what);

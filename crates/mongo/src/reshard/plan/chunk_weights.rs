@@ -9,7 +9,7 @@
 use crate::bson::order::Id;
 use crate::server::collection::Size;
 
-use crate::reshard::plan::sample::{Drawn, Sample};
+use crate::reshard::plan::sample::{Sample, SampledDocument};
 use crate::reshard::plan::survey::Shard;
 
 use imago_plan::copy::split_points::{slice_of, weighted_cuts};
@@ -19,7 +19,7 @@ const DEVIATIONS: f64 = 5.0;
 
 /// The new chunks with their weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::reshard) struct Weighed {
+pub(in crate::reshard) struct ChunkWeights {
     /// Lower bounds of the chunks, except the first one, which has none.
     pub(in crate::reshard) cuts: Vec<Id>,
     /// Content of each chunk on each shard: `rows[chunk][shard]`.
@@ -29,7 +29,7 @@ pub(in crate::reshard) struct Weighed {
     pub(in crate::reshard) heaviest: Option<(Id, u64, u64)>,
 }
 
-impl Weighed {
+impl ChunkWeights {
     /// Returns the size of the documents on each shard.
     pub(in crate::reshard) fn held(&self) -> Vec<Size> {
         let shards = self.rows.first().map_or(0, Vec::len);
@@ -51,7 +51,7 @@ pub(in crate::reshard) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
 }
 
 /// Returns the size of the collection's documents on each shard, without orphans.
-pub(in crate::reshard) fn holdings(sample: &Sample, shards: &[Shard]) -> Vec<Size> {
+pub(in crate::reshard) fn shard_sizes(sample: &Sample, shards: &[Shard]) -> Vec<Size> {
     let mut drawn = vec![Size::default(); shards.len()];
     for document in &sample.documents {
         drawn[document.shard].documents += 1;
@@ -60,12 +60,14 @@ pub(in crate::reshard) fn holdings(sample: &Sample, shards: &[Shard]) -> Vec<Siz
     if sample.is_whole {
         return drawn;
     }
-    { drawn.iter().zip(shards) }.map(|(drawn, shard)| holding(*drawn, shard, sample.rate)).collect()
+    { drawn.iter().zip(shards) }
+        .map(|(drawn, shard)| shard_size(*drawn, shard, sample.rate))
+        .collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "and not negative")]
-fn holding(drawn: Size, shard: &Shard, rate: Option<f64>) -> Size {
+fn shard_size(drawn: Size, shard: &Shard, rate: Option<f64>) -> Size {
     let counted = shard.stored.documents.saturating_sub(shard.orphans);
     let owned = Size {
         documents: counted,
@@ -88,9 +90,9 @@ fn scaled(amount: u64, part: u64, whole: u64) -> u64 {
 
 /// Cuts the new key's space into at most `chunks` ranges of about equal size in bytes, and weighs each on each
 /// shard. `held` is the size of the documents on each shard.
-pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> Weighed {
+pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> ChunkWeights {
     let drawn = drawn_on(sample, held.len());
-    let key = |document: &Drawn| {
+    let key = |document: &SampledDocument| {
         let scale = (held[document.shard].bytes, drawn[document.shard].bytes);
         (document.at.clone(), scaled(document.bytes, scale.0, scale.1).max(1))
     };
@@ -105,7 +107,7 @@ pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -
         size.bytes += document.bytes;
     }
     let rows = scale(found, &drawn, held);
-    Weighed { cuts, rows, heaviest }
+    ChunkWeights { cuts, rows, heaviest }
 }
 
 fn drawn_on(sample: &Sample, shards: usize) -> Vec<Size> {
@@ -155,11 +157,11 @@ mod tests {
     use bson::RawBsonRef;
     use proptest::prelude::*;
 
-    fn drawn((at, shard, bytes): (i32, usize, u64)) -> Drawn {
-        Drawn { at: Id::from_raw(RawBsonRef::Int32(at)), shard, bytes }
+    fn drawn((at, shard, bytes): (i32, usize, u64)) -> SampledDocument {
+        SampledDocument { at: Id::from_raw(RawBsonRef::Int32(at)), shard, bytes }
     }
 
-    fn documents() -> impl Strategy<Value = Vec<Drawn>> {
+    fn documents() -> impl Strategy<Value = Vec<SampledDocument>> {
         prop::collection::vec((0..200_i32, 0..3_usize, 20..2_000_u64).prop_map(drawn), 0..200)
     }
 
@@ -181,15 +183,15 @@ mod tests {
 
     #[test]
     fn a_shards_own_count_is_finer_than_the_samples() {
-        let held = holdings(&of_rate(980, 0.01), &[shard(100_000, 10_000_000, 0)]);
+        let held = shard_sizes(&of_rate(980, 0.01), &[shard(100_000, 10_000_000, 0)]);
         assert_eq!(held, [Size { documents: 100_000, bytes: 10_000_000 }]);
     }
 
     #[test]
     fn documents_that_a_shard_does_not_own_are_left_out_told_or_not() {
-        let told = holdings(&of_rate(500, 0.01), &[shard(100_000, 10_000_000, 50_000)]);
+        let told = shard_sizes(&of_rate(500, 0.01), &[shard(100_000, 10_000_000, 50_000)]);
         assert_eq!(told, [Size { documents: 50_000, bytes: 5_000_000 }]);
-        let untold = holdings(&of_rate(500, 0.01), &[shard(100_000, 10_000_000, 0)]);
+        let untold = shard_sizes(&of_rate(500, 0.01), &[shard(100_000, 10_000_000, 0)]);
         assert_eq!(untold, [Size { documents: 50_000, bytes: 5_000_000 }]);
     }
 
@@ -197,7 +199,7 @@ mod tests {
     fn the_heaviest_value_is_that_of_most_bytes() {
         let documents = [(1, 0, 10), (2, 0, 30), (1, 1, 25)].map(drawn).to_vec();
         let sample = Sample { documents, is_whole: true, ..Sample::default() };
-        let held = holdings(&sample, &[shard(0, 0, 0), shard(0, 0, 0)]);
+        let held = shard_sizes(&sample, &[shard(0, 0, 0), shard(0, 0, 0)]);
         let (at, bytes, documents) = weigh(&sample, &held, 1).heaviest.unwrap();
         assert_eq!((at.to_string().as_str(), bytes, documents), (r#"{"$numberInt":"1"}"#, 35, 2));
     }
@@ -208,7 +210,7 @@ mod tests {
             documents in documents(), chunks in 1..12_usize,
         ) {
             let sample = Sample { documents, is_whole: true, ..Sample::default() };
-            let held = holdings(&sample, &[shard(0, 0, 0), shard(0, 0, 0), shard(0, 0, 0)]);
+            let held = shard_sizes(&sample, &[shard(0, 0, 0), shard(0, 0, 0), shard(0, 0, 0)]);
             let weighed = weigh(&sample, &held, chunks);
             for (chunk, row) in weighed.rows.iter().enumerate() {
                 for (shard, size) in row.iter().enumerate() {

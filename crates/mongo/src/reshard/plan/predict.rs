@@ -46,7 +46,7 @@ const SLOWNESS_MAX: f64 = 4.0;
 
 /// Inputs of a prediction.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::reshard) struct Base {
+pub(in crate::reshard) struct PredictionInput {
     /// Size of the collection.
     pub size: Size,
     /// Number of new chunks.
@@ -57,7 +57,7 @@ pub(in crate::reshard) struct Base {
 
 /// A read of all documents, some of which were drawn.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::reshard) struct Look {
+pub(in crate::reshard) struct FullRead {
     /// Size of the documents that were read.
     pub read: Size,
     /// Number of documents that were drawn.
@@ -69,7 +69,7 @@ pub(in crate::reshard) struct Look {
 /// Returns the duration of the read relative to that on the servers to which the constants are fitted; 1 without a
 /// read.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(in crate::reshard) fn slowness(look: Option<Look>) -> f64 {
+pub(in crate::reshard) fn slowness(look: Option<FullRead>) -> f64 {
     let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
     let usual = by_size(look.read) / READ_PAST_FASTER + look.drawn as f64 / DRAWN_PER_S;
     (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
@@ -83,7 +83,7 @@ fn by_size(size: Size) -> f64 {
 
 /// Returns the duration of a change of shape, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(in crate::reshard) fn seconds(of: Base, limits: Limits) -> f64 {
+pub(in crate::reshard) fn seconds(of: PredictionInput, limits: Limits) -> f64 {
     let servers = f64::midpoint(1.0, of.slowness);
     let (documents, bytes) = (of.size.documents as f64, of.size.bytes as f64);
     let by_documents = limits.documents_s.map_or(0.0, |limit| documents / limit as f64);
@@ -94,7 +94,7 @@ pub(in crate::reshard) fn seconds(of: Base, limits: Limits) -> f64 {
 }
 
 /// Returns the duration of a change of shape at the least pace that spares clients, in seconds.
-pub(in crate::reshard) fn paced_s(of: Base, limits: Limits) -> f64 {
+pub(in crate::reshard) fn paced_s(of: PredictionInput, limits: Limits) -> f64 {
     let least = limits.bytes_s.map_or(LEAST_S, |limit| limit.min(LEAST_S));
     seconds(of, Limits { bytes_s: Some(least), ..limits })
 }
@@ -117,15 +117,15 @@ mod tests {
 
     const MILLION: Size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
 
-    fn look(read: Size, took: Duration) -> Option<Look> {
-        Some(Look { read, drawn: 100_000, took })
+    fn look(read: Size, took: Duration) -> Option<FullRead> {
+        Some(FullRead { read, drawn: 100_000, took })
     }
 
-    fn base(size: Size) -> Base {
-        Base { size, chunks: 0, slowness: 1.0 }
+    fn base(size: Size) -> PredictionInput {
+        PredictionInput { size, chunks: 0, slowness: 1.0 }
     }
 
-    fn whole_s(of: Base, documents_s: Option<u64>, bytes_s: Option<u64>) -> u64 {
+    fn whole_s(of: PredictionInput, documents_s: Option<u64>, bytes_s: Option<u64>) -> u64 {
         let limits = Limits { documents_s, bytes_s, ..Limits::default() };
         Duration::from_secs_f64(seconds(of, limits)).as_secs()
     }
@@ -163,7 +163,7 @@ mod tests {
     fn servers_that_read_slowly_are_expected_to_take_longer() {
         let within_s = |ms| {
             let slowness = slowness(look(MILLION, Duration::from_millis(ms)));
-            whole_s(Base { slowness, ..base(MILLION) }, None, None)
+            whole_s(PredictionInput { slowness, ..base(MILLION) }, None, None)
         };
         assert_eq!(within_s(284), 17, "as those that the constants are of");
         assert_eq!(within_s(568), 26, "twice as slowly");
@@ -193,8 +193,8 @@ mod tests {
         ) {
             let size = Size { documents, bytes: documents * mean };
             let slowness = slowness(look(size, Duration::from_millis(took_ms)));
-            let of = Base { size, chunks, slowness };
-            let unseen = seconds(Base { slowness: 1.0, ..of }, Limits::default());
+            let of = PredictionInput { size, chunks, slowness };
+            let unseen = seconds(PredictionInput { slowness: 1.0, ..of }, Limits::default());
             let seen = seconds(of, Limits::default());
             prop_assert!(seen <= unseen * 2.5 + 1e-6 && seen >= unseen * 0.625 - 1e-6);
         }

@@ -4,7 +4,7 @@
 use imago_plan::reshard::geo::{self, Receivers};
 use imago_plan::reshard::placement::Flows;
 
-use crate::reshard::plan::shard_probe::Reached;
+use crate::reshard::plan::shard_probe::ShardReport;
 
 /// The chosen members, and the flows that cross between data centres with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,9 +17,12 @@ pub(in crate::reshard) struct Readers {
 
 /// Chooses the members for these flows between the shards. If the members of one shard are unknown, none is chosen:
 /// the best member of a shard depends on where the primaries of the others are.
-pub(in crate::reshard) fn choose(reached: &[Result<Reached, String>], flows: &Flows) -> Readers {
+pub(in crate::reshard) fn choose(
+    reached: &[Result<ShardReport, String>],
+    flows: &Flows,
+) -> Readers {
     let none = || Readers { hosts: vec![None; reached.len()], crossing: Vec::new() };
-    let known = |reached: &Result<Reached, String>| {
+    let known = |reached: &Result<ShardReport, String>| {
         let members = &reached.as_ref().ok()?.members;
         Some(members.iter().map(|member| member.what.clone()).collect())
     };
@@ -27,7 +30,7 @@ pub(in crate::reshard) fn choose(reached: &[Result<Reached, String>], flows: &Fl
         return none();
     };
     let Ok(choice) = geo::choose(&sets, flows, Receivers::Primaries) else { return none() };
-    let host = |(reached, member): (&Result<Reached, String>, &usize)| {
+    let host = |(reached, member): (&Result<ShardReport, String>, &usize)| {
         reached.as_ref().ok()?.members.get(*member).map(|member| member.host.clone())
     };
     Readers {
@@ -69,7 +72,7 @@ mod tests {
     }
 
     /// A shard whose primary is in the first data centre, and which has a secondary in each other.
-    fn shard(name: &str, centres: &[&str]) -> Result<Reached, String> {
+    fn shard(name: &str, centres: &[&str]) -> Result<ShardReport, String> {
         let member = |(index, centre): (usize, &&str)| Member {
             host: format!("{name}{index}:1"),
             what: geo::Member {
@@ -79,7 +82,7 @@ mod tests {
             },
         };
         let members = centres.iter().enumerate().map(member).collect();
-        Ok(Reached { members, ..Reached::default() })
+        Ok(ShardReport { members, ..ShardReport::default() })
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::server::shard_key::Key;
 
 /// The properties of a sampled document that a plan uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::reshard) struct Drawn {
+pub(in crate::reshard) struct SampledDocument {
     /// Value of the new key.
     pub(in crate::reshard) at: Id,
     /// Index of the shard that has the document.
@@ -34,7 +34,7 @@ pub(in crate::reshard) struct Drawn {
 /// The drawn documents.
 #[derive(Clone, Debug, Default)]
 pub(in crate::reshard) struct Sample {
-    pub(in crate::reshard) documents: Vec<Drawn>,
+    pub(in crate::reshard) documents: Vec<SampledDocument>,
     /// True if the sample contains all documents.
     pub(in crate::reshard) is_whole: bool,
     /// Probability (0..1) with which each document was drawn, if it is known.
@@ -127,6 +127,6 @@ fn add(
     };
     sample.missing += u64::from(at.is_missing);
     sample.arrays += u64::from(at.is_array);
-    sample.documents.push(Drawn { at: at.at, shard, bytes });
+    sample.documents.push(SampledDocument { at: at.at, shard, bytes });
     Ok(())
 }

@@ -10,7 +10,7 @@ use bson::{Bson, Document, doc};
 use mongodb::Client;
 use mongodb::options::ServerAddress;
 
-use crate::error::said;
+use crate::error::redacted_message;
 use crate::namespace::Namespace;
 use crate::server::collection::number;
 use crate::server::endpoint::Endpoint;
@@ -24,7 +24,7 @@ const PINGS: usize = 7;
 
 /// Report of one shard.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::reshard) struct Reached {
+pub(in crate::reshard) struct ShardReport {
     /// Median round trip to its primary, in µs.
     pub(in crate::reshard) latency_us: u32,
     /// Time that its oplog spans once it is full, in seconds.
@@ -34,7 +34,7 @@ pub(in crate::reshard) struct Reached {
     /// Names of the collection's indexes that it is building.
     pub(in crate::reshard) building: Vec<String>,
     /// Names of the shards to which it is migrating a chunk of the collection.
-    pub(in crate::reshard) giving_to: Vec<String>,
+    pub(in crate::reshard) migration_recipients: Vec<String>,
     /// Members of its replica set; empty if the user lacks the privilege to query them.
     pub(in crate::reshard) members: Vec<Member>,
 }
@@ -44,15 +44,15 @@ pub(in crate::reshard) async fn reach(
     router: &Endpoint,
     shards: &[Shard],
     ns: &Namespace,
-) -> Vec<Result<Reached, String>> {
+) -> Vec<Result<ShardReport, String>> {
     let asked = shards.iter().map(|shard| Box::pin(ask(router, shard, ns)));
     futures_util::future::join_all(asked).await
 }
 
-async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached, String> {
+async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<ShardReport, String> {
     let work = async {
         let client = connect(router, shard)?;
-        let failed = |error: mongodb::error::Error| said(&error);
+        let failed = |error: mongodb::error::Error| redacted_message(&error);
         let mut times = Vec::with_capacity(PINGS);
         // The first ping includes the time to connect.
         run(&client, "admin", doc! {"ping": 1}).await.map_err(failed)?;
@@ -62,12 +62,12 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached
             times.push(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
         }
         times.sort_unstable();
-        Ok(Reached {
+        Ok(ShardReport {
             latency_us: times[PINGS / 2],
             oplog_s: oplog_s(&client).await.ok().flatten(),
             free_bytes: free_bytes(&client, ns).await,
             building: building(&client, ns).await,
-            giving_to: giving_to(&client, ns).await,
+            migration_recipients: migration_recipients(&client, ns).await,
             members: members_of(&client).await.unwrap_or_default(),
         })
     };
@@ -79,8 +79,8 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached
 fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
     let (set, members) = shard.host.split_once('/').unwrap_or(("", &shard.host));
     let hosts = members.split(',').map(ServerAddress::parse);
-    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| said(&error))?;
-    router.sibling(hosts, set, REACH_MAX).map_err(|error| said(&error))
+    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| redacted_message(&error))?;
+    router.sibling(hosts, set, REACH_MAX).map_err(|error| redacted_message(&error))
 }
 
 async fn run(client: &Client, db: &str, command: Document) -> mongodb::error::Result<Document> {
@@ -154,7 +154,7 @@ async fn members_of(client: &Client) -> mongodb::error::Result<Vec<Member>> {
 
 /// Returns the names of the recipients of chunk migrations. A shard keeps a document for each until the recipient
 /// has the chunk.
-async fn giving_to(client: &Client, ns: &Namespace) -> Vec<String> {
+async fn migration_recipients(client: &Client, ns: &Namespace) -> Vec<String> {
     let command = doc! {"find": "migrationCoordinators", "filter": {"nss": ns.to_string()}};
     let noted = run(client, "config", command).await.unwrap_or_default();
     let to = |note: &Document| note.get_str("recipientShardId").unwrap_or("a shard").to_owned();

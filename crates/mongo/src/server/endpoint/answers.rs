@@ -14,19 +14,19 @@ use mongodb::options::{
 };
 
 use super::Shape;
-use crate::error::said;
+use crate::error::redacted_message;
 
 /// Bounds of the wait for one server's greeting: the deadline of the cluster is clamped to them.
 const GREETED_WITHIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 /// Most servers of a connection string that are asked.
-const ASKED_MAX: usize = 8;
+const PROBED_MAX: usize = 8;
 
 /// The reply of one server to the greeting.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     /// The server replied with the requested encryption: its shape (`None` for a standalone server), and its set's
     /// members.
-    AsAsked { shape: Option<Shape>, members: Vec<String> },
+    AsRequested { shape: Option<Shape>, members: Vec<String> },
     /// The server replied with TLS although none was requested, or without TLS although it was.
     OtherEncryption,
     /// The server did not reply, for this reason.
@@ -43,7 +43,7 @@ pub(super) struct Diagnosis {
 pub(super) async fn diagnose(options: &ClientOptions, waited: Duration) -> Diagnosis {
     let within = options.server_selection_timeout.unwrap_or(waited).min(waited);
     let within = within.clamp(GREETED_WITHIN[0], GREETED_WITHIN[1]);
-    let hosts = options.hosts.iter().take(ASKED_MAX);
+    let hosts = options.hosts.iter().take(PROBED_MAX);
     let asked =
         hosts.map(|host| async move { (host.to_string(), ask(host, options, within).await) });
     let answers = join_all(asked).await;
@@ -56,7 +56,7 @@ async fn ask(host: &ServerAddress, options: &ClientOptions, within: Duration) ->
         Ok(hello) => {
             let members = hello.get_array("hosts").into_iter().flatten();
             let members = members.filter_map(Bson::as_str).map(str::to_owned).collect();
-            return Answer::AsAsked { shape: super::shape_of(&hello), members };
+            return Answer::AsRequested { shape: super::shape_of(&hello), members };
         }
         // No process listens there, with TLS or without.
         Err(cause) if cause.contains("refused") => return Answer::None(cause),
@@ -92,20 +92,20 @@ async fn greet(
         .connect_timeout(within)
         .build();
     options.tls = tls;
-    let client = Client::with_options(options).map_err(|error| said(&error))?;
+    let client = Client::with_options(options).map_err(|error| redacted_message(&error))?;
     let any = SelectionCriteria::ReadPreference(ReadPreference::Nearest { options: None });
     let admin = client.database("admin");
     let hello = admin.run_command(doc! {"hello": 1}).selection_criteria(any).into_future();
     // The driver stops by itself shortly after its deadline.
     let bound = 2 * within;
     match tokio::time::timeout(bound, hello).await {
-        Ok(answered) => answered.map_err(|error| of_one_server(&said(&error))),
+        Ok(answered) => answered.map_err(|error| part_about_one_server(&redacted_message(&error))),
         Err(_) => Err(format!("no answer within {:.1} s", bound.as_secs_f64())),
     }
 }
 
 /// Extracts the part about one server from the driver's message about all servers.
-fn of_one_server(message: &str) -> String {
+fn part_about_one_server(message: &str) -> String {
     let Some((_, rest)) = message.split_once("Error: ") else { return message.to_owned() };
     let rest = rest.strip_prefix("Kind: ").unwrap_or(rest);
     let end = rest.find(", labels:").unwrap_or(rest.len());
@@ -123,7 +123,7 @@ fn conclude(
     for (host, answer) in answers {
         let (at, is) = (format!("a server at {host} answered, but"), wanted.unwrap_or_default());
         match answer {
-            Answer::AsAsked { shape: Some(Shape::ReplicaSet(name)), .. }
+            Answer::AsRequested { shape: Some(Shape::ReplicaSet(name)), .. }
                 if wanted.is_some_and(|wanted| wanted != name) =>
             {
                 return found(
@@ -131,13 +131,13 @@ fn conclude(
                     &format!("write replicaSet={name}, or name the servers of {is}"),
                 );
             }
-            Answer::AsAsked { shape: Some(Shape::Sharded), .. } if wanted.is_some() => {
+            Answer::AsRequested { shape: Some(Shape::Sharded), .. } if wanted.is_some() => {
                 return found(
                     format!("{at} it is a router of a sharded cluster, and no member of {is}"),
                     "leave replicaSet out",
                 );
             }
-            Answer::AsAsked { shape: None, .. } if wanted.is_some() => {
+            Answer::AsRequested { shape: None, .. } if wanted.is_some() => {
                 return found(
                     format!("{at} it is not a member of {is}, or of any replica set"),
                     "restart it with --replSet and run rs.initiate(), even with a single member",
@@ -163,11 +163,11 @@ fn conclude(
                      server as its certificate does",
                 );
             }
-            Answer::AsAsked { .. } | Answer::None(_) => {}
+            Answer::AsRequested { .. } | Answer::None(_) => {}
         }
     }
     for (host, answer) in answers {
-        if let Answer::AsAsked { members, .. } = answer {
+        if let Answer::AsRequested { members, .. } = answer {
             let cause = if members.is_empty() {
                 format!("a server at {host} answered by itself, but not when it was asked first")
             } else {
@@ -186,7 +186,7 @@ fn conclude(
         .iter()
         .map(|(host, answer)| match answer {
             Answer::None(cause) => format!("{host}: {cause}"),
-            Answer::AsAsked { .. } | Answer::OtherEncryption => host.clone(),
+            Answer::AsRequested { .. } | Answer::OtherEncryption => host.clone(),
         })
         .collect();
     found(
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn as_asked(shape: Option<Shape>) -> Answer {
-        Answer::AsAsked { shape, members: vec!["mongo1:27017".into(), "mongo2:27017".into()] }
+        Answer::AsRequested { shape, members: vec!["mongo1:27017".into(), "mongo2:27017".into()] }
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         let message = "Server selection timeout: No available servers. Topology: { Type: Single, \
                        Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: Connection \
                        refused (os error 111), labels: {} } ] }";
-        assert_eq!(of_one_server(message), "I/O error: Connection refused (os error 111)");
-        assert_eq!(of_one_server("other"), "other");
+        assert_eq!(part_about_one_server(message), "I/O error: Connection refused (os error 111)");
+        assert_eq!(part_about_one_server("other"), "other");
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use mongodb::error::ErrorKind;
 use mongodb::options::ClientOptions;
 
-use crate::error::{Error, Result, said};
+use crate::error::{Error, Result, redacted_message};
 
 /// Fewest connections to each server that a pool must allow. A change stream uses one while it waits, and workers,
 /// lanes, the lease renewal and the monitor use theirs at the same time. This is the driver's default, with which
@@ -35,12 +35,13 @@ pub(super) async fn read(uri: &str, role: &'static str) -> Result<ClientOptions>
                  they name as mongodb://host:port,…/?replicaSet=…, with tls=true unless it is \
                  switched off"
             );
-            let cause = format!("its DNS records could not be read: {}", said(&error));
+            let cause = format!("its DNS records could not be read: {}", redacted_message(&error));
             Error::Unreachable { role, cluster: format!("mongodb+srv://{host}"), cause, help }
         }
-        _ => {
-            unread(&said(&error), "write it as mongodb://[user:password@]host:port[,…]/[?options]")
-        }
+        _ => unread(
+            &redacted_message(&error),
+            "write it as mongodb://[user:password@]host:port[,…]/[?options]",
+        ),
     })
 }
 

@@ -33,7 +33,7 @@ fn merged(
     source: &[Vec<u8>],
     destination: &[Vec<u8>],
     (left, right, suspects_max): (usize, usize, usize),
-) -> Result<(Seen, BTreeSet<Id>), Misaligned> {
+) -> Result<(MergeCounts, BTreeSet<Id>), Misaligned> {
     let (mut left, mut right) = (blocks(source, left), blocks(destination, right));
     let mut merge = Merge::new();
     let mut suspects = BTreeSet::new();

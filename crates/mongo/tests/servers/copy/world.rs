@@ -11,7 +11,7 @@ use imago_job::record::Limits;
 use imago_job::reporter::Events;
 use imago_job::state::State;
 use imago_mongo::copy::preflight::{self, Plan, Request};
-use imago_mongo::copy::{self, Clusters, Options, Until};
+use imago_mongo::copy::{self, Clusters, Options, StopWhen};
 use imago_mongo::error::{Error, Result};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::server::collection::Handle;
@@ -207,7 +207,7 @@ impl Job {
         let run = Box::pin(copy::claim(&clusters, &id, "test/1", &events, &cancel)).await.unwrap();
         let options = Options {
             workers: 2,
-            until: Until::HandedOver,
+            stop_when: StopWhen::HandedOver,
             process: "test/1".into(),
             await_max: Duration::from_millis(200),
             slice_bytes: 128 * 1024,

@@ -264,7 +264,7 @@ impl Work<'_> {
             Finding::NotBetter(why) => why,
         };
         self.checkpoint.canary = Some(Canary::Refused(why.clone()));
-        self.run.save_at_last(self.checkpoint.value()).await?;
+        self.run.save_final(self.checkpoint.value()).await?;
         Err(self.revert(cluster, step.clone(), &why).await)
     }
 

@@ -261,7 +261,7 @@ impl Work<'_> {
         let ids = numbers.iter().map(|number| cluster.members[*number].id);
         self.checkpoint.under_way = ids.collect();
         // A job that is being cancelled saves this, too, if its nodes must be restored first.
-        self.run.save_at_last(self.checkpoint.value()).await?;
+        self.run.save_final(self.checkpoint.value()).await?;
         let ended = join_all(steps.iter().map(Step::take)).await;
         let mut wrong = None;
         for (step, ended) in steps.iter().zip(ended) {
@@ -288,7 +288,7 @@ impl Work<'_> {
             let done = &self.checkpoint.done;
             self.checkpoint.under_way.retain(|id| !done.contains(id));
         }
-        let saved = self.run.save_at_last(self.checkpoint.value()).await;
+        let saved = self.run.save_final(self.checkpoint.value()).await;
         match wrong {
             Some(error) => Err(error),
             None => Ok(saved?),

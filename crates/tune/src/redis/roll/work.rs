@@ -225,7 +225,7 @@ impl Work<'_> {
     pub(super) async fn save(&self) -> Result<()> {
         let checkpoint = serde_json::to_value(&self.checkpoint).expect("texts and numbers");
         // A job that is being cancelled saves this, too, if a node must be restored first.
-        Ok(self.run.save_at_last(checkpoint).await?)
+        Ok(self.run.save_final(checkpoint).await?)
     }
 
     /// Reports an action, and adds it to the checkpoint, which the next save persists.

@@ -3,7 +3,7 @@
 use bson::{Document, doc};
 use imago_job::run::Run;
 
-use super::{JOINED_MAX, Joined, lose, news, tell_gone};
+use super::{JOINED_MAX, Joined, lose, news, report_gone};
 use crate::copy::functions::sync_functions;
 use crate::copy::preflight::{Plan, Planned};
 use crate::copy::{Clusters, State, plan_with, retry_transient, save};
@@ -31,7 +31,7 @@ pub(super) fn is_same_view(
 ///
 /// # Errors
 /// Fails if a cluster stays unavailable, the job was taken over, or no collection is left.
-pub(in crate::copy) async fn take_in(
+pub(in crate::copy) async fn reconcile(
     clusters: &Clusters,
     run: &Run,
     mut state: State,
@@ -46,7 +46,7 @@ pub(in crate::copy) async fn take_in(
                 let ns = plan.collections[n].from.to_string();
                 return Err(Error::Disrupted { ns, what });
             }
-            tell_gone(run, &plan.collections[n], &what);
+            report_gone(run, &plan.collections[n], &what);
         }
         save(run, &state).await?;
         let look = || news(clusters, &plan);

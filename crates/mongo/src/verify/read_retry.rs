@@ -30,12 +30,12 @@ pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
 
 /// Retry budget of a read that continues where it stopped. It is renewed with each batch that was read.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct ReadRetry {
     attempts: u32,
     failing_since: Option<Instant>,
 }
 
-impl Patience {
+impl ReadRetry {
     /// Renews the budget after a successful read.
     pub(super) fn renew(&mut self) {
         *self = Self::default();
@@ -70,29 +70,29 @@ mod tests {
     use super::*;
 
     fn passing() -> Error {
-        Error::Passing { doing: "find".into(), cause: "an election".into() }
+        Error::Transient { doing: "find".into(), cause: "an election".into() }
     }
 
     #[test]
     fn patience_ends_after_so_many_failures_in_a_row_and_begins_anew_when_something_is_read() {
-        let mut patience = Patience::default();
+        let mut read_retry = ReadRetry::default();
         for _ in 0..2 {
             for _ in 1..BUDGET.attempts_max {
-                assert!(patience.after("read", passing()).is_ok());
+                assert!(read_retry.after("read", passing()).is_ok());
             }
-            patience.renew();
+            read_retry.renew();
         }
         for _ in 1..BUDGET.attempts_max {
-            assert!(patience.after("read", passing()).is_ok());
+            assert!(read_retry.after("read", passing()).is_ok());
         }
-        let tired = patience.after("read", passing());
+        let tired = read_retry.after("read", passing());
         assert!(matches!(tired, Err(Error::Exhausted { .. })), "{tired:?}");
     }
 
     #[test]
     fn what_does_not_pass_is_not_asked_again() {
         let error = Error::malformed("find", "no cursor");
-        let refused = Patience::default().after("read", error);
+        let refused = ReadRetry::default().after("read", error);
         assert!(matches!(refused, Err(Error::Malformed { .. })), "{refused:?}");
     }
 }

@@ -11,7 +11,7 @@ pub const UNAUTHORIZED: i32 = 13;
 
 /// Returns the message of an error without labels, replies and the contents of documents.
 #[must_use]
-pub fn said(error: &Error) -> String {
+pub fn redacted_message(error: &Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::InvalidArgument { message, .. }
         | ErrorKind::Authentication { message, .. }
@@ -21,13 +21,13 @@ pub fn said(error: &Error) -> String {
             unauthorized(&command.message)
         }
         ErrorKind::Command(command) => {
-            let message = without_documents(&command.message);
+            let message = redact_documents(&command.message);
             match &*command.code_name {
                 "" => format!("{message} (code {})", command.code),
                 name => format!("{message} ({name}, code {})", command.code),
             }
         }
-        kind => without_documents(&kind.to_string()),
+        kind => redact_documents(&kind.to_string()),
     }
 }
 
@@ -41,14 +41,14 @@ fn unauthorized(message: &str) -> String {
     });
     match parts {
         Some((db, command)) => format!("the user may not run {command} on the database {db}"),
-        None => without_documents(message),
+        None => redact_documents(message),
     }
 }
 
 /// Returns the message with each part in braces or brackets, which may quote a document, replaced by `{…}` or
 /// `[…]`.
 #[must_use]
-pub fn without_documents(message: &str) -> String {
+pub fn redact_documents(message: &str) -> String {
     let (mut kept, mut depth) = (String::with_capacity(message.len()), 0_usize);
     for letter in message.chars() {
         match letter {
@@ -75,11 +75,11 @@ mod tests {
         let duplicate = "E11000 duplicate key error collection: shop.users index: email_1 dup key: \
                          { email: \"anna@example.com\", more: { a: [ 1 ] } }";
         assert_eq!(
-            without_documents(duplicate),
+            redact_documents(duplicate),
             "E11000 duplicate key error collection: shop.users index: email_1 dup key: {…}"
         );
-        assert_eq!(without_documents("cut off { email: \"anna"), "cut off {…}");
-        assert_eq!(without_documents("no document"), "no document");
+        assert_eq!(redact_documents("cut off { email: \"anna"), "cut off {…}");
+        assert_eq!(redact_documents("no document"), "no document");
     }
 
     #[test]

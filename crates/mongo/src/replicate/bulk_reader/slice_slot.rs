@@ -8,12 +8,12 @@ use super::{Counters, Worker};
 use crate::error::Result;
 
 /// Interval between checks whether another slice may be started.
-const TURN_AGAIN: Duration = Duration::from_millis(250);
+const SLOT_CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// Counts a slice as being copied until it is dropped.
-pub(super) struct Turn(Arc<Counters>);
+pub(super) struct SliceSlot(Arc<Counters>);
 
-impl Drop for Turn {
+impl Drop for SliceSlot {
     fn drop(&mut self) {
         self.0.at_work.fetch_sub(1, Ordering::AcqRel);
     }
@@ -23,7 +23,7 @@ impl Worker {
     /// Waits until another slice may be started. At the same pace, copying slices one after another is less work than
     /// copying them all at once: changes in a slice that was not started need not be applied. So another slice is
     /// started only if those in progress do not reach the pace.
-    pub(super) async fn turn(&self) -> Result<Turn> {
+    pub(super) async fn wait_for_slot(&self) -> Result<SliceSlot> {
         let counters = &self.counters;
         loop {
             let throttle = self.control.throttle();
@@ -35,9 +35,9 @@ impl Worker {
                     .compare_exchange(at_work, at_work + 1, Ordering::AcqRel, Ordering::Acquire)
                     .is_ok()
             {
-                return Ok(Turn(Arc::clone(counters)));
+                return Ok(SliceSlot(Arc::clone(counters)));
             }
-            self.control.sleep(TURN_AGAIN).await?;
+            self.control.sleep(SLOT_CHECK_EVERY).await?;
         }
     }
 }

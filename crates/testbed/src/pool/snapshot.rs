@@ -18,10 +18,10 @@ const METADATA: [&str; 4] = ["tags", "settings", "reshardingOperations", "collec
 
 /// State of a cluster: values by server or replica set and kind.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Imprint(BTreeMap<String, Bson>);
+pub(super) struct ClusterSnapshot(BTreeMap<String, Bson>);
 
-impl Imprint {
-    /// Returns the current imprint of a cluster.
+impl ClusterSnapshot {
+    /// Returns the current snapshot of a cluster.
     pub(super) async fn of(cluster: &Cluster) -> Result<Self> {
         let mut found = BTreeMap::new();
         for set in cluster.sets() {
@@ -89,17 +89,17 @@ impl Imprint {
     }
 }
 
-/// Undoes the changes of a test, removes its data, and compares the cluster with its imprint when `new`.
+/// Undoes the changes of a test, removes its data, and compares the cluster with its snapshot when `new`.
 pub(super) async fn restore(
     cluster: &Cluster,
-    new: &Imprint,
+    new: &ClusterSnapshot,
     undo: &[(Role, Document)],
 ) -> std::result::Result<(), String> {
     match clean(cluster, undo).await {
         Ok(()) => {}
         Err(error) => return Err(error.to_string()),
     }
-    let now = Imprint::of(cluster).await.map_err(|error| error.to_string())?;
+    let now = ClusterSnapshot::of(cluster).await.map_err(|error| error.to_string())?;
     new.difference(&now).map_or(Ok(()), Err)
 }
 

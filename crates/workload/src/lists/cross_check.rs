@@ -1,4 +1,4 @@
-//! A second opinion on a history, by an independent checker: `adya`, a new implementation of Elle's checks.
+//! A cross-check of a history by an independent checker: `adya`, a new implementation of Elle's checks.
 //!
 //! That checker does not know that the final read comes after everything else; it treats it as a transaction
 //! like any other. It does not detect lost elements or elements without an author, but must agree on
@@ -15,11 +15,11 @@ use super::{Element, History, List, Outcome, Step, Transaction};
 
 const MODEL: &str = "strong-session-snapshot-isolation";
 /// Time limit of the search for a cycle in each strongly connected component.
-const KNOT_WAIT: Duration = Duration::from_secs(5);
+const CYCLE_SEARCH_MAX: Duration = Duration::from_secs(5);
 
 /// The result of the second checker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opinion {
+pub enum CrossCheck {
     /// There are no anomalies.
     Sound,
     /// There are anomalies, with these names.
@@ -30,49 +30,55 @@ pub enum Opinion {
 
 /// Checks a history with the second checker.
 #[must_use]
-pub fn second_opinion(history: &History) -> Opinion {
-    let mut told = Telling::default();
+pub fn cross_check(history: &History) -> CrossCheck {
+    let mut encoder = HistoryEncoder::default();
     let there: HashSet<Element> = history.last.iter().flatten().copied().collect();
     for Transaction { session, steps, outcome, reads, .. } in &history.transactions {
         let is_append = |step: &&Step| matches!(step, Step::Append(..));
         let is_there =
             |step: &Step| matches!(step, Step::Append(_, element) if there.contains(element));
         match outcome {
-            Outcome::Done => told.tell(*session, OpType::Ok, steps, reads),
-            Outcome::NotDone => told.tell(*session, OpType::Fail, steps, &[]),
+            Outcome::Done => encoder.push_transaction(*session, OpType::Ok, steps, reads),
+            Outcome::NotDone => encoder.push_transaction(*session, OpType::Fail, steps, &[]),
             Outcome::Unknown if steps.iter().any(is_there) => {
                 let appends: Vec<Step> = steps.iter().filter(is_append).copied().collect();
-                told.tell(*session, OpType::Ok, &appends, &[]);
+                encoder.push_transaction(*session, OpType::Ok, &appends, &[]);
             }
-            Outcome::Unknown => told.tell(*session, OpType::Info, steps, &[]),
+            Outcome::Unknown => encoder.push_transaction(*session, OpType::Info, steps, &[]),
         }
     }
     let lists = (0..).map(List).zip(&history.last).filter(|(_, content)| !content.is_empty());
     let (steps, reads): (Vec<_>, Vec<_>) =
         lists.map(|(list, content)| (Step::Read(list), content.clone())).unzip();
     let sessions = history.transactions.iter().map(|transaction| transaction.session + 1);
-    told.tell(sessions.max().unwrap_or_default(), OpType::Ok, &steps, &reads);
+    encoder.push_transaction(sessions.max().unwrap_or_default(), OpType::Ok, &steps, &reads);
 
-    let Telling { ops, interner } = told;
-    let options = Opts { models: vec![MODEL.into()], timeout: KNOT_WAIT, ..Opts::default() };
+    let HistoryEncoder { ops, interner } = encoder;
+    let options = Opts { models: vec![MODEL.into()], timeout: CYCLE_SEARCH_MAX, ..Opts::default() };
     let history = adya::History::from_ops(ops, interner);
     let report = adya::check(&history, Workload::ListAppend, &options);
     match report.valid {
-        Valid::True => Opinion::Sound,
-        Valid::False => Opinion::Unsound(report.anomaly_types),
-        Valid::Unknown => Opinion::None(report.anomaly_types),
+        Valid::True => CrossCheck::Sound,
+        Valid::False => CrossCheck::Unsound(report.anomaly_types),
+        Valid::Unknown => CrossCheck::None(report.anomaly_types),
     }
 }
 
 /// A history in the format of the second checker.
 #[derive(Default)]
-struct Telling {
+struct HistoryEncoder {
     ops: Vec<Op>,
     interner: Interner,
 }
 
-impl Telling {
-    fn tell(&mut self, session: u32, kind: OpType, steps: &[Step], reads: &[Vec<Element>]) {
+impl HistoryEncoder {
+    fn push_transaction(
+        &mut self,
+        session: u32,
+        kind: OpType,
+        steps: &[Step],
+        reads: &[Vec<Element>],
+    ) {
         let mut answers = reads.iter();
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
         for step in steps {

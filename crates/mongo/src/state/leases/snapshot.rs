@@ -15,7 +15,7 @@ use crate::server::collection::number;
 
 /// State of a slice at a read.
 #[derive(Clone, Debug)]
-pub struct Sighting {
+pub struct SliceSnapshot {
     /// Index of the collection in the job.
     pub ns: usize,
     /// Index of the slice in the collection.
@@ -36,9 +36,9 @@ impl Leases {
     /// # Errors
     /// Fails if the destination does not answer.
     #[crate::boxed]
-    pub async fn states_after(&self, after: Option<Timestamp>) -> Result<Vec<Sighting>> {
+    pub async fn states_after(&self, after: Option<Timestamp>) -> Result<Vec<SliceSnapshot>> {
         let all = self.find(doc! {"job": self.job.to_string()}, 0, after).await?;
-        all.iter().map(parse_sighting).collect()
+        all.iter().map(parse_slice_snapshot).collect()
     }
 
     /// Like [`Leases::states_after`], with the leftovers of those slices that are copied and that `known`, indexed
@@ -47,21 +47,21 @@ impl Leases {
     /// # Errors
     /// Fails if the destination does not answer, or a member that lags answers.
     #[crate::boxed]
-    pub async fn news_after(
+    pub async fn states_with_leftovers_after(
         &self,
         after: Option<Timestamp>,
         known: &[Vec<bool>],
-    ) -> Result<Vec<Sighting>> {
+    ) -> Result<Vec<SliceSnapshot>> {
         let mut all = self.states_after(after).await?;
         let is_known =
-            |seen: &Sighting| known.get(seen.ns).and_then(|ns| ns.get(seen.n)) == Some(&true);
-        let is_new = |seen: &Sighting| seen.state == SliceState::Copied && !is_known(seen);
-        let new: Vec<&mut Sighting> = all.iter_mut().filter(|seen| is_new(seen)).collect();
+            |seen: &SliceSnapshot| known.get(seen.ns).and_then(|ns| ns.get(seen.n)) == Some(&true);
+        let is_new = |seen: &SliceSnapshot| seen.state == SliceState::Copied && !is_known(seen);
+        let new: Vec<&mut SliceSnapshot> = all.iter_mut().filter(|seen| is_new(seen)).collect();
         self.add_leftovers(new).await?;
         Ok(all)
     }
 
-    async fn add_leftovers(&self, copied: Vec<&mut Sighting>) -> Result<()> {
+    async fn add_leftovers(&self, copied: Vec<&mut SliceSnapshot>) -> Result<()> {
         if copied.is_empty() {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Leases {
         for (seen, id) in copied.into_iter().zip(ids) {
             // The second read returned an older state than the first, which is possible for a moment after an
             // election.
-            seen.leftovers = leftovers.remove(&id).ok_or_else(|| Error::Passing {
+            seen.leftovers = leftovers.remove(&id).ok_or_else(|| Error::Transient {
                 doing: "reading what the slices left over".into(),
                 cause: format!("slice {id} is not copied yet, and was"),
             })?;
@@ -86,7 +86,7 @@ impl Leases {
     }
 }
 
-fn parse_sighting(document: &Document) -> Result<Sighting> {
+fn parse_slice_snapshot(document: &Document) -> Result<SliceSnapshot> {
     let slice = parse_slice(document)?;
     let state = match document.get_str("state") {
         Ok("untouched") => SliceState::Untouched,
@@ -94,7 +94,7 @@ fn parse_sighting(document: &Document) -> Result<Sighting> {
         Ok("copied") => SliceState::Copied,
         other => return Err(Error::malformed("a slice's state", format!("{other:?}"))),
     };
-    Ok(Sighting {
+    Ok(SliceSnapshot {
         ns: slice.ns,
         n: slice.n,
         state,
