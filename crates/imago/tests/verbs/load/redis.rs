@@ -64,7 +64,7 @@ async fn a_load_on_a_server_passes_its_check_and_a_record_that_is_taken_away_is_
     assert!(verdict["lost"].as_u64() > Some(100), "{verdict}");
     let elsewhere = ["check", "--uri", "cassandra://127.0.0.1:1", "--history", "h"];
     let refused = imago(folder.path(), &elsewhere).output().unwrap();
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("a load on Redis"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the history was recorded on Redis"));
 }
 
 #[test]
