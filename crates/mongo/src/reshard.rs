@@ -36,7 +36,7 @@ mod spec;
 pub use commit::Block;
 pub use execute::bulk::worker_route;
 pub use execute::native::{add_native_findings, engine_and_block};
-pub use execute::{both, check, clean_up, create, run};
+pub use execute::{both_roles, check, clean_up, create, run};
 pub use planning::plan;
 pub use revert::{Reversal, revert};
 pub use spec::{BlockStep, KIND, LateWrites, Options, Outcome, Spec};

@@ -53,7 +53,7 @@ impl CopyJob<'_> {
         obstacles.extend(blocked_by.clone().filter(|_| is_copied && !is_slowed));
         let job = &self.run.record().id;
         let rate = self.meter.rate_s().filter(|_| !is_copied);
-        let held = format!("{} changes held, {} read", progress.held, progress.changes_read);
+        let held = format!("{} changes held, {} read", progress.dirty_keys, progress.changes_read);
         let wait = format!("wait, or imago job pause {job}");
         let shown = Progress {
             documents_done: done.0,

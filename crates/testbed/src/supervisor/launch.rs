@@ -131,7 +131,7 @@ pub async fn supervise_launched(
         }
     };
     let ready = |standing: &RegistryEntry| send_report(&Report::Ready(Box::new(standing.clone())));
-    let kept = super::keep(spec, registry, ready, ended).await;
+    let kept = super::supervise(spec, registry, ready, ended).await;
     if let Err(error) = &kept {
         // The launcher may have ended; then the message has no receiver.
         let _ = send_report(&Report::Failed(error.to_string()));

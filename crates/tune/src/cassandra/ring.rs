@@ -358,7 +358,7 @@ async fn view(node: &NodeAccess, uri: &Uri, stops: bool, limit: Duration) -> Res
     let nothing = || (Uuid::nil(), CqlTimestamp(between_ms), String::new());
     let (schema, CqlTimestamp(at_ms), version) = local.into_iter().next().unwrap_or_else(nothing);
     let hints = hints.into_iter().map(|(id,)| id).collect();
-    let (sees, ahead_ms) = (status.as_deref().map(seen), at_ms - between_ms);
+    let (sees, ahead_ms) = (status.as_deref().map(node_states), at_ms - between_ms);
     Ok(View { sees, schema, hints, version, ahead_ms })
 }
 

@@ -26,7 +26,7 @@ impl<C: Cluster> Controller<'_, C> {
         self.samples.clear();
         self.history.clear();
         self.tuner.forget_plan();
-        self.said.clear();
+        self.last_reported.clear();
         let (from, to) = (self.number(&change.from), self.number(&change.to));
         let outcome = match rolled {
             Ok(outcome) => outcome,
@@ -138,9 +138,9 @@ impl<C: Cluster> Controller<'_, C> {
 
     /// Warns, unless this was the last warning.
     fn warn_once(&mut self, kind: &'static str, what: String, help: &str) {
-        if what != self.said {
+        if what != self.last_reported {
             self.warn(kind, what.clone(), help);
-            self.said = what;
+            self.last_reported = what;
         }
     }
 
