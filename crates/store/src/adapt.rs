@@ -1,9 +1,11 @@
-//! Adaptation: the store chooses its own physical design while it serves (MorphoSys, §5).
+//! Adaptation: the store chooses its own physical design while it serves (MorphoSys, §5). The *design* of a store is
+//! the bounds of its partitions, and for each partition the site that masters it and the sites that have replicas.
 //!
 //! The threads of the sites sample the transactions that they run ([`crate::sampler`]). From the samples the planner
-//! learns the workload and the costs of operations, and decides which changes of the design pay; it is
-//! [`imago_plan::store::planner`], which does no I/O. The [`driver`] executes these changes. No transaction waits for the planner: without it, and
-//! while it is paused, the design changes by command, and where a transaction could run at no site otherwise.
+//! ([`imago_plan::store::planner`], which does no I/O) learns the workload and the costs of operations. It decides
+//! which changes of the design *pay*: the predicted saving within the horizon exceeds the predicted cost of the
+//! change. The [`driver`] executes these changes. No transaction waits for the planner: without it, and while it is
+//! paused, the design changes by command, and where a transaction could run at no site otherwise.
 //!
 //! Invariants:
 //! - In [`Mode::Advise`], and while paused, adaptation does not change the design.

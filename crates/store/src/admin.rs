@@ -1,5 +1,5 @@
-//! The administration interface of a store over HTTP: the design with its sizes and rates, design changes,
-//! and metrics.
+//! The administration interface of a store over HTTP: the design (the bounds, masters and replicas of partitions) with
+//! its sizes and rates, design changes, and metrics.
 //!
 //! | request | |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | `POST /adapt/pause`, `/adapt/resume` | stops and resumes changes of the design by adaptation |
 //! | `GET /metrics` | metrics in the format of Prometheus |
 //!
-//! A change is answered after the log has it. An impossible change gets 409 with the reason. A change that
-//! did not complete in time, or whose site died, gets 503. A malformed request gets 400. Each error is
+//! The reply to a change is sent after the log has the change. An impossible change gets 409 with the reason. A change
+//! that did not complete in time, or whose site died, gets 503. A malformed request gets 400. Each error is
 //! `{"error": TEXT}`.
 //!
 //! If the interface has a [`Token`], a request without it gets 401, except `GET /metrics`, which reveals
@@ -53,13 +53,13 @@ pub use report::{
 };
 pub use token::{InvalidToken, Token};
 
-/// A request to change the design.
+/// The body of a request to change the design, or to explain a partition's placement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChangeRequest {
-    /// A key, in the text form of [`Key`]: for `/split` the key at which the partition is split, otherwise
-    /// any key of the partition.
+    /// A key, in the text form of [`Key`]: for `/split` the key at which the partition is split, for `/explain` the
+    /// key to explain, otherwise any key of the partition.
     pub key: String,
-    /// The number of the site; absent for changes that concern no site.
+    /// The number of the site that the change concerns; `None` for changes that concern no site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<u16>,
 }
@@ -75,8 +75,8 @@ struct Admin {
 type Fault = (StatusCode, Json<serde_json::Value>);
 type Answer<T> = Result<Json<T>, Fault>;
 
-/// Serves the interface on `socket` for as long as the future is polled. With a `token`, requests must carry
-/// it.
+/// Serves the administration interface on `socket` for as long as the future is polled. With a `token`, all requests
+/// but `GET /metrics` must carry it. `adaptation` is `None` for a store that does not adapt.
 ///
 /// # Errors
 /// Returns an error if the socket can no longer accept connections.

@@ -1,4 +1,4 @@
-//! Adaptation as the rest of the store sees it: its options, its report, and the task that runs the planner.
+//! The interface of adaptation to the rest of the store: its options, its report, and the task that runs the planner.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,67 +20,70 @@ use crate::engine::Store;
 use crate::key::Key;
 use crate::sampler::{Sampled, Sampler};
 
-/// Whether plans that pay are only reported, or executed.
+/// Selects whether adaptation executes the design changes whose predicted saving exceeds their cost, or only reports
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Plans that pay are reported.
+    /// Adaptation reports such changes as advice and does not change the design.
     #[default]
     Advise,
-    /// Plans that pay are executed.
+    /// Adaptation executes such changes.
     On,
 }
 
-/// The options of adaptation.
+/// The options with which adaptation decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whether plans that pay are only reported, or executed.
+    /// Whether plans whose predicted saving exceeds their cost are executed or only reported.
     pub mode: Mode,
-    /// Parameters of decisions.
+    /// Parameters by which the planner compares the savings and costs of plans.
     pub parameters: Parameters,
-    /// Limits of the guardrails.
+    /// Limits of the guardrails, which delay or forbid changes that the planner would choose.
     pub limits: Limits,
-    /// Seed of the planner's rng.
+    /// Seed of the planner's random number generator.
     pub seed: u64,
 }
 
-/// Adaptation of a store; it runs in the process that has the store's map.
+/// Adaptation of one store. It runs in the process that has the router's map (its routing table).
 pub struct Adaptation {
     pub(super) store: Arc<Store>,
     pub(super) sampler: Arc<Sampler>,
     pub(super) options: Mutex<Options>,
-    /// Limits that were set at run time.
+    /// Limits that requests have changed at run time, in this process or an earlier one; `None` for each other limit.
     pub(super) set: Mutex<LimitsRequest>,
     pub(super) is_paused: AtomicBool,
     pub(super) report: Mutex<AdaptReport>,
     began: Instant,
-    /// Clock of decisions and bans at `began`, in ms.
+    /// Value of the clock of decisions and bans at the time `began`, in ms: 0, or where an earlier process left that
+    /// clock.
     base_ms: u64,
     pub(super) writer: StateWriter,
-    /// Persisted state of an earlier run, until the planner restores it.
+    /// Persisted state of an earlier process, until the planner takes it to restore itself.
     pub(super) earlier: Mutex<Option<Persisted>>,
     pub(super) known: Mutex<Arc<Known>>,
     pub(super) strategy: Mutex<Box<dyn Strategy<Key>>>,
     heat: Mutex<HeatRecorder>,
-    /// Makes the planner panic, as a test fault.
+    /// If true, makes the planner panic in its next round: a fault for tests.
     #[cfg(test)]
     pub(super) panics: AtomicBool,
 }
 
 impl Adaptation {
-    /// Starts sampling. Decisions begin with [`Adaptation::run`].
+    /// Makes the sites of `store` sample transactions into `sampler`. Decisions begin with [`Adaptation::run`].
     #[must_use]
     pub fn new(store: Arc<Store>, sampler: Arc<Sampler>, options: Options) -> Arc<Self> {
         Self::with_persisted(store, sampler, options, StateWriter::default(), Persisted::default())
     }
 
-    /// Replaces the strategy, from the next decision on.
+    /// Replaces the strategy, which chooses the plans to execute, from the next decision on.
     pub fn set_strategy(&self, strategy: Box<dyn Strategy<Key>>) {
         let mut deciding = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
         *deciding = strategy;
     }
 
-    /// Starts sampling, with the persisted state of an earlier run.
+    /// Creates adaptation with the persisted state `earlier` of an earlier process, which `writer` updates, and makes
+    /// the sites of `store` sample transactions.
     pub(super) fn with_persisted(
         store: Arc<Store>,
         sampler: Arc<Sampler>,
@@ -113,21 +116,21 @@ impl Adaptation {
         })
     }
 
-    /// Returns the state of adaptation.
+    /// Returns the current state of adaptation, with the planner's last decisions.
     #[must_use]
     pub fn report(&self) -> AdaptReport {
         let kept = self.writer.report();
         AdaptReport { kept, ..self.report.lock().unwrap_or_else(PoisonError::into_inner).clone() }
     }
 
-    /// Returns the heat of key ranges over the last hour.
+    /// Returns the reads, writes, conflicts and CPU time of key ranges over the last hour.
     #[must_use]
     pub fn heat(&self) -> HeatReport {
         let heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
         heat.report(self.up_ms(), SystemTime::now())
     }
 
-    /// Discards the heat so far, and sets the length of its columns.
+    /// Discards the recorded heat of key ranges, and sets the span of time that each of its columns covers to `each`.
     pub fn heat_columns(&self, each: Duration) {
         let recorder = HeatRecorder::with_columns(each.as_millis() as u64);
         *self.heat.lock().unwrap_or_else(PoisonError::into_inner) = recorder;
@@ -138,23 +141,24 @@ impl Adaptation {
         heat.record(self.up_ms(), &self.sampler, fetched, layout);
     }
 
-    /// Returns the time since this process began to adapt, in ms.
+    /// Returns the time since this process began to adapt the store, in ms.
     fn up_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the clock of decisions and bans, in ms; it continues from where an earlier process left it.
+    /// Returns the clock of decisions and bans, in ms. It counts the time in which the store adapted, over all its
+    /// processes.
     pub(super) fn now_ms(&self) -> u64 {
         self.base_ms.saturating_add(self.up_ms())
     }
 
-    /// Converts a time to the clock of [`Adaptation::now_ms`], in ms.
+    /// Converts an instant to the clock of [`Adaptation::now_ms`], in ms.
     pub(super) fn to_clock_ms(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began);
         self.base_ms.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the state of the planner after its last round.
+    /// Returns the planner's state as of its last round, from which placements are explained.
     pub(super) fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -163,7 +167,8 @@ impl Adaptation {
         self.is_paused.load(Ordering::SeqCst)
     }
 
-    /// Pauses changes of the design, or resumes them.
+    /// Pauses changes of the design by adaptation if `is_paused` is true; otherwise resumes them. Persists the
+    /// choice.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Ordering::SeqCst);
         self.writer.amend(|state| state.is_paused = is_paused);

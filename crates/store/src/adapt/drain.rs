@@ -30,63 +30,65 @@ use crate::record::Site;
 #[cfg(test)]
 mod tests;
 
-/// Longest time of a drain without progress.
+/// Time without progress after which a drain ends.
 const STUCK_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-/// Time between two checks of the sites that are not in use.
+/// Interval at which the sites that are not in use are checked for copies.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// Delay before a drain continues after a failed change.
+/// Delay before a drain continues after a change of the design has failed.
 const AGAIN_WAIT: Duration = Duration::from_millis(50);
-/// Most partitions that an error message names.
+/// Maximum number of partitions that an error message about a drain names.
 const NAMED_MAX: usize = 8;
 
-/// State of a site that is not in use.
+/// State of the drain of a site that is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainState {
-    /// The site gives its copies away.
+    /// The site still has copies of partitions, and gives them away.
     Draining,
-    /// The site holds no copy.
+    /// The site holds no copy of any partition.
     Drained,
-    /// The drain made no progress for too long, and is not retried until it is requested again.
+    /// The drain made no progress for a minute, and is not retried until it is requested again.
     Stuck,
 }
 
-/// A site that is not in use.
+/// Progress of the drain of a site that is not in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReport {
-    /// The site's number.
+    /// Number of the site that is drained.
     pub site: u16,
-    /// Progress of the drain.
+    /// Present state of the drain.
     pub state: DrainState,
     /// Number of partitions of which the site has a copy, as the master or as a replica.
     pub copies: u64,
-    /// Number of design changes that were made to empty the site.
+    /// Number of design changes that were made to empty the site since the drain was requested.
     pub changes: u64,
-    /// The last failure; `None` once the site has given up a copy after it, or is drained.
+    /// Text of the last failed change; `None` if there was none, once the site has given up a copy after it, or once
+    /// the site is drained.
     pub failure: Option<String>,
-    /// True if the store persists which sites are not in use, and so knows it after a restart.
+    /// True if a file persists which sites are not in use, so that the site stays out of use after a restart of the
+    /// store.
     pub is_kept: bool,
 }
 
-/// The reason why a site cannot be drained or added.
+/// The reason why a site cannot be taken out of use (drained) or into use (added), as text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DrainFault(pub String);
 
-/// A drain in progress.
+/// A drain that has begun, and its latest progress.
 struct Progress {
     report: DrainReport,
-    /// Smallest number of copies that the site has had since the drain began.
+    /// Smallest number of copies that the site has had since the drain began; `u64::MAX` before the first count.
     fewest: u64,
-    /// Time of the last progress: when `fewest` last fell.
+    /// Time of the drain's last progress: when `fewest` last fell.
     since: Instant,
 }
 
-/// The drains of a store's sites. See the module's documentation.
+/// The drains of all sites of one store. See the module's documentation.
 pub struct Drains {
     store: Arc<Store>,
     adaptation: Option<Arc<Adaptation>>,
-    /// Locked while it is decided which sites are in use.
+    /// Held while a site is taken out of use or into use, so that such changes do not overlap.
     deciding: tokio::sync::Mutex<()>,
     progress: Mutex<BTreeMap<Site, Progress>>,
     /// Wakes [`Drains::run`] before its next periodic check.
@@ -94,7 +96,8 @@ pub struct Drains {
 }
 
 impl Drains {
-    /// Creates the drains of a store, within the memory limit of its adaptation if it adapts.
+    /// Creates the drains of a store. They obey the memory limit of `adaptation`; `None` for a store that does not
+    /// adapt.
     #[must_use]
     pub fn new(store: Arc<Store>, adaptation: Option<Arc<Adaptation>>) -> Self {
         Self {
@@ -113,7 +116,8 @@ impl Drains {
         progress.values().map(|one| one.report.clone()).collect()
     }
 
-    /// Begins to drain a site. The site is empty once its report says [`DrainState::Drained`].
+    /// Takes a site out of use, and begins to drain it. The site is empty once its report says
+    /// [`DrainState::Drained`].
     ///
     /// # Errors
     /// If the site cannot be drained; nothing is changed then.
@@ -134,7 +138,7 @@ impl Drains {
         Ok(report)
     }
 
-    /// Takes a site into use.
+    /// Takes a site into use again, and ends its drain.
     ///
     /// # Errors
     /// If there is no such site, it is not running, or the change cannot be persisted.
@@ -180,13 +184,13 @@ impl Drains {
         self.adaptation.as_ref().and_then(|adaptation| adaptation.options().parameters.memory_max)
     }
 
-    /// Returns the live sites in use except `site`, which may receive its copies.
+    /// Returns the live sites in use except `site`: those that may receive its copies.
     fn others(&self, site: Site) -> Vec<u16> {
         let used = self.store.live_and_used(&self.store.map());
         used.into_iter().filter(|other| *other != site).map(|other| other.0).collect()
     }
 
-    /// Checks that a site could give away all its copies.
+    /// Checks that a site could give away all its copies now; the error is the reason why it could not.
     fn check(&self, site: Site, layout: &Layout<Key>) -> Result<(), DrainFault> {
         let to = self.others(site);
         if to.is_empty() {
@@ -268,7 +272,8 @@ impl Drains {
         self.store.map().design.partitions().filter(|one| one.is_at(site)).count() as u64
     }
 
-    /// Updates the progress of a site, and returns its state; `None` if the site has no drain.
+    /// Updates the number of copies in a site's drain, applies `change` to it, and returns the drain's state; `None`
+    /// if the site has no drain.
     fn note(&self, site: Site, change: impl FnOnce(&mut Progress)) -> Option<DrainState> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let one = progress.get_mut(&site)?;
@@ -322,7 +327,7 @@ impl Drains {
         self.begun.notify_one();
     }
 
-    /// True if the site itself reports no copies; a dead site reports none.
+    /// True if the site itself reports no copies. A dead site reports none.
     async fn is_empty(&self, site: Site) -> bool {
         let usage = self.store.usage().await;
         usage.iter().all(|(of, copies)| *of != site || copies.is_empty())
@@ -351,7 +356,7 @@ impl Drains {
     }
 }
 
-/// Returns the starts of the first few partitions, and the number of the others, as text.
+/// Returns the starts of the first [`NAMED_MAX`] partitions, and the number of further ones, as text for a message.
 fn listed(starts: &[Key]) -> String {
     let shown: Vec<String> = starts.iter().take(NAMED_MAX).map(named).collect();
     match starts.len().saturating_sub(NAMED_MAX) {

@@ -1,4 +1,4 @@
-//! The driver of the planner: up to four times a second it reports the samples to the planner, and executes the
+//! The driver of the planner: up to four times a second it passes the samples to the planner, and executes the
 //! operators that the planner returns.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,25 +24,26 @@ use crate::record::{Epoch, Site};
 use crate::sampler::{Cause, Sampled, thread_cpu};
 use crate::transaction::Abort;
 
-/// Shortest time between two decisions.
+/// Minimum time between two decisions of the planner.
 const ROUND: Duration = Duration::from_millis(250);
-/// Share of a core that the planner may use (0..1).
+/// Share of one CPU core that the planner may use on average (0..1).
 pub(super) const CPU_SHARE: f64 = 0.0125;
-/// Most unused CPU time that the planner may save up, in seconds of a core.
+/// Maximum unused CPU time that the planner may save up for later rounds, in seconds of a core.
 const CPU_SAVED_MAX_S: f64 = 0.25;
-/// Most decisions that are remembered.
+/// Maximum number of decisions that the report retains; rejected plans are dropped first.
 const DECISIONS_MAX: usize = 200;
 
-/// The planner's task.
+/// The task that runs the planner for one [`Adaptation`], and the decisions that it reports.
 pub(super) struct Driver<'a> {
     pub(super) of: &'a Adaptation,
     pub(super) planner: Planner<Key>,
-    /// The last decisions, the oldest first, with their numbers; those of an earlier run have none.
+    /// The last decisions, the oldest first, each with the planner's number for it; `None` for a decision that was
+    /// restored from an earlier process.
     pub(super) decisions: VecDeque<(Option<u64>, DecisionReport)>,
 }
 
 impl Adaptation {
-    /// Lets the planner decide round after round, within its share of a core.
+    /// Runs the planner round after round, with pauses that keep it within its share of a core ([`CPU_SHARE`]).
     pub(super) async fn decide(self: Arc<Self>) {
         let mut driver = Driver::new(&self);
         let mut allowance = Allowance::new(CPU_SHARE, CPU_SAVED_MAX_S);
@@ -74,7 +75,7 @@ impl<'a> Driver<'a> {
         driver
     }
 
-    /// Makes one decision, and returns the CPU time that it used.
+    /// Runs one round of the planner, and returns the CPU time that the planner used in it.
     async fn round(&mut self) -> Duration {
         let (options, is_paused) = (self.of.options(), self.of.is_paused());
         let permission = match options.mode {
@@ -96,7 +97,8 @@ impl<'a> Driver<'a> {
         decided_in + thread_cpu().saturating_sub(began)
     }
 
-    /// Lets the planner forget operators whose outcome is known by now, and executes what follows.
+    /// Resolves operators whose outcome was in doubt, now that the design shows it, and executes the operators that
+    /// follow.
     async fn settle(&mut self) {
         if !self.planner.is_unsettled() {
             return;
@@ -110,7 +112,7 @@ impl<'a> Driver<'a> {
         self.execute().await;
     }
 
-    /// Reports the samples of the last round, and lets the planner decide.
+    /// Passes the samples since the last round to the planner, and lets it decide about the design `layout`.
     fn decide(&mut self, layout: &Layout<Key>) -> DecisionSnapshot<Key> {
         let Adaptation { sampler, store, .. } = self.of;
         let fetched = sampler.fetch();
@@ -132,7 +134,8 @@ impl<'a> Driver<'a> {
         self.planner.decide(now_ms, layout, &mut **strategy, &forbids)
     }
 
-    /// Executes the operators of the plans that are due, those of different partitions concurrently.
+    /// Executes the operators that the planner returns, wave by wave. Those of one wave are of different partitions,
+    /// and run concurrently.
     async fn execute(&mut self) {
         while self.planner.is_busy() {
             let layout = self.of.store.layout().await;
@@ -164,7 +167,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Records what the planner decided, and what came of it.
+    /// Records an event of the planner in the decisions: a decision, the measured effect of one, or the undoing of
+    /// one.
     fn record(&mut self, event: Event<Key>) {
         match event {
             Event::Decided { number, at_ms, plan, verdict } => {
@@ -199,7 +203,7 @@ impl<'a> Driver<'a> {
         self.decisions.iter_mut().find(|(of, _)| *of == number).map(|(_, report)| report)
     }
 
-    /// Remembers a decision, and logs it unless the plan was rejected.
+    /// Adds a decision with the planner's number to the report, and logs it unless the plan was rejected.
     fn remember(&mut self, number: Option<u64>, report: DecisionReport) {
         if !matches!(report.verdict, Verdict::Rejected(_)) {
             let (before_us, after_us) = report.predicted_us;
@@ -220,7 +224,8 @@ impl<'a> Driver<'a> {
         self.decisions.push_back((number, report));
     }
 
-    /// Updates the report of adaptation, and the basis of explanations.
+    /// Updates the report of adaptation and the state from which placements are explained, after a round with this
+    /// snapshot.
     fn report(&self, snapshot: DecisionSnapshot<Key>) {
         let (planner, sampler) = (&self.planner, &self.of.sampler);
         let (controller, accuracy) = (planner.controller(), planner.accuracy());
@@ -262,7 +267,7 @@ impl<'a> Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Returns the state to be persisted.
+    /// Returns the present state of adaptation in the form in which it is persisted.
     pub(super) fn persisted(&self) -> Persisted {
         let (of, planner) = (self.of, &self.planner);
         let mut state = Persisted {
@@ -282,8 +287,9 @@ impl Driver<'_> {
         state
     }
 
-    /// Resumes from the persisted state. Functions that were learned for other sites are not used; where sites are
-    /// separate processes, they are used until a site reports another share of a core.
+    /// Restores the persisted state of an earlier process, if there is one. Cost functions that were learned for
+    /// another number of sites, or for sites with another share of a core, are not used. Where sites are separate
+    /// processes, restored functions are used until a site reports another share of a core.
     pub(super) fn restore(&mut self) {
         let earlier = self.of.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(state) = earlier.filter(|state| state.version > 0) else { return };
@@ -308,7 +314,8 @@ impl Driver<'_> {
     }
 }
 
-/// Converts a sample for the planner.
+/// Converts a sample of the sites to the planner's form; `at_ms` is the start of the transaction on the clock of
+/// decisions.
 fn observed(at_ms: u64, sampled: Sampled) -> Observed<Key> {
     let cause = |cause: Cause| match cause {
         Cause::Updates => WaitCause::Updates,

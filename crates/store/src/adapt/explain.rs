@@ -24,58 +24,58 @@ mod tests;
 #[derive(Clone, Default)]
 pub(super) struct Known {
     pub snapshot: DecisionSnapshot<Key>,
-    /// `None` before the first round.
+    /// The planner's guardrails, with their bans and cool-downs; `None` before the first round.
     pub brakes: Option<Guardrails<Key>>,
 }
 
-/// The placement of a key's partition, and each site as its possible master.
+/// The placement of the partition that contains a key, and each site as that partition's possible master.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The key that was asked about.
+    /// The key in the request, in the text form of [`Key`].
     pub key: String,
-    /// Start of the key's partition; empty for the least key of all.
+    /// First key of the partition that contains the requested key; empty for the least key of all.
     pub start: String,
-    /// Exclusive end of the partition; `None` for the last partition.
+    /// First key after the partition; `None` for the last partition.
     pub end: Option<String>,
-    /// Number of the site that masters the partition.
+    /// Number of the site that masters the partition now.
     pub master: u16,
-    /// Numbers of the sites that have replicas, in ascending order.
+    /// Numbers of the sites that have replicas of the partition, in ascending order.
     pub replicas: Vec<u16>,
     /// Approximate number of rows of the partition.
     pub rows: u64,
     /// Approximate size of the partition's keys and values, in bytes.
     pub bytes: u64,
-    /// Why nothing is predicted for any site; `None` if the cost model can predict.
+    /// Why the cost model predicts nothing for any site; `None` if it can predict.
     pub unpredicted: Option<String>,
-    /// All sites of the store, by number.
+    /// Each site of the store as the possible master of the partition, in the order of the sites' numbers.
     pub sites: Vec<SiteExplanation>,
 }
 
-/// A site as the possible master of a partition.
+/// One site as the possible master of a partition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SiteExplanation {
-    /// The site's number.
+    /// Number of the site.
     pub site: u16,
-    /// True if the site is the master now.
+    /// True if the site masters the partition now.
     pub is_master: bool,
-    /// Predicted load of the site, now and with the site as the master, as a share of the CPU that it has (1: all of
-    /// it); `None` without a prediction.
+    /// Predicted load of the site with the present design, and with the site as the master, as a share of the CPU
+    /// that the site has (1: all of it); `None` without a prediction.
     pub cpu: Option<(f64, f64)>,
-    /// Predicted mean latency of all transactions, now and with the site as the master, in µs; `None` without a
-    /// prediction.
+    /// Predicted mean latency of all transactions of the store with the present design, and with the site as the
+    /// master, in µs; `None` without a prediction.
     pub latency_us: Option<(f64, f64)>,
-    /// Predicted CPU time of all sites per transaction, now and with the site as the master, in µs; `None` without a
-    /// prediction.
+    /// Predicted CPU time of all sites per transaction with the present design, and with the site as the master, in
+    /// µs; `None` without a prediction.
     #[serde(default)]
     pub work_us: Option<(f64, f64)>,
-    /// Time saved within the horizon, and time that the change takes, in µs; `None` for the present master, and without
-    /// a prediction.
+    /// Predicted time that all transactions save within the horizon if the site becomes the master, and time that the
+    /// change takes, in µs; `None` for the present master, and without a prediction.
     pub saved_and_cost_us: Option<(f64, f64)>,
-    /// The result of each rule for the site.
+    /// The results of all rules that decide whether the site could be the master.
     pub rules: Vec<RuleReport>,
 }
 
-/// The result of a rule that speaks for or against a site as the master.
+/// The result of one rule, which speaks for or against a site as the master of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleReport {
     /// Name of the rule, such as `pin` or `memory`.
@@ -83,11 +83,11 @@ pub struct RuleReport {
     /// True if the rule speaks for the site, false if it speaks against it; `None` if it does not apply, or its result
     /// is unknown.
     pub holds: Option<bool>,
-    /// The reason, in a sentence.
+    /// The reason for the result, as a sentence.
     pub why: String,
 }
 
-/// Why the placement of a key cannot be explained.
+/// The reason why the placement of a key cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotExplained {
     /// The key has no row, and no partition begins at it. The fields are the key, the start of the partition that it
@@ -97,7 +97,7 @@ pub enum NotExplained {
              takes a key with a row, or where a partition begins"
     )]
     NoRow(String, String, u16),
-    /// The row could not be read.
+    /// The store could not read whether the key has a row, because of this error.
     #[error("the row could not be read: {0}")]
     Unread(#[from] Abort),
 }
@@ -155,7 +155,7 @@ impl Adaptation {
     }
 }
 
-/// The basis on which every site is judged: the partition, the design with its price, and the workload.
+/// The inputs by which every site is judged: the partition, the design with its predicted price, and the workload.
 struct SiteJudgement<'l> {
     of: &'l Adaptation,
     layout: &'l Layout<Key>,
@@ -172,14 +172,15 @@ fn rule(name: &str, holds: Option<bool>, why: impl Into<String>) -> RuleReport {
     RuleReport { rule: name.to_owned(), holds, why: why.into() }
 }
 
-/// Returns a rule that speaks against a site for `reason`, or for it, with `else_why`, if there is no reason.
+/// Returns the rule `name`, which speaks against a site for `reason`, or, if that is `None`, for the site because of
+/// `else_why`.
 fn unless(name: &str, reason: Option<String>, else_why: &str) -> RuleReport {
     rule(name, Some(reason.is_none()), reason.unwrap_or_else(|| else_why.to_owned()))
 }
 
 impl SiteJudgement<'_> {
-    /// Returns the operators that make a site the master within the limit of replicas; none if it is the master
-    /// already.
+    /// Returns the operators that make a site the master of the partition with at most `replicas_max` replicas
+    /// afterwards; an empty list if the site is the master already.
     fn operators(&self, site: u16, replicas_max: usize) -> Vec<Operator<Key>> {
         let (start, is_copied) = (self.start.clone(), self.partition.is_at(site));
         let mut operators = Vec::new();

@@ -1,9 +1,10 @@
 //! Heat: reads, writes, conflicts and CPU time of key ranges over the last hour, estimated from the samples.
 //!
-//! Where one of n transactions is sampled, a sample stands for n. For each of these, every key and range of the sample
-//! counts as one read or write, and as one conflict if the transaction met another one. The CPU time that a site's
-//! thread used since the last round is divided among the samples of that site in proportion to the run times of their
-//! procedures, and each sample's part equally among its keys and ranges. Without a sample it is attributed to no range.
+//! Where one of n transactions is sampled, a sample stands for n. For each of these, every key and range of the
+//! sample counts as one read or write, and as one conflict if the transaction met another one. The CPU time that a
+//! site's thread used since the last round is divided among the samples of that site in proportion to the run times
+//! of their procedures, and each sample's part equally among its keys and ranges. CPU time of a site without a sample
+//! in the round is attributed to no range.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,64 +20,67 @@ use crate::key::Key;
 use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
 
-/// Most design changes that are remembered.
+/// Maximum number of design changes that the recorder retains.
 const MARKS_MAX: usize = 1_000;
 
-/// The heat of key ranges over time. Columns are spans of time, the oldest first.
+/// The heat of key ranges over time, as a table: rows are ranges of keys, columns are spans of time, the oldest
+/// first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HeatReport {
-    /// Start of each column, in ms since 1970, by the present wall clock.
+    /// Start of each column, in ms since 1970 (UTC), converted with the wall clock at the time of the report.
     pub begins_ms: Vec<u64>,
-    /// Time for which each column has counted, in s; the last column is still counting.
+    /// Time for which each column has counted, in seconds; the last column is still counting.
     pub seconds: Vec<f64>,
-    /// Ranges in key order; together they cover all keys.
+    /// The heat of each range, in key order; together the ranges cover all keys.
     pub ranges: Vec<HeatRange>,
-    /// Design changes within the time of the columns, the oldest first.
+    /// Design changes within the time that the columns cover, the oldest first.
     pub marks: Vec<HeatMark>,
-    /// CPU time of the sites since recording began that is attributed to no range, in ms.
+    /// CPU time of the sites since recording began that is attributed to no range of keys, in ms.
     pub cpu_unattributed_ms: f64,
 }
 
-/// A range of keys; its series have one value for each column.
+/// The heat of one range of keys. Each list has one value for each column of the report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HeatRange {
     /// First key of the range; empty for the least key of all.
     pub start: String,
-    /// Exclusive end of the range; `None` for the last range.
+    /// First key after the range; `None` for the last range.
     pub end: Option<String>,
-    /// Number of keys and key ranges that transactions read and did not write.
+    /// Estimated number of keys and key ranges in the range that transactions read and did not write, for each
+    /// column.
     pub reads: Vec<f64>,
-    /// Number of keys that transactions wrote.
+    /// Estimated number of keys in the range that transactions wrote, for each column.
     pub writes: Vec<f64>,
-    /// Number of accesses by transactions that met another one: they waited for a lock, a row that they watched was
-    /// changed, or they were returned because their partitions had moved.
+    /// Estimated number of accesses to the range, for each column, by transactions that met another one: they waited
+    /// for a lock, a row that they watched was changed, or they were returned because their partitions had moved.
     pub conflicts: Vec<f64>,
-    /// CPU time of the sites, in ms.
+    /// Estimated CPU time that the sites used for the range, in ms, for each column.
     pub cpu_ms: Vec<f64>,
 }
 
-/// A change of the design, by adaptation, by a command or for a transaction.
+/// One change of the design, made by adaptation, by a command or for a transaction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeatMark {
-    /// Time at which the change was observed, in ms since 1970, by the present wall clock.
+    /// Time at which the planner observed the change, in ms since 1970 (UTC), converted with the wall clock at the
+    /// time of the report.
     pub at_ms: u64,
     /// Kind of the change: `split`, `merge`, `add-replica`, `remove-replica` or `remaster`.
     pub operator: String,
-    /// Start of the partition; for a split or a merge, the key between the two parts.
+    /// First key of the changed partition; for a split or a merge, the key between the two parts.
     pub key: String,
-    /// Number of the site that got or lost a copy, or became the master; `None` for a split or a merge.
+    /// Number of the site that got or lost a replica, or became the master; `None` for a split or a merge.
     pub site: Option<u16>,
 }
 
-/// Records heat in each of the planner's rounds.
+/// Adds the samples of each of the planner's rounds to the heat of key ranges.
 pub(super) struct HeatRecorder {
     heat: Heat<Key>,
     column_ms: u64,
     /// Time of the last record, in ms since this process began to adapt.
     now_ms: u64,
-    /// Time of the first record, in ms since this process began to adapt.
+    /// Time of the first record, in ms since this process began to adapt; `None` before it.
     began_ms: Option<u64>,
-    /// CPU time of each site's thread as of the last record.
+    /// Total CPU time of each site's thread as of the last record.
     cpu: HashMap<Site, Duration>,
     unattributed_us: f64,
     design: Option<Layout<Key>>,
@@ -88,7 +92,7 @@ impl HeatRecorder {
         Self::with_columns(Bounds::default().column_ms)
     }
 
-    /// Creates a recorder with columns of `column_ms`, and the default number of columns.
+    /// Creates a recorder whose columns cover `column_ms` each, with the default number of columns.
     pub fn with_columns(column_ms: u64) -> Self {
         let bounds = Bounds { column_ms: column_ms.max(1), ..Bounds::default() };
         Self {
@@ -103,7 +107,8 @@ impl HeatRecorder {
         }
     }
 
-    /// Records the samples and the CPU time since the last round, and the changes of the design.
+    /// Adds the samples in `fetched`, the sites' CPU time since the last round, and the changes of the design since
+    /// then. `now_ms` is the time since this process began to adapt.
     pub fn record(
         &mut self,
         now_ms: u64,
@@ -142,8 +147,8 @@ impl HeatRecorder {
         self.mark(layout);
     }
 
-    /// Adds a sample to the cells of the keys that it declared. A returned transaction counts only as conflicts: its
-    /// accesses count where it runs.
+    /// Adds a sample to the cells of the keys that its transaction declared. A transaction that a site returned
+    /// (`has_run` is false) counts only as conflicts: its accesses count where it runs.
     fn add(&mut self, sampled: &Sampled, has_run: bool, cpu_us: f64) {
         let every = f64::from(sampled.every);
         let accesses = (sampled.reads.len() + sampled.writes.len()).max(1) as f64;
@@ -175,7 +180,8 @@ impl HeatRecorder {
         }
     }
 
-    /// Returns the heat so far; `now_ms` is the recorder's clock at the wall-clock time `wall`.
+    /// Returns the recorded heat. `now_ms` is the time since this process began to adapt, at the wall-clock time
+    /// `wall`.
     pub fn report(&self, now_ms: u64, wall: SystemTime) -> HeatReport {
         let wall_ms = wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let wall_of = |at_ms: u64| wall_ms.saturating_sub(now_ms.saturating_sub(at_ms));
@@ -216,7 +222,8 @@ impl HeatRecorder {
     }
 }
 
-/// Returns the weight by which CPU time is divided: the run time of all transactions that the sample stands for, in µs.
+/// Returns the weight by which a site's CPU time is divided among samples: the run time of all transactions that the
+/// sample stands for, in µs.
 fn weight_us(sampled: &Sampled) -> f64 {
     f64::from(sampled.every) * sampled.run_us.max(0.1)
 }

@@ -1,8 +1,9 @@
 //! The limits of adaptation, and how they are changed at run time.
 //!
 //! A limit binds adaptation from the next decision on. Lowering a limit below the present state removes nothing: no
-//! further partition is split and no replica is added, and existing ones go only where that pays. The memory limit is
-//! the exception: a value below what a site holds could not be met, so it is refused.
+//! further partition is split, no replica is added, and existing ones are merged or removed only where the predicted
+//! saving exceeds the cost. The memory limit is the exception: a value below the bytes that some site holds is
+//! refused.
 //!
 //! Invariant: a request changes all of its limits, or none.
 
@@ -17,29 +18,29 @@ use super::adaptation::{Adaptation, Mode, Options};
 use crate::record::Site;
 use crate::site::Usage;
 
-/// Longest valid horizon, in seconds.
+/// Maximum valid horizon of a request, in seconds.
 const HORIZON_S_MAX: f64 = 86_400.0;
-/// Largest valid limit of partitions.
+/// Maximum valid value of `partitions_max`.
 const PARTITIONS_MAX: u32 = 100_000;
-/// Largest valid limit of changes a second.
+/// Maximum valid value of `changes_s_max`, in operators per second.
 const CHANGES_S_MAX: f64 = 1_000.0;
-/// Bytes in a MB, the unit of memory limits.
+/// Number of bytes in a MB, the unit of memory limits.
 const MB: u64 = 1_000_000;
 
-/// The limits of adaptation.
+/// The limits of adaptation that a user can change while the store runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptLimits {
-    /// Whether plans that pay are only reported, or executed.
+    /// Whether plans whose predicted saving exceeds their cost are executed or only reported.
     pub mode: Mode,
-    /// Time for which a change is credited with its savings, in seconds.
+    /// Horizon: time for which a change of the design is credited with its predicted savings, in seconds.
     pub horizon_s: f64,
-    /// Most partitions that adaptation makes.
+    /// Maximum number of partitions of the store up to which adaptation splits.
     pub partitions_max: u32,
-    /// Most replicas that adaptation gives a partition, its master not counted; `None`: no limit.
+    /// Maximum number of replicas that adaptation gives a partition, its master not counted; `None`: no limit.
     pub replicas_max: Option<u16>,
-    /// Most keys and values that adaptation lets a site hold, in MB; `None`: no limit.
+    /// Maximum size of the keys and values that adaptation lets one site hold, in MB (10⁶ bytes); `None`: no limit.
     pub memory_max_mb: Option<u64>,
-    /// Most operators that adaptation executes a second, on average.
+    /// Maximum number of operators per second that adaptation executes, on average.
     pub changes_s_max: f64,
 }
 
@@ -56,26 +57,27 @@ impl Default for AdaptLimits {
     }
 }
 
-/// Limits to be changed; a limit that is absent stays as it is.
+/// A request to change limits of adaptation; `None` leaves a limit as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsRequest {
-    /// Whether plans that pay are only reported, or executed.
+    /// Whether plans whose predicted saving exceeds their cost are executed or only reported; `None`: unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Time for which a change is credited with its savings, in seconds.
+    /// Horizon: time for which a change of the design is credited with its predicted savings, in seconds; `None`:
+    /// unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub horizon_s: Option<f64>,
-    /// Most partitions that adaptation makes.
+    /// Maximum number of partitions of the store up to which adaptation splits; `None`: unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partitions_max: Option<u32>,
-    /// Most replicas of a partition, its master not counted.
+    /// Maximum number of replicas that adaptation gives a partition, its master not counted; `None`: unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_max: Option<AtMost<u16>>,
-    /// Most keys and values of a site, in MB.
+    /// Maximum size of the keys and values that adaptation lets one site hold, in MB (10⁶ bytes); `None`: unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max_mb: Option<AtMost<u64>>,
-    /// Most operators a second, on average.
+    /// Maximum number of operators per second that adaptation executes, on average; `None`: unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes_s_max: Option<f64>,
 }
@@ -84,17 +86,17 @@ pub struct LimitsRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a limit is a number, or \"none\"")]
 pub enum AtMost<T> {
-    /// The limit.
+    /// The quantity is limited to this number.
     Some(T),
-    /// No limit.
+    /// The quantity is not limited.
     Any(Unlimited),
 }
 
-/// The word `none`, for no limit.
+/// The word `none` in a request, which removes a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlimited {
-    /// No limit.
+    /// Removes the limit.
     None,
 }
 
@@ -107,33 +109,33 @@ impl<T> AtMost<T> {
     }
 }
 
-/// The limits in force, and which of them are exceeded.
+/// The limits of adaptation in force, and which of them the store exceeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitsReport {
     /// The limits in force.
     #[serde(flatten)]
     pub limits: AdaptLimits,
-    /// A sentence for each limit that is exceeded already.
+    /// A sentence for each limit that the store exceeds already, which says by how much.
     pub notes: Vec<String>,
 }
 
-/// The part of the store's state that limits are compared with.
+/// The quantities of the store that limits of adaptation are compared with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoreUsage {
     pub partitions: usize,
-    /// Replicas of the partition that has most.
+    /// Number of replicas of the partition that has most, its master not counted.
     pub replicas: usize,
-    /// Number of each site, and the bytes of keys and values that it holds.
+    /// For each site its number, and the bytes of keys and values that it holds.
     pub bytes: Vec<(u16, u64)>,
     pub sites: usize,
 }
 
-/// Why limits are not changed.
+/// The reason why a request to change limits was not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitsFault {
-    /// A value is invalid, for this reason.
+    /// A requested value is invalid, for this reason.
     Senseless(String),
-    /// The store already exceeds the requested limit, as this text says.
+    /// The store already exceeds the requested memory limit; the text names the site and its size.
     Refused(String),
 }
 
@@ -158,7 +160,7 @@ impl AdaptLimits {
         }
     }
 
-    /// Sets these limits in the planner's options.
+    /// Sets these limits in the planner's options, and leaves the other options as they are.
     pub fn set(&self, options: &mut Options) {
         options.mode = self.mode;
         options.parameters.horizon_s = self.horizon_s;
@@ -169,7 +171,7 @@ impl AdaptLimits {
         options.limits.changes_s_max = self.changes_s_max;
     }
 
-    /// Returns the limits with a request's changes.
+    /// Returns these limits with the changes of a request.
     #[must_use]
     pub fn with(&self, request: &LimitsRequest) -> Self {
         Self {
@@ -182,7 +184,7 @@ impl AdaptLimits {
         }
     }
 
-    /// Checks that the limits are valid in a store of this many sites.
+    /// Checks that the limits are valid in a store with the number of sites in `held`.
     pub(super) fn check(&self, held: &StoreUsage) -> Result<(), LimitsFault> {
         let within = |value: f64, most: f64| value.is_finite() && value > 0.0 && value <= most;
         let senseless = |why: String| Err(LimitsFault::Senseless(why));
@@ -221,7 +223,8 @@ impl AdaptLimits {
         Ok(())
     }
 
-    /// Checks that no site holds more than the memory limit.
+    /// Checks that no site holds more keys and values than the memory limit allows; the error names the site that
+    /// holds most.
     fn check_memory(&self, held: &StoreUsage) -> Result<(), LimitsFault> {
         let Some(mb) = self.memory_max_mb else { return Ok(()) };
         let fullest = held.bytes.iter().max_by_key(|(_, bytes)| *bytes);
@@ -235,7 +238,7 @@ impl AdaptLimits {
         }
     }
 
-    /// Returns a sentence for each limit that is exceeded, which says by how much; the excess stays.
+    /// Returns a sentence for each limit that the store exceeds, which says by how much. The excess stays.
     pub(super) fn notes(&self, held: &StoreUsage) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(most) = self.memory_max_mb {
@@ -267,7 +270,7 @@ impl AdaptLimits {
 }
 
 impl LimitsRequest {
-    /// Merges two requests; where both set a limit, `newer` has priority.
+    /// Merges two requests into one; where both set a limit, that of `newer` has priority.
     #[must_use]
     pub fn and(self, newer: &Self) -> Self {
         Self {
@@ -282,12 +285,12 @@ impl LimitsRequest {
 }
 
 impl Adaptation {
-    /// Returns the present options.
+    /// Returns the present options of adaptation.
     pub(super) fn options(&self) -> Options {
         *self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the part of the store's state that limits are compared with.
+    /// Returns the quantities of the store that limits are compared with.
     async fn usage(&self) -> StoreUsage {
         let usage = self.store.usage().await;
         let bytes = |(site, copies): &(Site, Vec<Usage>)| {
@@ -302,7 +305,7 @@ impl Adaptation {
         }
     }
 
-    /// Checks the initial limits, and logs a warning for each that is exceeded already.
+    /// Checks the limits of the start, and logs a warning for each that the store exceeds already.
     pub(super) async fn check_limits(&self) -> Result<(), LimitsFault> {
         let (limits, held) = (AdaptLimits::of(&self.options()), self.usage().await);
         limits.check(&held)?;
@@ -310,13 +313,13 @@ impl Adaptation {
         Ok(())
     }
 
-    /// Returns the limits in force, and which of them are exceeded.
+    /// Returns the limits in force, and which of them the store exceeds.
     pub async fn limits(&self) -> LimitsReport {
         let limits = AdaptLimits::of(&self.options());
         LimitsReport { notes: limits.notes(&self.usage().await), limits }
     }
 
-    /// Changes limits from the next decision on, and returns those in force then.
+    /// Changes limits from the next decision on, persists them, and returns the limits then in force.
     ///
     /// # Errors
     /// If a limit is invalid, or the store already exceeds the requested memory limit; no limit is changed then.

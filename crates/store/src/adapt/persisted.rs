@@ -1,12 +1,12 @@
 //! Persisted state of adaptation, in the file `adapt.json` of the store's folder: decisions, the learned cost
 //! functions, bans, limits that were set at run time, and whether adaptation is paused.
 //!
-//! The clock of decisions and bans continues where it stopped: time in which the store did not run does not count, and
-//! no wall clock is read. Changes that were still being measured when the store ended are not judged.
+//! The clock of decisions and bans continues where it stopped: time in which the store did not run does not count,
+//! and the wall clock is not read. Changes that were still being measured when the store ended are not judged.
 //!
 //! Invariants:
 //! - The file is replaced as a whole, at most every [`EVERY`] and at a clean end.
-//! - An unusable file is renamed to `adapt.json.refused` and reported; adaptation starts anew without it.
+//! - An unusable file is renamed to `adapt.json.refused` and reported; adaptation then starts anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,17 +31,19 @@ use crate::engine::Store;
 use crate::key::Key;
 use crate::sampler::Sampler;
 
-/// Shortest time between two writes of the file.
+/// Interval at which `adapt.json` is written if the state has changed.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
-/// Version of the file format. The cost functions of earlier versions had other inputs, and are learned anew.
+/// Version of the format of `adapt.json`. The cost functions of earlier versions had other inputs, and are learned
+/// anew.
 pub(super) const VERSION: u32 = 3;
 const NAME: &str = "adapt.json";
 
-/// Content of the file.
+/// Content of `adapt.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Persisted {
     pub version: u32,
-    /// The clock of decisions and bans, in ms.
+    /// The clock of decisions and bans when this state was taken, in ms; it counts only time in which the store
+    /// adapted.
     pub now_ms: u64,
     /// Limits that were set at run time.
     pub limits: LimitsRequest,
@@ -49,9 +51,9 @@ pub(super) struct Persisted {
     pub changes: u64,
     pub undone: u64,
     pub decisions: Vec<DecisionReport>,
-    /// Number of sites of the store in which the functions were learned.
+    /// Number of sites of the store in which the cost functions were learned.
     pub sites: u16,
-    /// Share of a core that each of these sites had; `None` if unknown.
+    /// Share of a CPU core that each site had when the cost functions were learned; `None` if unknown.
     pub site_cpu: Option<f64>,
     pub(super) functions: BTreeMap<String, Function>,
     pub(super) bans: Vec<Ban>,
@@ -67,25 +69,26 @@ pub(super) struct Function {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ban {
     operator: String,
-    /// The operator's key, in hexadecimal digits.
+    /// Key of the banned operator, in hexadecimal digits.
     key: String,
     site: Option<u16>,
     until_ms: u64,
     times: u32,
 }
 
-/// Where the state of adaptation is persisted, and whether that failed.
+/// The file in which the state of adaptation is persisted, and whether reading or writing it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptReport {
-    /// The file; `None` for a store without a folder, whose state is lost when it ends.
+    /// Path of the file `adapt.json`; `None` for a store without a folder, whose state of adaptation is lost when it
+    /// ends.
     pub file: Option<PathBuf>,
-    /// Why the existing file was not used; `None` if it was, or there was none.
+    /// Why the file that existed at the start was not used; `None` if it was, or if there was none.
     pub refused: Option<String>,
-    /// Why the last write of the file failed; `None` if it succeeded.
+    /// Why the last write of the file failed; `None` if it succeeded or nothing was written yet.
     pub failure: Option<String>,
 }
 
-/// Writes the latest state to the file, when that is due.
+/// Writes the latest state of adaptation to `adapt.json`.
 #[derive(Default)]
 pub(super) struct StateWriter {
     state: Mutex<State>,
@@ -99,7 +102,8 @@ struct State {
 }
 
 impl StateWriter {
-    /// Returns the writer of a folder, and the state that is persisted there.
+    /// Returns the writer for a folder's `adapt.json`, and the state that the file contains; an empty state if the
+    /// file is absent or unusable, or `folder` is `None`.
     pub fn open(folder: Option<&Path>) -> (Self, Persisted) {
         let Some(file) = folder.map(|folder| folder.join(NAME)) else { return Default::default() };
         let (kept, refused) = match read(&file) {
@@ -129,7 +133,7 @@ impl StateWriter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).report.clone()
     }
 
-    /// Sets the state to be written next.
+    /// Sets the state to be written next; `kept` is called only if there is a file.
     pub fn offer(&self, kept: impl FnOnce() -> Persisted) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.report.file.is_some() {
@@ -137,7 +141,7 @@ impl StateWriter {
         }
     }
 
-    /// Changes the state to be written next, until the planner offers a newer one.
+    /// Changes the state to be written next. The planner's next offer replaces the changed state.
     pub fn amend(&self, change: impl FnOnce(&mut Persisted)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(latest) = &mut state.latest {
@@ -145,7 +149,7 @@ impl StateWriter {
         }
     }
 
-    /// Writes the latest state, if it differs from the written one in more than the clock.
+    /// Writes the latest state to the file, if it differs from the written one in more than the clock.
     pub fn write(&self) {
         self.write_if(|latest, written| {
             *latest != Persisted { now_ms: latest.now_ms, ..written.clone() }
@@ -178,7 +182,7 @@ impl StateWriter {
     }
 }
 
-/// Returns the file's content; an empty state if there is no file.
+/// Reads the state in a file; an empty state if the file is absent. The error is the reason why the file is unusable.
 fn read(file: &Path) -> Result<Persisted, String> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -203,13 +207,13 @@ fn read(file: &Path) -> Result<Persisted, String> {
 }
 
 impl Persisted {
-    /// Checks that the functions and bans can be restored.
+    /// Checks that the cost functions and bans can be restored.
     fn check(&self) -> Result<(), String> {
         self.model(&mut CostModel::default())?;
         self.restore_bans(&mut Guardrails::new(Default::default()))
     }
 
-    /// Copies the learned functions of a model into the state.
+    /// Copies the learned cost functions of a model into this state.
     pub fn learn(&mut self, cost: &CostModel) {
         let mut add = |name: &str, parts: Parts| {
             let Parts { numbers, samples, held_out } = parts;
@@ -224,7 +228,7 @@ impl Persisted {
         add("cpu", cost.cpu.parts());
     }
 
-    /// Restores the functions into a new model; one that is not in the state stays as it is.
+    /// Restores the cost functions into a new model. A function that this state lacks stays as it is in the model.
     pub fn model(&self, cost: &mut CostModel) -> Result<(), String> {
         self.function("service", &mut cost.service)?;
         self.function("wait_updates", &mut cost.wait_updates)?;
@@ -246,7 +250,7 @@ impl Persisted {
         Ok(())
     }
 
-    /// Copies the bans that have not expired into the state.
+    /// Copies the bans that have not expired at `now_ms` from the guardrails into this state.
     pub fn copy_bans(&mut self, brakes: &Guardrails<Key>) {
         let now_ms = self.now_ms;
         let bans = brakes.bans().filter(|(_, until_ms, _)| *until_ms > now_ms);
@@ -254,7 +258,7 @@ impl Persisted {
             bans.map(|(operator, until_ms, times)| Ban::of(operator, until_ms, times)).collect();
     }
 
-    /// Restores the bans.
+    /// Restores the bans of this state into the guardrails.
     pub fn restore_bans(&self, brakes: &mut Guardrails<Key>) -> Result<(), String> {
         for ban in &self.bans {
             let operator = ban.operator().ok_or_else(|| format!("a ban is damaged: {ban:?}"))?;
@@ -300,13 +304,13 @@ impl Ban {
 }
 
 impl Adaptation {
-    /// Sets the state to be written next.
+    /// Sets the state of adaptation to be written next; `state` is called only if there is a file.
     pub(super) fn persist(&self, state: impl FnOnce() -> Persisted) {
         self.writer.offer(state);
     }
 
-    /// Resumes from the state in a folder, if there is one. The defaults of limits in `options` are overridden by
-    /// limits that were set at run time, and both by the `given` ones.
+    /// Creates adaptation with the state in a folder, if there is one. The limits in `options` are overridden by
+    /// those that were set at run time in an earlier process, and both by the `given` ones.
     ///
     /// # Errors
     /// If the limits are invalid.
@@ -325,7 +329,7 @@ impl Adaptation {
         Ok(adaptation)
     }
 
-    /// Writes the latest state periodically.
+    /// Writes the latest state to the file every [`EVERY`], if it has changed; it never returns.
     pub(super) async fn write_now_and_then(self: &Arc<Self>) {
         loop {
             sleep(EVERY).await;
@@ -334,7 +338,7 @@ impl Adaptation {
         }
     }
 
-    /// Writes the latest state at a clean end.
+    /// Writes the latest state to the file, if it differs from the written one in anything; called at a clean end.
     pub fn write_latest(&self) {
         self.writer.write_if(|latest, written| latest != written);
     }

@@ -11,112 +11,114 @@ use super::explain::Explanation;
 use super::persisted::KeptReport;
 use crate::key::Key;
 
-/// State of adaptation.
+/// The state of adaptation as `GET /adapt` returns it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AdaptReport {
-    /// Whether plans that pay are only reported, or executed.
+    /// Whether plans whose predicted saving exceeds their cost are executed or only reported.
     pub mode: Mode,
-    /// Where the state of adaptation is persisted over restarts.
+    /// The file in which the state of adaptation is persisted over restarts.
     #[serde(default)]
     pub kept: KeptReport,
-    /// Placement of the key that was asked about; `None` if no key was.
+    /// Placement of the key in the request; `None` if the request had no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
-    /// True if the planner has ended by an internal error.
+    /// True if the planner has ended because of an internal error; the store serves on without adaptation.
     #[serde(default)]
     pub has_ended: bool,
-    /// True if adaptation is paused.
+    /// True if changes of the design by adaptation are paused.
     pub is_paused: bool,
-    /// Why the strategy cannot decide yet; `None` if it can.
+    /// Why the strategy cannot decide yet, such as a cost function with too few samples; `None` if it can.
     pub distrust: Option<String>,
-    /// Transactions a second, over the last seconds.
+    /// Transactions per second of the whole store, estimated over the last seconds.
     pub transactions_s: f64,
-    /// Mean latency over the last seconds, from the request until the log has the transaction, in µs; `None` if
-    /// unknown.
+    /// Mean latency of a transaction over the last seconds, from the request until the log has the transaction, in
+    /// µs; `None` if unknown.
     pub latency_us: Option<f64>,
-    /// Number of alternating workloads that are remembered: see [`imago_plan::store::regimes`].
+    /// Number of alternating workloads that the planner remembers: see [`imago_plan::store::regimes`].
     #[serde(default)]
     pub regimes: usize,
-    /// Number of samples that decisions are based on.
+    /// Number of sampled transactions of the present workload that decisions are based on.
     pub samples: usize,
-    /// Number of samples that were dropped so far.
+    /// Number of samples that were dropped since the process started, because the planner did not fetch them in time.
     pub dropped: u64,
-    /// Time for which a change is credited with its savings, in seconds.
+    /// Horizon: time for which a change of the design is credited with its predicted savings, in seconds.
     pub horizon_s: f64,
-    /// Share of a core that the planner has used since it started (0..1).
+    /// Share of a core that the planner has used on average since the process started (0..1).
     pub planner_cpu: f64,
-    /// CPU time that the sites' threads used for changes of the design, in seconds; sites in separate processes do not
-    /// report it.
+    /// CPU time that the sites' threads have used for changes of the design, in seconds; sites in separate processes
+    /// do not report theirs.
     #[serde(default)]
     pub changing_cpu_s: f64,
-    /// Number of operators that were executed, including those that undid others.
+    /// Number of operators that adaptation has executed, including those that undid others and those before restarts.
     pub changes: u64,
-    /// Number of plans that increased the latency and were undone.
+    /// Number of plans that increased the latency and were undone, including those before restarts.
     pub undone: u64,
-    /// Why the last change failed; `None` if it succeeded.
+    /// Why the last change of the design by adaptation failed; `None` if it succeeded.
     pub failure: Option<String>,
-    /// Name of the strategy that decides.
+    /// Name of the strategy, which chooses the plans to execute.
     #[serde(default)]
     pub strategy: String,
-    /// R² of the predicted total times of transactions; `None` while there are too few. Each value is the mean of one
-    /// kind of transaction at one site over about a second, and was predicted before the model learned from it.
+    /// R² (coefficient of determination) of the predicted total times of transactions; `None` while there are too
+    /// few. Each value is the mean of one kind of transaction at one site over about a second, and was predicted
+    /// before the model learned from it.
     #[serde(default)]
     pub r_squared_transactions: Option<f64>,
-    /// R² of the predicted total times of operators; `None` while there are too few. Each time was predicted before the
-    /// model learned from it.
+    /// R² (coefficient of determination) of the predicted total times of operators; `None` while there are too few.
+    /// Each time was predicted before the model learned from it.
     #[serde(default)]
     pub r_squared_operators: Option<f64>,
-    /// The learned cost functions.
+    /// The learned cost functions, from which the planner predicts times and loads.
     pub functions: Vec<FunctionReport>,
-    /// The load of each site.
+    /// The measured and the predicted load of each site, by site number.
     pub sites: Vec<SiteLoadReport>,
-    /// The last decisions, the oldest first.
+    /// The plans that were considered last, the oldest first.
     pub decisions: Vec<DecisionReport>,
 }
 
-/// A learned cost function.
+/// One learned cost function, which is linear in its inputs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FunctionReport {
-    /// Name of the function: see [`imago_plan::store::cost`].
+    /// Name of the cost function: see [`imago_plan::store::cost`].
     pub name: String,
-    /// Constant of the function, in µs; for `cpu`, a share of the CPU that a site has.
+    /// Constant term of the function, in µs; for the function `cpu`, a share of the CPU that a site has.
     pub constant: f64,
-    /// Weight of each input: the increase of the output, in the unit of the constant, per unit of the input.
+    /// Weight of each input of the function: the increase of the output, in the unit of the constant, per unit of the
+    /// input.
     pub weights: Vec<f64>,
-    /// Number of samples so far, held-out ones included.
+    /// Number of samples from which the function was learned so far, held-out ones included.
     pub samples: u64,
-    /// R² on held-out samples; `None` while there are too few.
+    /// R² (coefficient of determination) of the function on held-out samples; `None` while there are too few.
     pub r_squared: Option<f64>,
 }
 
-/// Load of a site, as a share of the CPU that it has: of a core, or of `--site-cpu`.
+/// Load of one site, as a share of the CPU that the site has: of a core, or of `--site-cpu`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SiteLoadReport {
-    /// The site's number.
+    /// Number of the site.
     pub site: u16,
-    /// Measured load of the site's thread since the last round (0..1).
+    /// Measured load of the site's thread since the planner's last round (0..1).
     pub cpu: f64,
-    /// Load that the model predicts for the present design.
+    /// Load of the site that the cost model predicts for the present design, as a share of the CPU that the site has.
     pub predicted_cpu: f64,
 }
 
-/// Outcome of a plan.
+/// Outcome of a plan that the planner considered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "why")]
 pub enum Verdict {
-    /// The plan was executed.
+    /// The plan was executed completely.
     Done,
     /// The plan was executed, increased the latency, and was undone.
     Undone,
-    /// The plan pays but was not executed, for this reason.
+    /// The plan's predicted saving exceeds its cost, but it was not executed, for this reason.
     Advised(String),
-    /// The plan was not chosen, for this reason.
+    /// The planner did not choose the plan, for this reason.
     Rejected(String),
-    /// The plan could not be executed, for this reason.
+    /// The execution of the plan failed, for this reason.
     Failed(String),
 }
 
-/// A plan that was considered, and its outcome.
+/// A plan to change the design that the planner considered, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionReport {
     /// Time of the decision, in ms since adaptation began. With persisted state the clock continues after a restart,
@@ -124,34 +126,36 @@ pub struct DecisionReport {
     pub at_ms: u64,
     /// First key of the transaction that the plan was made for; `None` for the removal of a replica.
     pub trigger: Option<String>,
-    /// Number of the site that the plan was made for.
+    /// Number of the site that the plan was made for: the one that is to run the transaction, or to lose the replica.
     pub site: u16,
-    /// Operators of the plan, in order, as a user would type them.
+    /// Operators of the plan, in order, in the form in which a user types them.
     pub operators: Vec<String>,
-    /// For each operator, the start of the partition that it changes, or the key at which it splits.
+    /// For each operator of the plan, the start of the partition that it changes, or the key at which it splits.
     pub partitions: Vec<String>,
-    /// Predicted mean latency of a transaction, before and after the plan, in µs.
+    /// Predicted mean latency of a transaction with the design before the plan and with the plan's design, in µs.
     pub predicted_us: (f64, f64),
-    /// Predicted CPU time of all sites per transaction, before and after the plan, in µs.
+    /// Predicted CPU time of all sites per transaction with the design before the plan and with the plan's design, in
+    /// µs.
     #[serde(default)]
     pub predicted_work_us: (f64, f64),
-    /// Weight in the saving of a µs of CPU time, relative to a µs of latency.
+    /// Weight of a µs of CPU time in the predicted saving, relative to a µs of latency.
     #[serde(default)]
     pub work_weight: f64,
-    /// The earlier change that the plan reverses; `None` if it reverses none.
+    /// The earlier change that the plan reverses, and its age, as text; `None` if the plan reverses none.
     #[serde(default)]
     pub takes_back: Option<String>,
-    /// Predicted saving of all transactions within the horizon, in µs: latency, and weighted CPU time.
+    /// Predicted saving of all transactions within the horizon if the plan is executed, in µs: latency, and weighted
+    /// CPU time.
     pub benefit_us: f64,
-    /// Predicted time that the plan's operators take, in µs.
+    /// Predicted time that the execution of the plan's operators takes, in µs.
     pub cost_us: f64,
-    /// The outcome of the plan.
+    /// Outcome of the plan.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// Measured mean latency before and after the plan, in µs; `None` until it is measured.
+    /// Measured mean latency of a transaction before and after the plan, in µs; `None` until it is measured.
     pub measured_us: Option<(f64, f64)>,
-    /// Standard error of the difference of the two measured latencies, in µs: a difference below twice this may be
-    /// chance.
+    /// Standard error of the difference of the two measured mean latencies, in µs: a difference below twice this may
+    /// be chance. `None` until they are measured.
     #[serde(default)]
     pub measured_error_us: Option<f64>,
 }
@@ -169,7 +173,7 @@ impl Verdict {
     }
 }
 
-/// Returns why a plan that pays is not executed, as a sentence.
+/// Returns why a plan whose predicted saving exceeds its cost is not executed, as a sentence.
 fn not_executed(why: Advised) -> &'static str {
     match why {
         Advised::Paused => "adaptation is paused",
@@ -202,7 +206,7 @@ impl DecisionReport {
     }
 }
 
-/// Returns an operator as a user would type it.
+/// Returns an operator in the form in which a user types it.
 fn told(operator: &Operator<Key>) -> String {
     match operator {
         Operator::Split(key) => format!("split {key}"),
@@ -220,7 +224,7 @@ pub(super) fn named(start: &Key) -> String {
     if text.is_empty() { "(first)".to_owned() } else { text }
 }
 
-/// Returns why a plan was not chosen, as a sentence.
+/// Returns why the planner did not choose a plan, as a sentence.
 fn reason(rejected: &Rejected<Key>) -> String {
     match rejected {
         Rejected::NoPlan(why) => why.to_string(),

@@ -1,5 +1,5 @@
-//! Requests about adaptation: its report, heat, limits and explanations; and requests to drain sites and to
-//! take them into use again.
+//! Requests about adaptation: its report, the heat of key ranges, limits and explanations; and requests to drain
+//! sites and to take them into use again.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::adapt::{
 use crate::key::Key;
 use crate::record::Site;
 
-/// A request that names a site.
+/// The body of a request that concerns one site: its number.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SiteRequest {

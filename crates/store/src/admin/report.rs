@@ -1,4 +1,4 @@
-//! Reports of a store's design: partitions with their sizes and rates, and sites.
+//! Reports of a store's design: partitions with their sizes and rates, and sites with their states and sizes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,32 +17,34 @@ use crate::record::Site;
 use crate::site::Usage;
 use crate::transaction::Absence;
 
-/// Shortest time over which rates are averaged. Counts are also taken every `COUNTED_EVERY` without a
+/// Minimum time over which the rates of a report are averaged. Counts are also taken every `COUNTED_EVERY` without a
 /// request, so that rates never cover an older period.
 const RATES_OVER: Duration = Duration::from_secs(1);
 const COUNTED_EVERY: Duration = Duration::from_secs(5);
 
-/// The present design of a store.
+/// The present design of a store (the bounds, masters and replicas of partitions), with sizes, rates and states.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DesignReport {
-    /// Position in the log of the last change of the design.
+    /// Position in the log of which the report shows the design: at or shortly after the last change of the design.
     pub changed_at: u64,
-    /// The partitions, in key order.
+    /// The partitions of the store, in key order.
     pub partitions: Vec<PartitionReport>,
     /// The sites, in the order of their numbers, from 0 on.
     pub sites: Vec<SiteReport>,
-    /// The reason why the store accepts no writes now; `None` if it does.
+    /// The reason why the store accepts no writes now; `None` if it accepts them.
     pub trouble: Option<String>,
-    /// State of the checkpoints; `None` without a log.
+    /// State of the checkpoints; `None` if none are made: without a log, or for a log in Kafka without a checkpoint
+    /// folder.
     pub checkpoints: Option<CheckpointsReport>,
-    /// The end of the log that was cut off when the store started; `None` if nothing was cut off.
+    /// The damaged end of the log that was cut off when the store started; `None` if nothing was cut off.
     pub cut_tail: Option<CutTailReport>,
-    /// Replies that clients have not received yet.
+    /// Total size of the replies that clients have not received yet, and the number of closed connections.
     pub clients: ClientsReport,
-    /// Minimum number of replicas of each partition, the master not counted.
+    /// Minimum number of replicas of each partition that the store maintains (`--replicas-min`), the master not
+    /// counted.
     #[serde(default)]
     pub replicas_min: u64,
-    /// Number of partitions with fewer than `replicas_min` replicas.
+    /// Number of partitions with fewer than `replicas_min` replicas at live sites.
     #[serde(default)]
     pub below_replicas_min: u64,
 }
@@ -51,64 +53,66 @@ pub struct DesignReport {
 /// written, or the disk has damaged it since.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CutTailReport {
-    /// The log file that was cut.
+    /// Path of the log file that was cut.
     pub path: PathBuf,
-    /// Position of the cut in the file, in bytes.
+    /// Offset in the log file from which on bytes were cut off.
     pub at: u64,
     /// Number of bytes that were cut off.
     pub bytes: u64,
 }
 
-/// The replies that clients have not received yet, and closed connections.
+/// The replies that all clients of the store have not received yet, and the closed connections.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientsReport {
-    /// Total length of these replies, in bytes.
+    /// Total length of the replies that clients have not received yet, in bytes.
     pub output_bytes: u64,
-    /// Memory of these replies, in bytes: a value that several of them share counts once.
+    /// Memory of the replies that clients have not received yet, in bytes: a value that several replies share counts
+    /// once.
     #[serde(default)]
     pub output_memory_bytes: u64,
-    /// Number of connections that were closed because their clients did not receive replies.
+    /// Number of connections since the start that were closed because their clients did not receive replies.
     pub closed: u64,
 }
 
-/// The checkpoints of a store's log.
+/// State of the checkpoints of a store's log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckpointsReport {
-    /// Position in the log of the newest checkpoint; 0 before the first.
+    /// Position in the log as of which the newest checkpoint was made; 0 before the first checkpoint.
     pub newest: u64,
-    /// The reason why the last checkpoint that was due was not written, if it was not. The log before it is
-    /// retained until a checkpoint succeeds.
+    /// The reason why the last checkpoint that was due was not written; `None` if it was. After a failure the log
+    /// since the newest checkpoint is retained until a checkpoint succeeds.
     pub failure: Option<String>,
 }
 
-/// A partition. Its size is `None` while its master is not alive; rates are `None` until the partition has
-/// been counted for a second.
+/// A partition of the design, with its size and rates.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartitionReport {
-    /// The first key of the partition; empty for the least key.
+    /// The first key of the partition; empty for the least key of all.
     pub start: String,
     /// The first key after the partition; `None` for the last partition.
     pub end: Option<String>,
-    /// The site that masters the partition.
+    /// The number of the site that masters the partition.
     pub master: u16,
-    /// The sites with replicas.
+    /// The numbers of the sites that have replicas of the partition.
     pub replicas: Vec<u16>,
-    /// The site that the partition is pinned to, if it is pinned.
+    /// The number of the site that the partition is pinned to; `None` if it is not pinned.
     pub pin: Option<u16>,
     /// True if the partition's master is available, so that its keys can be read and written.
     #[serde(default)]
     pub is_available: bool,
-    /// Number of rows of the partition.
+    /// Number of rows of the partition; `None` while its master is not alive.
     pub rows: Option<u64>,
-    /// Size of the keys and values of these rows, in bytes.
+    /// Size of the keys and values of the partition's rows, in bytes; `None` while its master is not alive.
     pub bytes: Option<u64>,
-    /// Transactions per second that write to the partition.
+    /// Transactions per second that write to the partition; a change of the partition's design counts as one. `None`
+    /// until the partition has been counted for a second.
     pub writes_per_s: Option<f64>,
-    /// Transactions per second that read the partition, at all sites.
+    /// Transactions per second that read the partition, at all sites; `None` until the partition has been counted for
+    /// a second.
     pub reads_per_s: Option<f64>,
 }
 
-/// A site, with its state and its sizes.
+/// A site of the store, with its state and its sizes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SiteReport {
     /// Number of the site, from 0 on.
@@ -121,49 +125,51 @@ pub struct SiteReport {
     /// True if the site is assigned partitions and replicas: it is neither drained nor declared for later
     /// use.
     pub is_used: bool,
-    /// The reason why the site's partitions cannot be used; `None` if they can.
+    /// The reason why the partitions that the site masters cannot be used; `None` if they can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absence: Option<Absence>,
-    /// The site's rack, if its process named one.
+    /// Name of the rack in which the site's process runs; `None` if the process named none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
-    /// How the site's process obtained its rows; `None` for a site in the router's process.
+    /// The transfer by which the site's process received its rows; `None` for a site in the router's process, and
+    /// before the first transfer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer: Option<Transfer>,
     /// Number of partitions that the site masters; according to the design if the site is absent.
     pub masters: u64,
-    /// Number of partitions of which the site has replicas.
+    /// Number of partitions of which the site has replicas; 0 if the site is absent.
     pub replicas: u64,
-    /// Number of rows of the site's copies.
+    /// Number of rows of all copies at the site, replicas included.
     pub rows: u64,
-    /// Size of the keys and values of these rows, in bytes.
+    /// Size of the keys and values of all copies at the site, in bytes.
     pub bytes: u64,
     /// The log traffic from the router to the site; `None` for a site in the router's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogTrafficReport>,
 }
 
-/// The log traffic from a router to a site since the router started, in bytes of messages.
+/// The log traffic from a router to one site since the router started, in bytes of messages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LogTrafficReport {
-    /// Bytes of the part of the log that was sent: the part that concerns the site.
+    /// Size of the messages that were sent: they contain the part of the log that concerns the site.
     pub sent_bytes: u64,
-    /// Bytes that the whole log would have taken, for comparison.
+    /// Size that messages with the whole log would have had, in bytes, for comparison.
     pub whole_bytes: u64,
 }
 
-/// Numbers of writes and of reads of each partition so far, by the partition's first key.
+/// For each partition, by its first key, its writes and its reads so far. Writes are the version of the master's
+/// copy, which also counts changes of the partition's design; reads are the sum over all sites.
 type Counts = HashMap<Key, (u64, u64)>;
 
-/// The latest counts with the time at which they were taken, and the rates per second between them and the
-/// counts before.
+/// The latest counts with the time at which they were taken, and the rates per second of writes and reads between
+/// them and the counts before.
 #[derive(Default)]
 pub(super) struct Samples {
     last: Option<(Instant, Counts)>,
     rates: HashMap<Key, (f64, f64)>,
 }
 
-/// Sums up the writes and reads of each partition so far.
+/// Returns the writes and reads of each partition so far, from the usage of each site's copies.
 fn counts(usage: &[(Site, Vec<Usage>)]) -> Counts {
     let mut counts = Counts::new();
     for copy in usage.iter().flat_map(|(_, copies)| copies) {
@@ -177,7 +183,8 @@ fn counts(usage: &[(Site, Vec<Usage>)]) -> Counts {
 }
 
 impl Admin {
-    /// Takes counts periodically, for as long as it is polled, so that rates stay current without requests.
+    /// Counts the writes and reads of partitions every `COUNTED_EVERY`, for as long as it is polled, so that rates
+    /// stay current without requests.
     pub(super) async fn count_periodically(&self) {
         loop {
             tokio::time::sleep(COUNTED_EVERY).await;

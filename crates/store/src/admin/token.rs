@@ -1,6 +1,6 @@
-//! Access control of the admin address by a token, sent as `Authorization: Bearer TOKEN`.
+//! Access control of the administration interface by a token, sent as `Authorization: Bearer TOKEN`.
 //!
-//! The time of a refusal does not reveal how much of a wrong token is correct.
+//! The time of a refusal does not reveal how many characters of a wrong token are correct.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -11,11 +11,11 @@ use subtle::ConstantTimeEq;
 
 use super::text;
 
-/// An access token.
+/// An access token of the administration interface.
 #[derive(Clone)]
 pub struct Token(String);
 
-/// The error of a text that cannot be a token.
+/// The error of a text that is not valid as a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one word of visible ASCII characters")]
 pub struct InvalidToken;
@@ -30,13 +30,13 @@ impl Token {
         is_word.then(|| Self(text.to_owned())).ok_or(InvalidToken)
     }
 
-    /// Returns the value of the `Authorization` header that carries the token.
+    /// Returns the value of the `Authorization` header that carries this token.
     #[must_use]
     pub fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// Checks that a request carries the token; the error is the text of the refusal.
+    /// Checks that a request's headers carry this token; the error is the text of the refusal.
     fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
         let said = headers.get(header::AUTHORIZATION).map(header::HeaderValue::as_bytes);
         let token = said.and_then(|said| match said.split_at_checked("Bearer ".len())? {
@@ -49,7 +49,7 @@ impl Token {
     }
 }
 
-/// Lets requests pass that carry the token, and answers others with 401.
+/// Lets requests pass that carry the token, and answers others with status 401.
 pub(super) async fn guard(State(token): State<Token>, request: Request, next: Next) -> Response {
     match token.check(request.headers()) {
         Ok(()) => next.run(request).await,
