@@ -1,12 +1,11 @@
-//! Checkpoints: the database as of a position of the log, in a file, so that the log before it can be
-//! removed.
+//! Checkpoints: the database as of a position of the log, in a file, so that the log before it can be removed.
 //!
-//! A file is a header, then *blocks* with their lengths and checksums: first the design, then for each
+//! A checkpoint file is a header, then *blocks* with their lengths and checksums: first the design, then for each
 //! partition its first key and its rows, block by block, and an end. A file without its end, or with an incomplete
-//! block, is no checkpoint. A block's checksum also covers all blocks before it, so none can be missing,
-//! duplicated, or from another file. The file is written under another name, synced, and only then renamed. A
-//! damaged file with a checkpoint's name was therefore damaged later. That is an error, and the file is not ignored,
-//! because the log before it may have been removed.
+//! block, is no checkpoint. A block's checksum also covers all blocks before it, so none can be missing, duplicated,
+//! or from another file. The file is written under another name, synced, and only then renamed. A damaged file with a
+//! checkpoint's name was therefore damaged later. That is an error, and the file is not ignored, because the log
+//! before it may have been removed.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -29,58 +28,61 @@ mod tests;
 
 pub(crate) use stream::{CheckpointStream, Piece};
 
-/// The first bytes of a file. The last byte is the format's version.
+/// The first bytes of a checkpoint file. The last of them is the version of the format.
 const MAGIC: [u8; 8] = *b"imagocp1";
-/// Size of a block's rows in bytes, at which the next block is begun.
+/// Size of a block's keys and values in bytes, at which the next block of a checkpoint file is begun.
 const BLOCK_BYTES: usize = 1024 * 1024;
-/// Maximum size of a block in bytes: only its last row exceeds [`BLOCK_BYTES`], so a larger block is damaged.
+/// Maximum size of a block of a checkpoint file in bytes: only the last row of a block exceeds [`BLOCK_BYTES`], so a
+/// larger block is damaged.
 const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// The fault of a file that ends too early.
+/// The error text for a checkpoint file that ends too early.
 const CUT_OFF: &str = "a checkpoint is cut off";
 
-/// A block of a checkpoint.
+/// A block of a checkpoint file: one encoded unit with a length and a checksum.
 #[derive(Serialize, Deserialize)]
 enum Block {
-    /// The design in the format from before there were pins; only read. In such a file each checksum covers one block
-    /// only.
+    /// The position of the checkpoint and the design there, in the format from before there were pins; only read. In
+    /// such a file each checksum covers one block only.
     BeforePins(Position, BeforePins),
-    /// A partition begins: its first key and its version.
+    /// A partition begins: its first key, and its version, which counts its commits and design changes.
     Partition(Key, u64),
-    /// The next rows of the partition: key, version and value.
+    /// The next rows of the partition that began last: key, version of the partition at the row's last write, and
+    /// value.
     Rows(Vec<(Key, u64, StoredValue)>),
-    /// The end of the checkpoint, and the number of all rows.
+    /// The end of the checkpoint: the number of all its rows.
     End(u64),
-    /// The position of the checkpoint, and the design there.
+    /// The position of the log as of which the checkpoint was made, and the design at that position.
     Design(Position, Design),
-    /// The location in a topic at which the checkpoint was made; before the partitions, if the log is in Kafka.
+    /// The location in the Kafka topic at which the checkpoint was made. It precedes the partitions, and is absent if
+    /// the log is not in Kafka.
     Landmark(Landmark),
 }
 
-/// A checkpoint as it was read.
+/// A checkpoint that was read from a file, or the empty one.
 pub struct Checkpoint {
-    /// The database: an observer as of the checkpoint's position.
+    /// The database as of the checkpoint's position: an observer, which has copies of all partitions.
     pub image: Core,
-    /// Size of the file, in bytes.
+    /// Size of the checkpoint file, in bytes; 0 without a file.
     pub bytes: u64,
-    /// The location in the topic at which the checkpoint was made, if its log is in Kafka.
+    /// The location in the Kafka topic at which the checkpoint was made; `None` if its log is not in Kafka.
     pub landmark: Option<Landmark>,
 }
 
 impl Checkpoint {
-    /// Returns the empty checkpoint, for a folder without one.
+    /// Returns the empty checkpoint with the design `initial`, for a folder without a checkpoint.
     #[must_use]
     pub fn empty(initial: Design) -> Self {
         Self { image: Core::observer(initial), bytes: 0, landmark: None }
     }
 }
 
-/// Returns the path of the checkpoint as of a position.
+/// Returns the path of the checkpoint file as of position `known`.
 fn path_of(folder: &Path, known: Position) -> PathBuf {
     folder.join(format!("{known:020}.checkpoint"))
 }
 
-/// Returns the checkpoints of a folder, sorted by position.
+/// Returns the positions and paths of the checkpoint files in a folder, sorted by position.
 fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(folder) {
@@ -101,8 +103,9 @@ fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     Ok(found)
 }
 
-/// Writes a checkpoint and returns its size in bytes. Snapshots must be in key order. If the
-/// log is in Kafka, `landmark` is the checkpoint's location in the topic.
+/// Writes the checkpoint as of position `known` into a folder, and returns its size in bytes. `design` is the design
+/// at that position, and `snapshots` has all its partitions in key order. If the log is in Kafka, `landmark` is the
+/// checkpoint's location in the topic.
 ///
 /// # Errors
 /// Returns an error if the checkpoint is not durable; older ones are unchanged.
@@ -128,14 +131,15 @@ pub fn write(
     Ok(bytes)
 }
 
-/// Returns the checksum of a block, given that of the block before it, or 0 if there is none.
+/// Returns the checksum of a block with this content, where `before` is the checksum of the block before it, or 0 for
+/// the first.
 fn checksum(before: u32, payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
     hasher.update(payload);
     hasher.finalize()
 }
 
-/// Writes all blocks, makes them durable, and returns the size of the file in bytes.
+/// Writes all blocks of a checkpoint, makes them durable, and returns the size of the file in bytes.
 fn write_blocks(
     mut to: BufWriter<File>,
     known: Position,
@@ -178,7 +182,7 @@ fn write_blocks(
     Ok(bytes)
 }
 
-/// Reads the newest checkpoint of a folder, or returns the empty one if there is none.
+/// Reads the newest checkpoint of a folder, or returns the empty one with the design `initial` if there is none.
 ///
 /// # Errors
 /// Returns an error if the checkpoint cannot be read, or is damaged.
@@ -192,27 +196,27 @@ pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
     Ok(Checkpoint { image, bytes, landmark })
 }
 
-/// The blocks of a checkpoint that is being read.
+/// A checkpoint file that is being read block by block.
 struct Blocks {
-    /// The file.
+    /// The open checkpoint file, buffered.
     file: BufReader<File>,
-    /// Size of the file, in bytes.
+    /// Size of the checkpoint file, in bytes.
     bytes: u64,
-    /// Offset of the next block, in bytes.
+    /// Offset of the next block in the checkpoint file, in bytes.
     at: u64,
-    /// The checksum of the last block; `None` in a file in which each checksum covers one block only.
+    /// The checksum of the block that was read last; `None` in a file in which each checksum covers one block only.
     before: Option<u32>,
-    /// Path of the file.
+    /// Path of the checkpoint file, for errors.
     path: PathBuf,
 }
 
 impl Blocks {
-    /// Returns the error of a damaged block.
+    /// Returns the error of a block that is damaged at the present offset; `what` describes the damage.
     fn damaged(&self, what: &'static str) -> LogError {
         LogError::Damaged { path: self.path.clone(), at: self.at, what }
     }
 
-    /// Fills a buffer from the file.
+    /// Fills `bytes` from the checkpoint file; an early end of the file is reported as damage.
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact(bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => self.damaged(CUT_OFF),
@@ -220,7 +224,7 @@ impl Blocks {
         })
     }
 
-    /// Reads and checks the next block.
+    /// Reads the next block, and checks its length and checksum.
     fn next(&mut self) -> Result<Block> {
         let (mut length, mut stored) = ([0; 4], [0; 4]);
         self.fill(&mut length)?;
@@ -246,7 +250,8 @@ impl Blocks {
         Ok(block)
     }
 
-    /// Reads the whole checkpoint.
+    /// Reads and checks the whole checkpoint, and returns the database and the location in the Kafka topic, if it has
+    /// one.
     fn read(&mut self) -> Result<(Core, Option<Landmark>)> {
         let (known, design) = self.begin()?;
         let mut snapshots: Vec<Snapshot> = Vec::new();
@@ -297,10 +302,10 @@ impl Blocks {
     }
 }
 
-/// Removes the checkpoints of a folder that are older than position `known`.
+/// Removes the checkpoints in a folder that are older than position `known`.
 ///
 /// # Errors
-/// Returns an error if one cannot be removed.
+/// Returns an error if a checkpoint cannot be removed.
 pub fn drop_before(folder: &Path, known: Position) -> Result<()> {
     for (older, path) in all(folder)? {
         if older < known {

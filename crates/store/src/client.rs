@@ -71,24 +71,24 @@ pub use ordered::{OrderedKey, PrefixOf};
 pub use table::Table;
 pub use transaction::Transaction;
 
-/// Longest delay before the second attempt; it doubles with each later attempt, up to `LAST_WAIT`.
+/// Maximum delay before the second attempt at a request; it doubles with each later attempt, up to [`LAST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(1);
-/// Longest delay before any attempt.
+/// Maximum delay before any attempt at a request.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Options of a client. They do not implement `Debug`, since they contain the password.
 #[derive(Clone)]
 pub struct Options {
-    /// The store's password, if it has one.
+    /// The store's password; `None` for a store without one.
     pub password: Option<String>,
     /// Time limit of one attempt to connect, for each address that the host name resolves to.
     pub connect_wait: Duration,
-    /// Time during which connecting is retried before it fails.
+    /// Time during which a failed attempt to connect is repeated before [`ClientError::Unreachable`] is returned.
     pub reach_wait: Duration,
-    /// Time limit for a reply. The store's own time limit is 5 s, and a transaction that moves partitions
-    /// together may need several times that.
+    /// Time limit for the store's reply to one request. The store's own time limit is 5 s, and a transaction that
+    /// moves partitions together may need several times that.
     pub answer_wait: Duration,
-    /// Maximum number of attempts at a transaction, the first included; at least one is made.
+    /// Maximum number of attempts at one transaction or other request, the first included; at least one is made.
     pub attempts: u32,
     /// The isolation of transactions that write.
     pub isolation: Isolation,
@@ -119,19 +119,19 @@ pub enum Isolation {
     Snapshot,
 }
 
-/// Counters of a client's internal work, besides its requests.
+/// Counters of a client's attempts and connections since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Attempts that failed because another transaction had changed a row that they had read.
+    /// Number of attempts that failed because another transaction had changed a row that they had read.
     pub conflicts: u64,
-    /// Attempts that had no effect for another reason.
+    /// Number of attempts that had no effect for another reason than such a conflict.
     pub failures: u64,
-    /// Connections that the client made.
+    /// Number of connections that the client has made to the store.
     pub connections: u64,
 }
 
-/// One session with the store: its requests run one after the other, and each sees the effects of those
-/// before it. The client replaces a broken connection by itself, which begins a new session.
+/// One session with the store: its requests run one after the other, and each sees the effects of the requests before
+/// it. The client replaces a broken connection by itself, which begins a new session.
 ///
 /// See the module's documentation for the guarantees of its transactions.
 pub struct Client {
@@ -146,7 +146,7 @@ impl Client {
     /// Connects to a store at `HOST:PORT`.
     ///
     /// # Errors
-    /// Returns an error if no store answers there within `reach_wait`, or if the store refuses the password.
+    /// Returns an error if no store answers at the address within `reach_wait`, or if the store refuses the password.
     pub fn connect(address: &str, options: Options) -> Result<Self, ClientError> {
         let mut redis =
             RedisConnectionInfo::default().set_lib_name("imago", env!("CARGO_PKG_VERSION"));
@@ -166,21 +166,21 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the counters of the client's internal work.
+    /// Returns the counters of this client's attempts and connections.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Runs a transaction: runs the closure again until all that it read was one state and its writes are
-    /// committed. The closure may run many times, so it should have no other effects. The results of other
-    /// attempts are dropped.
+    /// Runs `run` as a transaction, again and again until all rows that it read were of one state and its writes are
+    /// committed. The closure may run many times, so it should have no other effects. The results of other attempts
+    /// are dropped.
     ///
     /// See the module's documentation for the guarantees.
     ///
     /// # Errors
-    /// Returns the closure's own error, in which case nothing was written; [`ClientError::Exhausted`] after
-    /// the maximum number of attempts; and [`ClientError::Unknown`] if the transaction may have happened.
+    /// Returns the closure's own error, in which case nothing was written; [`ClientError::Exhausted`] after the
+    /// maximum number of attempts; and [`ClientError::Unknown`] if the transaction may have happened.
     pub fn transaction<T, E: From<ClientError>>(
         &mut self,
         mut run: impl FnMut(&mut Transaction<'_>) -> Result<T, E>,
@@ -193,7 +193,8 @@ impl Client {
         })?
     }
 
-    /// Runs `run` again until it succeeds, fails for good, or has been attempted `attempts` times.
+    /// Runs `run` with a connection until it succeeds, fails for good, or has been attempted [`Options::attempts`]
+    /// times.
     fn attempt<T>(
         &mut self,
         mut run: impl FnMut(&mut Connection) -> Result<T, Fault>,
@@ -224,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Returns the connection; opens a new one if there is none.
+    /// Returns the client's connection; opens a new one if there is none.
     fn connected(&mut self) -> Result<&mut Connection, ClientError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
@@ -260,7 +261,7 @@ impl Client {
     }
 }
 
-/// Sleeps before another attempt, for a random time: clients that conflicted would otherwise conflict again.
+/// Sleeps for a random time after this many attempts: clients that conflicted would otherwise conflict again.
 fn pause(attempts: u32) {
     let most = LAST_WAIT.min(FIRST_WAIT * 2_u32.pow(attempts.min(10) - 1));
     // Each new `RandomState` has random keys, which is all the randomness that is needed.

@@ -27,67 +27,67 @@ mod topic;
 use group::{ENTRIES_MAX, groups};
 use topic::Topic;
 
-/// Maximum delay before entries that did not fit on a full disk are written again.
+/// Maximum delay before a group of entries that did not fit on a full disk is written again.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
-/// Number of failed attempts after which followers are told that the disk is full. They are not told earlier, because
-/// a checkpoint that fails frees its space at once.
+/// Number of failed attempts after which followers are told that the log's disk is full. They are not told earlier,
+/// because a checkpoint that fails frees its space at once.
 const STALLED_TRIES: u32 = 5;
 
-/// A recipient of the log as it grows.
+/// A recipient of the log as it grows; the sequencer calls it for each event.
 pub trait Follower: Send {
     /// Receives the next log entries, and the position of the first. Returns false if the recipient is gone.
     fn follow(&mut self, first: Position, entries: &Arc<[LogEntry]>) -> bool;
     /// Reports that the log accepts no entries for now, because its disk is full; or that it accepts entries again.
     fn stall(&mut self, is_stalled: bool);
-    /// Reports that a checkpoint as of the last delivered entry is due.
+    /// Reports that a checkpoint as of the last delivered entry is due (a *mark*).
     fn mark(&mut self);
-    /// Reports that the log accepts no more entries, and why.
+    /// Reports that the log accepts no more entries; `why` is the reason.
     fn end(&mut self, why: &str);
 }
 
 /// The entrance to the log for all sites: it accepts their entries, and orders them. Cheap to clone.
 #[derive(Clone)]
 pub struct Sequencer {
-    /// The recipients of the log.
+    /// The recipients of the log in this process.
     followers: Arc<Mutex<Followers>>,
-    /// The destination of submitted entries.
+    /// The place to which submitted entries go.
     destination: Destination,
-    /// The state of the topic, if the log is in Kafka.
+    /// The state of the topic; `None` if the log is not in Kafka.
     topic: Option<Topic>,
 }
 
-/// The destination of submitted log entries.
+/// The place to which a sequencer passes submitted log entries.
 #[derive(Clone)]
 enum Destination {
-    /// The memory of this process only.
+    /// The followers in this process only; no log is written.
     Memory,
     /// The thread that writes the log.
     Log(Sender<WriterMessage>),
-    /// The process with the log, which delivers the log to this process.
+    /// The process that has the log, reached by this function; that process delivers the log to this one.
     Elsewhere(Arc<dyn Fn(Vec<LogEntry>) + Send + Sync>),
 }
 
 /// A message to the thread that writes the log.
 enum WriterMessage {
-    /// Write these entries.
+    /// Write these entries after those of earlier messages.
     Entries(Vec<LogEntry>),
-    /// Make all entries before this message durable, then notify the sender.
+    /// Make all entries of earlier messages durable, then notify this sender.
     Sync(Sender<()>),
-    /// No more entries follow.
+    /// End after the entries of earlier messages are written; no more follow.
     End,
 }
 
-/// The recipients of the log, and its state as known to them.
+/// The recipients of the log, and the state of the log as known to them.
 struct Followers {
-    /// The position of the next entry.
+    /// The position that the next log entry gets.
     next: Position,
-    /// The recipients.
+    /// The recipients of the log.
     all: Vec<Box<dyn Follower>>,
-    /// Why the log accepts no more entries, once it does not.
+    /// Why the log accepts no more entries; `None` while it accepts them.
     end: Option<String>,
-    /// True while the disk is full.
+    /// True while the log's disk is full.
     is_full: bool,
-    /// True if the followers know that the disk is full.
+    /// True if the followers were told that the log's disk is full, and not yet that it accepts entries again.
     is_stalled: bool,
 }
 
@@ -99,15 +99,16 @@ impl Sequencer {
         Self { followers, destination: Destination::Memory, topic: None }
     }
 
-    /// Returns the sequencer of a remote site: it sends entries to the process with the log, which has the followers.
+    /// Returns the sequencer of a remote site: it passes entries to `send` for the process with the log, which has
+    /// the followers.
     #[must_use]
     pub fn elsewhere(send: impl Fn(Vec<LogEntry>) + Send + Sync + 'static) -> Self {
         Self { destination: Destination::Elsewhere(Arc::new(send)), ..Self::in_memory() }
     }
 
     /// Returns the sequencer of a log in files, and the thread that writes the log. The thread ends with
-    /// [`Sequencer::end`], or when the last handle is dropped; all entries submitted before are written then.
-    /// Followers receive a mark after every `mark_every` bytes of log.
+    /// [`Sequencer::end`], or when the last clone of the sequencer is dropped; all entries submitted before are
+    /// written then. Followers are told that a checkpoint is due after every `mark_every` bytes of log.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -125,7 +126,7 @@ impl Sequencer {
         Ok((Self { followers, destination: Destination::Log(writer), topic: None }, thread))
     }
 
-    /// Submits a site's next log entries.
+    /// Submits the next log entries of one site, in order; does not wait until they are written.
     pub fn submit(&self, entries: Vec<LogEntry>) {
         if entries.is_empty() {
             return;
@@ -143,7 +144,8 @@ impl Sequencer {
         }
     }
 
-    /// Makes all entries durable that were submitted before; returns false if that is not possible.
+    /// Makes all entries durable that were submitted before; returns false if that is not possible: the log has
+    /// ended, or is in memory or in another process.
     #[must_use]
     pub fn sync(&self) -> bool {
         let Destination::Log(writer) = &self.destination else { return false };
@@ -151,8 +153,8 @@ impl Sequencer {
         writer.send(WriterMessage::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
-    /// Returns the location in the topic of the mark given at a position; `None` if it is forgotten, or there is no
-    /// topic.
+    /// Returns the location in the Kafka topic at which a checkpoint as of position `known` was due; `None` if it is
+    /// forgotten, or the log is not in Kafka.
     #[must_use]
     pub fn landmark(&self, known: Position) -> Option<Landmark> {
         self.topic.as_ref()?.landmark(known)
@@ -168,7 +170,7 @@ impl Sequencer {
         }
     }
 
-    /// Adds a follower, which receives all further entries; returns the position of the first of them.
+    /// Adds a follower, which receives all further entries; returns the position of the first of these entries.
     #[must_use]
     pub fn join(&self, mut follower: Box<dyn Follower>) -> Position {
         let mut followers = lock(&self.followers);
@@ -185,7 +187,7 @@ impl Sequencer {
         lock(&self.followers).end.clone()
     }
 
-    /// Returns why no entries are written now, or `None` if they are.
+    /// Returns why submitted entries are not written now, or `None` if they are.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let followers = lock(&self.followers);
@@ -201,30 +203,31 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Followers {
-    /// Returns the state of a log that has the entries up to `known`, without recipients.
+    /// Returns the state of a log that has the entries up to position `known`, without recipients.
     fn after(known: Position) -> Self {
         Self { next: known + 1, all: Vec::new(), end: None, is_full: false, is_stalled: false }
     }
 
-    /// Assigns positions to entries and delivers them.
+    /// Assigns positions to log entries and delivers them to all followers.
     fn publish(&mut self, entries: Arc<[LogEntry]>) {
         let first = self.place(&entries);
         self.deliver(first, &entries);
     }
 
-    /// Assigns positions to log entries, and returns the first.
+    /// Assigns positions to log entries, and returns the position of the first.
     fn place(&mut self, entries: &[LogEntry]) -> Position {
         let first = self.next;
         self.next += entries.len() as u64;
         first
     }
 
-    /// Delivers entries to all followers, and removes those that are gone.
+    /// Delivers log entries, of which the first is at position `first`, to all followers, and removes followers that
+    /// are gone.
     fn deliver(&mut self, first: Position, entries: &Arc<[LogEntry]>) {
         self.all.retain_mut(|follower| follower.follow(first, entries));
     }
 
-    /// Reports to all followers, if it has changed, whether the log is stalled.
+    /// Reports to all followers whether the log accepts no entries for now, if that has changed.
     fn stall(&mut self, is_stalled: bool) {
         if self.is_stalled != is_stalled {
             self.is_stalled = is_stalled;
@@ -232,40 +235,41 @@ impl Followers {
         }
     }
 
-    /// Gives a mark to all followers.
+    /// Reports to all followers that a checkpoint as of the last delivered entry is due.
     fn mark(&mut self) {
         self.all.iter_mut().for_each(|follower| follower.mark());
     }
 
-    /// Reports the end of the log to all followers.
+    /// Reports the end of the log to all followers, and retains `why`, the reason.
     fn end(&mut self, why: String) {
         self.all.iter_mut().for_each(|follower| follower.end(&why));
         self.end = Some(why);
     }
 }
 
-/// The thread that writes a log in files.
+/// The state of the thread that writes a log in files.
 struct Writer {
-    /// The log.
+    /// The log in files.
     log: Log,
-    /// Messages to this thread.
+    /// Receives the messages to this thread.
     entries: Receiver<WriterMessage>,
-    /// Entries to write next, which arrived during a wait.
+    /// Log entries to write next, which arrived during a wait.
     later: Vec<LogEntry>,
-    /// Senders to notify after the next sync.
+    /// Senders to notify after the next sync, each of which asked to make earlier entries durable.
     syncs: Vec<Sender<()>>,
-    /// Size of the log between two marks, in bytes.
+    /// Size of the log between two checkpoints, in bytes.
     mark_every: Arc<AtomicU64>,
-    /// Bytes written since the last mark.
+    /// Bytes of log written since a checkpoint was last reported as due.
     unmarked: u64,
-    /// True if no more entries follow.
+    /// True if no more entries are accepted.
     has_ended: bool,
-    /// The recipients of the log.
+    /// The recipients of the log, which this thread delivers written entries to.
     followers: Arc<Mutex<Followers>>,
 }
 
 impl Writer {
-    /// Writes the log until no more entries follow or an error occurs.
+    /// Writes the log and delivers it until no more entries follow or an error occurs; then reports the end to the
+    /// followers.
     fn run(mut self) {
         let ended = loop {
             let mut group = match self.await_entries() {
@@ -291,7 +295,7 @@ impl Writer {
         lock(&self.followers).end(why);
     }
 
-    /// Writes a group and delivers it; gives a mark if one is due.
+    /// Writes a group of entries and delivers it; reports that a checkpoint is due if the log has grown enough.
     fn write_and_publish(&mut self, group: Vec<LogEntry>) -> Result<(), LogError> {
         self.write(&group)?;
         let mut followers = lock(&self.followers);
@@ -304,7 +308,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the entries of a message, and records its other content.
+    /// Returns the entries of a message; records the request of a sync, or the end.
     fn accept(&mut self, message: WriterMessage) -> Vec<LogEntry> {
         match message {
             WriterMessage::Entries(entries) if !self.has_ended => entries,
@@ -347,8 +351,8 @@ impl Writer {
         }
     }
 
-    /// Writes a group, and repeats that on a full disk until it fits or no more entries follow. Followers learn that
-    /// nothing is logged meanwhile, so that no client waits for it.
+    /// Writes a group of entries, and repeats that on a full disk until the group fits or no more entries follow.
+    /// Followers learn that nothing is logged meanwhile, so that no client waits for it.
     fn write(&mut self, group: &[LogEntry]) -> Result<(), LogError> {
         for tries in 0.. {
             let full = match self.log.append(group) {
@@ -383,7 +387,7 @@ impl Writer {
     }
 }
 
-/// Returns the text of an error and of all its causes.
+/// Returns the texts of an error and of all its causes, separated by colons.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,7 +1,7 @@
 //! Reads a checkpoint block by block, with one block in memory, however large the database is.
 //!
-//! Each block's checksum covers those before it, and the last block contains the number of rows: a stream that was
-//! read to its end is complete. The receiver has to check the order of rows and partitions.
+//! Each block's checksum covers the blocks before it, and the last block contains the number of rows: a stream that
+//! was read to its end is complete. The receiver has to check the order of rows and partitions.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -15,35 +15,36 @@ use crate::log::Result;
 use crate::record::{Position, StoredValue};
 use crate::site::Core;
 
-/// A part of a checkpoint.
+/// A part of a checkpoint that a stream returns.
 pub(crate) enum Piece {
-    /// A partition begins: its first key and its version.
+    /// A partition begins: its first key, and its version, which counts its commits and design changes.
     Partition(Key, u64),
-    /// The next rows of the partition: key, version and value.
+    /// The next rows of the partition that began last: key, version of the partition at the row's last write, and
+    /// value.
     Rows(Vec<(Key, u64, StoredValue)>),
 }
 
-/// A reader of the newest checkpoint of a folder.
+/// A reader of the newest checkpoint of a folder, which returns it piece by piece.
 pub(crate) struct CheckpointStream {
-    /// The blocks of the file.
+    /// The blocks of the checkpoint file.
     blocks: Blocks,
-    /// A block that was read and not returned yet.
+    /// The block after the design, which was read at the opening and is not returned yet.
     ahead: Option<Block>,
-    /// Number of rows returned so far.
+    /// Number of rows that the stream has returned so far.
     rows: u64,
-    /// True after the last block.
+    /// True after the last block was read.
     is_over: bool,
-    /// Position of the checkpoint.
+    /// Position of the log as of which the checkpoint was made.
     pub known: Position,
-    /// Design at that position.
+    /// Design at the position `known`.
     pub design: Design,
-    /// Location in the topic at which the checkpoint was made, if its log is in Kafka.
+    /// Location in the Kafka topic at which the checkpoint was made; `None` if its log is not in Kafka.
     pub landmark: Option<Landmark>,
 }
 
 impl CheckpointStream {
-    /// Opens the newest checkpoint, or returns `None` if there is none. The open file stays readable if it is
-    /// removed.
+    /// Opens the newest checkpoint of a folder, or returns `None` if there is none. The opened file stays readable if
+    /// a newer checkpoint removes it.
     ///
     /// # Errors
     /// Returns an error if the checkpoint cannot be read, or its beginning is damaged.
@@ -62,7 +63,7 @@ impl CheckpointStream {
         Ok(Some(Self { blocks, ahead, rows, is_over, known, design, landmark }))
     }
 
-    /// Reads the next part, or returns `None` after the last one.
+    /// Reads the next part of the checkpoint, or returns `None` after the last one.
     ///
     /// # Errors
     /// Returns an error if the checkpoint cannot be read, or is damaged.
@@ -94,7 +95,7 @@ impl CheckpointStream {
         }
     }
 
-    /// Reads and checks the rest of the checkpoint, and returns it with its design and without rows.
+    /// Reads and checks the rest of the checkpoint, and returns it with its design and without its rows.
     ///
     /// # Errors
     /// Returns the errors of [`CheckpointStream::next`].
@@ -106,7 +107,7 @@ impl CheckpointStream {
 }
 
 impl Blocks {
-    /// Reads the header and the first block, and returns the checkpoint's position and design.
+    /// Reads the header and the first block of the file, and returns the checkpoint's position and design.
     pub(super) fn begin(&mut self) -> Result<(Position, Design)> {
         let mut magic = [0; MAGIC.len()];
         self.fill(&mut magic)?;

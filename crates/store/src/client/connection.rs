@@ -1,8 +1,8 @@
-//! A connection to the store, and the interpretation of the store's answers.
+//! A connection of a client to the store, and the interpretation of the store's replies.
 //!
 //! Invariants:
 //! 1. A fault says that nothing happened only if the store reported so, or if the request writes nothing.
-//! 2. A broken connection is not used again, so no answer is taken for that to another request.
+//! 2. A broken connection is not used again, so the reply to one request is never taken for that to another.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use redis::{Cmd, ConnectionInfo, RedisError, Value};
 
 use super::ClientError;
 
-/// The reason why a request failed.
+/// The reason why a request to the store failed, which decides whether the client repeats the request.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Another transaction changed rows that were read.
+    /// Another transaction changed rows that the transaction had read; nothing was written.
     Conflict,
-    /// Nothing happened, for this reason; a retry may succeed.
+    /// The request had no effect, for this reason; a retry may succeed.
     Nothing(String),
-    /// The request may have taken effect; the text is the reason why that is unknown.
+    /// The request may have taken effect; the text says why that is unknown.
     Unknown(String),
-    /// A retry cannot succeed.
+    /// The request failed with this error, and a retry cannot succeed.
     Failed(ClientError),
 }
 
 impl Fault {
-    /// Returns the fault of a request that writes nothing: nothing has happened where that would be unknown.
+    /// Returns the fault for a request that writes nothing: an unknown outcome becomes [`Fault::Nothing`].
     pub fn without_effect(self) -> Self {
         match self {
             Self::Unknown(why) => Self::Nothing(why),
@@ -33,24 +33,25 @@ impl Fault {
     }
 }
 
-/// Time limits of a connection.
+/// Time limits of a client's connection: `connect` for one attempt to connect, `answer` for a reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
     pub connect: Duration,
     pub answer: Duration,
 }
 
-/// A connection to the store: see the module's documentation.
+/// A connection to the store, with the numbered table that it has selected: see the module's documentation.
 pub(super) struct Connection {
     redis: redis::Connection,
-    /// The number of the table to which the next command applies.
+    /// The number of the numbered table (Redis: database) that the connection has selected.
     table: u32,
-    /// True if the store may still watch keys that no transaction needs.
+    /// True if the store may still watch keys of an earlier transaction.
     watches: bool,
     is_broken: bool,
 }
 
-/// Requests that are sent together. The result is the last answer, or the first that is an error.
+/// Encoded requests that are sent together, and the number of replies to receive. The result is the last reply, or
+/// the first that is an error.
 #[derive(Default)]
 struct Sent {
     bytes: Vec<u8>,
@@ -68,20 +69,20 @@ impl Sent {
     }
 }
 
-/// The writes of EXEC in one table. No key is in two of the lists.
+/// The writes of EXEC in one numbered table. No key is in two of the lists.
 #[derive(Default)]
 pub(super) struct Batch<'t> {
     pub put: Vec<(&'t [u8], &'t [u8])>,
     pub deleted: Vec<&'t [u8]>,
-    /// Rows that were read and stay unchanged, but are to be locked as if they were written: those that
-    /// exist, and keys without a row.
+    /// Keys of rows that exist, were read and stay unchanged, but are to be locked as if they were written; `absent`
+    /// has the keys that were read and have no row.
     pub there: Vec<&'t [u8]>,
     pub absent: Vec<&'t [u8]>,
 }
 
 impl Batch<'_> {
-    /// Appends the commands. Those for unchanged rows do nothing, since EXEC first checks that the rows are
-    /// unchanged.
+    /// Appends the commands of the batch to `sent`. Those for unchanged rows do nothing, since EXEC first checks that
+    /// the rows are unchanged.
     fn add_to(&self, sent: &mut Sent) {
         if !self.put.is_empty() {
             sent.add(redis::cmd("MSET").arg(&self.put));
@@ -96,7 +97,8 @@ impl Batch<'_> {
     }
 }
 
-/// The result of a step of a scan: the key at which to continue, `None` at the end; and rows.
+/// The result of one step of a scan: the key at which the scan continues, `None` at the end; and rows as key and
+/// value.
 pub(super) type Found = (Option<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Connection {
@@ -108,7 +110,7 @@ impl Connection {
         Ok(Self { redis, table: 0, watches: false, is_broken: false })
     }
 
-    /// Makes the store close the connection.
+    /// Makes the store close the connection, as a test fault.
     #[cfg(test)]
     pub fn hang_up(&mut self) {
         _ = redis::cmd("QUIT").query::<Value>(&mut self.redis);
@@ -118,7 +120,7 @@ impl Connection {
         self.is_broken
     }
 
-    /// Removes the watches of an earlier transaction.
+    /// Makes the store forget the keys that it still watches for an earlier transaction.
     pub fn begin(&mut self) -> Result<(), Fault> {
         if self.watches {
             let mut sent = Sent::default();
@@ -129,13 +131,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads rows in one snapshot, and makes EXEC check that they are unchanged since.
+    /// Reads the rows of these keys of a numbered table in one snapshot, and makes EXEC check that they are unchanged
+    /// since. The result is in the order of `keys`; `None` for a key without a row.
     pub fn watch(&mut self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         self.watches = true;
         self.read_all("IMAGO.WATCH", table, keys)
     }
 
-    /// Reads rows in one snapshot.
+    /// Reads the rows of these keys of a numbered table in one snapshot, in the order of `keys`; `None` for a key
+    /// without a row.
     pub fn read(&mut self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         self.read_all("MGET", table, keys)
     }
@@ -160,7 +164,8 @@ impl Connection {
         rows.into_iter().map(row).collect()
     }
 
-    /// Reads the first rows of a range, at most as far as the end of the partition.
+    /// Reads at most `count` of the first rows with keys from `from` up to and without `to` (empty: the table's end),
+    /// at most as far as the end of the partition of `from`.
     pub fn step(
         &mut self,
         table: u32,
@@ -174,14 +179,14 @@ impl Connection {
         redis::from_redis_value(answer).map_err(|error| nonsense(&error))
     }
 
-    /// Writes rows in one transaction.
+    /// Writes a batch to a numbered table in one transaction.
     pub fn write(&mut self, table: u32, batch: &Batch<'_>) -> Result<(), Fault> {
         let mut sent = self.sent_in(table);
         batch.add_to(&mut sent);
         self.ask(&sent).map(|_| ())
     }
 
-    /// Runs a procedure of the store over keys of one table.
+    /// Runs the store's procedure `name` over keys of one numbered table, and returns the procedure's reply.
     pub fn call(
         &mut self,
         table: u32,
@@ -197,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// Applies the batches in one transaction, if the watched rows are unchanged.
+    /// Applies the batches, each to the table with its number, in one transaction, if the watched rows are unchanged.
     pub fn exec<'t>(
         &mut self,
         batches: impl IntoIterator<Item = (u32, Batch<'t>)>,
@@ -232,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// Begins requests that apply to a table: selects it if another one is selected.
+    /// Begins requests that apply to a numbered table: selects the table if another one is selected.
     fn sent_in(&mut self, table: u32) -> Sent {
         let mut sent = Sent::default();
         if table != self.table {
@@ -273,10 +278,10 @@ impl Connection {
     }
 }
 
-/// The codes of errors that leave the state of the connection unchanged.
+/// The codes of the store's errors that leave the selected table and the watched keys of a connection unchanged.
 const NOT_DONE: [&str; 2] = ["TRYAGAIN", "CLUSTERDOWN"];
 
-/// Converts an error of the store to the fault that follows from it.
+/// Converts an error reply of the store, given as its code and text, to a fault.
 fn meaning(code: &str, detail: &str) -> Fault {
     let text = format!("{code} {detail}");
     match code {

@@ -10,19 +10,19 @@ use crate::key::KEY_BYTES_MAX;
 /// effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No store answers at the address.
+    /// No store answered at the address in time.
     #[error(
         "cannot reach a store at {address} for {waited:?}: is it running, and is that its address?"
     )]
     Unreachable {
         /// The address of the store, `HOST:PORT`.
         address: String,
-        /// Time during which connecting was attempted.
+        /// Time during which the client attempted to connect.
         waited: Duration,
-        /// The error of the last attempt.
+        /// The error of the last attempt to connect.
         source: RedisError,
     },
-    /// The store does not accept the password, or requires one.
+    /// The store did not accept the password, or requires one.
     #[error("the store at {address} refused the password, or requires one")]
     NoEntry {
         /// The address of the store, `HOST:PORT`.
@@ -30,7 +30,7 @@ pub enum ClientError {
         /// The error with which the store refused the client.
         source: RedisError,
     },
-    /// The store refuses the request, with this error; nothing happened.
+    /// The store refused the request, with this error; nothing happened.
     #[error("the store refused the request, which had no effect: {0}")]
     Refused(String),
     /// The maximum number of attempts failed. Other transactions keep changing the same rows, or the store
@@ -44,7 +44,7 @@ pub enum ClientError {
         attempts: u32,
         /// Number of attempts that failed because another transaction had changed rows that they had read.
         conflicts: u32,
-        /// The reason why the last attempt failed.
+        /// The reason why the last attempt failed, as text.
         last: String,
     },
     /// The request was sent, and may have taken effect or may still do so. The client does not retry it. The
@@ -52,27 +52,27 @@ pub enum ClientError {
     /// row exists: at most one of the attempts takes effect.
     #[error("the outcome of the request is unknown; repeat it only if that is harmless: {0}")]
     Unknown(String),
-    /// The transaction has failed already, so this read has no result. The transaction begins again after its
-    /// closure has returned.
+    /// The transaction has failed already, so this read has no result. The transaction begins again after its closure
+    /// has returned.
     #[error("the transaction has to begin again")]
     Again,
-    /// A key of this many bytes, longer than the limit.
+    /// The encoded key has this many bytes, more than the limit.
     #[error("a key of {0} bytes is too long: at most {KEY_BYTES_MAX}")]
     KeyTooLong(usize),
-    /// A value that cannot be serialized.
+    /// The value of a row could not be serialized, because of this error.
     #[error("the value cannot be written")]
     Unwritable(#[source] postcard::Error),
-    /// A row that was written with other types.
+    /// A row's key or value cannot be decoded, because the row was written with other types.
     #[error("row {key} of table {table} is no {expected}: it was written with another type")]
     OtherType {
-        /// The number of the table.
+        /// The number of the numbered table (Redis: database) of the row.
         table: u32,
         /// The row's key, with bytes that are not printable as `\xNN`.
         key: String,
-        /// The name of the expected type.
+        /// The name of the Rust type that the row's key or value was to have.
         expected: &'static str,
     },
-    /// The server's answer does not fit the request: the server is not a store.
+    /// The reply, which the text contains, does not fit the request: the server is not a store.
     #[error("unexpected reply from the store: {0}")]
     Nonsense(String),
 }

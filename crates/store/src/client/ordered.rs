@@ -1,9 +1,9 @@
-//! Encodes keys such that the order of the bytes is that of the values: rows are stored in the order of their
-//! keys' values, and a scan from one value to another is a scan over bytes.
+//! Encodes keys such that the byte order of the encodings is the order of the values: rows are stored in the order of
+//! their keys' values, and a scan from one value to another is a scan over bytes.
 //!
 //! Invariants, checked by property tests:
-//! 1. The order of the bytes is that of the values, also for tuples, whose parts are encoded one after the
-//!    other.
+//! 1. The byte order of the encodings is the order of the values, also for tuples, whose parts are encoded one after
+//!    the other.
 //! 2. At most one value is a prefix of a byte string, and a whole key leaves no bytes after it.
 
 /// A key with an encoding whose byte order is the order of the values.
@@ -11,24 +11,25 @@
 /// An implementation for a type with parts joins the encodings of the parts, in the order in which they are
 /// compared.
 pub trait OrderedKey: Sized {
-    /// Appends the encoded key.
+    /// Appends the encoding of this key to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Decodes one value, and removes its bytes from the front; returns `None` if the bytes do not begin with
-    /// a value.
+    /// Decodes one value from the front of `bytes`, and removes its encoding there; returns `None` if the bytes do
+    /// not begin with the encoding of a value.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
-/// A prefix of keys of a type: the first parts of a tuple. The rows with one prefix are adjacent.
+/// A type whose values are prefixes of keys of type `K`: the first parts of a tuple. The rows with one prefix are
+/// adjacent.
 pub trait PrefixOf<K>: OrderedKey {}
 
-/// Decodes a key from exactly these bytes.
+/// Decodes a key from all of these bytes; returns `None` if they are not exactly the encoding of one key.
 pub(super) fn whole<K: OrderedKey>(mut bytes: &[u8]) -> Option<K> {
     let key = K::decode(&mut bytes)?;
     bytes.is_empty().then_some(key)
 }
 
-/// Returns the least byte string that is greater than all with this prefix, or `None` if there is none.
+/// Returns the least byte string that is greater than all byte strings with this prefix, or `None` if there is none.
 pub(super) fn prefix_successor(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
     while let Some(last) = prefix.pop() {
         if last < u8::MAX {
@@ -41,7 +42,7 @@ pub(super) fn prefix_successor(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
 
 macro_rules! unsigned {
     ($($type:ty),+) => {$(
-        /// Encoded with the most significant byte first.
+        /// Encodes the number with the most significant byte first.
         impl OrderedKey for $type {
             fn encode(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_be_bytes());
@@ -58,8 +59,8 @@ macro_rules! unsigned {
 
 macro_rules! signed {
     ($($type:ty as $unsigned:ty),+) => {$(
-        /// Encoded with the most significant byte first and the sign bit inverted, so that negative numbers
-        /// come first.
+        /// Encodes the number with the most significant byte first and the sign bit inverted, so that negative
+        /// numbers come first.
         impl OrderedKey for $type {
             fn encode(&self, out: &mut Vec<u8>) {
                 (self.cast_unsigned() ^ (1 << (<$unsigned>::BITS - 1))).encode(out);
@@ -76,8 +77,8 @@ macro_rules! signed {
 unsigned!(u8, u16, u32, u64, u128);
 signed!(i8 as u8, i16 as u16, i32 as u32, i64 as u64, i128 as u128);
 
-/// Encoded as its bytes, with `00 FF` for each zero byte, and `00 00` at the end, which is less than any
-/// continuation.
+/// Encodes the bytes as they are, but each zero byte as `00 FF`, followed by `00 00` at the end, which is less than
+/// any continuation.
 impl OrderedKey for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_text(self, out);
@@ -103,7 +104,7 @@ impl OrderedKey for Vec<u8> {
     }
 }
 
-/// Encoded as its bytes in UTF-8, like `Vec<u8>`.
+/// Encodes the text's bytes in UTF-8 like those of a `Vec<u8>`.
 impl OrderedKey for String {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_text(self.as_bytes(), out);
@@ -126,7 +127,7 @@ pub(super) fn encode_text(text: &[u8], out: &mut Vec<u8>) {
 
 macro_rules! tuple {
     ($($part:ident $at:tt),+) => {
-        /// Encoded as one part after the other.
+        /// Encodes the parts of the tuple one after the other.
         impl<$($part: OrderedKey),+> OrderedKey for ($($part,)+) {
             fn encode(&self, out: &mut Vec<u8>) {
                 $(self.$at.encode(out);)+

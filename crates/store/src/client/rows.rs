@@ -1,4 +1,5 @@
-//! Operations without a closure: reads and writes of several rows, each a transaction of its own; and scans.
+//! Operations without a closure: reads and writes of several rows, each operation a transaction of its own; and
+//! scans.
 
 use std::ops::RangeBounds;
 
@@ -14,7 +15,7 @@ use super::{Client, ClientError, Table};
 const ROWS_AT_ONCE: usize = 1_000;
 
 impl Client {
-    /// Reads a row.
+    /// Reads the row of a key; returns `None` if there is no row.
     ///
     /// # Errors
     /// Returns an error if no attempt was answered, or if the row has another type.
@@ -27,8 +28,8 @@ impl Client {
         Ok(found.pop().flatten())
     }
 
-    /// Reads rows, all of them in one snapshot of the store; at most 10,000. The result is in the order of
-    /// `keys`.
+    /// Reads the rows of at most 10,000 keys, all in one snapshot of the store. The result is in the order of `keys`,
+    /// with `None` for a key without a row.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -53,11 +54,10 @@ impl Client {
         found.into_iter().zip(&keys).map(value).collect()
     }
 
-    /// Sets rows in one transaction; at most 10,000. Present rows are replaced without being read.
+    /// Sets at most 10,000 rows in one transaction. Present rows are replaced without being read.
     ///
     /// # Errors
-    /// Returns the reason why nothing happened, or [`ClientError::Unknown`] if the transaction may have
-    /// happened.
+    /// Returns the reason why nothing happened, or [`ClientError::Unknown`] if the transaction may have happened.
     pub fn put_many<K, V>(
         &mut self,
         table: &Table<K, V>,
@@ -73,7 +73,7 @@ impl Client {
         self.write(table.number(), &Batch { put, ..Batch::default() })
     }
 
-    /// Deletes the rows of these keys in one transaction; at most 10,000. Keys without a row are ignored.
+    /// Deletes the rows of at most 10,000 keys in one transaction. Keys without a row are ignored.
     ///
     /// # Errors
     /// As [`Client::put_many`].
@@ -87,8 +87,8 @@ impl Client {
         self.write(table.number(), &Batch { deleted, ..Batch::default() })
     }
 
-    /// Runs a procedure that is registered in the store ([`crate::resp::Procedures`]) as one transaction over
-    /// these keys, which it may write, and returns the procedure's answer.
+    /// Runs the procedure `name` that is registered in the store ([`crate::resp::Procedures`]) as one transaction
+    /// over these keys, which the procedure may write, and returns the procedure's reply.
     ///
     /// # Errors
     /// As [`Client::put_many`]; if the procedure refuses, [`ClientError::Refused`].
@@ -111,12 +111,11 @@ impl Client {
         self.attempt(|connection| connection.write(table, batch))
     }
 
-    /// Returns the first rows whose keys are in a range, at most `limit`, in key order. To continue, scan the
-    /// range after the last key.
+    /// Returns at most `limit` of the first rows whose keys are in a range, in key order. To continue, scan the range
+    /// after the last key.
     ///
-    /// The scan is not a snapshot: rows of different partitions, or a thousand rows apart, may be of
-    /// different states. A row that exists throughout the scan is included; one that is created or deleted
-    /// meanwhile may be.
+    /// The scan is not a snapshot: rows of different partitions, or a thousand rows apart, may be of different
+    /// states. A row that exists throughout the scan is included; one that is created or deleted meanwhile may be.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -133,7 +132,7 @@ impl Client {
         self.walk(table, table.range(&range)?, limit)
     }
 
-    /// Returns the first rows whose keys begin with `prefix`, as [`Client::scan`] does.
+    /// Returns at most `limit` of the first rows whose keys begin with `prefix`, as [`Client::scan`] does.
     ///
     /// # Errors
     /// As [`Client::get`].

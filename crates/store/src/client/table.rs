@@ -1,4 +1,4 @@
-//! A table as a program sees it: typed keys and values, and the encoding of its rows.
+//! A table as a program sees it: typed keys and values, and their encoding in the store's rows.
 
 use std::any::type_name;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use super::ordered::{OrderedKey, PrefixOf, encode_text, prefix_successor, whole}
 use crate::key::KEY_BYTES_MAX;
 use crate::resp::DATABASES;
 
-/// Rows of one type, with keys of one type. Values are encoded in postcard's format.
+/// A table of the store: rows of one type, with keys of one type. Values are encoded in postcard's format.
 ///
 /// A table is only a name: nothing is created in the store. A program that uses a table with other types gets
 /// an error for the rows that it cannot decode.
@@ -29,12 +29,12 @@ pub struct Table<K, V> {
     types: PhantomData<fn(K) -> V>,
 }
 
-/// A range of encoded keys: from the first on, up to and without the second, or to the end of the numbered
+/// A range of encoded keys: from the first key on, up to and without the second; `None` for the end of the numbered
 /// table.
 pub(super) type Span = (Vec<u8>, Option<Vec<u8>>);
 
 impl<K, V> Table<K, V> {
-    /// Returns the table of all rows of one of the store's numbered tables, which is Redis's database of that
+    /// Returns the table that has all rows of one of the store's numbered tables, which is Redis's database of that
     /// number.
     ///
     /// # Panics
@@ -44,7 +44,7 @@ impl<K, V> Table<K, V> {
         Self::named(number, "")
     }
 
-    /// Returns one of several tables in one of the store's numbered tables, in which they follow each other
+    /// Returns the table `name` among several in one of the store's numbered tables, in which they follow each other
     /// by name. A numbered table must not have both named tables and one without a name.
     ///
     /// # Panics
@@ -59,7 +59,7 @@ impl<K, V> Table<K, V> {
         self.number
     }
 
-    /// Returns the prefix of all encoded keys of the table.
+    /// Returns the bytes with which all encoded keys of the table begin: its encoded name, or none without a name.
     fn start(&self) -> Vec<u8> {
         let mut start = Vec::new();
         if !self.name.is_empty() {
@@ -70,12 +70,12 @@ impl<K, V> Table<K, V> {
 }
 
 impl<K: OrderedKey, V> Table<K, V> {
-    /// Encodes a row's key for the store.
+    /// Encodes a row's key as the store has it, with the table's name before it.
     pub(super) fn key(&self, key: &K) -> Result<Vec<u8>, ClientError> {
         self.prefix_bytes(key)
     }
 
-    /// Returns the span of a range of keys.
+    /// Returns the range of encoded keys that a range of keys covers.
     pub(super) fn range(&self, range: &impl RangeBounds<K>) -> Result<Span, ClientError> {
         // No key lies between a key and that key with a zero byte appended.
         let after = |key| self.key(key).map(|key| [&*key, &[0]].concat());
@@ -92,13 +92,13 @@ impl<K: OrderedKey, V> Table<K, V> {
         Ok((start, end))
     }
 
-    /// Returns the span of the keys with a prefix.
+    /// Returns the range of encoded keys that begin with the encoding of `prefix`.
     pub(super) fn prefix(&self, prefix: &impl PrefixOf<K>) -> Result<Span, ClientError> {
         let start = self.prefix_bytes(prefix)?;
         Ok((start.clone(), prefix_successor(start)))
     }
 
-    /// Decodes a row's key.
+    /// Decodes a row's key from the bytes that the store has.
     pub(super) fn key_of(&self, bytes: &[u8]) -> Result<K, ClientError> {
         let own = bytes.strip_prefix(&*self.start());
         own.and_then(whole).ok_or_else(|| self.type_mismatch(bytes, type_name::<K>()))

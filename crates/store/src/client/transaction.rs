@@ -1,10 +1,9 @@
-//! A transaction while its closure runs: the rows that it has read and written so far.
+//! A transaction while its closure runs: the rows that the transaction has read and written so far.
 //!
 //! Invariants:
-//! 1. A row is requested once; later reads by the closure return the same value, or the transaction's own
-//!    write.
+//! 1. A row is requested once; later reads by the closure return the same value, or the transaction's own write.
 //! 2. Nothing is written before EXEC, and EXEC applies all writes or none.
-//! 3. The closure's result is returned only if all that it read was one state.
+//! 3. The closure's result is returned only if all rows that it read were of one state.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +14,20 @@ use super::connection::{Batch, Connection, Fault};
 use super::ordered::OrderedKey;
 use super::{ClientError, Isolation, Table};
 
-/// A transaction in progress: see [`super::Client::transaction`].
+/// A transaction in progress, which a closure reads and writes: see [`super::Client::transaction`].
 pub struct Transaction<'c> {
     connection: &'c mut Connection,
     isolation: Isolation,
     rows: BTreeMap<RowId, Row>,
-    /// Number of snapshots from which it has read.
+    /// Number of snapshots of the store from which the transaction has read.
     states: u32,
     fault: Option<Fault>,
 }
 
-/// The number of a table, and a row's encoded key in it.
+/// Identifies a row: the number of its numbered table, and its encoded key there.
 type RowId = (u32, Vec<u8>);
 
-/// The encoded value of a row, or `None` if there is no row.
+/// The encoded value of a row; `None` if there is no row.
 type Bytes = Option<Vec<u8>>;
 
 #[derive(Default)]
@@ -38,7 +37,8 @@ struct Row {
 }
 
 impl Row {
-    /// Returns the row's value as the closure sees it: the transaction's own write if there is one.
+    /// Returns the row's encoded value as the closure sees it, the transaction's own write if there is one; `None` if
+    /// there is no row.
     fn seen(&self) -> Option<&[u8]> {
         self.written.as_ref().or(self.read.as_ref())?.as_deref()
     }
@@ -53,11 +53,11 @@ impl<'c> Transaction<'c> {
         Ok(Self { connection, isolation, rows: BTreeMap::new(), states: 0, fault: None })
     }
 
-    /// Reads a row.
+    /// Reads the row of a key as the transaction sees it; returns `None` if there is no row.
     ///
     /// # Errors
-    /// Returns [`ClientError::Again`] if the transaction must begin again, which it does after the closure
-    /// has returned.
+    /// Returns [`ClientError::Again`] if the transaction must begin again, which it does after the closure has
+    /// returned.
     pub fn get<K, V>(&mut self, table: &Table<K, V>, key: &K) -> Result<Option<V>, ClientError>
     where
         K: OrderedKey,
@@ -67,8 +67,8 @@ impl<'c> Transaction<'c> {
         Ok(found.pop().flatten())
     }
 
-    /// Reads rows; those that the transaction has not read yet are read in one snapshot of the store. A
-    /// transaction that only reads, and does so by one call, never conflicts.
+    /// Reads the rows of these keys in order; those that the transaction has not read yet are read in one snapshot of
+    /// the store. A transaction that only reads, and does so by one call, never conflicts.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -91,7 +91,7 @@ impl<'c> Transaction<'c> {
         row_ids.iter().map(value).collect()
     }
 
-    /// Sets a row when the transaction commits.
+    /// Sets the row of a key when the transaction commits.
     ///
     /// # Errors
     /// Returns an error if the key is too long, or if the value cannot be serialized.
@@ -104,7 +104,7 @@ impl<'c> Transaction<'c> {
         self.write(table, key, Some(value))
     }
 
-    /// Deletes a row when the transaction commits. A key without a row is ignored.
+    /// Deletes the row of a key when the transaction commits. A key without a row is ignored.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -127,7 +127,7 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Requests those rows of a table that the transaction has neither read nor written.
+    /// Reads those rows of a numbered table that the transaction has neither read nor written yet, and watches them.
     fn learn(&mut self, table: u32, row_ids: &[RowId]) -> Result<(), ClientError> {
         if self.fault.is_some() {
             return Err(ClientError::Again);
@@ -156,8 +156,8 @@ impl<'c> Transaction<'c> {
         }
     }
 
-    /// Ends the transaction, and returns the closure's result if all that it read was one state and its
-    /// writes are committed.
+    /// Ends the transaction with the closure's result `returned`, and returns that result if all rows that the
+    /// closure read were of one state and its writes are committed.
     pub(super) fn finish<T, E>(mut self, returned: Result<T, E>) -> Result<Result<T, E>, Fault> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
@@ -173,7 +173,7 @@ impl<'c> Transaction<'c> {
     }
 }
 
-/// Returns the writes of EXEC, by the numbers of tables.
+/// Returns the writes of EXEC for each numbered table, among them the locks of rows that were only read.
 fn batches(rows: &BTreeMap<RowId, Row>, isolation: Isolation) -> BTreeMap<u32, Batch<'_>> {
     let mut batches: BTreeMap<u32, Batch<'_>> = BTreeMap::new();
     for ((table, key), row) in rows {

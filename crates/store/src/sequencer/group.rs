@@ -3,12 +3,12 @@
 
 use crate::record::LogEntry;
 
-/// Number of entries at which a group is written without further ones.
+/// Number of submitted entries at which the log is written without waiting for further ones.
 pub(super) const ENTRIES_MAX: usize = 10_000;
-/// Maximum size of a group's entries in bytes, except for a single larger entry.
+/// Maximum size of one group's entries in bytes, except for a single larger entry.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Divides log entries into groups, in their order.
+/// Divides log entries into groups of at most [`BYTES_MAX`] each, in their order.
 pub(super) fn groups(mut entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut groups = Vec::new();
     loop {

@@ -5,8 +5,8 @@
 //! after a gap in their author's numbers are void, and entries that are in the topic twice count once. So a lost
 //! reply costs time, and has no other effect.
 //!
-//! While the brokers do not answer, no entry is acknowledged, and the number of waiting entries is bounded by
-//! how far a site may be ahead. After the log's patience it ends.
+//! While the brokers do not answer, no entry is acknowledged, and the number of waiting entries is bounded by how far
+//! a site may be ahead. The log ends after the time for which its configuration waits for brokers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,26 +22,27 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Mutex, thread};
 
-/// Maximum duration of one wait for entries; the reading thread notices the end of the log within it.
+/// Maximum duration of one wait for entries of the topic; the reading thread notices the end of the log within it.
 const READ_WAIT: Duration = Duration::from_millis(500);
 /// Interval at which the appending thread checks whether the reading thread has ended.
 const LOOK_WAIT: Duration = Duration::from_millis(250);
-/// Number of marks that are remembered; a checkpoint is made at one of them.
+/// Maximum number of positions, at which a checkpoint was due, whose locations in the topic are retained; a
+/// checkpoint is made at one of them.
 const LANDMARKS_MAX: usize = 8;
 
-/// The state of a topic that other threads may read while its own threads are busy.
+/// The state of a log in Kafka that other threads may read while the log's own threads are busy.
 #[derive(Clone)]
 pub(super) struct Topic {
-    /// State of the appending thread's log.
+    /// State of the log through which the appending thread writes the topic.
     appending: Arc<Watch>,
-    /// State of the reading thread's log.
+    /// State of the log through which the reading thread reads the topic.
     reading: Arc<Watch>,
-    /// The positions of the last marks, and their locations in the topic.
+    /// The last positions at which a checkpoint was due, and their locations in the topic.
     landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,
 }
 
 impl Topic {
-    /// Returns why the topic cannot be written or read now, or `None` if it can.
+    /// Returns why the topic cannot be written or read now, or `None` if it can be.
     pub(super) fn trouble(&self) -> Option<String> {
         self.appending.trouble().or_else(|| self.reading.trouble())
     }
@@ -51,7 +52,7 @@ impl Topic {
         self.appending.end();
     }
 
-    /// Returns the location in the topic of the mark given at position `known`, if it is remembered.
+    /// Returns the location in the topic at which a checkpoint as of position `known` was due, if it is retained.
     pub(super) fn landmark(&self, known: Position) -> Option<Landmark> {
         let landmarks = lock(&self.landmarks);
         landmarks.iter().find(|(at, _)| *at == known).map(|(_, landmark)| landmark.clone())
@@ -61,8 +62,8 @@ impl Topic {
 impl Sequencer {
     /// Returns the sequencer of a topic that was read up to position `known`, and its thread. Followers receive no
     /// entries before the first submission: by then all of them have joined. The thread ends as that of
-    /// [`Sequencer::of`] does. Followers receive marks likewise; bytes that were read during recovery count towards
-    /// the first mark.
+    /// [`Sequencer::of`] does. Followers are told likewise that a checkpoint is due after every `mark_every` bytes of
+    /// records; bytes that were read during recovery count towards the first.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -91,18 +92,19 @@ impl Sequencer {
     }
 }
 
-/// The thread that appends to the topic.
+/// The state of the thread that appends to the topic.
 struct Appender {
-    /// The log, for appending.
+    /// The log in Kafka, through which this thread appends.
     log: KafkaLog,
-    /// Messages to this thread.
+    /// Receives the messages to this thread.
     entries: Receiver<WriterMessage>,
-    /// True if no more entries follow.
+    /// True if no more entries are accepted.
     has_ended: bool,
 }
 
 impl Appender {
-    /// Appends entries, with a second thread that reads, until either ends; then reports the end to the followers.
+    /// Appends entries, with a second thread that reads the topic, until either ends; then reports the end to the
+    /// followers.
     fn run(mut self, reader: Reader, followers: &Mutex<Followers>) {
         let reading = reader.log.watch();
         let (begin, may_begin) = channel();
@@ -121,7 +123,8 @@ impl Appender {
         lock(followers).end(why);
     }
 
-    /// Appends entries until no more follow, an error occurs, or the reading thread has ended.
+    /// Appends entries until no more follow, an error occurs, or the reading thread has ended. Sends on `begin`
+    /// before the first entries are appended.
     fn append_all<T>(
         &mut self,
         begin: Sender<()>,
@@ -152,7 +155,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Adds the entries of a message to `group`, and records its other content.
+    /// Adds the entries of a message to `group`; records the request of a sync in `syncs`, or the end.
     fn take(
         &mut self,
         message: WriterMessage,
@@ -168,24 +171,24 @@ impl Appender {
     }
 }
 
-/// The thread that reads the topic.
+/// The state of the thread that reads the topic.
 struct Reader {
-    /// The log, for reading.
+    /// The log in Kafka, through which this thread reads.
     log: KafkaLog,
-    /// The position of the next entry.
+    /// The position of the next entry that this thread reads.
     next: Position,
-    /// Size of the records between two marks, in bytes.
+    /// Size of the topic's records between two checkpoints, in bytes.
     mark_every: Arc<AtomicU64>,
-    /// Bytes read up to the last mark.
+    /// Bytes of the topic read when a checkpoint was last reported as due.
     marked: u64,
-    /// The positions of the last marks, and their locations in the topic.
+    /// The last positions at which a checkpoint was due, and their locations in the topic.
     landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,
-    /// The recipients of the log.
+    /// The recipients of the log, which this thread delivers entries to.
     followers: Arc<Mutex<Followers>>,
 }
 
 impl Reader {
-    /// Reads the topic until the log ends or an error occurs.
+    /// Reads the topic, and delivers its entries to the followers, until the log ends or an error occurs.
     fn run(mut self) -> Result<(), LogError> {
         let watch = self.log.watch();
         while !watch.is_ending() {
@@ -200,7 +203,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Delivers entries to the followers, and gives a mark if one is due.
+    /// Delivers entries that were read to the followers, and reports that a checkpoint is due if the topic has grown
+    /// enough.
     fn publish(&mut self, entries: Vec<LogEntry>) {
         self.next += entries.len() as u64;
         let mut followers = lock(&self.followers);
