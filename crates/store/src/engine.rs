@@ -59,21 +59,21 @@ use site::mailbox::SiteEvent;
 use site::program::LocalSite;
 pub use unused::UnusedError;
 
-/// Maximum number of sites in a store.
+/// Maximum number of sites in one store.
 pub const SITES_MAX: u16 = imago_plan::store::site_set::SITES_MAX;
-/// Time within which a transaction or a change of the design must begin; then it is refused.
+/// Time from a request within which its transaction or change of the design must begin; then it is refused.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Delay before a returned transaction is routed again.
+/// Delay before a transaction that a site returned is routed again.
 const BACK_WAIT: Duration = Duration::from_millis(2);
-/// Time allowed for all sites to begin when a store starts.
+/// Time that a starting store allows all its sites to begin.
 const BEGIN_WAIT: Duration = Duration::from_secs(60);
 
-/// Options for starting a store.
+/// Options with which a store is started.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of sites.
+    /// Number of sites of the store, from 1 to [`SITES_MAX`].
     pub sites: u16,
-    /// Location of the store's log; without one, the data is lost when the process ends.
+    /// Location of the store's log; `None` for a store without one, whose data is lost when the process ends.
     pub log: Option<LogOptions>,
 }
 
@@ -86,46 +86,46 @@ pub enum StoreError {
     /// The number of sites is 0 or above [`SITES_MAX`].
     #[error("{0} sites: a store has from 1 to {SITES_MAX}")]
     Sites(u16),
-    /// The log names more sites than the store is started with.
+    /// Partitions in the log have copies at, or pins to, more sites than the store is started with.
     #[error("{log} is of a store with {least} sites at least: start as many")]
     SitesMissing {
-        /// Description of the log.
+        /// Description of the log: its folder or topic.
         log: String,
         /// Minimum number of sites: one more than the greatest number of a site that has a copy or a pin.
         least: u16,
     },
-    /// The operating system failed to start the named component.
+    /// The operating system failed to start the thread or socket that the text names.
     #[error("cannot start {0}")]
     Start(&'static str, #[source] io::Error),
-    /// The sites did not begin in time.
+    /// The sites did not begin within a minute of the start; the text is the reason.
     #[error("the sites did not start within {BEGIN_WAIT:?}: {0}")]
     NotBegun(String),
-    /// The store has no site with this number.
+    /// The store, which has this many sites, has no site with this number.
     #[error("there is no {0}: this store has {1} sites, from 0 on")]
     NoSite(Site, usize),
-    /// The operation needs a log from which a site can begin an epoch, and the store has none.
+    /// The operation needs a log from which sites can begin an epoch, and the store has none.
     #[error("a store without a log cannot restart a site")]
     NoLog,
 }
 
-/// A running store: all of it, or the part that a [`Router`] has. It stops when it is dropped.
+/// A running store: all of it, or the part that a [`Router`] has. The store stops when this is dropped.
 pub struct Store {
     /// State shared with the store's threads.
     shared: Arc<Shared>,
     /// Threads of sites, of connections to remote sites, and of clients.
     threads: Vec<JoinHandle<()>>,
-    /// The thread that writes checkpoints, if any are made.
+    /// The thread that writes checkpoints; `None` if none are made.
     checkpointer: Option<JoinHandle<()>>,
-    /// The thread that writes the log, if there is a log.
+    /// The thread that writes the log; `None` without a log.
     log: Option<JoinHandle<()>>,
-    /// The damaged end of the log that was cut off at the start.
+    /// The damaged end of the log that was cut off at the start; `None` if nothing was cut off.
     cut: Option<CutTail>,
-    /// Output buffers of the clients that connect to the first listener.
+    /// Output buffers of the clients that connect to the first listener; empty before the store listens.
     output: OnceLock<Arc<OutputBuffers>>,
 }
 
 impl Store {
-    /// Starts a store, and recovers the content of its log if it has one.
+    /// Starts a store, and recovers the database from its log if it has one.
     ///
     /// # Errors
     /// Returns an error if the log cannot be used, threads cannot be started, or the log is of a store with more
@@ -134,7 +134,8 @@ impl Store {
         Self::start_with(options, Box::new(MostMastered))
     }
 
-    /// Starts a store as [`Store::start`] does, with another policy for changes of the design.
+    /// Starts a store as [`Store::start`] does; `policy` decides how the design changes for a transaction that no
+    /// site can run.
     ///
     /// # Errors
     /// Returns the errors of [`Store::start`].

@@ -37,22 +37,22 @@ pub(super) struct Base {
     pub image: Core,
     /// Receiving ends of the mailboxes: those of the sites by number, then those of threads that only serve clients.
     pub inboxes: Vec<UnboundedReceiver<SiteEvent>>,
-    /// Threads that were started for mailboxes.
+    /// Threads that were started so far, each of which receives one mailbox.
     threads: Vec<JoinHandle<()>>,
-    /// Sends parts of checkpoints to the checkpointer.
+    /// Sends the sites' parts of checkpoints to the checkpointer.
     parts: sync::mpsc::Sender<Part>,
-    /// The thread that writes checkpoints, if any are made.
+    /// The thread that writes checkpoints; `None` if none are made.
     checkpointer: Option<JoinHandle<()>>,
-    /// The thread that writes the log, if there is a log.
+    /// The thread that writes the log; `None` without a log.
     log: Option<JoinHandle<()>>,
-    /// The damaged end of the log that was cut off, if there was one.
+    /// The damaged end of the log that was cut off; `None` if nothing was cut off.
     cut: Option<CutTail>,
 }
 
 impl Base {
-    /// Recovers the log, and makes a mailbox for each site and for `client_threads` more threads. `followed` counts
-    /// the log entries that the map contains; it is given if sites run in other processes, which may be ahead of the
-    /// map.
+    /// Recovers the log, and makes a mailbox for each site and for `client_threads` further threads. `followed` is
+    /// `Some` if sites run in other processes, which may have more of the log than the map: it records how much of
+    /// the log the map contains.
     pub fn start(
         options: &Options,
         policy: Box<dyn DesignPolicy>,
@@ -127,13 +127,13 @@ impl Base {
         })
     }
 
-    /// Returns the sink for one site's parts of checkpoints. Without a log, no checkpointer receives them.
+    /// Returns the sink that receives one site's parts of checkpoints. Without a log, no checkpointer receives them.
     pub fn parts(&self) -> CheckpointSink {
         let parts = self.parts.clone();
         Arc::new(move |part| _ = parts.send(part))
     }
 
-    /// Starts the thread that receives the mailbox of `site`.
+    /// Starts the thread `run`, which receives the mailbox of `site` (a number after the sites' for a client thread).
     pub fn spawn(
         &mut self,
         site: Site,
@@ -153,7 +153,8 @@ impl Base {
     }
 }
 
-/// Starts the thread that assembles checkpoints in `folder` from `parts`.
+/// Starts the thread that assembles checkpoints in `folder` from the sites' `parts`. It updates `mark_every`, the
+/// size of the log between two checkpoints in bytes.
 fn checkpointer(
     folder: Folder,
     shared: &Shared,
@@ -172,7 +173,7 @@ fn checkpointer(
     thread::Builder::new().name("checkpoints".into()).spawn(move || checkpoints.run())
 }
 
-/// Delivers the sequencer's log entries to a mailbox.
+/// Delivers the sequencer's log entries to one mailbox.
 struct Following(SiteSender);
 
 impl Follower for Following {

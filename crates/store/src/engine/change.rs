@@ -16,22 +16,22 @@ use crate::sync::atomic::Ordering;
 use crate::sync::sleep;
 use crate::transaction::Abort;
 
-/// Interval of the checks whether the map contains a position that a site has reported.
+/// Interval at which the map is checked for a position that a remote site has reported.
 const MAP_WAIT: Duration = Duration::from_millis(1);
 
 impl Store {
-    /// Makes a replica at a site of the partition that contains a key.
+    /// Makes a replica of the partition that contains `key` at the site `at`.
     ///
     /// # Errors
-    /// Returns why there is no replica. After [`Abort::Late`] or [`Abort::Deposed`] it may still be made; after other
-    /// errors nothing has changed.
+    /// Returns why there is no replica. After [`Abort::Late`], [`Abort::Unlogged`] or [`Abort::Deposed`] it may still
+    /// be made; after other errors nothing has changed.
     pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
         self.check_used(at)?;
         let start = self.shared.start_of(key);
         self.shared.step(Step::InstallReplica(at, start)).await
     }
 
-    /// Pins the partition that contains a key to a site, and makes the site its master.
+    /// Pins the partition that contains `key` to the site `at`, and makes that site its master.
     ///
     /// # Errors
     /// Returns the errors of [`Store::add_replica`]; a replica may have been made.
@@ -40,7 +40,7 @@ impl Store {
         self.shared.pin(key, at).await
     }
 
-    /// Changes the design of the partition that contains a key.
+    /// Executes a design change of the partition that contains `key`.
     ///
     /// # Errors
     /// Returns the errors of [`Store::add_replica`].
@@ -63,7 +63,8 @@ impl Shared {
         self.map.load().design.of(key).range.start.clone()
     }
 
-    /// Pins a partition to a site in as many steps as needed: it adds a replica there first if there is none.
+    /// Pins the partition that contains `key` to the site `at` in as many steps as needed: it adds a replica there
+    /// first if there is none.
     pub(super) async fn pin(&self, key: &Key, at: Site) -> Result<(), Abort> {
         self.check_site(at)?;
         let until = Instant::now() + PATIENCE;
@@ -95,14 +96,14 @@ impl Shared {
         }
     }
 
-    /// Returns an error if the store has no such site.
+    /// Returns an error unless the store has a site with this number.
     fn check_site(&self, site: Site) -> Result<(), Abort> {
         let count = self.sites;
         let missing = || Abort::Refused(StoreError::NoSite(site, count).to_string());
         if usize::from(site.0) < count { Ok(()) } else { Err(missing()) }
     }
 
-    /// Executes one step of a change of the design, and waits for its outcome.
+    /// Executes one step of a change of the design at the step's site, and waits for its outcome.
     async fn step(&self, step: Step) -> Result<(), Abort> {
         let site = match &step {
             Step::InstallReplica(site, _) | Step::Change(site, _) => *site,
@@ -123,9 +124,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the map contains the prefix `seen`. A remote site may reply before this process has read the log
-    /// that far: after the reply that a partition was split, a request must not find the partition from before the
-    /// split.
+    /// Waits until the map contains the prefix of the log up to `seen`. A remote site may reply before this process
+    /// has read the log that far: after the reply that a partition was split, a request must not find the partition
+    /// from before the split.
     async fn await_map(&self, seen: Position) {
         let until = Instant::now() + PATIENCE;
         let Some(followed) = &self.followed else { return };
@@ -134,7 +135,8 @@ impl Shared {
         }
     }
 
-    /// Changes the design until some site can run a transaction, and returns that site.
+    /// Changes the design until some site can run a transaction with these reads and writes, and returns that site.
+    /// The error after the time `until` names an absent site if the transaction needs one.
     pub(super) async fn change_design_for(
         &self,
         reads: &[KeyRange],

@@ -1,4 +1,4 @@
-//! Client connections, and sessions within the process.
+//! Connections of clients, and sessions within the process.
 
 pub(in crate::engine) mod connection;
 pub(in crate::engine) mod listener;

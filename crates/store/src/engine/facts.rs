@@ -20,16 +20,16 @@ use crate::resp::{DATABASES, Sections};
 use crate::rows::ROW_BYTES;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Time allowed for the sites to report their counts; a site that does not reply in time is left out.
+/// Time allowed for all sites to report their counts for INFO; a site that does not reply in time is left out.
 const COUNT_WAIT: Duration = Duration::from_secs(1);
-/// Size of a memory page, in bytes.
+/// Size of a memory page in bytes, the unit of `/proc/self/statm`.
 const PAGE_BYTES: u64 = 4_096;
 
-/// The memory of rows in this process, and its limit.
+/// The memory of the rows of all sites in this process, and its limit.
 pub(in crate::engine) struct Memory {
-    /// Limit in bytes; 0 for no limit.
+    /// Limit on the memory of all sites' rows together, in bytes; 0 for no limit.
     max: AtomicU64,
-    /// Memory of each site's rows in bytes, by site number.
+    /// Memory of each site's rows in bytes, by site number; updated only while there is a limit.
     used: Vec<AtomicU64>,
 }
 
@@ -39,7 +39,7 @@ impl Memory {
         Self { max: AtomicU64::new(max), used }
     }
 
-    /// Sets the limit in bytes; 0 for no limit.
+    /// Sets the limit on the memory of all sites' rows together, in bytes; 0 for no limit.
     pub fn limit(&self, max: u64) {
         self.max.store(max, Ordering::Relaxed);
     }
@@ -48,8 +48,8 @@ impl Memory {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Records the memory of a site's rows in bytes, if there is a limit. Returns true if the sum of all sites
-    /// exceeds it.
+    /// Records the memory `used` by the rows of a site, in bytes, if there is a limit. Returns true if the sum over
+    /// all sites of this process exceeds the limit.
     pub fn is_full(&self, site: Site, used: impl FnOnce() -> u64) -> bool {
         let max = self.max();
         let Some(of_site) = self.used.get(usize::from(site.0)).filter(|_| max > 0) else {
@@ -60,17 +60,17 @@ impl Memory {
     }
 }
 
-/// The counts that the sites reported last.
+/// The sums of the counts that the sites reported last, for INFO.
 #[derive(Clone, Default)]
 pub(in crate::engine) struct Counts {
-    /// Number of rows by table.
+    /// Number of rows of each numbered table (Redis: database), over all partitions.
     keys: BTreeMap<u32, u64>,
-    /// Memory of the rows of all copies, in bytes.
+    /// Memory of the rows of all copies at all sites, in bytes.
     used_memory: u64,
 }
 
 impl Shared {
-    /// Requests the counts of all sites, and stores their sums.
+    /// Requests the counts of all sites, and stores their sums for the next INFO.
     pub(in crate::engine) async fn count(&self) {
         let ask = |sender: &SiteSender| {
             let (answer, counted) = oneshot::channel();
@@ -92,7 +92,7 @@ impl Shared {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
-    /// Returns the sections of INFO, except those about versions.
+    /// Returns the sections of Redis's INFO, except those about versions; `output` counts the clients.
     pub(in crate::engine) fn sections(&self, output: &OutputBuffers) -> Sections {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let uptime_s = self.began.elapsed().as_secs();
@@ -139,14 +139,14 @@ impl Shared {
     }
 }
 
-/// Returns the resident memory of the process in bytes, or 0 if the operating system does not report it.
+/// Returns the resident memory of this process in bytes, or 0 if the operating system does not report it.
 fn resident() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * PAGE_BYTES
 }
 
-/// Formats a number of bytes as Redis does.
+/// Formats a number of bytes with a unit as Redis does in INFO.
 fn human(bytes: u64) -> String {
     let units = [(1_u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit) {

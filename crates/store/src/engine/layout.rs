@@ -1,4 +1,5 @@
-//! The design with partition sizes, as input to decisions; and the execution of the operators that they choose.
+//! The design with the sizes of partitions, as input to decisions; and the execution of the operators that decisions
+//! choose.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,8 @@ use crate::router::Route;
 use crate::transaction::Abort;
 
 impl Store {
-    /// Returns the design with the sizes of its partitions, and the sites that are live and in use.
+    /// Returns the design with the sizes of its partitions, and the set of sites that are live and in use. A
+    /// partition without a live master has size 0.
     pub(crate) async fn layout(&self) -> Layout<Key> {
         let usage = self.usage().await;
         let map = self.map();
@@ -40,7 +42,7 @@ impl Store {
     }
 
     /// Returns the site at which a transaction with these reads and writes would run now, or `None` if the design
-    /// would have to be changed first or no site may run it.
+    /// would have to be changed first or no site may run the transaction.
     #[must_use]
     pub fn site_for(&self, reads: &[KeyRange], writes: &[Key]) -> Option<Site> {
         match self.shared.route(reads, writes, None, false) {
@@ -49,13 +51,13 @@ impl Store {
         }
     }
 
-    /// True if the master of a key's partition is live; otherwise no site can change the partition.
+    /// True if the master of the partition that contains a key is live; otherwise no site can change the partition.
     pub(crate) fn has_live_master(&self, key: &Key) -> bool {
         let map = self.map();
         is_live(&map.design, map.design.of(key).master)
     }
 
-    /// Executes an operator that was decided on.
+    /// Executes an operator of a plan, and returns after the log has the change.
     pub(crate) async fn execute(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
         match operator {
             layout::Operator::Split(key) => self.change(key, Operator::Split(key.clone())).await,

@@ -1,8 +1,9 @@
 //! Maintains a minimum number of replicas of each partition: those that a dead or drained site had, and those of new
 //! partitions, are made at other sites, whether the store adapts or not.
 //!
-//! Their sites are chosen by [`imago_plan::store::replicas`]. Replicas are made one after the other, so that the copying
-//! takes a bounded share of the network. Neither commands nor adaptation remove a replica that would be made again.
+//! The sites of new replicas are chosen by [`imago_plan::store::replicas`]. Replicas are made one after the other, so
+//! that the copying takes a bounded share of the network. Neither commands nor adaptation remove a replica that would
+//! be made again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,30 +20,31 @@ use crate::sync::atomic::Ordering;
 use crate::sync::sleep;
 use crate::transaction::Abort;
 
-/// Interval of the checks for missing replicas.
+/// Interval at which partitions are checked for missing replicas.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Delay after a failed attempt.
+/// Delay after a failed attempt to make a replica.
 const AGAIN_WAIT: Duration = Duration::from_secs(1);
 
-/// The state on which the set of missing replicas depends. While it is unchanged, no replicas are planned.
+/// The state on which the set of missing replicas depends. While it is unchanged and no replica is missing, none are
+/// planned.
 #[derive(PartialEq)]
 struct Seen {
-    /// The prefix of the log that the map has.
+    /// Position of the log whose design the map has.
     known: Position,
-    /// The live sites in use.
+    /// The live sites in use, in the order of their numbers.
     used: Vec<Site>,
-    /// The rack of each site that named one.
+    /// The rack of each site whose process named one, by site number.
     racks: BTreeMap<u16, String>,
 }
 
 impl Store {
-    /// Sets the minimum number of replicas of each partition, besides its master; [`Store::maintain_replicas`] makes
-    /// them.
+    /// Sets the minimum number of replicas of each partition, its master not counted; [`Store::maintain_replicas`]
+    /// makes the missing ones.
     pub fn require_replicas(&self, least: u16) {
         self.shared.replicas_min.store(least.into(), Ordering::Relaxed);
     }
 
-    /// Returns the minimum number of replicas of each partition, besides its master.
+    /// Returns the minimum number of replicas of each partition, its master not counted; 0 for no minimum.
     #[must_use]
     pub fn replicas_min(&self) -> usize {
         self.shared.replicas_min.load(Ordering::Relaxed) as usize
@@ -55,14 +57,14 @@ impl Store {
         racks.filter_map(|(site, presence)| Some((site, presence.rack()?))).collect()
     }
 
-    /// Returns the number of partitions that have fewer replicas than required.
+    /// Returns the number of partitions that have fewer replicas at live sites than required.
     #[must_use]
     pub fn below_replicas_min(&self) -> usize {
         let (least, map) = (self.replicas_min(), self.map());
         map.design.partitions().filter(|one| live_replicas(&map, one) < least).count()
     }
 
-    /// Makes missing replicas, for as long as the future is polled.
+    /// Makes the replicas that partitions lack, for as long as the future is polled.
     pub async fn maintain_replicas(&self) {
         let mut complete: Option<Seen> = None;
         let mut told = String::new();
@@ -90,7 +92,7 @@ impl Store {
         }
     }
 
-    /// Makes the replicas that are missing now; returns false if none are.
+    /// Makes the replicas that are missing now, with sites in the given racks; returns false if none are missing.
     async fn make_replicas(&self, map: &Map, racks: &BTreeMap<u16, String>) -> Result<bool, Abort> {
         let layout = self.layout().await;
         let live = (0..self.sites() as u16).filter(|site| is_live(&map.design, Site(*site)));
@@ -107,10 +109,11 @@ impl Store {
         Ok(!operators.is_empty())
     }
 
-    /// Refuses to remove a replica that would be made again. A replica at a site that is not in use may be removed.
+    /// Returns an error if the replica at `site` of the partition that contains `key` must stay, because it would be
+    /// made again. A replica at a site that is not in use may be removed.
     ///
     /// # Errors
-    /// Returns an error that names the limit.
+    /// Returns an error that names the minimum number of replicas.
     pub(crate) fn check_removal(&self, key: &Key, site: Site) -> Result<(), Abort> {
         let (least, map) = (self.replicas_min(), self.map());
         let partition = map.design.of(key);
@@ -123,7 +126,8 @@ impl Store {
         )))
     }
 
-    /// Returns why an operator must not be chosen regardless of its savings, or `None` if it may be.
+    /// Returns why an operator must not be chosen regardless of its savings, or `None` if it may be: the partition's
+    /// master is not running, or too few replicas would be left.
     pub(crate) fn forbids(&self, layout: &Layout<Key>, operator: &Planned<Key>) -> Option<String> {
         if !self.has_live_master(operator.key()) {
             return Some("its master is not running".to_owned());
@@ -137,6 +141,7 @@ impl Store {
     }
 
     /// Returns why a site cannot be drained if only `others` sites stay in use: the required replicas would not fit.
+    /// `None` if they fit.
     pub(crate) fn needs_more_sites(&self, others: usize) -> Option<String> {
         let least = self.replicas_min();
         (least > 0 && others <= least).then(|| {

@@ -16,12 +16,12 @@ use crate::record::Site;
 use crate::router::MostMastered;
 use crate::site::Core;
 
-/// The options of a router.
+/// The options of a router that are not also those of a complete store.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
     /// Number of threads that serve clients; 0 is treated as 1.
     pub client_threads: u16,
-    /// Time without a message after which a site's process is taken for dead.
+    /// Time without a message from a site's process after which the router takes the process for dead.
     pub silence: Duration,
 }
 
@@ -33,11 +33,11 @@ pub struct Router {
 }
 
 impl Router {
-    /// Starts the log, the map and the clients' threads, then admits site processes that connect to
-    /// `listener` and know the secret.
+    /// Starts the log, the map and the clients' threads, then admits site processes that connect to `listener` and
+    /// know the secret.
     ///
     /// # Errors
-    /// Returns the errors of [`Store::start`], and an error without a log, from which sites begin.
+    /// Returns the errors of [`Store::start`], and an error if `options` has no log, from which sites begin.
     pub fn start(
         options: &Options,
         router: &RouterOptions,
@@ -75,13 +75,13 @@ impl Router {
         Ok(Self { acceptor, store })
     }
 
-    /// Returns the address at which site processes connect.
+    /// Returns the address at which site processes connect to the router.
     #[must_use]
     pub fn peers(&self) -> SocketAddr {
         self.acceptor.address()
     }
 
-    /// Returns the store that clients use.
+    /// Returns the store, through which clients use the router.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store

@@ -1,4 +1,4 @@
-//! State shared by the threads of a process.
+//! State that the threads of a store's, a router's or a site's process share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -26,7 +26,7 @@ use crate::sync::{ArcSwap, Mutex};
 pub struct Map {
     /// Position of the last log entry in the prefix.
     pub known: Position,
-    /// Design at that position.
+    /// Design at the position `known`: the bounds, masters and replicas of all partitions.
     pub design: Design,
 }
 
@@ -35,8 +35,8 @@ pub struct Map {
 pub(in crate::engine) struct AtomicPosition(AtomicU64);
 
 impl AtomicPosition {
-    /// Advances to a position, unless a later one is reached. A thread that loads it sees all writes before this
-    /// call.
+    /// Advances to `position`, unless a later one is reached. A thread that loads the position sees all writes before
+    /// this call.
     pub fn advance_to(&self, position: Position) {
         self.0.fetch_max(position.0, Ordering::Release);
     }
@@ -47,59 +47,59 @@ impl AtomicPosition {
     }
 }
 
-/// State shared by the threads of a process.
+/// State that the threads of a store's, a router's or a site's process share.
 pub(crate) struct Shared {
-    /// Time at which the process's store or site began; clocks in ms count from it.
+    /// Time at which the process's store or site began; the sites' clocks in ms count from it.
     pub(in crate::engine) began: Instant,
-    /// The current map.
+    /// The router's map as this process knows it now.
     pub(in crate::engine) map: ArcSwap<Map>,
-    /// The map at the start.
+    /// The map when the process started.
     pub(in crate::engine) first: Map,
     /// Senders of the mailboxes: those of the sites by number, then those of threads that only serve clients.
     pub(in crate::engine) senders: Vec<SiteSender>,
-    /// Number of sites.
+    /// Number of sites of the store.
     pub(in crate::engine) sites: usize,
-    /// The sequencer, through which entries enter the log.
+    /// The sequencer, which orders the log entries of all sites in one log.
     pub(in crate::engine) sequencer: Sequencer,
-    /// Decides how the design changes for a transaction that no site can run.
+    /// The policy that decides how the design changes for a transaction that no site can run.
     pub(in crate::engine) policy: Box<dyn DesignPolicy>,
     /// Held while the design is changed for a transaction, until the transaction has run: otherwise two transactions
     /// that need one partition at two sites could take it from each other for ever.
     pub(in crate::engine) moves: tokio::sync::Mutex<()>,
-    /// Prefix of the log that contains the last executed step of a change of the design.
+    /// Position of the log up to which it contains all executed steps of design changes that this process requested.
     pub(in crate::engine) stepped: AtomicPosition,
-    /// Prefix of the log that the map contains, in a router; its sites' processes may be ahead of the map. `None` if
-    /// a site publishes the map before it replies.
+    /// Position up to which the map of a router contains the log; its sites' processes may have more. `None` if the
+    /// sites' threads publish the map before they reply.
     pub(in crate::engine) followed: Option<AtomicPosition>,
-    /// Location of the log, if there is one in this process.
+    /// Location of the log; `None` without a log in this process.
     pub(in crate::engine) log: Option<LogOptions>,
-    /// The rule for the sites' next epochs.
+    /// The rule by which this process numbers the next epochs of sites.
     pub(in crate::engine) epochs: Epochs,
-    /// State of the checkpoints.
+    /// State of the checkpoints of the log.
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,
-    /// Number of transactions for which the design was changed first.
+    /// Number of transactions since the start for which the design was changed first.
     pub(in crate::engine) brought: AtomicU64,
-    /// Number of sessions' transactions under way at each site.
+    /// Number of transactions of sessions under way at each site, by site number.
     pub(in crate::engine) under_way: Vec<AtomicU32>,
-    /// Sites that are not in use; set in the process that has the map.
+    /// Sites that are not in use; complete only in the process that has the router's map.
     pub(in crate::engine) unused: Unused,
-    /// Log traffic to each site; empty if no site is remote.
+    /// Size of the log messages to each site, by site number; empty if no site is remote.
     pub(in crate::engine) traffic: Vec<Traffic>,
-    /// The runs of the log.
+    /// The runs of the log: the periods in which one process each wrote it.
     pub(in crate::engine) runs: Runs,
-    /// Positions of the log that transfers still read.
+    /// Positions of the log that transfers to sites still read: a checkpoint does not remove the log after them.
     pub(in crate::engine) holds: Holds,
-    /// Memory of rows in this process, and its limit.
+    /// Memory of the rows of all sites in this process, and its limit.
     pub(in crate::engine) memory: Memory,
-    /// The counts that the sites reported last.
+    /// The sums of the counts that the sites reported last, for INFO.
     pub(in crate::engine) counts: Mutex<Counts>,
-    /// State of the sites' processes; empty if no site is remote.
+    /// State of each site's process, by site number; empty if no site is remote.
     pub(in crate::engine) presence: Vec<Presence>,
-    /// Minimum number of replicas of each partition, besides its master.
+    /// Minimum number of replicas of each partition, its master not counted; 0 for no minimum.
     pub(in crate::engine) replicas_min: AtomicU32,
-    /// The sampler of transactions, once sampling is enabled.
+    /// The sampler of transactions; empty before sampling is enabled.
     pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
-    /// Why the log accepts no more entries, once it does not.
+    /// Why this process's use of the log has ended; empty before.
     pub(in crate::engine) end: OnceLock<String>,
 }
 
@@ -114,7 +114,7 @@ impl Shared {
         &self.senders[..self.sites]
     }
 
-    /// Returns the threads that serve clients: those of the sites, if the sites are in this process.
+    /// Returns the senders of the threads that serve clients: those of the sites, if the sites are in this process.
     pub(in crate::engine) fn client_threads(&self) -> &[SiteSender] {
         match &self.senders[self.sites..] {
             [] => &self.senders,
@@ -122,19 +122,19 @@ impl Shared {
         }
     }
 
-    /// Returns the time from the start of the process's store or site to `at`, in ms.
+    /// Returns the time from the start of the process's store or site (`began`) until `at`, in ms.
     pub(in crate::engine) fn now_ms(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns why no writes are possible now, or `None` if they are.
+    /// Returns why this process accepts no writes now, or `None` if it does.
     pub(in crate::engine) fn trouble(&self) -> Option<String> {
         self.end.get().cloned().or_else(|| self.sequencer.trouble())
     }
 
-    /// Routes a transaction by the map: to `near` if possible, or, with `at_masters`, to the site that masters all of
-    /// its rows if there is one. Refuses a transaction that needs a partition of a site that is down.
+    /// Routes a transaction by the map: to `near` if that site can run it, or, with `at_masters`, to the site that
+    /// masters all of its rows if there is one. Refuses a transaction that needs a partition whose master is down.
     pub(in crate::engine) fn route(
         &self,
         reads: &[KeyRange],

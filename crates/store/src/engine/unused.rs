@@ -2,7 +2,7 @@
 //! partitions from the router, from commands or from adaptation.
 //!
 //! The set is maintained by the process that has the map, in the file `sites.json` of the store's folder if it has
-//! one. It is not part of the log. The file is written before the site is drained or taken into use again.
+//! one. The set is not part of the log. The file is written before the site is drained or taken into use again.
 //!
 //! Invariant: the set in memory equals the set in the file.
 
@@ -21,20 +21,21 @@ use crate::record::Site;
 use crate::sync::Mutex;
 use crate::transaction::Abort;
 
-/// Version of the file's format.
+/// Version of the format of `sites.json`.
 const VERSION: u32 = 1;
 
-/// The set of sites that are not in use.
+/// The set of a store's sites that are not in use.
 pub(crate) struct Unused {
     sites: Mutex<BTreeSet<Site>>,
-    /// Path of the file that persists the set. It is locked before the set, and while the set changes.
+    /// Path of `sites.json`, which persists the set; `None` without a folder. This lock is taken before that of the
+    /// set, and held while the set changes.
     file: Mutex<Option<PathBuf>>,
 }
 
-/// The content of the file.
+/// The content of `sites.json`.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// Version of the file's format.
+    /// Version of the format of `sites.json`.
     version: u32,
     /// Number of sites of the store when the file was written.
     sites: u16,
@@ -45,43 +46,43 @@ struct Kept {
 /// The error of a set of unused sites that cannot be read, written or accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusedError {
-    /// The file cannot be read or written.
+    /// The file `sites.json` cannot be read or written.
     #[error("cannot {doing} {}", .path.display())]
     Io {
-        /// The operation that failed.
+        /// The operation that failed: `read` or `write`.
         doing: &'static str,
-        /// Path of the file.
+        /// Path of the file `sites.json`.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system, or of encoding the file's content.
         #[source]
         source: io::Error,
     },
-    /// The file is damaged, or of a newer version.
+    /// The file `sites.json` is damaged, or of a newer version.
     #[error(
         "{} does not tell which sites are in use ({why}): remove it to use all sites, and drain again those that are \
          not to be used", .path.display()
     )]
     Damaged {
-        /// Path of the file.
+        /// Path of the file `sites.json`.
         path: PathBuf,
-        /// The fault of the file.
+        /// The fault of the file, as text.
         why: String,
     },
-    /// No site would be in use.
+    /// The declaration leaves no site in use.
     #[error("{unused} of {sites} sites unused: at least one has to be in use")]
     NoneUsed {
-        /// Number of sites that are not to be used.
+        /// Number of sites that are declared unused.
         unused: u16,
-        /// Number of all sites.
+        /// Number of all sites of the store.
         sites: u16,
     },
-    /// A site that is to be declared unused has partitions.
+    /// This site is declared unused at the start, but has partitions, replicas or pins.
     #[error("{0} has partitions: it can be drained, but not be declared unused at a start")]
     Holds(Site),
 }
 
 impl Unused {
-    /// Returns the empty set, without a file.
+    /// Returns the empty set of unused sites, which no file persists.
     pub fn none() -> Self {
         Self { sites: Mutex::new(BTreeSet::new()), file: Mutex::new(None) }
     }
@@ -91,12 +92,13 @@ impl Unused {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).contains(&site)
     }
 
-    /// Returns the sites that are not in use.
+    /// Returns all sites that are not in use.
     pub fn all(&self) -> BTreeSet<Site> {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the set, after the change was written to the file. `all` is the number of the store's sites.
+    /// Changes the set of unused sites by `change`, after the result was written to the file. `all` is the number of
+    /// the store's sites.
     fn change(
         &self,
         all: u16,
@@ -140,8 +142,8 @@ fn read(path: &Path) -> Result<Option<Kept>, UnusedError> {
 }
 
 impl Store {
-    /// Reads the set of unused sites from the file in a folder, if there is one. Sites that the file does not know
-    /// are unused if they are among the last `unused` sites. Must be called before clients connect.
+    /// Reads the set of unused sites from `sites.json` in a folder, if there is one. Sites that the file does not
+    /// know are unused if they are among the last `unused` sites of the store. Must be called before clients connect.
     ///
     /// # Errors
     /// Returns an error if the file cannot be used, no site would be in use, or a newly declared one has partitions.
@@ -180,19 +182,19 @@ impl Store {
         !self.shared.unused.contains(site)
     }
 
-    /// True if the set of sites in use is persisted.
+    /// True if a file persists which sites are in use, so that a restart of the store does not change it.
     #[must_use]
     pub fn keeps_unused(&self) -> bool {
         self.shared.unused.file.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Returns the sites that are not in use.
+    /// Returns the sites that are not in use: drained ones, and those that were declared unused at a start.
     #[must_use]
     pub fn unused(&self) -> BTreeSet<Site> {
         self.shared.unused.all()
     }
 
-    /// Returns the live sites that are in use.
+    /// Returns the sites that are live by the design of `map` and in use, in the order of their numbers.
     #[must_use]
     pub fn live_and_used(&self, map: &Map) -> Vec<Site> {
         let unused = self.unused();
@@ -202,10 +204,10 @@ impl Store {
             .collect()
     }
 
-    /// Takes a site into use, or out of use.
+    /// Takes a site into use if `is_used` is true; otherwise out of use, which does not empty the site.
     ///
     /// # Errors
-    /// Returns an error if the change cannot be persisted; then the set is unchanged.
+    /// Returns an error if the change cannot be persisted; then the set of unused sites is unchanged.
     pub(crate) fn set_used(&self, site: Site, is_used: bool) -> Result<(), UnusedError> {
         self.shared.unused.change(self.sites() as u16, |unused| {
             if is_used {
@@ -216,7 +218,7 @@ impl Store {
         })
     }
 
-    /// Refuses to give a partition or a role to a site that is not in use.
+    /// Returns an error if a site is not in use, so that no partition, replica or pin may be given to it.
     pub(super) fn check_used(&self, site: Site) -> Result<(), Abort> {
         if self.is_used(site) {
             return Ok(());
@@ -228,7 +230,7 @@ impl Store {
     }
 }
 
-/// True if a site is live: it has begun an epoch, and is not fenced.
+/// True if a site is live by this design: its epoch has begun and is not fenced.
 pub(crate) fn is_live(design: &Design, site: Site) -> bool {
     count(design.epoch(site)) > 0 && !design.is_fenced(site)
 }

@@ -1,9 +1,9 @@
-//! A client's connection: its queue of requests, those of them that are under way, and the replies in request order.
+//! A client's connection: its queue of requests, the requests that are under way, and the replies in request order.
 //!
-//! A client may pipeline requests. They are under way at the same time as long as one site runs them all, because
-//! a site keeps their order. A request for another site waits until all requests before it are answered. So do
-//! a returned request and all requests after it. So the requests of a connection take effect in the order in
-//! which they were sent, whichever sites run them.
+//! A client may pipeline requests. They are under way at the same time as long as one site runs them all, because a
+//! site keeps their order. A request for another site waits until all requests before it are answered. So do a
+//! returned request and all requests after it. So the requests of a connection take effect in the order in which they
+//! were sent, whichever sites run them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -28,41 +28,41 @@ use crate::resp::{Headway, Next, ProtocolState, Request, Scan, Settings};
 use crate::router::Route;
 use crate::transaction::{Abort, Done, Transaction};
 
-/// Maximum number of a connection's requests that are under way, or answered and not sent yet.
+/// Maximum number of one connection's requests that are under way, or answered and not sent yet.
 const PIPELINE_MAX: usize = 1_024;
-/// Size of the read buffer, in bytes.
+/// Size of a connection's buffer for input, in bytes.
 const READ_BYTES: usize = 16 * 1024;
-/// Capacity that the buffer for replies retains after a send, in bytes.
+/// Capacity that a connection's buffer for replies retains after a send, in bytes.
 const RETAINED_BYTES_MAX: usize = 64 * 1024;
 /// Size of a send in bytes, at which no further reply is added to it.
 const SENT_BYTES: usize = 1024 * 1024;
-/// Number of slots whose memory is retained for further requests.
+/// Number of a connection's request slots whose memory is retained for further requests.
 const RETAINED_SLOTS_MAX: usize = 64;
 
 /// The requests of a connection that are not answered yet, in the order of arrival.
 pub(in crate::engine) struct Pipeline {
     slots: RefCell<VecDeque<Slot>>,
-    /// The number of the request in the first slot.
+    /// Sequence number of the request in the first slot; requests of a connection are numbered from 0.
     first: Cell<u64>,
-    /// Number of requests that are under way.
+    /// Number of the connection's requests that are under way.
     running: Cell<usize>,
-    /// True if a site has returned a request.
+    /// True if a site has returned a request that is not queued again yet.
     has_rerouted: Cell<bool>,
-    /// Time of the last send; the time limit of the requests after it counts from then.
+    /// Time of the last send of replies; the time limit of later requests counts from then.
     progress: Cell<Instant>,
     output: Arc<OutputBuffer>,
     changed: Notify,
 }
 
-/// The state of a request.
+/// The state of a request of a connection.
 enum Slot {
-    /// The reply is ready to be sent.
+    /// The reply is encoded and ready to be sent.
     Ready(Reply),
     /// The request is under way, or is to begin; it may begin until this time.
     Open(Instant),
     /// The transaction has this outcome, which is not encoded as a reply yet.
     Ended(Result<Done, Abort>),
-    /// A site returned the transaction; it may begin until this time.
+    /// A site returned the transaction to be routed again; it may begin until this time.
     Returned(Instant, Transaction),
 }
 
@@ -79,7 +79,7 @@ impl Pipeline {
         }
     }
 
-    /// Records the outcome of the request with this number, and advances `seen` to the prefix that its reply shows.
+    /// Records the outcome of the request with this number, and advances `seen` to the log prefix of its reply.
     pub(in crate::engine) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
         self.running.set(self.running.get() - 1);
         // A closed connection has no slot for it.
@@ -108,7 +108,7 @@ impl Pipeline {
         self.changed.notify_one();
     }
 
-    /// True if the connection may start no further request for now.
+    /// True if the connection may start no further request now: it has too many, or too large unsent replies.
     fn is_full(&self) -> bool {
         self.slots.borrow().len() >= PIPELINE_MAX || !self.output.has_room()
     }
@@ -125,25 +125,25 @@ impl Pipeline {
         self.push(Slot::Ready(reply));
     }
 
-    /// Returns the time until which a request may begin, extended by the time that the replies before it took.
+    /// Returns the later of `until` and [`PATIENCE`] after the last send: the time until which a request may begin.
     fn until(&self, until: Instant) -> Instant {
         until.max(self.progress.get() + PATIENCE)
     }
 
-    /// Adds a slot at the end, and returns its number.
+    /// Adds a slot for a request at the end, and returns the request's number.
     fn push(&self, slot: Slot) -> u64 {
         let mut slots = self.slots.borrow_mut();
         slots.push_back(slot);
         self.first.get() + slots.len() as u64 - 1
     }
 
-    /// Sets the error of a request that does not run.
+    /// Sets the error of the request with this number, which does not run.
     fn end(&self, number: u64, abort: Abort) {
         let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
         self.slots.borrow_mut()[at] = Slot::Ended(Err(abort));
     }
 
-    /// Moves the replies that can be sent to `out`, up to about [`SENT_BYTES`].
+    /// Encodes the replies that can be sent and moves them to `out`, up to about [`SENT_BYTES`].
     fn collect(&self, protocol: &mut ProtocolState, out: &mut Reply) {
         let mut slots = self.slots.borrow_mut();
         while let Some(Slot::Ready(_) | Slot::Ended(_)) = slots.front()
@@ -164,64 +164,64 @@ impl Pipeline {
     }
 }
 
-/// The event that a connection waits for next.
+/// The event that a connection's task waits for next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// Input of the client, or the outcome of a request.
+    /// Input from the client, or the outcome of a request.
     ForInput,
-    /// The outcome of a request.
+    /// The outcome of a request that is under way.
     ForAnswers,
-    /// A delay, in which the design may change.
+    /// The end of a delay, in which the design may change.
     ForTime,
     /// No event: a reply is ready to be sent.
     Not,
 }
 
-/// A request that has a slot and is not under way.
+/// A request of a connection that has a slot and is not under way.
 struct Pending {
-    /// The number of the request's slot.
+    /// Number of the request's slot.
     slot: u64,
     /// Time until which the request may begin.
     until: Instant,
     transaction: Transaction,
 }
 
-/// The result of looking for the site that can run a request.
+/// The site that can run a request, or the reason why none can.
 enum Located {
-    /// This site can run it.
+    /// This site can run the request.
     At(Site),
-    /// No site can run it, because of pins or because a site that it needs is down.
+    /// No site can run the request, because of pins or because a site that the request needs is down.
     Never(Abort),
-    /// No site can run it: the change of the design that it needs failed.
+    /// No site can run the request, because the change of the design that it needs failed with this error.
     NotMoved(Abort),
     /// The site cannot be determined while other requests of the connection are under way.
     Later,
 }
 
-/// The state of a connection, owned by its task.
+/// The state of a client's connection, owned by its task.
 struct Connection<'p> {
     executor: &'p Rc<Executor>,
     protocol: ProtocolState,
-    /// The number of the connection.
+    /// The number of the connection, by which its transactions are kept in order.
     id: u64,
     pipeline: Rc<Pipeline>,
-    /// The prefix of the log that the client has seen.
+    /// The prefix of the log that the client has seen in replies.
     seen: Rc<Cell<Position>>,
-    /// The site that runs all requests under way, if any are.
+    /// The site that runs all requests under way; `None` if none are.
     at: Option<Site>,
-    /// Requests that have a slot and are not under way yet, in order.
+    /// Requests that have a slot and are not under way yet, in the order in which the client sent them.
     later: VecDeque<Pending>,
-    /// Scans under way, by slot: their steps are planned again when partitions change.
+    /// Scans under way, by the number of their slot: their steps are planned again when partitions change.
     scans: HashMap<u64, Scan>,
     /// True if requests in `later` were returned; they wait for [`BACK_WAIT`] before they begin again.
     is_backing_off: bool,
     /// True if no further request is read, and the connection closes after the replies.
     is_closing: bool,
-    /// Held while the design is changed for a request, until the request has run.
+    /// The lock that is held while the design is changed for a request, until the request has run.
     moved: Option<MutexGuard<'p, ()>>,
 }
 
-/// Serves a client until the client or the store ends the connection.
+/// Serves the client on `stream` until the client or the store ends the connection; `id` is the connection's number.
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or the client does not receive its replies.
@@ -295,7 +295,7 @@ pub(in crate::engine) async fn serve(
 }
 
 impl Connection<'_> {
-    /// Returns the progress of an unfinished request, or `None` if there is none or the client waits for a reply.
+    /// Returns the progress of a partly received request; `None` if there is none or a reply is outstanding.
     fn unfinished_request(&self) -> Option<Headway> {
         self.protocol.headway().filter(|_| self.pipeline.slots.borrow().is_empty())
     }
@@ -350,8 +350,8 @@ impl Connection<'_> {
         waits
     }
 
-    /// Takes the next request that is not under way, or returns `None` if a request was answered without a
-    /// transaction.
+    /// Takes the connection's next request that is not under way, or returns `None` if a request was answered without
+    /// a transaction. The error is the event to wait for.
     async fn take_request(&mut self) -> Result<Option<Pending>, Waits> {
         if self.pipeline.has_rerouted.get() {
             return Err(Waits::ForAnswers);
@@ -378,7 +378,7 @@ impl Connection<'_> {
     }
 
     /// Finds the site that can run a request. If there is none, and no other request of the connection is under way,
-    /// the design is changed.
+    /// changes the design.
     async fn locate(&mut self, request: &Pending) -> Located {
         let shared = &self.executor.shared;
         let Transaction { reads, writes, at_masters, .. } = &request.transaction;
@@ -394,8 +394,8 @@ impl Connection<'_> {
         }
     }
 
-    /// True if a request for `site` may begin now: no other is under way, or those under way are at this thread's own
-    /// site, or they are in the batch that is being made.
+    /// True if a request for `site` may begin now: no request is under way, or those under way are at `site` and that
+    /// is this thread's own site, or they are in the batch that is being made (`has_batch`).
     fn may_join(&self, site: Site, has_batch: bool) -> bool {
         self.at.is_none() || self.at == Some(site) && (site == self.executor.site || has_batch)
     }
@@ -415,8 +415,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Parses the client's next request and gives it a slot, or returns `None` if it was answered without a
-    /// transaction.
+    /// Parses the client's next request and gives it a slot, or returns `None` if the request was answered without a
+    /// transaction. The error is the event to wait for.
     async fn next(&mut self) -> Result<Option<Pending>, Waits> {
         let (request, scan) = match self.protocol.next() {
             // It may wait for a reply; input is read meanwhile.
@@ -449,7 +449,7 @@ impl Connection<'_> {
         Ok(Some(Pending { slot, until, transaction: self.transaction(request) }))
     }
 
-    /// Returns the transaction of a request.
+    /// Returns the transaction of a client's request.
     fn transaction(&self, request: Request) -> Transaction {
         let Request { reads, writes, procedure, .. } = request;
         let (session, client) = (self.seen.get(), Some(self.id));
@@ -457,7 +457,7 @@ impl Connection<'_> {
         Transaction { reads, writes, session, client, at_masters: false, output, procedure }
     }
 
-    /// Returns the next step of a scan, within one partition of the current design.
+    /// Returns the request for the next step of a scan, within one partition of the current design.
     fn step_of(&self, scan: &Scan) -> Request {
         let map = self.executor.shared.map.load();
         scan.within(map.design.of(scan.start()).range.end.as_ref())

@@ -14,32 +14,32 @@ use crate::engine::site::executor::Executor;
 use crate::engine::site::mailbox::SiteEvent;
 use crate::resp::Settings;
 
-/// Maximum number of client connections of a listener.
+/// Maximum number of client connections that are open at one listener.
 pub(in crate::engine) const CLIENTS_MAX: usize = 10_000;
 /// Delay before the next attempt to accept a connection, after the operating system refused one.
 const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
 
-/// A listening socket, and the state that its connections share.
+/// A listening socket for clients, and the state that its connections share.
 pub struct Listener {
-    /// The listening socket.
+    /// The socket at which clients connect.
     socket: TcpListener,
-    /// Settings of the connections.
+    /// Settings of the Redis protocol for all connections of the listener.
     pub(in crate::engine) settings: Arc<Settings>,
-    /// Certificate and key, if connections are encrypted.
+    /// Certificate and key; `None` if connections are not encrypted.
     pub(in crate::engine) tls: Option<Tls>,
-    /// The number of the next connection.
+    /// The number that the next connection of the listener gets.
     numbers: AtomicU64,
-    /// Number of open connections.
+    /// Number of open connections of the listener.
     clients: AtomicUsize,
 }
 
 /// A client connection, which counts towards [`CLIENTS_MAX`] until it is dropped.
 pub(in crate::engine) struct Client {
-    /// The connection.
+    /// The stream to the client.
     pub(in crate::engine) stream: tokio::net::TcpStream,
-    /// The number of the connection.
+    /// The number of the connection at its listener.
     pub(in crate::engine) number: u64,
-    /// The listener, which counts the connection.
+    /// The listener at which the connection counts.
     listener: Arc<Listener>,
 }
 
@@ -65,7 +65,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Accepts connections, and assigns them to the client threads in turn.
+    /// Accepts connections without end, and assigns them to the client threads in turn.
     pub(in crate::engine) async fn accept_all(self: Arc<Self>, executor: &Rc<Executor>) {
         let socket = self.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
         let Ok(socket) = socket else { return };
@@ -88,7 +88,8 @@ impl Listener {
         }
     }
 
-    /// Registers a stream with the runtime of the current thread, and returns the client.
+    /// Registers an accepted stream with the runtime of the current thread, and returns the connection with a new
+    /// number.
     pub(in crate::engine) fn admit(self: Arc<Self>, stream: TcpStream) -> io::Result<Client> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let admitted =

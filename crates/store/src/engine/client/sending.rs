@@ -16,14 +16,15 @@ use crate::reply::Reply;
 
 /// Time within which a client must receive [`PROGRESS_BYTES`].
 const SEND_WAIT: Duration = Duration::from_secs(60);
-/// Time within which a client must receive [`PROGRESS_BYTES`] if output memory is nearly exhausted.
+/// Time within which a client must receive [`PROGRESS_BYTES`] if the memory of all clients' replies is nearly
+/// exhausted.
 const CROWDED_WAIT: Duration = Duration::from_secs(5);
-/// Bytes received that count as progress.
+/// Number of received bytes that count as progress of a client.
 const PROGRESS_BYTES: usize = 16 * 1024;
 /// Interval at which a blocked send is checked for progress.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Sends a reply, which may have several parts.
+/// Sends a reply, which may have several parts, to a client. `output` is the client's output buffer.
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or the client does not receive the reply.

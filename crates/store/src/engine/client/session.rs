@@ -15,18 +15,18 @@ use crate::sync::sleep;
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
 impl Store {
-    /// Returns a new session.
+    /// Returns a new session, which has seen nothing yet.
     #[must_use]
     pub fn session(&self) -> Session {
         Session { shared: Arc::clone(&self.shared), seen: Position::START }
     }
 }
 
-/// A transaction under way at a site, counted there until this is dropped.
+/// Counts a session's transaction as under way at a site, until this is dropped.
 struct UnderWay<'a>(&'a AtomicU32);
 
 impl<'a> UnderWay<'a> {
-    /// Counts one more transaction in `count`.
+    /// Counts one more transaction in `count`, the number under way at a site.
     fn at(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
@@ -39,7 +39,8 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Runs transactions one after the other. Each sees at least the state that those before it saw.
+/// A session within the process: it runs transactions one after the other. Each sees at least the state that those
+/// before it saw.
 pub struct Session {
     shared: Arc<Shared>,
     /// The prefix of the log that the session has seen.
@@ -47,10 +48,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Runs a transaction at a site that can run it. If there is none, the design is changed first.
+    /// Runs a transaction, which reads `reads` and may write `writes` by `procedure`, at a site that can run it. If
+    /// there is no such site, the design is changed first.
     ///
     /// # Errors
-    /// Returns why the transaction did not run; after [`Abort::Deposed`] it may have run.
+    /// Returns why the transaction did not run; after [`Abort::Deposed`] or [`Abort::Unlogged`] it may have run.
     pub async fn run(
         &mut self,
         reads: Vec<KeyRange>,

@@ -1,4 +1,4 @@
-//! Encrypted connections, which use the server's certificate.
+//! Encrypted connections of clients (TLS), which use the server's certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The error of a certificate or key that cannot be used.
+/// The error of a server certificate or private key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file contains no certificate, or no private key.
     #[error("there is no {what} in {path}: {why}")]
     File {
-        /// The missing item: a certificate or a private key.
+        /// The missing item: `certificate` or `private key`.
         what: &'static str,
-        /// The path of the file.
+        /// The path of the file that lacks the item.
         path: String,
-        /// The error of reading the file.
+        /// The error of reading the certificate or the key from the file.
         why: String,
     },
     /// The certificate and the key do not match, or their kind is not supported.
@@ -27,12 +27,12 @@ pub enum TlsError {
     Unfit(String),
 }
 
-/// The certificate chain and private key that all encrypted connections use.
+/// The certificate chain and private key of the server, which all encrypted connections use.
 #[derive(Clone)]
 pub struct Tls(pub(in crate::engine) TlsAcceptor);
 
 impl Tls {
-    /// Reads the certificate chain and the private key from PEM files.
+    /// Reads the server's certificate chain and private key from PEM files.
     ///
     /// # Errors
     /// Returns an error if a file lacks the certificate or the key, or the two do not match.

@@ -18,31 +18,31 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::Receiver;
 use crate::sync::{Mutex, point};
 
-/// The state of a store's checkpoints.
+/// The state of the checkpoints of a store's log.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoints {
-    /// Position of the newest checkpoint; 0 without one.
+    /// Position as of which the newest checkpoint was made; 0 without a checkpoint.
     pub newest: Position,
-    /// Why the last attempt to write a checkpoint failed, if it did.
+    /// Why the last attempt to write a checkpoint failed; `None` if it succeeded or there was none.
     pub failure: Option<String>,
 }
 
-/// The thread that writes checkpoints.
+/// The state of the thread that assembles and writes checkpoints.
 pub(in crate::engine) struct Checkpointer {
-    /// The folder of checkpoints.
+    /// The folder in which checkpoints are written.
     pub folder: Folder,
     /// True if the log is in Kafka, so that a checkpoint has to record its location in the topic.
     pub is_of_topic: bool,
-    /// The sequencer whose log the checkpoints cover.
+    /// The sequencer of the log from which checkpoints are made.
     pub sequencer: Sequencer,
-    /// Parts that the sites deliver.
+    /// Receives the parts of checkpoints that the sites deliver.
     pub parts: Receiver<Part>,
-    /// Positions of the log that transfers still read.
+    /// Positions of the log that transfers to sites still read: a checkpoint does not remove the log after them.
     pub holds: Holds,
-    /// Size of the log between two checkpoints, in bytes: that of the newest checkpoint, and at least
+    /// Size of the log between two checkpoints, in bytes: the size of the newest checkpoint, and at least
     /// [`Folder::mark_every_min`].
     pub mark_every: Arc<AtomicU64>,
-    /// The state that is reported.
+    /// The state of the checkpoints that the store reports.
     pub state: Arc<Mutex<Checkpoints>>,
 }
 
@@ -70,7 +70,8 @@ impl Checkpointer {
         }
     }
 
-    /// Writes a checkpoint, and removes older checkpoints and the log that is not needed any more.
+    /// Writes a checkpoint of these snapshots as of the position of the part `first`, and removes older checkpoints
+    /// and the log that is not needed any more.
     fn write(&self, first: &Part, snapshots: &[Snapshot]) -> Result<(), LogError> {
         // A checkpoint must not contain changes that the durable log lacks.
         if !self.sequencer.sync() {
@@ -100,7 +101,7 @@ impl Checkpointer {
     }
 }
 
-/// Returns the rows of all partitions of the design in key order, or `None` if some are missing.
+/// Returns the rows of all partitions of the design in key order, or `None` if the parts lack a partition.
 pub(crate) fn complete(parts: &[Part]) -> Option<Vec<Snapshot>> {
     let snapshots = parts.iter().flat_map(|part| &part.copies);
     let by_start: BTreeMap<&Key, &Snapshot> =

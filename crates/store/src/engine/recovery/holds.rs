@@ -1,4 +1,4 @@
-//! Positions of the log that are being read: a checkpoint removes no file with entries after a held position.
+//! Positions of the log that are being read: a checkpoint removes no log file with entries after a held position.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -6,27 +6,27 @@ use std::sync::{Arc, PoisonError};
 use crate::record::Position;
 use crate::sync::Mutex;
 
-/// The held positions, each by the number of its [`Hold`].
+/// The held positions of one log, and the numbering of holds.
 #[derive(Default)]
 struct Held {
-    /// The number of the next hold.
+    /// The number that the next [`Hold`] gets.
     next: u64,
-    /// The held position of each hold, by its number.
+    /// The position that each [`Hold`] protects the log after, by the hold's number.
     positions: BTreeMap<u64, Position>,
 }
 
-/// The set of held positions of one log.
+/// The set of positions of one log after which the log must not be removed. Clones share the set.
 #[derive(Clone, Default)]
 pub(in crate::engine) struct Holds(Arc<Mutex<Held>>);
 
-/// Protects the log after a position from removal, until it is dropped.
+/// Protects the log after a position from removal, until this hold is dropped.
 pub(in crate::engine) struct Hold {
     of: Holds,
     number: u64,
 }
 
 impl Holds {
-    /// Holds the whole log, until [`Hold::begin_at`] sets the position at which reading begins.
+    /// Protects the whole log from removal, until [`Hold::begin_at`] sets the position at which reading begins.
     pub fn hold(&self) -> Hold {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = held.next;
@@ -35,7 +35,8 @@ impl Holds {
         Hold { of: self.clone(), number }
     }
 
-    /// Returns the position up to which the log may be removed, if recovery does not need it up to `position`.
+    /// Returns the position up to which the log may be removed: `position`, or the least held position if that is
+    /// lower.
     pub fn at_most(&self, position: Position) -> Position {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.positions.values().copied().min().map_or(position, |least| least.min(position))
@@ -43,7 +44,7 @@ impl Holds {
 }
 
 impl Hold {
-    /// Reduces the hold to the log after a position.
+    /// Reduces the protection of this hold to the log after a position.
     pub fn begin_at(&self, position: Position) {
         let mut held = self.of.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.positions.insert(self.number, position);

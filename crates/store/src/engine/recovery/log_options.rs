@@ -23,81 +23,82 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::point;
 use crate::sync::thread::JoinHandle;
 
-/// Number of attempts to read a checkpoint and the log after it. An attempt fails if a newer checkpoint replaces
-/// the files meanwhile.
+/// Number of attempts to read a checkpoint and the log after it. An attempt fails if a newer checkpoint replaces the
+/// files during the read.
 const IMAGE_TRIES: usize = 3;
-/// Maximum time to wait for brokers that must create or check the topic while the store starts.
+/// Maximum time to wait for Kafka brokers that must create or check the topic while the store starts.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// Maximum duration of one wait for entries that the topic is known to have.
+/// Maximum duration of one wait for log entries that the topic is known to have.
 const TOPIC_WAIT: Duration = Duration::from_millis(200);
 
-/// The location of a log.
+/// The location of a store's log.
 #[derive(Clone, Debug)]
 pub enum LogOptions {
-    /// Files that only this process writes.
+    /// Files in a folder, which only this process writes.
     Files {
-        /// Folder of the files.
+        /// Folder of the log files, which also has the checkpoints.
         folder: PathBuf,
-        /// When written entries are made durable.
+        /// When log entries that were written are made durable.
         sync: Sync,
-        /// Size of one file of the log, in bytes.
+        /// Size at which a new log file is begun, in bytes; also the minimum size of the log between two checkpoints.
         segment_bytes: u64,
     },
-    /// A topic in Kafka.
+    /// A topic in Kafka, which other processes may write too.
     Kafka {
-        /// The topic and its brokers.
+        /// The topic, its brokers, and the time for which a process waits for them.
         topic: KafkaSpec,
-        /// Folder of checkpoints; without one, a start reads the topic from its first record.
+        /// Folder of checkpoints; `None` for none: a start then reads the topic from its first record.
         checkpoints: Option<PathBuf>,
         /// Minimum size of the topic's records between two checkpoints, in bytes.
         checkpoint_bytes: u64,
     },
 }
 
-/// A recovered log that can be written, and the database that it contains.
+/// A recovered log that can be written, and the database that the log contains.
 pub(in crate::engine) struct Recovered {
-    /// The database as of the end of the log.
+    /// The database as of the end of the log; only the design if the rows were not requested.
     pub(in crate::engine) image: Core,
-    /// The sequencer that writes the log.
+    /// The sequencer of the log, which writes further entries.
     pub(in crate::engine) sequencer: Sequencer,
-    /// The thread that writes the log, if there is a log.
+    /// The thread that writes the log; `None` without a log.
     pub(in crate::engine) thread: Option<JoinHandle<()>>,
-    /// Size of the log between two checkpoints, in bytes.
+    /// Size of the log between two checkpoints, in bytes: the newest checkpoint's size, or the minimum if that is
+    /// larger.
     pub(in crate::engine) mark_every: Arc<AtomicU64>,
-    /// Position of the newest checkpoint.
+    /// Position as of which the newest checkpoint was made; 0 without a checkpoint.
     pub(in crate::engine) newest: Position,
-    /// The folder of checkpoints, if any are made.
+    /// The folder of checkpoints; `None` if none are made.
     pub(in crate::engine) checkpoints: Option<Folder>,
-    /// The damaged end of the log that was cut off, if there was one.
+    /// The damaged end of the log that was cut off; `None` if nothing was cut off.
     pub(in crate::engine) cut: Option<CutTail>,
-    /// The runs of the log.
+    /// The runs of the log: the periods in which one process each wrote it.
     pub(in crate::engine) runs: Runs,
 }
 
-/// The saved state of a store, to be read piece by piece: the newest checkpoint, and the log after it.
+/// The saved state of a store, which is read piece by piece: the newest checkpoint, and the log after it.
 pub(in crate::engine) struct SavedState {
-    /// Position of the checkpoint.
+    /// Position as of which the checkpoint was made; 0 without a checkpoint.
     pub(in crate::engine) known: Position,
-    /// Design at that position.
+    /// Design at the position `known`.
     pub(in crate::engine) design: Design,
-    /// The checkpoint's rows; `None` without a checkpoint.
+    /// Reads the checkpoint's rows; `None` without a checkpoint.
     pub(in crate::engine) rows: Option<CheckpointStream>,
-    /// The log after the checkpoint.
+    /// Reads the log entries after the checkpoint.
     pub(in crate::engine) rest: Rest,
 }
 
-/// The folder of checkpoints.
+/// A folder of checkpoints, and how often they are made.
 pub(in crate::engine) struct Folder {
-    /// Path of the folder.
+    /// Path of the folder of checkpoints.
     pub(in crate::engine) path: PathBuf,
     /// Minimum size of the log between two checkpoints, in bytes.
     pub(in crate::engine) mark_every_min: u64,
-    /// Lock that keeps other processes out, if the log itself does not lock the folder.
+    /// Lock that keeps other processes out of the folder; `None` if the log itself locks the folder.
     pub(in crate::engine) _lock: Option<log::FolderLock>,
 }
 
 impl Recovered {
-    /// Returns the empty database of a store without a log; its data is lost when the process ends.
+    /// Returns the empty database of a store without a log, whose data is lost when the process ends.
     pub(in crate::engine) fn in_memory() -> Self {
         Self {
             image: Core::observer(Design::new(Site(0))),
@@ -114,7 +115,7 @@ impl Recovered {
 
 impl LogOptions {
     /// Opens the log for a store with `sites` sites, and recovers the database from the newest checkpoint and the log
-    /// after it. Without `has_rows`, only the design is recovered.
+    /// after it. If `has_rows` is false, only the design is recovered.
     pub(in crate::engine) fn recover(
         &self,
         sites: u16,
@@ -202,12 +203,12 @@ impl LogOptions {
         }
     }
 
-    /// True if checkpoints are made.
+    /// True if checkpoints of this log are made.
     pub(in crate::engine) fn has_checkpoints(&self) -> bool {
         !matches!(self, Self::Kafka { checkpoints: None, .. })
     }
 
-    /// Returns an error if the design names a site that is not started.
+    /// Returns an error if the design names a site that a store of `sites` sites lacks.
     fn check_sites(&self, image: &Core, sites: u16) -> Result<(), StoreError> {
         let known = image.design().partitions().flat_map(Partition::known_sites);
         let least = known.map(|site| site.0 + 1).max().unwrap_or_default();
@@ -217,7 +218,7 @@ impl LogOptions {
         Ok(())
     }
 
-    /// Returns the rule for the epochs that this process gives its sites, based on the design as of its log.
+    /// Returns the rule by which this process numbers the epochs of its sites, based on the design as of its log.
     pub(in crate::engine) fn epochs(log: Option<&Self>, design: &Design) -> Epochs {
         match log {
             None | Some(Self::Files { .. }) => Epochs::of_one_process(),
@@ -225,7 +226,7 @@ impl LogOptions {
         }
     }
 
-    /// Returns the database as of position `known`, or as of the newest checkpoint if that is later.
+    /// Reads the database as of position `known`, or as of the newest checkpoint if that is later.
     pub(in crate::engine) fn image_of(&self, known: Position) -> log::Result<Core> {
         retried(|| self.try_image_of(known))
     }
@@ -263,7 +264,8 @@ impl LogOptions {
         self.saved_state_from(CheckpointStream::open(folder)?)
     }
 
-    /// Returns the saved state that begins with these rows of a checkpoint, or with the empty database.
+    /// Returns the saved state that begins with these rows of a checkpoint, or with the empty database if `rows` is
+    /// `None`.
     fn saved_state_from(&self, rows: Option<CheckpointStream>) -> log::Result<SavedState> {
         let initial = || (Position::START, Design::new(Site(0)));
         let (known, design) =
@@ -279,8 +281,8 @@ impl LogOptions {
         Ok(SavedState { known, design, rows, rest })
     }
 
-    /// Reads the newest checkpoint of a folder: with its rows, or checked and without them. Fails if it is not of
-    /// this log.
+    /// Reads the newest checkpoint of a folder: with its rows, or checked and without them. Returns the empty
+    /// checkpoint if there is no folder or checkpoint. Fails if the checkpoint is not of this log.
     fn newest(&self, folder: Option<&Path>, has_rows: bool) -> log::Result<Checkpoint> {
         let initial = Design::new(Site(0));
         let Some(folder) = folder else { return Ok(Checkpoint::empty(initial)) };
@@ -311,7 +313,8 @@ impl LogOptions {
     }
 }
 
-/// Repeats a failed read: a newer checkpoint may have been written meanwhile, and the files before it removed.
+/// Repeats a failed read up to [`IMAGE_TRIES`] attempts: a newer checkpoint may have been written during the read,
+/// and the files before it removed.
 fn retried<T>(read: impl Fn() -> log::Result<T>) -> log::Result<T> {
     let mut tries = 0;
     loop {
@@ -323,7 +326,8 @@ fn retried<T>(read: impl Fn() -> log::Result<T>) -> log::Result<T> {
     }
 }
 
-/// Returns a reader of a topic that begins at a checkpoint's location, or at the first record.
+/// Returns a reader of a topic that begins after a checkpoint's location, or at the first record if `landmark` is
+/// `None`.
 fn reader(topic: &KafkaSpec, landmark: Option<&Landmark>) -> log::Result<KafkaLog> {
     let mut log = KafkaLog::reader(topic.clone());
     if let Some(landmark) = landmark {
@@ -332,17 +336,18 @@ fn reader(topic: &KafkaSpec, landmark: Option<&Landmark>) -> log::Result<KafkaLo
     Ok(log)
 }
 
-/// The log after a checkpoint.
+/// Reads the log after a checkpoint.
 pub(in crate::engine) enum Rest {
-    /// Files in a folder.
+    /// Reads log files in a folder.
     Files(LogReader),
-    /// A topic; the time for which its leader may lack entries; and the next position.
+    /// Reads a topic in Kafka; with the time for which its leader may lack entries, and the position of the next
+    /// entry.
     Topic(Box<KafkaLog>, Duration, Position),
 }
 
 impl Rest {
-    /// Returns entries from the next position on, and the position of the first. The log must have entries up to
-    /// `upto`.
+    /// Returns entries from the next position on, and the position of the first of them. The log must have entries up
+    /// to position `upto`; the entries of a topic may extend beyond it.
     pub(in crate::engine) fn read(
         &mut self,
         upto: Position,
@@ -375,13 +380,13 @@ impl fmt::Display for LogOptions {
     }
 }
 
-/// Applies a log entry to an image.
+/// Applies one log entry at a position to an image of the database.
 fn follow(image: &mut Core, position: Position, entry: LogEntry) {
     image.on(Input::Logged(position, [entry].into()));
 }
 
-/// Applies the entries of a topic to an image: up to its end, or up to a position that the topic is known to have
-/// and the present leader has to deliver within the given time.
+/// Applies the entries of a topic to an image of the database: up to the topic's end, or up to a position that the
+/// topic is known to have and that its present leader has to deliver within the given time.
 fn read_topic(
     log: &mut KafkaLog,
     image: &mut Core,

@@ -15,27 +15,27 @@ use crate::engine::Shared;
 use crate::engine::site::mailbox::{Arrival, SiteEvent};
 use crate::record::Site;
 
-/// Timeout of each read and write during the handshake.
+/// Timeout of each read and write during the handshake with a site's process.
 const HELLO_WAIT: Duration = Duration::from_secs(3);
 /// Maximum number of concurrent handshakes; further connections are closed, and their processes try again.
 const GREETED_MAX: usize = 64;
-/// Maximum length of a rack's name, in bytes.
+/// Maximum length of a rack's name, in bytes; a process with a longer one is treated as if it named none.
 const RACK_BYTES_MAX: usize = 256;
-/// Interval at which the acceptor polls for connections and for its own end.
+/// Interval at which the acceptor checks for new connections and for its own end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Accepts connections in a thread of its own, until it is dropped.
+/// Accepts connections of sites' processes in a thread of its own, until it is dropped.
 pub(in crate::engine) struct Acceptor {
-    /// Address of the listener.
+    /// Address of the listener to which sites' processes connect.
     address: SocketAddr,
-    /// True once the acceptor is to end.
+    /// True once the acceptor's thread is to end.
     is_closed: Arc<AtomicBool>,
-    /// The thread that accepts connections.
+    /// The thread that accepts connections; `None` once it was joined.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Acceptor {
-    /// Starts to accept connections of processes that know `secret`.
+    /// Starts to accept connections from site processes that know `secret`.
     pub fn open(shared: Arc<Shared>, listener: TcpListener, secret: String) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -62,7 +62,7 @@ impl Acceptor {
         Ok(Self { address, is_closed, thread: Some(thread) })
     }
 
-    /// Returns the address of the listener.
+    /// Returns the address of the listener to which sites' processes connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -77,7 +77,8 @@ impl Drop for Acceptor {
     }
 }
 
-/// Executes the handshake: admits the process as its site, or sends it the reason for the refusal.
+/// Executes the handshake on a new connection: admits the process as its site, or sends the process the reason for
+/// the refusal.
 fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -96,7 +97,7 @@ fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()>
     }
 }
 
-/// Returns the site that a hello names, or the reason why the process is refused.
+/// Returns the site that a process's first message names, or the reason why the process is refused.
 fn admitted(hello: ToRouter, shared: &Shared, expected: &str) -> Result<Site, String> {
     let ToRouter::Hello { protocol, version, site, secret } = hello else {
         return Err("the first message of a process must be a hello".into());

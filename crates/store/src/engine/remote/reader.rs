@@ -18,28 +18,30 @@ use crate::rows::{Row, Rows};
 use crate::site::{Part, Snapshot};
 use crate::transaction::{Abort, Transaction};
 
-/// The reader of one connection of a site's process.
+/// The reader of the messages on one connection of a site's process.
 pub(in crate::engine) struct Reader {
-    /// State shared with the other threads.
+    /// State shared with the router's other threads.
     pub shared: Arc<Shared>,
-    /// The site that the process serves.
+    /// The site that the process on this connection serves.
     pub site: Site,
-    /// The epoch of the connection.
+    /// The epoch that the site has on this connection; log entries of other epochs are invalid.
     pub epoch: Epoch,
-    /// Requests that the process has not answered yet.
+    /// The router's requests that the process has not answered yet.
     pub waiting: Arc<Mutex<Waiting>>,
-    /// Receives the site's parts of checkpoints.
+    /// Receives the parts of checkpoints that the site delivers.
     pub parts: CheckpointSink,
-    /// The number of the connection.
+    /// The number of the connection among those of the site.
     pub number: u64,
-    /// The designs at the positions at which parts of checkpoints were requested.
+    /// The designs at the positions as of which parts of checkpoints were requested.
     pub marks: Arc<Marks>,
-    /// The part of a checkpoint that is being received, and rows of its last partition.
+    /// The part of a checkpoint that is being received, and the rows so far of its last partition; `None` between
+    /// parts.
     pub part: Option<(Part, Vec<(Key, Row)>)>,
 }
 
 impl Reader {
-    /// Reads and executes messages until the connection is lost or a message is invalid.
+    /// Reads and executes messages until the connection is lost or a message is invalid, then reports the end to the
+    /// site's mailbox.
     pub fn run(mut self, mut from: BufReader<TcpStream>) {
         let why = loop {
             match wire::read(&mut from).map(|said| self.execute(said)) {
@@ -54,7 +56,7 @@ impl Reader {
         _ = self.shared.sender(self.site).send(SiteEvent::Lost(self.number));
     }
 
-    /// Executes a message, or returns the reason why it is invalid.
+    /// Executes a message of the process, or returns the reason why the message is invalid.
     fn execute(&mut self, said: ToRouter) -> Result<(), &'static str> {
         match said {
             ToRouter::Write(entries) => {
@@ -126,7 +128,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Passes the outcome of request `number` on to its caller.
+    /// Passes the outcome of the request with this number to its caller; if `outcome` returns `None`, an unknown
+    /// outcome.
     fn end(&self, number: u64, outcome: impl FnOnce(&Self) -> Option<Outcome>) {
         let waiter = lock(&self.waiting).all.remove(&number);
         if let Some(Waiter::ReplyTo(reply_to)) = waiter {
@@ -136,7 +139,7 @@ impl Reader {
     }
 }
 
-/// Adds the received rows to the partition that was begun last.
+/// Sets the received rows as those of the part's last partition. The error is the reason why they are invalid.
 fn close(part: &mut Part, rows: &mut Vec<(Key, Row)>) -> Result<(), &'static str> {
     let rows = mem::take(rows);
     if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {

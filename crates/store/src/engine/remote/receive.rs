@@ -15,22 +15,22 @@ use crate::record::{Epoch, Position};
 use crate::rows::{Row, Rows};
 use crate::site::{Core, Input, Snapshot};
 
-/// The rows that a site kept from an ended epoch.
+/// The rows that a site's process kept in memory from an ended epoch.
 pub(super) struct KeptRows {
-    /// The run of the log in which the router sent the rows.
+    /// The random number of the run of the log in which the router sent the rows.
     pub run: u64,
-    /// The copies as of the site's prefix of the log.
+    /// The site's state with the kept copies, as of the prefix of the log that the site had received.
     pub core: Core,
 }
 
-/// Returns the end of an epoch whose router sent an invalid message.
+/// Returns the end of an epoch whose router sent an invalid message; `what` describes the message.
 pub(super) fn invalid(what: &'static str) -> End {
     End::Lost(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
 impl Serving<'_> {
-    /// Receives the image with which the epoch begins, the epoch, and the number of sites. The image contains the
-    /// copies that the process kept, or those of all partitions.
+    /// Receives the image of the database with which the epoch begins, the epoch, and the number of sites. The image
+    /// contains the copies that the process kept (`kept`), or those of all partitions.
     pub(super) fn image(
         &mut self,
         stream: &TcpStream,
@@ -82,7 +82,7 @@ impl Serving<'_> {
         Ok((core, epoch, sites))
     }
 
-    /// Reads the next message, unless the process is to stop.
+    /// Reads the router's next message, unless the process is to stop.
     fn read(&self, from: &mut BufReader<&TcpStream>) -> Result<ToSite, End> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err(End::Stopped);
@@ -90,7 +90,7 @@ impl Serving<'_> {
         Ok(wire::read(from)?)
     }
 
-    /// Receives all rows of a prefix of the log, and follows the log after it.
+    /// Receives all rows of the log's prefix up to `known`, whose design is `design`, and follows the log after it.
     fn whole(
         &self,
         from: &mut BufReader<&TcpStream>,
@@ -127,7 +127,8 @@ impl Serving<'_> {
         }
     }
 
-    /// Follows the log, beginning with a message that was read already, until the epoch begins.
+    /// Applies the log that the router sends to `core`, beginning with the message `first` that was read already,
+    /// until the router begins the epoch.
     fn follow(
         &self,
         from: &mut BufReader<&TcpStream>,

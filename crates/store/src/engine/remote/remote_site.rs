@@ -1,16 +1,15 @@
-//! The router's side of a site that runs in a process of its own: events in its mailbox are sent to the process,
-//! and the process's messages are executed here.
+//! The router's side of a site that runs in a process of its own: events in the site's mailbox are sent to the
+//! process, and the process's messages are executed here.
 //!
-//! The rest of the router treats it like any other site. While no process is connected, transactions are
-//! returned at once, and are routed again until a process has connected or another site is the master.
+//! The rest of the router treats it like any other site. While no process is connected, transactions are returned at
+//! once, and are routed again until a process has connected or another site is the master.
 //!
 //! Invariants:
-//! 1. Only log entries of the current connection's epoch are accepted, and none once that epoch is fenced:
-//!    the reader's thread has ended before the fence is written.
-//! 2. Each request that was sent is answered: by the site, or, when its epoch is over, with "it may or may not
-//!    have happened".
-//! 3. A site receives the deliveries of its [`Subscription`] without a gap, from the position at which it
-//!    began.
+//! 1. Only log entries of the current connection's epoch are accepted, and none once that epoch is fenced: the
+//!    reader's thread has ended before the fence is written.
+//! 2. Each request that was sent is answered: by the site, or, when its epoch is over, with "it may or may not have
+//!    happened".
+//! 3. A site receives the deliveries of its [`Subscription`] without a gap, from the position at which it began.
 
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::mem;
@@ -35,47 +34,50 @@ use crate::record::{Author, Body, Epoch, LogEntry, Position, Site};
 use crate::subscription::{Request, Subscription};
 use crate::transaction::{Abort, Transaction};
 
-/// Maximum number of events that are handled before the stream is flushed.
+/// Maximum number of mailbox events that are handled before the stream to the process is flushed.
 const EVENTS_MAX: usize = 256;
 
 /// The router's side of one remote site; see the module's documentation.
 pub(in crate::engine) struct RemoteSite {
     pub(super) shared: Arc<Shared>,
     pub(super) site: Site,
-    /// Time without a message after which the process is taken for dead.
+    /// Time without a message from the site's process after which the process is taken for dead.
     pub(super) silence: Duration,
-    /// Receives the site's parts of checkpoints.
+    /// Receives the parts of checkpoints that the site delivers.
     parts: CheckpointSink,
-    /// The last position of the log that this thread has received.
+    /// Position of the last log entry that this thread has received from the sequencer.
     pub(super) seen: Position,
-    /// The newest epoch of the site.
+    /// The site's newest epoch, of an earlier router, a claim or a connection.
     pub(super) epoch: Epoch,
-    /// Time at which the epoch of an earlier router, or a claimed one, is fenced if no process has connected.
+    /// Time at which the epoch of an earlier router, or a claimed one, is fenced if no process has connected; `None`
+    /// once a process has connected or the epoch is fenced.
     given_up_at: Option<Instant>,
-    /// Number of connections so far; also the number of the current one.
+    /// Number of connections of the site's processes so far; also the number of the current one.
     arrivals: u64,
-    /// The connection to the site's process, if there is one.
+    /// The connection to the site's process; `None` if no process is connected.
     connection: Option<SiteConnection>,
-    /// Requests that the process has not answered yet.
+    /// The router's requests that the process has not answered yet.
     waiting: Arc<Mutex<Waiting>>,
 }
 
-/// A connection to a site's process.
+/// The open connection to a site's process.
 struct SiteConnection {
-    /// The stream to the process, buffered.
+    /// The stream to the site's process, buffered.
     stream: BufWriter<TcpStream>,
     /// The thread that reads the process's messages.
     reader: JoinHandle<()>,
-    /// The part of the log that the site receives.
+    /// The filter that selects the part of the log that the site receives.
     subscription: Subscription,
-    /// The positions at which parts of checkpoints were requested.
+    /// The positions as of which parts of checkpoints were requested, with their designs.
     marks: Arc<Marks>,
-    /// The process was told to sample one transaction in this many; 0 for none.
+    /// The sampling rate that was sent to the process: one transaction in this many; 0 for none.
     every: u32,
 }
 
 impl RemoteSite {
-    /// Returns the state of a site to which no process has connected, as of the recovered log.
+    /// Returns the state of a site to which no process has connected. `known` is the end of the recovered log,
+    /// `silence` the time without a message after which a process is taken for dead, and `give` receives the site's
+    /// parts of checkpoints.
     pub fn new(
         shared: Arc<Shared>,
         site: Site,
@@ -104,7 +106,7 @@ impl RemoteSite {
         }
     }
 
-    /// Handles the mailbox until an event stops it.
+    /// Handles the events in the site's mailbox, and sends heartbeats, until an event ends the thread.
     pub fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<SiteEvent>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = match runtime {
@@ -148,7 +150,7 @@ impl RemoteSite {
         self.hang_up();
     }
 
-    /// Handles one event.
+    /// Handles one event of the site's mailbox.
     pub(super) fn handle(&mut self, event: SiteEvent) {
         match event {
             SiteEvent::Transact(batch) if self.connection.is_some() => {
@@ -223,7 +225,8 @@ impl RemoteSite {
         }
     }
 
-    /// Returns the message for a transaction, or `None` if its procedure cannot be sent and it was refused.
+    /// Returns the message that sends a transaction to the process, or `None` if the transaction's procedure cannot
+    /// be encoded; the transaction is refused then.
     fn asked(&self, reply_to: ReplyTo, it: Transaction, until: Instant) -> Option<Asked> {
         let Some(procedure) = it.procedure.encode() else {
             let text = "this procedure cannot be sent to another process";
@@ -238,7 +241,7 @@ impl RemoteSite {
         Some(Asked { number, reads, writes, session, client, at_masters, procedure, left_us })
     }
 
-    /// Records a request that waits for the process's reply, and returns its number.
+    /// Registers the recipient of the process's reply to a request, and returns the request's number.
     fn wait_for(&self, waiter: Waiter) -> u64 {
         let mut waiting = lock(&self.waiting);
         let number = waiting.next;
@@ -247,7 +250,7 @@ impl RemoteSite {
         number
     }
 
-    /// Sends a message, if a process is connected.
+    /// Sends a message to the site's process, if one is connected.
     fn send(&mut self, message: &ToSite) {
         if let Some(connection) = &mut self.connection
             && wire::write(&mut connection.stream, message).is_err()
@@ -256,7 +259,7 @@ impl RemoteSite {
         }
     }
 
-    /// Sends the subscription's deliveries of the log's next entries.
+    /// Sends to the process the deliveries of the log's next entries, of which the first is at position `first`.
     fn deliver(&mut self, first: Position, entries: &[LogEntry]) {
         let traffic = &self.shared.traffic[usize::from(self.site.0)];
         if let Some(SiteConnection { stream, subscription, .. }) = &mut self.connection
@@ -266,7 +269,7 @@ impl RemoteSite {
         }
     }
 
-    /// Executes a request of the site to its subscription.
+    /// Executes a request of the site to its log subscription.
     fn request(&mut self, request: Request) {
         let Some(connection) = &mut self.connection else { return };
         let next = connection.subscription.known() + 1;
@@ -275,7 +278,7 @@ impl RemoteSite {
         }
     }
 
-    /// Sends the sampling rate to the process, if it has changed.
+    /// Sends the sampling rate to the process, if the rate has changed since it was last sent.
     fn set_sampling(&mut self) {
         let every = self.shared.sampler.get().map_or(0, |sampler| sampler.every());
         if let Some(connection) = &mut self.connection
@@ -291,14 +294,15 @@ impl RemoteSite {
         }
     }
 
-    /// Closes the connection; no more messages are read from it.
+    /// Closes the connection to the process; no more messages are read from it.
     fn hang_up(&mut self) {
         if let Some(SiteConnection { stream, reader, .. }) = self.connection.take() {
             close(stream, reader);
         }
     }
 
-    /// Ends the site's epoch: closes the connection, fences the site, and fails the requests under way.
+    /// Ends the site's epoch, if a process is connected: closes the connection, fences the site, and fails the
+    /// requests under way.
     fn lose(&mut self) {
         if self.connection.is_none() {
             return;
@@ -318,19 +322,19 @@ impl RemoteSite {
         }
     }
 
-    /// Returns the state of the site's process that is reported.
+    /// Returns the state of the site's process that the router reports.
     pub(super) fn presence(&self) -> &Presence {
         &self.shared.presence[usize::from(self.site.0)]
     }
 
-    /// Writes the fence of an epoch into the log.
+    /// Writes the fence of an epoch of the site into the log: the site's later entries in that epoch are ignored.
     fn fence(&mut self, epoch: Epoch) {
         self.given_up_at = None;
         let by = Author { site: self.site, epoch, number: 0 };
         self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);
     }
 
-    /// Begins a new epoch for a process that has connected as this site.
+    /// Begins a new epoch for a process that has connected as this site; an earlier connection is ended first.
     fn welcome(&mut self, arrival: Arrival, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
         let Arrival { stream, rack, kept } = arrival;
         let instead = format!("another process came as {}: it is served instead", self.site);
@@ -372,7 +376,7 @@ impl RemoteSite {
         }
     }
 
-    /// Starts the thread that reads the site's messages.
+    /// Starts the thread that reads the process's messages from `stream`.
     fn start_reader(&self, stream: &TcpStream, marks: &Arc<Marks>) -> io::Result<JoinHandle<()>> {
         stream.set_read_timeout(Some(self.silence))?;
         // While it begins, the site may be slow to receive.
@@ -393,7 +397,8 @@ impl RemoteSite {
     }
 }
 
-/// Sends a subscription's deliveries of the log's next entries, adds them to `traffic`, and returns the bytes sent.
+/// Sends a subscription's deliveries of the log's next entries, of which the first is at position `first`, adds their
+/// size to `traffic`, and returns the bytes sent.
 pub(super) fn deliver(
     subscription: &mut Subscription,
     to: &mut BufWriter<TcpStream>,
@@ -411,14 +416,14 @@ pub(super) fn deliver(
     Ok(sent)
 }
 
-/// Closes a connection: discards unsent messages, and waits for the reader's thread to end.
+/// Closes a connection to a process: discards unsent messages, and waits for the reader's thread to end.
 fn close(stream: BufWriter<TcpStream>, reader: JoinHandle<()>) {
     _ = stream.get_ref().shutdown(Shutdown::Both);
     drop(stream.into_parts());
     _ = reader.join();
 }
 
-/// Returns the time left until `until`, in ms.
+/// Returns the time from now until `until`, in ms.
 fn remaining_ms(until: Instant) -> u64 {
     let left = until.saturating_duration_since(Instant::now());
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)

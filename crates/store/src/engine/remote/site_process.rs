@@ -1,6 +1,6 @@
-//! A site in a process of its own: it connects to a router, receives the state to begin with, and serves until the
-//! connection is lost. That ends the site's epoch. The process then begins a new epoch with the first of its
-//! configured routers that admits it.
+//! A site in a process of its own: the process connects to a router, receives the state to begin with, and serves the
+//! site until the connection is lost. That ends the site's epoch. The process then begins a new epoch with the first
+//! of its configured routers that admits it.
 //!
 //! The process stores nothing on disk: its data is in the router's log. So the same site can be started on another
 //! machine. Between two epochs the process keeps its rows in memory ([`kept`]), and receives only the log entries
@@ -42,34 +42,35 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{ArcSwap, Mutex};
 use crate::transaction::Transaction;
 
-/// Timeout for connecting to a router, and of each read and write until its first reply.
+/// Timeout for connecting to a router, and of each read and write until the router's first reply.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Delay between two attempts to connect to a router.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Size of a message's rows in bytes, above which the message is encoded in a thread of its own.
+/// Size of a message's rows in bytes, above which the message to another site is encoded in a thread of its own.
 const LARGE_BYTES: u64 = 16 * 1024 * 1024;
-/// Interval of the checks whether that thread has finished.
+/// Interval at which the process checks whether the thread that encodes a large message has finished.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// The configuration of a process that serves a site.
+/// The configuration of a process that serves one site of a store.
 pub struct SiteProcess {
-    /// The site to serve.
+    /// The site that the process serves.
     pub site: Site,
-    /// Addresses at which routers admit sites, each as `host:port`: one router has the log, others may take over from
-    /// it.
+    /// Addresses at which routers admit sites, each as `host:port`, in the order in which they are tried: one router
+    /// has the log, others may take over from it.
     pub routers: Vec<String>,
-    /// The secret that the routers require.
+    /// The secret that the routers require from the processes of sites.
     pub secret: String,
-    /// Name of the rack in which the process runs, if racks are distinguished.
+    /// Name of the rack in which the process runs; `None` if racks are not distinguished.
     pub rack: Option<String>,
-    /// Limit on the memory of rows in bytes, above which transactions that put rows are refused; 0 for no limit.
+    /// Limit on the memory of the site's rows in bytes, above which transactions that put rows are refused; 0 for no
+    /// limit.
     pub maxmemory: u64,
-    /// Time without any router after which the process gives up.
+    /// Time without a connection to any router after which the process gives up.
     pub patience: Duration,
-    /// Settings for transactions, among them the limits of scripts.
+    /// Settings of the procedures of transactions, among them the limits of scripts.
     pub settings: Settings,
-    /// The share of a CPU core to which the site's thread is limited, if it is limited.
+    /// The share of a CPU core to which the site's thread is limited; `None` if it is not limited.
     pub site_cpu: Option<f64>,
 }
 
@@ -78,42 +79,42 @@ pub struct SiteProcess {
 pub enum SiteProcessEvent {
     /// The process has received the site's state and serves it, in the epoch with this number, counted from 1.
     Serves(u64),
-    /// The process has lost its router and looks for one; contains the reason.
+    /// The process has lost its router, or found none, for this reason; it tries its routers in turn.
     Alone(String),
 }
 
 /// The reason why a process stopped serving its site.
 #[derive(Debug, thiserror::Error)]
 pub enum SiteProcessError {
-    /// A router refused the process for good.
+    /// A router refused the process for good, so that the process does not try again.
     #[error("the router at {router} refuses {site}: {why}")]
     Refused {
-        /// The site.
+        /// The site that the process was to serve.
         site: Site,
-        /// The router's address.
+        /// Address of the router that refused the process.
         router: String,
-        /// The router's reason.
+        /// The router's reason for the refusal.
         why: String,
     },
-    /// No router was available for too long.
+    /// No router was available for longer than the process's `patience`.
     #[error("no router at {routers} for {} s: {why}", patience.as_secs())]
     NoRouter {
-        /// The addresses that were tried.
+        /// The addresses that were tried, separated by commas.
         routers: String,
-        /// Time for which a router was looked for.
+        /// Time for which the process tried to reach a router.
         patience: Duration,
-        /// The error of the last attempt.
+        /// The error of the last attempt to reach a router.
         why: String,
     },
 }
 
-/// The end of an epoch, or of an attempt to begin one.
+/// The reason why an epoch of the site ended, or an attempt to begin one.
 pub(super) enum End {
-    /// The process was told to stop.
+    /// The process was requested to stop.
     Stopped,
     /// The router ended the connection: its reason, and whether the process should try again.
     Bye(String, bool),
-    /// The connection failed.
+    /// The connection to the router failed, the router sent an invalid message, or the site was declared dead.
     Lost(io::Error),
 }
 
@@ -124,8 +125,8 @@ impl From<io::Error> for End {
 }
 
 impl SiteProcess {
-    /// Serves the site until `is_stopped` is set, which may take a second to have an effect. Reports events to
-    /// `tell`.
+    /// Serves the site until `is_stopped` is set, which may take a second to have an effect. Passes each change of
+    /// the process's state to `tell`.
     ///
     /// # Errors
     /// Returns an error if a router refuses the process for good, or no router is available for too long.
@@ -174,7 +175,9 @@ impl SiteProcess {
         Ok(())
     }
 
-    /// Runs one epoch, from the connection to the router until its end.
+    /// Runs one epoch of the site, from the connection to `router` until the epoch's end. Begins from the rows in
+    /// `kept` if the router accepts them, and puts the site's rows there at the end; calls `serves` with the epoch's
+    /// number.
     fn live(
         &self,
         router: &str,
@@ -221,7 +224,7 @@ impl SiteProcess {
     }
 }
 
-/// Connects to a router at the first of its addresses that accepts.
+/// Connects to a router, given as `host:port`, at the first of the host's addresses that accepts.
 fn connect(router: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("its name has no address");
     for address in router.to_socket_addrs()? {
@@ -238,23 +241,23 @@ fn connect(router: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The site's mailbox and its thread.
+/// The sender of the site's mailbox, and the site's thread.
 type Served = (mpsc::UnboundedSender<SiteEvent>, thread::JoinHandle<()>);
 
-/// The state of an epoch under way.
+/// The state of an epoch of the site that is under way.
 pub(super) struct Serving<'m> {
     process: &'m SiteProcess,
     settings: &'m Arc<Settings>,
     /// Sends messages to the thread that writes to the router.
     leave: Sender<Outgoing>,
     pub(super) is_stopped: &'m AtomicBool,
-    /// The sampler of this epoch.
+    /// The sampler of the site's transactions in this epoch.
     sampler: Arc<Sampler>,
-    /// The mailbox and the thread of the site, once the epoch has begun.
+    /// The sender of the site's mailbox and the site's thread; `None` before the epoch has begun.
     served: Option<Served>,
-    /// The run of the router's log, by its random number.
+    /// The random number of the present run of the router's log: the period in which that router writes it.
     pub(super) run: u64,
-    /// The state of the site when its thread ended.
+    /// The state of the site when its thread ended; `None` while the thread runs.
     ended: Arc<std::sync::Mutex<Option<Core>>>,
 }
 
@@ -288,7 +291,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Starts the site's thread from an image.
+    /// Starts the site's thread in this epoch from the image `core`; `sites` is the number of the store's sites.
     fn begin(&mut self, core: &Core, epoch: Epoch, sites: u16) -> Result<(), End> {
         let site = self.process.site;
         let (mailbox, inbox) = mpsc::unbounded_channel();
@@ -339,7 +342,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Converts a message of the router to an event for the site's mailbox; `None` if it was handled here.
+    /// Converts a message of the router to an event for the site's mailbox; `None` if the message was handled here.
     fn event(&self, said: ToSite, sites: u16) -> Result<Option<SiteEvent>, End> {
         let until = |left| Instant::now() + left;
         Ok(Some(match said {
@@ -398,7 +401,7 @@ impl Serving<'_> {
     }
 }
 
-/// Sends the site's messages to the router, and heartbeats and samples in between.
+/// Sends the site's messages from `leaving` to the router, and heartbeats and samples in between.
 fn speak(to: TcpStream, leaving: &Receiver<Outgoing>, mut reporter: Reporter) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     loop {
@@ -421,14 +424,14 @@ fn speak(to: TcpStream, leaving: &Receiver<Outgoing>, mut reporter: Reporter) ->
     }
 }
 
-/// Sends a report of the samples, if one is due.
+/// Sends a report of the site's samples to the router, if one is due.
 fn report(to: &mut BufWriter<TcpStream>, reporter: &mut Reporter) -> io::Result<()> {
     let report = reporter.report(Instant::now());
     report.map_or(Ok(()), |report| wire::write(to, &ToRouter::Sampled(report)).map(drop))
 }
 
 /// Encodes a message to another site. A large replica may take longer to encode than a site may be silent, so
-/// heartbeats are sent meanwhile.
+/// heartbeats are sent to the router meanwhile.
 fn encoded(to: &mut BufWriter<TcpStream>, message: Message) -> io::Result<Vec<u8>> {
     let is_large = message.bytes() > LARGE_BYTES;
     let encode = move || postcard::to_stdvec(&message).map_err(io::Error::other);
@@ -448,7 +451,7 @@ fn encoded(to: &mut BufWriter<TcpStream>, message: Message) -> io::Result<Vec<u8
     encoding.join().map_err(|_| io::Error::other("a replica has no form in bytes"))?
 }
 
-/// Sends one message to the router; returns false for [`Outgoing::End`].
+/// Sends one message of the site to the router; returns false for [`Outgoing::End`].
 fn say(to: &mut BufWriter<TcpStream>, leaving: Outgoing) -> io::Result<bool> {
     let said = match leaving {
         Outgoing::Entries(entries) => ToRouter::Write(entries),

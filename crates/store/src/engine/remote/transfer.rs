@@ -4,11 +4,12 @@
 //! Rows are read from the newest checkpoint block by block, and the log group by group. So the router has one block
 //! or group in memory for each site that begins, and reads the next when the site has received the last.
 //!
-//! The duration of a transfer is not limited. It fails if the site receives nothing for [`PROGRESS_WAIT`]. It also
-//! fails if the site sends no heartbeat for the time after which any site is taken for dead: then its reader closes
-//! the connection. The site in turn receives a message at least every [`ALIVE_EVERY`], and accepts the same delays.
+//! The duration of a transfer is not limited. A transfer fails if the site receives nothing for [`PROGRESS_WAIT`]. It
+//! also fails if the site sends no heartbeat for the time after which any site is taken for dead: then its reader
+//! closes the connection. The site in turn receives a message at least every [`ALIVE_EVERY`], and accepts the same
+//! delays.
 //!
-//! Invariant: until a transfer has ended, checkpoints remove no file of the log that it still reads.
+//! Invariant: until a transfer has ended, checkpoints remove no file of the log that the transfer still reads.
 
 use std::io::{self, BufWriter, Write as _};
 use std::net::TcpStream;
@@ -27,36 +28,38 @@ use crate::record::{LogEntry, Position};
 use crate::sequencer::with_causes;
 use crate::subscription::{Delivery, Subscription};
 
-/// Time without progress after which a transfer fails.
+/// Time in which a site receives nothing of a transfer, after which the transfer fails.
 pub(super) const PROGRESS_WAIT: Duration = Duration::from_secs(60);
-/// Number of entries missing at the site at which the transfer ends: the site receives the rest while it serves.
+/// Number of log entries that the site still lacks, at which the transfer ends: the site receives the rest while it
+/// serves.
 const CATCH_UP_ENTRIES: u64 = 10_000;
-/// Maximum number of rounds in which the number of missing entries does not fall; then the transfer fails.
+/// Maximum number of consecutive rounds in which the number of entries that the site lacks does not fall; then the
+/// transfer fails.
 const ROUNDS_MAX: usize = 100;
 
-/// Stands for the log entries in the type of messages that contain none.
+/// Stands for the log entries in the type of those messages to a site that contain none.
 type Entries = Vec<Delivery<'static>>;
-/// The receiving end of the site's mailbox.
+/// The receiving end of the mailbox of a site.
 type Mailbox = mpsc::UnboundedReceiver<SiteEvent>;
 
-/// The stream to a site that begins an epoch.
+/// The stream to a site's process that begins an epoch, during the transfer.
 struct Sending<'s> {
     to: &'s mut BufWriter<TcpStream>,
-    /// Bytes sent so far.
+    /// Number of bytes that the transfer has sent so far.
     bytes: u64,
-    /// Time of the last message.
+    /// Time at which the last message was sent to the process.
     said: Instant,
 }
 
 impl Sending<'_> {
-    /// Sends a message, and counts its bytes.
+    /// Sends a message to the process, and counts its bytes.
     fn write<F: Serialize>(&mut self, message: &ToSite<F>) -> io::Result<()> {
         self.bytes += wire::write(self.to, message)? as u64;
         self.said = Instant::now();
         Ok(())
     }
 
-    /// Sends a heartbeat, if one is due.
+    /// Sends a heartbeat to the process, if nothing was sent for [`ALIVE_EVERY`].
     fn beat(&mut self) -> io::Result<()> {
         if self.said.elapsed() >= ALIVE_EVERY {
             self.write(&<ToSite>::Alive)?;
@@ -67,7 +70,8 @@ impl Sending<'_> {
 }
 
 impl RemoteSite {
-    /// Sends the initial state of an epoch, up to the present end of the log, and returns the site's subscription.
+    /// Sends the process the state with which its epoch begins, up to nearly the present end of the log, and returns
+    /// the site's log subscription. `kept` is the run of the log and the position of the rows that the process kept.
     pub(super) fn begin(
         &mut self,
         to: &mut BufWriter<TcpStream>,
@@ -96,12 +100,13 @@ impl RemoteSite {
         Ok(subscription)
     }
 
-    /// Returns the allowed silence of the site, in ms.
+    /// Returns the time without a message after which the site's process is taken for dead, in ms.
     fn silence_ms(&self) -> u64 {
         u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Begins from the rows that the site kept, which are as of a position at or after the checkpoint.
+    /// Begins the epoch from the rows that the process kept as of position `known`, at or after that of the
+    /// checkpoint. Returns the subscription, and the log that is still to be sent.
     fn begin_from_retained(
         &mut self,
         known: Position,
@@ -128,7 +133,8 @@ impl RemoteSite {
         Ok((subscription, saved))
     }
 
-    /// Begins from the rows of the newest checkpoint, or from an empty database.
+    /// Sends the rows of the newest checkpoint, or of an empty database, to begin the epoch. Returns the
+    /// subscription, and the log that is still to be sent.
     fn begin_from_rows(
         &mut self,
         mut saved: SavedState,
@@ -170,7 +176,7 @@ impl RemoteSite {
         Ok((Subscription::new(self.site, epoch, known, design), saved))
     }
 
-    /// Sends the log up to its end, which grows meanwhile.
+    /// Sends the log after the subscription's position until nearly its end, which grows meanwhile.
     fn catch_up(
         &mut self,
         subscription: &mut Subscription,
@@ -212,7 +218,8 @@ impl RemoteSite {
         }
     }
 
-    /// Sends the subscription's deliveries of log entries, and records the progress.
+    /// Sends the deliveries of log entries, of which the first is at position `first`, to the process, and records
+    /// the progress.
     fn send_entries(
         &self,
         subscription: &mut Subscription,
@@ -230,7 +237,7 @@ impl RemoteSite {
         Ok(())
     }
 
-    /// Handles events while the site is not connected yet.
+    /// Handles the events in the site's mailbox while the process receives the transfer and serves nothing yet.
     fn handle_without_it(&mut self, mailbox: &mut Mailbox) -> io::Result<()> {
         for _ in 0..mailbox.len() {
             let Ok(event) = mailbox.try_recv() else { break };
@@ -248,7 +255,7 @@ impl RemoteSite {
     }
 }
 
-/// Converts an error of the log or of a checkpoint.
+/// Converts an error of the log or of a checkpoint to an I/O error with all its causes as text.
 fn failed(error: &crate::log::LogError) -> io::Error {
     io::Error::other(with_causes(error))
 }

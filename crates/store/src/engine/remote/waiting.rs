@@ -5,20 +5,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::site::mailbox::{Counted, ReplyTo};
 
-/// The requests to one site that are not answered yet.
+/// The router's requests to one site's process that are not answered yet.
 #[derive(Default)]
 pub(in crate::engine) struct Waiting {
-    /// The number of the next request.
+    /// The number that the next request to the process gets.
     pub next: u64,
-    /// The recipient of each reply, by the number of the request.
+    /// The recipient of each outstanding reply, by the number of the request.
     pub all: HashMap<u64, Waiter>,
 }
 
-/// The recipient of a reply.
+/// The recipient of the process's reply to a request.
 pub(in crate::engine) enum Waiter {
-    /// Receives the outcome of a transaction or a step.
+    /// Receives the outcome of a transaction, or of a step of a change of the design.
     ReplyTo(ReplyTo),
-    /// Receives the usage of the site's copies.
+    /// Receives the sizes and access counts of the site's copies.
     Count(Counted),
 }
 

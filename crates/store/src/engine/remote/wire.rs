@@ -1,11 +1,11 @@
 //! The messages between the process of a router and those of its sites.
 //!
-//! Each site has one TCP connection. A message is its length in four bytes, little-endian, and its content.
-//! Neither side waits for a reply before its next message: replies carry the number of their request.
+//! Each site has one TCP connection. A message is its length in four bytes, little-endian, and its content. Neither
+//! side waits for a reply before its next message: replies carry the number of their request.
 //!
-//! Both sides send a message at least every [`ALIVE_EVERY`]. A side that receives nothing for the configured
-//! time considers the site's epoch ended: the router fences the site, and later entries of the site
-//! are ignored, because the log is the router's.
+//! Both sides send a message at least every [`ALIVE_EVERY`]. A side that receives nothing for the configured time
+//! considers the site's epoch ended: the router fences the site, and later entries of the site are ignored, because
+//! the log is the router's.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -24,148 +24,152 @@ use crate::site::Usage;
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
-/// Version of the protocol: both sides must have the same.
+/// Version of the protocol between a router and its sites: both sides must have the same.
 pub(in crate::engine) const PROTOCOL: u32 = 6;
 /// Interval of heartbeats on a connection without other messages.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
-/// Maximum size of a message, in bytes. Larger row sets are sent in several messages, except the replica of one
-/// partition.
+/// Maximum size of a message's content, in bytes. Larger row sets are sent in several messages, except the replica of
+/// one partition.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// Maximum size of a message from a process that has not identified itself yet, in bytes.
+/// Maximum size of the content of a message from a process that has not identified itself yet, in bytes.
 const HELLO_BYTES_MAX: usize = 64 * 1024;
-/// Approximate size of the rows in one message, in bytes.
+/// Approximate size of the keys and values of the rows in one message, in bytes.
 const ROWS_BYTES: usize = 1024 * 1024;
 /// Maximum memory that is allocated for a message before its content arrives, in bytes.
 const TRUSTED_BYTES: usize = 1024 * 1024;
 
-/// A message from a router's process to a site's.
+/// A message from a router's process to a site's process. `F` is the type of the log's deliveries.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) enum ToSite<F = Vec<Delivery<'static>>> {
-    /// The site has this epoch, and begins from the database as of position `known`, whose rows and later entries
-    /// follow.
+    /// The site has this epoch, and begins from the database as of position `known`; its rows and the log entries
+    /// after them follow.
     Welcome {
-        /// The epoch that begins.
+        /// The epoch of the site that begins.
         epoch: Epoch,
         /// Number of sites of the store.
         sites: u16,
-        /// Time without a message after which either side ends the epoch, in ms.
+        /// Time without a message after which the router or the site's process ends the epoch, in ms.
         silence_ms: u64,
-        /// Position of the rows that follow.
+        /// Position of the log as of which the rows that follow are.
         known: Position,
-        /// Design at that position.
+        /// Design at the position `known`.
         design: Design,
-        /// The run of the router's log, by its random number.
+        /// The random number of the run of the router's log: the period in which that router writes it.
         run: u64,
     },
-    /// The rows that follow are of the partition with this first key, at this version.
+    /// The rows that follow are of the partition with this first key; its version counts commits and design changes.
     Partition(Key, u64),
-    /// Further rows of that partition: key, version and value.
+    /// Further rows of the partition that began last: key, version of the partition at the row's last write, and
+    /// value.
     Rows(Vec<(Key, u64, StoredValue)>),
-    /// The initial state is complete: the epoch begins.
+    /// The initial state is complete: the site's epoch begins.
     Begin,
-    /// Next deliveries of the log to the site, and the position of the first.
+    /// The next deliveries of the log to the site, and the log position of the first.
     Logged(Position, F),
-    /// Transactions to run, and the size of their replies in bytes above which the rest are returned.
+    /// Transactions to run, and the size in bytes of the replies to all of them, above which the remaining ones are
+    /// returned.
     Transact(Vec<Asked>, u64),
-    /// A step to execute: the number of the request, the step, the prefix of the log that it needs, and its time
-    /// limit in ms.
+    /// A step of a change of the design to execute: the number of the request, the step, the prefix of the log that
+    /// the step needs, and the time left for the step to begin, in ms.
     Step(u64, Step, Position, u64),
-    /// A message from another site. It may contain a replica's rows, so it is encoded as a byte string.
+    /// A message from this other site, encoded. It may contain a replica's rows, so it is sent as a byte string.
     Said(Site, #[serde(with = "bytes")] Vec<u8>),
-    /// Asks for the usage of the site's copies; contains the number of the request.
+    /// Requests the sizes and access counts of the site's copies; contains the number of the request.
     Count(u64),
-    /// Asks for a part of a checkpoint.
+    /// Requests the site's part of a checkpoint as of the last delivered entry.
     Mark,
-    /// True if the log accepts no entries for now.
+    /// True if the log accepts no entries for now, because its disk is full; false if it accepts entries again.
     Stalled(bool),
     /// The site is to sample and report one transaction in this many; 0 for none. Nothing is sampled before the first
     /// of these messages on a connection.
     Sample(u32),
-    /// A heartbeat.
+    /// A heartbeat, which only shows that the router is alive.
     Alive,
-    /// The connection ends: the reason, and whether the process should try again.
+    /// The router ends the connection: the reason, and whether the process should try again.
     Bye(String, bool),
-    /// The site has this epoch, and begins from the rows that it kept; the log after them follows.
+    /// The site has this epoch, and begins from the rows that its process kept; the log after them follows.
     Resume {
-        /// The epoch that begins.
+        /// The epoch of the site that begins.
         epoch: Epoch,
         /// Number of sites of the store.
         sites: u16,
-        /// Time without a message after which either side ends the epoch, in ms.
+        /// Time without a message after which the router or the site's process ends the epoch, in ms.
         silence_ms: u64,
-        /// The run of the router's log, by its random number.
+        /// The random number of the run of the router's log: the period in which that router writes it.
         run: u64,
     },
 }
 
-/// A transaction that is sent to a site's process.
+/// A transaction that is sent to a site's process, or that the process returns.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) struct Asked {
-    /// The number of the request.
+    /// The number of the request that the outcome names.
     pub number: u64,
-    /// The ranges that it reads.
+    /// The ranges of keys that the transaction may read.
     pub reads: Vec<KeyRange>,
-    /// The keys that it may write.
+    /// The keys that the transaction may write.
     pub writes: Vec<Key>,
-    /// The prefix of the log that it has to see.
+    /// The prefix of the log that the transaction has to see.
     pub session: Position,
-    /// The client, if its transactions have to run in order.
+    /// The number of the client's connection, whose transactions at the site run in order; `None` for a session.
     pub client: Option<u64>,
-    /// True if it is to run where its rows are mastered.
+    /// True if the transaction is to run where its rows are mastered, because a site with replicas lagged too far.
     pub at_masters: bool,
-    /// The encoded procedure.
+    /// The encoded procedure of the transaction.
     #[serde(with = "bytes")]
     pub procedure: Vec<u8>,
-    /// Time left for it to begin, in µs.
+    /// Time left for the transaction to begin, in µs; 0 in a returned transaction.
     pub left_us: u64,
 }
 
-/// A message from a site's process to a router's.
+/// A message from a site's process to a router's process.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) enum ToRouter {
-    /// The first message of a connection.
+    /// The first message of a connection, by which the process identifies itself.
     Hello {
-        /// Version of the protocol.
+        /// Version of the protocol that the process uses.
         protocol: u32,
-        /// Version of the program.
+        /// Version of the program that the process runs.
         version: String,
-        /// The site that the process serves.
+        /// The number of the site that the process serves.
         site: Site,
-        /// The router's secret.
+        /// The secret that the router requires.
         secret: String,
     },
-    /// Entries to append to the log.
+    /// The site's next entries to append to the log.
     Write(Vec<LogEntry>),
-    /// The outcome of a request: its number, the prefix of the log that the site has, and the reply.
+    /// The outcome of a request: its number, the position up to which the site has the log, and the reply.
     Ended(u64, Position, Result<Done, Abort>),
-    /// A transaction that cannot run at the site, and did not.
+    /// A transaction that cannot run at the site, and did not: it is to be routed again.
     Back(Asked),
-    /// A message to another site, encoded.
+    /// A message to this other site, encoded.
     Say(Site, #[serde(with = "bytes")] Vec<u8>),
-    /// The usage of the site's copies, with the number of the request.
+    /// The sizes and access counts of the site's copies, with the number of the request.
     Counted(u64, Vec<Usage>),
-    /// A request to the site's subscription.
+    /// A request of the site to its log subscription.
     Subscribe(Request),
-    /// A part of a checkpoint begins, as of this position; its partitions and rows follow. The router knows the
-    /// design at that position.
+    /// A part of a checkpoint begins, as of this position of the log; its partitions and rows follow. The router
+    /// knows the design at that position.
     Part(Position),
-    /// A partition of the part begins: its first key and its version.
+    /// A partition of the part of a checkpoint begins: its first key, and its version, which counts commits and
+    /// design changes.
     Partition(Key, u64),
-    /// Further rows of that partition: key, version and value.
+    /// Further rows of the partition that began last: key, version of the partition at the row's last write, and
+    /// value.
     Rows(Vec<(Key, u64, StoredValue)>),
-    /// The part of a checkpoint is complete.
+    /// The part of a checkpoint that began last is complete.
     PartEnd,
-    /// The samples and the usage of the site since the last of these messages. Sent a few times a second.
+    /// The samples and the CPU time of the site since the last of these messages. Sent a few times a second.
     Sampled(SampleReport),
-    /// A heartbeat.
+    /// A heartbeat, which only shows that the process is alive.
     Alive,
-    /// The process's state, sent after its hello: its rack; and, if it kept rows, the run of the log in which it
-    /// received them and their position.
+    /// The process's state, sent after its hello: the rack in which it runs; and, if it kept rows, the random number
+    /// of the run of the log in which it received them, and their position.
     Comes { rack: Option<String>, kept: Option<(u64, Position)> },
 }
 
 impl ToRouter {
-    /// Returns the message with the outcome of a numbered request.
+    /// Returns the message with the outcome of the router's request with this number.
     pub fn outcome(number: u64, outcome: Outcome) -> Self {
         match outcome {
             Outcome::Answer(known, answer) => Self::Ended(number, known, answer),
@@ -183,10 +187,10 @@ impl ToRouter {
     }
 }
 
-/// Writes a message, and returns its size in bytes.
+/// Writes a message with its length to a connection, and returns its size in bytes.
 ///
 /// # Errors
-/// Returns an error if the other side does not receive the message, or it is too long.
+/// Returns an error if the other side does not receive the message, or the message is too long.
 pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<usize> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = bytes.len() - 4;
@@ -200,21 +204,21 @@ pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) ->
     Ok(bytes.len())
 }
 
-/// Returns the size in bytes that a message would have.
+/// Returns the size in bytes that a message would have on the connection, its length field included.
 pub(in crate::engine) fn size(message: &impl Serialize) -> usize {
     let size = postcard::serialize_with_flavor(message, postcard::ser_flavors::Size::default());
     4 + size.unwrap_or_default()
 }
 
-/// Reads a message.
+/// Reads the next message from a connection.
 ///
 /// # Errors
-/// Returns an error if no message arrives in time, or it cannot be decoded.
+/// Returns an error if no message arrives in time, or the message cannot be decoded.
 pub(in crate::engine) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     read_within(from, MESSAGE_BYTES_MAX)
 }
 
-/// Reads the first message of a connection.
+/// Reads a message of a process that is not admitted yet, which is limited to [`HELLO_BYTES_MAX`].
 ///
 /// # Errors
 /// Returns the errors of [`read`].
@@ -222,7 +226,7 @@ pub(in crate::engine) fn read_hello(from: &mut impl Read) -> io::Result<ToRouter
     read_within(from, HELLO_BYTES_MAX)
 }
 
-/// Reads a message of at most `bytes_max` bytes.
+/// Reads a message whose content has at most `bytes_max` bytes.
 fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> io::Result<T> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut length = [0; 4];
@@ -244,7 +248,7 @@ fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> i
     }
 }
 
-/// Splits rows into pieces of about [`ROWS_BYTES`].
+/// Splits rows into pieces of about [`ROWS_BYTES`] in the form of messages: key, version and value.
 pub(in crate::engine) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u64, StoredValue)>> {
     let mut rows = rows.iter().peekable();
     std::iter::from_fn(move || {
@@ -260,12 +264,12 @@ pub(in crate::engine) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u
     })
 }
 
-/// Converts a row from its form in messages.
+/// Converts a row from its form in messages (key, version and value).
 pub(in crate::engine) fn row((key, version, value): (Key, u64, StoredValue)) -> (Key, Row) {
     (key, Row { version, value: value.0 })
 }
 
-/// Describes the reason for a lost connection, for people.
+/// Returns the reason for a lost connection as text for users.
 pub(in crate::engine) fn told(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
@@ -276,7 +280,7 @@ pub(in crate::engine) fn told(error: &io::Error) -> String {
     }
 }
 
-/// Encodes a byte string as such, not as a sequence of numbers.
+/// Encodes a byte string as one unit, not as a sequence of numbers.
 mod bytes {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -1,15 +1,15 @@
 //! The epochs of sites: the number of the next one, and the process that began one.
 //!
-//! A log in a folder has one process at a time, and epochs are counted. A log in Kafka can be opened by two
-//! processes at once that do not know of each other. An epoch therefore contains the *term* in which it was begun:
-//! each process begins a term above all terms that it found in the log. The term includes a random number that
-//! distinguishes the process from others that found the same terms. All epochs of one term are above all epochs of
-//! another, however many either process begins: the log accepts one process for all sites, and never a mixture. A
-//! process that finds a later term at one of its sites stops. If it began the site again, the two processes would
-//! take the site from each other for ever.
+//! A log in a folder has one process at a time, and epochs are counted. A log in Kafka can be opened by two processes
+//! at once that do not know of each other. An epoch therefore contains the *term* in which it was begun: each process
+//! begins a term above all terms that it found in the log. The term includes a random number that distinguishes the
+//! process from others that found the same terms. All epochs of one term are above all epochs of another, however
+//! many either process begins: the log accepts one process for all sites, and never a mixture. A process that finds a
+//! later term at one of its sites stops. If it began the site again, the two processes would take the site from each
+//! other for ever.
 //!
 //! A process whose sites are remote *claims* them when it begins, with an epoch for each that no process serves:
-//! otherwise it would own the log only once the last of them has registered.
+//! otherwise the process would own the log only once the last of the sites has registered.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, Instant};
@@ -21,19 +21,19 @@ use crate::sync::thread;
 
 /// Number of low bits of an epoch that count the epochs of a term, if several processes may have the log.
 const COUNT_BITS: u32 = 14;
-/// Number of bits above the count that hold the process's random number.
+/// Number of bits of an epoch above the count that hold the random number of the process that began it.
 const PROCESS_BITS: u32 = 26;
-/// Number of bits below the count of terms.
+/// Number of bits of an epoch below the count of terms.
 const TERM_BITS: u32 = COUNT_BITS + PROCESS_BITS;
-/// Number of epochs in a term.
+/// Maximum number of epochs of one site in a term.
 const EPOCHS: u64 = 1 << COUNT_BITS;
-/// Number of different process numbers.
+/// Number of different random numbers of processes.
 const PROCESSES: u64 = 1 << PROCESS_BITS;
 
 /// The rule by which a process numbers the epochs of its sites.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Epochs {
-    /// The epoch below all that the process gives; `None` if no other process can have the log.
+    /// The epoch below all that this process gives its sites; `None` if no other process can have the log.
     term: Option<Epoch>,
 }
 
@@ -43,20 +43,21 @@ impl Epochs {
         Self { term: None }
     }
 
-    /// Returns the rule for a process among others: its term is above all epochs in the design that it found.
+    /// Returns the rule for a log that other processes may have too: the term is above all epochs in the design
+    /// `found`.
     pub(in crate::engine) fn of_one_of_many(found: &Design) -> Self {
         let newest = (0..SITES_MAX).map(|site| found.epoch(Site(site))).max();
         let drawn = RandomState::new().build_hasher().finish() % PROCESSES;
         Self::behind(newest.unwrap_or_default(), drawn)
     }
 
-    /// Returns the rule of a process in the term after the one of `epoch`.
+    /// Returns the rule of the process with the random number `process`, in the term after the one of `epoch`.
     fn behind(Epoch(epoch): Epoch, process: u64) -> Self {
         let term = ((epoch >> TERM_BITS) + 1) << TERM_BITS | process << COUNT_BITS;
         Self { term: Some(Epoch(term)) }
     }
 
-    /// Returns the epoch that follows `epoch`.
+    /// Returns the epoch that this process gives a site whose newest epoch is `epoch`.
     pub(in crate::engine) fn next(self, epoch: Epoch) -> Epoch {
         let following = Epoch(epoch.0 + 1);
         let Some(term) = self.term else { return following };
@@ -70,17 +71,19 @@ impl Epochs {
         }
     }
 
-    /// True if another process has taken over the log, and began this epoch.
+    /// True if `epoch` was begun by another process, which has taken over the log.
     pub(in crate::engine) fn is_over(self, epoch: Epoch) -> bool {
         self.term.is_some_and(|term| epoch > term && process(epoch) != process(term))
     }
 
-    /// Returns the epoch of a claim, or `None` if no other process can have the log.
+    /// Returns the epoch by which this process claims its remote sites, or `None` if no other process can have the
+    /// log.
     pub(in crate::engine) fn claim(self) -> Option<Epoch> {
         self.term
     }
 
-    /// Returns the log entries that claim the sites below `sites`; none if no other process can have the log.
+    /// Returns the log entries that claim the sites with numbers below `sites`; no entries if no other process can
+    /// have the log.
     pub(in crate::engine) fn claims(self, sites: u16) -> Vec<LogEntry> {
         let claimed = |epoch| {
             let by = move |site| Author { site: Site(site), epoch, number: 1 };
@@ -91,7 +94,7 @@ impl Epochs {
 }
 
 impl Store {
-    /// Waits until the log contains the beginning of every site's new epoch, or its claim.
+    /// Waits until the log contains the beginning of every site's new epoch, or the claim of the site.
     pub(in crate::engine) fn await_sites(&self) -> Result<(), StoreError> {
         let until = Instant::now() + BEGIN_WAIT;
         let sites = (0..self.sites() as u16).map(Site);

@@ -32,51 +32,51 @@ use crate::transaction::{Abort, Transaction};
 
 /// Interval of the ticks of a site's clock.
 const TICK: Duration = Duration::from_millis(20);
-/// Timeout of a TLS handshake.
+/// Time limit of a TLS handshake with a client.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
 /// Delay before a site tries again to become the master of a partition that is pinned to it.
 const HOME_WAIT: Duration = Duration::from_millis(100);
-/// Maximum number of events that are handled before connections run.
+/// Maximum number of mailbox events that a site's thread handles before its connections run.
 const EVENTS_MAX: usize = 256;
 
-/// Receives a site's parts of checkpoints.
+/// Receives the parts of checkpoints of a site, each a snapshot of the partitions that the site masters.
 pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
 
-/// A site's thread, as seen by its tasks.
+/// A site's thread, as seen by its tasks: the state machine of the site, and the recipients of its outcomes.
 pub(in crate::engine) struct Executor {
-    /// State shared with the other threads.
+    /// State shared with the process's other threads.
     pub(in crate::engine) shared: Arc<Shared>,
-    /// The site, or the number of a thread that only serves clients.
+    /// The number of the site, or a number after those of the sites for a thread that only serves clients.
     pub(in crate::engine) site: Site,
-    /// The site's state machine.
+    /// The state machine of the site.
     pub(super) core: RefCell<Core>,
-    /// The recipient of each ticket's outcome.
+    /// The recipient of the outcome of each request at the site, by the request's number (ticket).
     callers: RefCell<HashMap<Ticket, Caller>>,
-    /// The next ticket.
+    /// The number that the next request at the site gets.
     next: Cell<Ticket>,
-    /// Steps that wait until this site has more of the log.
+    /// Steps of design changes that wait until this site has received more of the log.
     awaiting_log: RefCell<Vec<StepRequest>>,
-    /// Receives parts of checkpoints that are complete.
+    /// Receives the site's parts of checkpoints once the log has all their changes.
     parts: CheckpointSink,
-    /// Parts with changes that are not in the log yet.
+    /// Parts of checkpoints with changes that are not in the log yet.
     unfinished: RefCell<Vec<Part>>,
-    /// Log entries that are not submitted yet.
+    /// Log entries that the site has written and that are not submitted to the sequencer yet.
     leaving: RefCell<Vec<LogEntry>>,
-    /// True while pinned partitions are being fetched.
+    /// True while a task moves pinned partitions back to the sites that they are pinned to.
     is_fetching: Cell<bool>,
-    /// Samples of transactions without an outcome so far.
+    /// Samples of transactions without an outcome so far, by the number of the request (ticket).
     pub(super) sampled: RefCell<HashMap<Ticket, Sampled>>,
-    /// Number of transactions until the next one is sampled.
+    /// Number of transactions that are not sampled before the next one is.
     pub(super) unsampled: Cell<u32>,
-    /// Number of samples whose transactions have not begun yet.
+    /// Number of samples whose transactions have not run yet.
     pub(super) waiting: Cell<usize>,
-    /// CPU time of this thread.
+    /// Measures the CPU time of this thread.
     time: ThreadTime,
-    /// Behaviour that depends on the program.
+    /// The reactions to design changes that differ between the programs that run an executor.
     program: Box<dyn Program>,
 }
 
-/// The recipient of a transaction's outcome.
+/// The recipient of the outcome of a request at a site.
 pub(in crate::engine) enum Caller {
     /// A connection of this thread, the number of its request, and the prefix of the log that its client has seen.
     Pipeline(Rc<Pipeline>, u64, Rc<Cell<Position>>),
@@ -84,7 +84,7 @@ pub(in crate::engine) enum Caller {
 }
 
 impl Executor {
-    /// Runs the executor of a site until an event ends it.
+    /// Runs the thread of a site, or of a client thread, with the state `core` until an event ends the thread.
     pub(in crate::engine) fn run(
         shared: Arc<Shared>,
         site: Site,
@@ -116,7 +116,7 @@ impl Executor {
         executor.program.take_over(executor.core.replace(Core::observer(Design::new(Site(0)))));
     }
 
-    /// Handles the mailbox, and ticks the clock, until an event ends the thread.
+    /// Handles the events of the mailbox, and ticks the site's clock, until an event ends the thread.
     async fn serve(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<SiteEvent>) {
         // The site's first output begins its epoch.
         self.handle_input(Input::Tick(self.shared.now_ms(Instant::now())));
@@ -148,7 +148,7 @@ impl Executor {
         }
     }
 
-    /// Handles one event; returns false if the thread is to end.
+    /// Handles one event of the mailbox; returns false if the thread is to end.
     fn handle(self: &Rc<Self>, event: SiteEvent) -> bool {
         match event {
             SiteEvent::Transact(transactions) => {
@@ -222,7 +222,7 @@ impl Executor {
         true
     }
 
-    /// Runs a part of a change of the design, and counts its CPU time if transactions are sampled.
+    /// Runs a part of a change of the design, and counts its CPU time separately if transactions are sampled.
     fn changing<T>(&self, run: impl FnOnce() -> T) -> T {
         match self.shared.sampler.get() {
             Some(sampler) => sampler.changing(run),
@@ -230,8 +230,8 @@ impl Executor {
         }
     }
 
-    /// Applies log entries to the site. `is_change` is true if they may change the design. Returns false if the
-    /// thread is to end.
+    /// Applies log entries to the site, and publishes the new design. `is_change` is true if they may change the
+    /// design. Returns false if the thread is to end.
     fn follow(self: &Rc<Self>, logged: Input, is_change: bool) -> bool {
         let on_log = || self.on(logged);
         let outputs = if is_change { self.changing(on_log) } else { on_log() };
@@ -260,14 +260,16 @@ impl Executor {
         true
     }
 
-    /// Compares the memory of rows with its limit.
+    /// Compares the memory of all rows in this process with its limit, and records in the site whether it is
+    /// exceeded.
     fn weigh(&self) {
         let used = || self.core.borrow().memory();
         let is_full = self.shared.memory.is_full(self.site, used);
         self.core.borrow_mut().set_full(is_full);
     }
 
-    /// Starts the steps that this site has enough of the log for, and refuses those that are too late.
+    /// Starts the steps of design changes that this site has enough of the log for, and refuses those that are too
+    /// late.
     fn start_due_steps(&self) {
         if self.awaiting_log.borrow().is_empty() {
             return;
@@ -289,7 +291,8 @@ impl Executor {
         }
     }
 
-    /// Passes on the parts that the log has completely, and drops those that it never will have.
+    /// Delivers the parts of checkpoints whose changes are all in the log, and drops those whose changes never will
+    /// be.
     fn send_checkpoint_parts(&self) {
         let mut unfinished = self.unfinished.borrow_mut();
         if unfinished.is_empty() {
@@ -302,8 +305,9 @@ impl Executor {
         }
     }
 
-    /// Returns a partition whose pinned site is alive and not its master, because another site inherited it, and that
-    /// site; or `None`. Only sites that this thread fetches for count. It reads the map, as [`Shared::pin`] does.
+    /// Returns a partition that is mastered elsewhere than at the live site that it is pinned to, because another
+    /// site inherited it, and that site; `None` if there is none. Only sites that this thread fetches for count. The
+    /// function reads the map, as [`Shared::pin`] does.
     fn misplaced_partition(&self) -> Option<(Key, Site)> {
         let map = self.shared.map.load();
         let (design, is_live) = (&map.design, self.core.borrow().is_live());
@@ -315,7 +319,7 @@ impl Executor {
         })
     }
 
-    /// Makes pinned partitions return to their sites, in a task, until none is elsewhere.
+    /// Starts a task that makes pinned partitions return to their sites, until all have; at most one task runs.
     fn fetch_pinned(self: &Rc<Self>) {
         if self.is_fetching.get() || self.misplaced_partition().is_none() {
             return;
@@ -332,7 +336,8 @@ impl Executor {
         });
     }
 
-    /// Begins a new epoch from the log. Returns false if there is no log, or another process has it.
+    /// Begins a new epoch of the site from the log. Returns false if that is not possible: there is no log, it cannot
+    /// be read, or another process has it.
     fn begin_again(&self) -> bool {
         self.forget_callers();
         self.sampled.borrow_mut().clear();
@@ -362,7 +367,7 @@ impl Executor {
         }
     }
 
-    /// Answers all callers with "it may or may not have happened".
+    /// Answers the callers of all open requests that the request may or may not have taken effect.
     fn forget_callers(&self) {
         let known = self.core.borrow().known();
         for (_, caller) in self.callers.borrow_mut().drain() {
@@ -370,7 +375,7 @@ impl Executor {
         }
     }
 
-    /// Serves a client that has connected.
+    /// Serves a client that has connected to `listener`, after a TLS handshake if the listener requires one.
     async fn receive(self: &Rc<Self>, mut client: Client, listener: &Listener) -> io::Result<()> {
         let (settings, number) = (Arc::clone(&listener.settings), client.number);
         let Some(Tls(acceptor)) = &listener.tls else {
@@ -380,7 +385,8 @@ impl Executor {
         serve(self, accepted.await??, settings, number).await
     }
 
-    /// Runs a transaction here, or queues it until it can begin. Returns true if it was returned at once.
+    /// Runs a transaction at this site, or queues it until it can begin, at latest at the time `until`. Returns true
+    /// if the transaction was returned to be routed again.
     pub(in crate::engine) fn transact(
         &self,
         caller: Caller,
@@ -401,13 +407,14 @@ impl Executor {
         is_back
     }
 
-    /// Sends transactions to another site.
+    /// Sends the transactions of a batch to another site.
     pub(in crate::engine) fn send(&self, to: Site, batch: Batch) {
         // A site stops only together with all others.
         _ = self.shared.sender(to).send(SiteEvent::Transact(batch));
     }
 
-    /// Registers the recipient of an outcome, and returns its ticket.
+    /// Registers the recipient of the outcome of a request, and returns the number (ticket) by which the site knows
+    /// the request.
     pub(in crate::engine) fn expect(&self, caller: Caller) -> Ticket {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
@@ -415,13 +422,13 @@ impl Executor {
         ticket
     }
 
-    /// Feeds an input to the site, and executes the outputs.
+    /// Feeds an input to the site's state machine, and executes the outputs.
     fn handle_input(&self, input: Input) {
         let outputs = self.on(input);
         self.execute(outputs);
     }
 
-    /// Executes outputs of the site in order.
+    /// Executes outputs of the site's state machine in order.
     fn execute(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
@@ -443,7 +450,7 @@ impl Executor {
         }
     }
 
-    /// Passes an outcome to its recipient.
+    /// Passes the outcome of a request to its recipient, and completes its sample.
     fn answer(&self, ticket: Ticket, outcome: Outcome) {
         self.time_outcome(ticket, &outcome);
         let caller = self.callers.borrow_mut().remove(&ticket);
@@ -452,13 +459,13 @@ impl Executor {
         }
     }
 
-    /// Submits the log entries that the site has written.
+    /// Submits the log entries that the site has written to the sequencer.
     pub(in crate::engine) fn flush(&self) {
         let entries = mem::take(&mut *self.leaving.borrow_mut());
         self.shared.sequencer.submit(entries);
     }
 
-    /// Publishes the site's design in the router's map, if the map is older.
+    /// Publishes the design that the site knows as the router's map, if the map is older.
     fn publish(&self) {
         let core = self.core.borrow();
         let known: Position = core.known();

@@ -14,33 +14,33 @@ use crate::subscription::{Delivery, Request};
 use crate::sync::point;
 use crate::transaction::{Abort, Done, Transaction};
 
-/// The sending end of a mailbox, of a site or of a thread that serves clients.
+/// The sending end of the mailbox of a site or of a thread that serves clients.
 #[derive(Clone)]
 pub(crate) enum SiteSender {
-    /// The receiver is in this process.
+    /// The thread that receives the mailbox is in this process.
     Local(mpsc::UnboundedSender<SiteEvent>),
-    /// The receiver is in another process, and is reached through the router.
+    /// The thread that receives the mailbox is in another process: events for this site are sent through the router.
     Remote(std::sync::mpsc::Sender<Outgoing>, Site),
 }
 
-/// A message from a site's process to the router.
+/// A message from a site to the thread that sends its messages to the router.
 pub(crate) enum Outgoing {
-    /// Entries to append to the log.
+    /// The site's next entries to append to the log.
     Entries(Vec<LogEntry>),
-    /// An event for another site's mailbox, or for the router's.
+    /// An event for the mailbox of this other site, or of the router (numbered after the sites).
     Event(Site, SiteEvent),
-    /// The usage of the site's copies, with the number of the request.
+    /// The sizes and access counts of the site's copies, with the number of the router's request.
     Counted(u64, Vec<Usage>),
-    /// A part of a checkpoint.
+    /// The site's part of a checkpoint.
     Part(Part),
-    /// A request to the site's subscription.
+    /// A request of the site to its log subscription.
     Subscribe(Request),
-    /// The last message: the sending thread ends.
+    /// The last message: the thread that sends to the router ends.
     End,
 }
 
 impl SiteSender {
-    /// Sends an event; returns false if the receiver is gone.
+    /// Sends an event to the mailbox; returns false if the thread that receives it is gone.
     pub fn send(&self, event: SiteEvent) -> bool {
         point();
         match self {
@@ -50,84 +50,88 @@ impl SiteSender {
     }
 }
 
-/// An event of a site's thread.
+/// An event in the mailbox of a site's thread or of a client thread.
 pub(crate) enum SiteEvent {
-    /// Run these transactions.
+    /// Run these transactions, in their order.
     Transact(Batch),
-    /// Another site's outcome of a transaction that this thread sent to it.
+    /// The outcome of a request that this thread sent to another site, by the number (ticket) that this thread gave
+    /// the request.
     Outcome(Ticket, Outcome),
-    /// Execute a step of a change of the design.
+    /// Execute this step of a change of the design.
     Step(StepRequest),
-    /// A message from another site.
+    /// A message from the site with this number.
     Said(Site, Message),
-    /// The next log entries, and the position of the first.
+    /// The next log entries, and the log position of the first.
     Logged(Position, Arc<[LogEntry]>),
-    /// Deliveries of the subscription to a site in a process of its own, and the position of the first.
+    /// The next deliveries of the log subscription to a site in a process of its own, and the log position of the
+    /// first.
     Delivered(Position, Vec<Delivery<'static>>),
-    /// A request to that subscription, which arrived on the connection with this number.
+    /// A request of a remote site to its log subscription, which arrived on the connection with this number.
     Subscribe(u64, Request),
-    /// True if the log accepts no entries for now.
+    /// True if the log accepts no entries for now, because its disk is full; false if it accepts entries again.
     Stalled(bool),
-    /// Deliver a part of a checkpoint: the partitions that the site masters now.
+    /// Deliver the site's part of a checkpoint: snapshots of the partitions that the site masters now.
     Mark,
-    /// Report the usage of the site's copies.
+    /// Report the sizes and access counts of the site's copies to this recipient.
     Count(Counted),
-    /// Simulate the crash of the site.
+    /// Simulate the crash of the site, then notify the sender.
     Die(oneshot::Sender<()>),
-    /// Accept clients of this listener.
+    /// Accept the clients of this listener.
     Listen(Arc<Listener>),
-    /// Serve a client that this listener accepted.
+    /// Serve the client of this stream, which the listener accepted.
     Connect(TcpStream, Arc<Listener>),
-    /// A message from another site, as its process encoded it.
+    /// A message from the site with this number, in the bytes in which that site's process encoded it.
     Relayed(Site, Vec<u8>),
-    /// A process has connected as this site.
+    /// A process has connected to the router as this site.
     Arrived(Arrival),
-    /// The connection with this number has ended.
+    /// The connection of the site's process with this number has ended.
     Lost(u64),
-    /// The log accepts no more entries.
+    /// The log accepts no more entries; the thread ends.
     End,
-    /// Stop, because the store stops.
+    /// The thread is to end, because the store stops.
     Stop,
 }
 
-/// A process that has connected as a site.
+/// A process that has connected to the router as a site, and is admitted.
 pub(crate) struct Arrival {
-    /// The connection.
+    /// The stream to the process.
     pub stream: TcpStream,
-    /// The rack in which the process runs, if it named one.
+    /// The rack in which the process runs; `None` if the process named none.
     pub rack: Option<String>,
-    /// The run of the log and the position of the rows that the process kept, if it kept any.
+    /// The random number of the run of the log, and the position, of the rows that the process kept; `None` if it
+    /// kept none.
     pub kept: Option<(u64, Position)>,
 }
 
-/// Receives the usage of a site's copies.
+/// Receives the sizes and access counts of a site's copies.
 pub(crate) type Counted = Box<dyn FnOnce(Vec<Usage>) + Send>;
 
-/// A request to execute one step of a change of the design.
+/// A request to a site to execute one step of a change of the design.
 pub(crate) struct StepRequest {
-    /// The step.
+    /// The step of the change of the design to execute.
     pub step: Step,
-    /// The prefix of the log that contains the steps before it.
+    /// The prefix of the log that contains the steps before this one.
     pub session: Position,
     /// Time until which the step must have begun.
     pub until: Instant,
-    /// The recipient of the outcome.
+    /// The recipient of the step's outcome.
     pub answer: ReplyTo,
 }
 
-/// Transactions in their order, with their recipients and the times until which they must begin.
+/// Transactions for one site in their order, with the recipients of their outcomes and the times until which they
+/// must begin.
 pub(crate) type Batch = Vec<(ReplyTo, Transaction, Instant)>;
 
-/// The recipient of an outcome.
+/// The recipient of the outcome of a transaction or a step.
 pub(crate) enum ReplyTo {
-    /// A task of this process.
+    /// A task of this process, which waits for the outcome.
     Channel(oneshot::Sender<Outcome>),
-    /// A site or thread, which knows the request by this ticket.
+    /// The thread of a site or of clients, which knows the request by this number (ticket).
     Site(Site, Ticket),
 }
 
 impl ReplyTo {
-    /// Sends the outcome; it is dropped if the recipient is gone.
+    /// Sends the outcome to the recipient; the outcome is dropped if the recipient is gone.
     pub fn deliver(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
             Self::Channel(answer) => {
@@ -141,10 +145,10 @@ impl ReplyTo {
     }
 }
 
-/// The outcome of a transaction or a step.
+/// The outcome of a transaction, or of a step of a change of the design, at a site.
 pub(crate) enum Outcome {
-    /// An answer, and the prefix of the log that the site has.
+    /// The reply or the error, and the prefix of the log that the site has.
     Answer(Position, Result<Done, Abort>),
-    /// The transaction cannot run at the site, and did not.
+    /// The transaction cannot run at the site, and did not: it is to be routed again.
     Rerouted(Transaction),
 }

@@ -11,26 +11,26 @@ use crate::record::{Position, Site};
 use crate::site::Core;
 use crate::subscription::Request;
 
-/// The program that an executor's thread belongs to.
+/// The program that an executor's thread belongs to: it defines the reactions that differ between programs.
 pub(in crate::engine) trait Program: Send {
-    /// Called after log entries up to `known` were applied and the map was published. `changed` is the design, if the
-    /// entries may have changed it.
+    /// Reacts to log entries up to position `known`, after they were applied and the map was published. `changed` is
+    /// the design, if the entries may have changed it.
     fn follow(&self, _shared: &Shared, _known: Position, _changed: Option<&Design>) {}
 
-    /// Passes a request of the site to its subscription.
+    /// Passes a request of the site to its log subscription.
     fn subscribe(&self, _request: Request) {
         unreachable!("it receives the whole log");
     }
 
-    /// Receives the site's state when its thread ends.
+    /// Receives the state of the site when its thread ends.
     fn take_over(&self, _core: Core) {}
 
-    /// True if the thread of the site `own` fetches partitions for `site`: those that are pinned to it and mastered
-    /// elsewhere. `is_live` says whether `own` is live.
+    /// True if the thread of the site `own` fetches partitions for `site`: those that are pinned to `site` and
+    /// mastered elsewhere. `is_live` says whether `own` is live.
     fn fetches_for(&self, own: Site, is_live: bool, design: &Design, site: Site) -> bool;
 }
 
-/// A site of a store whose sites are all in this process. Each site fetches its own partitions.
+/// A site of a store whose sites are all in this process. Each site fetches the partitions that are pinned to it.
 pub(in crate::engine) struct LocalSite;
 
 impl Program for LocalSite {
@@ -39,9 +39,9 @@ impl Program for LocalSite {
     }
 }
 
-/// A thread of the router that serves clients. The first one fetches partitions for all sites.
+/// A thread of the router that serves clients. The first one fetches pinned partitions for all sites.
 pub(in crate::engine) struct ClientThread {
-    /// True for the first of these threads.
+    /// True for the first of the router's threads that serve clients.
     pub is_first: bool,
 }
 
@@ -65,11 +65,11 @@ impl Program for ClientThread {
     }
 }
 
-/// A site in a process of its own. Its router fetches partitions for it.
+/// A site in a process of its own. Its router fetches pinned partitions for it.
 pub(in crate::engine) struct SeparateSite {
-    /// Sends messages to the router.
+    /// Sends messages to the thread that writes to the router.
     pub leave: Sender<Outgoing>,
-    /// Receives the state of the site when its thread ends.
+    /// Receives the state of the site when its thread ends; `None` before.
     pub ended: Arc<Mutex<Option<Core>>>,
 }
 

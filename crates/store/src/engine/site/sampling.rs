@@ -9,11 +9,13 @@ use crate::sampler::{Sampled, WaitTime};
 use crate::site::{Input, Output, ResumedTransaction, Ticket};
 use crate::transaction::Transaction;
 
-/// Maximum number of sampled transactions without an outcome.
+/// Maximum number of samples of one thread whose transactions have no outcome yet; further ones are dropped.
 const SAMPLED_MAX: usize = 1_024;
 
 impl Executor {
-    /// Begins the sample of a transaction that has arrived, or returns `None` if it is not to be sampled.
+    /// Begins the sample of a transaction that has arrived, or returns `None` if the transaction is not to be
+    /// sampled. `until` is the time until which the transaction may begin, from which the time of its request is
+    /// computed.
     pub(super) fn sample(&self, transaction: &Transaction, until: Instant) -> Option<Sampled> {
         let sampler = self.shared.sampler.get()?;
         let every = Some(sampler.every()).filter(|every| *every > 0)?;
@@ -42,7 +44,7 @@ impl Executor {
         })
     }
 
-    /// Records the result of a sampled transaction that was run, or that it waits.
+    /// Records the run time of a sampled transaction that has run, or that the transaction waits.
     pub(super) fn time_run(&self, ticket: Ticket, mut sampled: Sampled) {
         sampled.run_us = sampled.began.elapsed().as_secs_f64() * 1e6;
         let core = self.core.borrow();
@@ -57,7 +59,7 @@ impl Executor {
         }
     }
 
-    /// Feeds an input to the site, and records the sampled transactions that had waited for it.
+    /// Feeds an input to the site, and records the waiting times of sampled transactions that the input let run.
     pub(super) fn on(&self, input: Input) -> Vec<Output> {
         let mut core = self.core.borrow_mut();
         if self.waiting.get() == 0 {
@@ -69,7 +71,8 @@ impl Executor {
         outputs
     }
 
-    /// Records the waiting time of a sampled transaction that could run at last.
+    /// Records the waiting time of a sampled transaction that could run at last. `began` is the time at which the
+    /// site was given the input for which the transaction had waited.
     fn time_wait(&self, woken: &ResumedTransaction, began: Instant) {
         let ResumedTransaction { ticket, cause, rows } = *woken;
         let mut all = self.sampled.borrow_mut();
@@ -81,7 +84,8 @@ impl Executor {
         }
     }
 
-    /// Completes the sample of a transaction that has its outcome, or was returned, and passes it to the sampler.
+    /// Completes the sample of a transaction that has its outcome, or was returned, and passes the sample to the
+    /// sampler. The sample of a failed transaction is dropped.
     pub(super) fn time_outcome(&self, ticket: Ticket, outcome: &Outcome) {
         if self.sampled.borrow().is_empty() {
             return;
