@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Replaces a file's content atomically and durably.
+/// Replaces the content of the file at `path` atomically and durably. The new content is first written to a file
+/// beside it with the extension `new`.
 ///
 /// # Errors
-/// Returns an error if the content cannot be written durably. The file then has its old content, unless only
-/// its folder could not be synced.
+/// Returns an error if the content cannot be written durably. The file at `path` then has its old content, unless
+/// only the sync of its folder failed.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;

@@ -1,10 +1,10 @@
-//! The design: the partitions, their masters, and their replicas.
+//! The store's design: the partitions' bounds, their masters, their replicas and their pins.
 //!
-//! The design is a function of the log alone. Two readers of the same prefix of the log know the same design,
-//! and the position of a log entry alone decides whether it counts. So the order of the log is the only thing
-//! to agree on: a change in the log has happened, whichever process dies at whichever message, and a change
-//! that is not in the log has not. No partition is ever without a master: a remaster is one log entry that
-//! releases and grants (§4.4.3).
+//! The design is a function of the log alone. Two readers of the same prefix of the log know the same design, and the
+//! position of a log entry alone decides whether the entry takes effect. So sites need to agree only on the order of
+//! the log: a change in the log has happened, whichever process dies at whichever message, and a change that is not
+//! in the log has not. No partition is ever without a master: a remaster is one log entry that takes the partition
+//! from the old master and gives it to the new one (§4.4.3).
 //!
 //! Invariants (§3.1):
 //! 1. Partitions cover the space of keys without a gap and without an overlap.
@@ -29,7 +29,8 @@ mod tests;
 
 pub(crate) use before_pins::BeforePins;
 
-/// All partitions, by their first keys, and the state of each site's epoch.
+/// The store's design: the bounds, master, replicas and pin of each partition, by the partition's first key; and the
+/// state of each site's epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Design {
     partitions: BTreeMap<Key, Partition>,
@@ -39,68 +40,73 @@ pub struct Design {
 /// A partition: its range of keys, its master and its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
-    /// The range of its keys.
+    /// The keys that belong to the partition.
     pub range: KeyRange,
-    /// A counter that each commit to the partition and each change of it increases.
+    /// The partition's version: each commit that writes to the partition, and each change of its bounds, master,
+    /// replicas or pin, increases it by at least 1.
     pub version: u64,
-    /// The site that executes writes to the partition.
+    /// The site that executes all writes to the partition.
     pub master: Site,
-    /// The sites that have replicas; the master is not among them.
+    /// The sites that have replicas of the partition; the master is not among them.
     pub replicas: BTreeSet<Site>,
-    /// The site that must master the partition; `None` if any site may.
+    /// The site that must master the partition unless that site is declared dead; `None` if any site may be the
+    /// master.
     pub pin: Option<Site>,
 }
 
+/// The present epoch of one site, as the log shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct EpochState {
+    /// The site's latest epoch.
     epoch: Epoch,
-    /// The number of the epoch's last log entry.
+    /// The number of the epoch's last log entry that was in order.
     number: u64,
+    /// True if the log has declared this epoch dead.
     is_fenced: bool,
 }
 
-/// Whether a log entry takes effect.
+/// The effect of a log entry on the design, as decided at the entry's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The entry takes effect.
+    /// The log entry takes effect.
     Counts,
-    /// The entry has no effect: its author's epoch was over, or the entry is out of the epoch's order.
+    /// The log entry has no effect: its author's epoch was over, or the entry is not the next of that epoch.
     Void,
-    /// The entry's change was impossible at its position: nothing happened.
+    /// The log entry is a change of the design that was impossible at its position: the design stays as it was.
     Refused(Impossible),
 }
 
-/// The reason why a change cannot be made to a design.
+/// The reason why a change of the design is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
-    /// No partition begins at the key that the change names.
+    /// No partition begins at [`Change::start`].
     #[error("no partition begins there")]
     NoPartition,
-    /// One side of the split would be empty, or the key is not in the partition.
+    /// The key at which to split is the partition's first key, or is outside the partition.
     #[error("a partition is split at a key within it, not at its first")]
     NotWithin,
-    /// The partition is the last one: none follows that could be merged with it.
+    /// The partition to merge is the last one of the key space: none follows.
     #[error("there is no partition behind it")]
     NothingBehind,
-    /// The two partitions have different masters or replicas.
+    /// The two partitions to merge have different masters or replicas.
     #[error("partitions are merged when they have the same master and the same replicas")]
     NotAlike,
-    /// The two partitions have different pins.
+    /// The two partitions to merge have different pins.
     #[error("partitions are merged when they are pinned to the same site, or neither of them is")]
     PinsDiffer,
-    /// The partition is pinned to another site.
+    /// The partition is pinned to this live site, so no other site can become the master.
     #[error("the partition is pinned to {0}: unpin it, or pin it to another site")]
     Pinned(Site),
-    /// The partition is not pinned.
+    /// The partition to unpin is not pinned.
     #[error("the partition is not pinned")]
     NotPinned,
-    /// The site has a copy already.
+    /// The site that is to get a replica has a copy of the partition already, or is installing one.
     #[error("the site has a copy already")]
     HasCopy,
-    /// The site has no replica.
+    /// The site has no replica of the partition to remove or to promote; for a pin, it has no copy at all.
     #[error("the site has no replica")]
     NoReplica,
-    /// The epoch in which the site made its copy is over.
+    /// The epoch in which the site installed its replica is over, so the site no longer has the rows.
     #[error("the site has lost its copy")]
     Lost,
 }
@@ -112,19 +118,20 @@ impl Partition {
         self.master == site || self.replicas.contains(&site)
     }
 
-    /// Returns the sites that have copies, the master first, and then the site that the partition is pinned
-    /// to.
+    /// Returns the sites that have copies of the partition, the master first, and then the site that the partition is
+    /// pinned to. A site can occur twice.
     pub(crate) fn known_sites(&self) -> impl Iterator<Item = Site> {
         self.sites().chain(self.pin)
     }
 
+    /// Makes `to` the master and the former master a replica.
     fn hand_over(&mut self, to: Site) {
         self.replicas.remove(&to);
         self.replicas.insert(self.master);
         self.master = to;
     }
 
-    /// Returns the sites that have copies, the master first.
+    /// Returns the sites that have copies of the partition, the master first.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         std::iter::once(self.master).chain(self.replicas.iter().copied())
     }
@@ -144,7 +151,7 @@ impl Design {
         Self { partitions: BTreeMap::from([(Key::least(), all)]), epochs: HashMap::new() }
     }
 
-    /// Returns a copy of the design whose keys share no memory with this one: see [`Key::unshared`].
+    /// Returns a copy of the design whose keys share no memory with those of this design: see [`Key::unshared`].
     #[must_use]
     pub fn unshared(&self) -> Self {
         let apart = |(start, partition): (&Key, &Partition)| {
@@ -157,8 +164,8 @@ impl Design {
         }
     }
 
-    /// Returns true if the design is valid (invariants 1 and 2), which must be checked after it was read from
-    /// a file.
+    /// Returns true if the design satisfies invariants 1 and 2 of this module, which must be checked after the design
+    /// was read from a file.
     pub(crate) fn is_whole(&self) -> bool {
         let mut end = Some(Key::least());
         let follows = |(start, partition): (&Key, &Partition)| {
@@ -170,39 +177,39 @@ impl Design {
         self.partitions.iter().all(follows) && end.is_none()
     }
 
-    /// Returns the partitions, in key order.
+    /// Returns all partitions, in key order.
     pub fn partitions(&self) -> impl DoubleEndedIterator<Item = &Partition> {
         self.partitions.values()
     }
 
-    /// Returns the partition that a key belongs to.
+    /// Returns the partition whose range contains the key.
     #[must_use]
     pub fn of(&self, key: &Key) -> &Partition {
         let before = self.partitions.range(..=key).next_back();
         before.expect("partitions cover all keys").1
     }
 
-    /// Returns the partition that begins at a key, or `None` if no partition does.
+    /// Returns the partition whose first key is `start`, or `None` if no partition begins there.
     #[must_use]
     pub fn beginning_at(&self, start: &Key) -> Option<&Partition> {
         self.partitions.get(start)
     }
 
-    /// Returns the partitions that have keys in a range.
+    /// Returns the partitions whose ranges overlap the given range, in key order.
     pub fn within(&self, range: &KeyRange) -> impl Iterator<Item = &Partition> {
         let first = self.of(&range.start).range.start.clone();
         let rest = self.partitions.range(first..).map(|(_, partition)| partition);
         rest.take_while(|partition| partition.range.overlaps(range))
     }
 
-    /// Returns the only site that may master a partition, or `None` if any site may. A pin does not bind
-    /// while its site is dead: otherwise partitions that other sites inherited could not be brought together.
+    /// Returns the only site that may master the partition, or `None` if any site may. A pin does not bind while its
+    /// site is dead: otherwise partitions that other sites inherited could not be brought together.
     #[must_use]
     pub fn bound_to(&self, partition: &Partition) -> Option<Site> {
         partition.pin.filter(|pin| !self.is_fenced(*pin))
     }
 
-    /// Returns a site's present epoch; 0 before the first.
+    /// Returns the latest epoch of the site in the log, also if it was fenced; 0 if the site never began one.
     #[must_use]
     pub fn epoch(&self, site: Site) -> Epoch {
         self.epochs.get(&site).map_or(Epoch(0), |epoch| epoch.epoch)
@@ -220,22 +227,24 @@ impl Design {
         self.epochs.iter().filter(live).map(|(site, _)| *site)
     }
 
-    /// Applies the next entry of the log, and returns its verdict.
+    /// Applies the next entry of the complete log, and returns its verdict.
     ///
     /// # Panics
-    /// Panics at a log entry that cannot be valid: its author does not master the partition.
+    /// Panics at a log entry that counts but cannot be valid, for example because its author does not master the
+    /// partition.
     pub fn follow(&mut self, entry: &LogEntry) -> Verdict {
         self.follow_as(entry, true)
     }
 
-    /// Applies the next entry of a stream that omits entries of this author, and returns its verdict. The
-    /// stream omits void entries, and commits among those that count. The version of a partition that an
-    /// omitted commit wrote is lower than in the log from then on.
+    /// Applies the next entry of a subscription's stream, and returns its verdict. The stream omits void entries, and
+    /// some of the commits that count; so the entry's number may exceed the author's last one by more than 1. The
+    /// version of a partition that an omitted commit wrote is lower than in the log from then on.
     pub(crate) fn follow_part(&mut self, entry: &LogEntry) -> Verdict {
         self.follow_as(entry, false)
     }
 
-    /// Sets the version of the partition that begins at `start`, after the stream omitted commits to it.
+    /// Raises the version of the partition that begins at `start`, after the stream omitted commits to that
+    /// partition. Does nothing if no partition begins there.
     pub(crate) fn correct_version(&mut self, start: &Key, version: u64) {
         if let Some(partition) = self.partitions.get_mut(start) {
             assert!(partition.version <= version, "a version never shrinks");
@@ -257,6 +266,8 @@ impl Design {
             && whole.epochs.keys().all(|site| epoch_of(self, *site) == epoch_of(whole, *site))
     }
 
+    /// Applies a log entry. `is_whole` is true if the entries come from the complete log, false for a subscription's
+    /// stream.
     fn follow_as(&mut self, entry: &LogEntry, is_whole: bool) -> Verdict {
         let author = entry.by;
         let epoch = self.epochs.entry(author.site).or_default();
@@ -302,6 +313,7 @@ impl Design {
         Verdict::Counts
     }
 
+    /// Advances the version of the partition that a commit of site `by` writes.
     fn write(&mut self, by: Site, write: &Write, is_whole: bool) {
         let partition = self.partitions.get_mut(&write.start).expect("a partition begins there");
         assert_eq!(partition.master, by, "a partition is written by its master");
@@ -317,7 +329,7 @@ impl Design {
     /// Checks that a change can be made (the preconditions of §3.1).
     ///
     /// # Errors
-    /// Returns the precondition that fails.
+    /// Returns the precondition that does not hold.
     pub fn check(&self, change: &Change) -> Result<(), Impossible> {
         let partition = self.partitions.get(&change.start).ok_or(Impossible::NoPartition)?;
         let holds = |condition, or| if condition { Ok(()) } else { Err(or) };
@@ -351,10 +363,10 @@ impl Design {
         }
     }
 
-    /// Changes the design. If the change is impossible, the design stays as it was.
+    /// Applies a change to the design. If the change is impossible, the design stays as it was.
     ///
     /// # Errors
-    /// Returns the precondition that fails: see [`Impossible`].
+    /// Returns the precondition that does not hold: see [`Impossible`].
     pub fn change(&mut self, change: &Change) -> Result<(), Impossible> {
         self.check(change)?;
         let partition = self.partitions.get_mut(&change.start).expect("it was looked at");
@@ -388,8 +400,8 @@ impl Design {
         Ok(())
     }
 
-    /// Assigns each partition of a dead site to the site with a replica that masters the fewest partitions,
-    /// and removes the dead site from all replicas. A partition without another copy stays with the dead
+    /// Assigns each partition that the dead site masters to the site with a replica of it that masters the fewest
+    /// partitions, and removes the dead site from all replicas. A partition without another copy stays with the dead
     /// site, and is writable again after that site returns. Pins to the dead site remain.
     fn inherit(&mut self, dead: Site) {
         let mut mastered: BTreeMap<Site, usize> = BTreeMap::new();

@@ -1,9 +1,9 @@
 //! The redo log in Kafka: one topic with one partition, which is one order of groups for all sites.
 //!
-//! A record contains one group, in the format in which [`crate::log`] writes it to a file. Kafka numbers records and
-//! not log entries, so *readers count*: the position of a log entry is the number of log entries before it in the
-//! topic, plus one. All readers read the same records in the same order, and so agree. A writer learns the positions
-//! of its own entries by reading too; the broker's reply only says that they are in the topic.
+//! A record contains one group of log entries, in the format in which [`crate::log`] writes it to a file. Kafka
+//! numbers records and not log entries, so *readers count*: the position of a log entry is the number of log entries
+//! before it in the topic, plus one. All readers read the same records in the same order, and so agree. A writer
+//! learns the positions of its own entries by reading too; the broker's reply only says that they are in the topic.
 //!
 //! A lost reply is therefore harmless. The writer appends again, and the topic may contain its group twice,
 //! the second one even after later groups: the log entries of the second are void to every reader
@@ -55,44 +55,46 @@ pub use watch::Watch;
 use connection::Connection;
 use fault::{Fault, check};
 
-/// Maximum size of a group in bytes: the largest transaction fits, and a broker by default accepts requests of
-/// 100 MB.
+/// Maximum size of a group of log entries, which is one record, in bytes: the largest transaction fits, and a broker
+/// by default accepts requests of 100 MB.
 const RECORD_BYTES_MAX: usize = 80 * 1024 * 1024;
-/// Maximum size of the records in one fetch in bytes, except for a single larger record.
+/// Maximum size of the records in the reply to one fetch, in bytes; a single larger record is sent all the same.
 const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
-/// Delay after the first failure; each further delay is twice as long.
+/// Delay before an operation is repeated after its first failure; each further delay is twice as long.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Maximum delay after a failure.
+/// Maximum delay before a failed operation is repeated.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Maximum time to wait for a broker's reply.
+/// Maximum time for which one read or write on a broker's connection may wait; [`KafkaSpec::patience`] may shorten
+/// it.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Maximum time that a broker is given for an operation.
+/// Maximum time that a request gives a broker for its work; [`KafkaSpec::patience`] may shorten it.
 const WORK_MAX: Duration = Duration::from_secs(8);
 
-/// The location of a log in Kafka.
+/// The location of a log in Kafka, and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct KafkaSpec {
-    /// Brokers to connect to first, each as `host:port`.
+    /// Brokers to connect to first, each as `host:port`; they name the topic's leader.
     pub brokers: Vec<String>,
-    /// Name of the topic, which is created if it does not exist.
+    /// Name of the topic that contains the log; it is created if it does not exist.
     pub topic: String,
-    /// Number of replicas of a created topic. A majority of them must be in sync for a write.
+    /// Number of replicas of the topic if it is created. A majority of them must be in sync for a write.
     pub replicas: i16,
-    /// Time for which a failing operation is repeated before it is an error; an election takes some seconds.
+    /// Time for which an operation with transient failures is repeated before it is an error; an election takes some
+    /// seconds.
     pub patience: Duration,
-    /// TLS, authentication and compression.
+    /// TLS, authentication and compression of the connections to brokers.
     pub client: ClientConfig,
 }
 
 impl KafkaSpec {
-    /// Returns the time to wait for a broker's reply. Then another attempt is made, because another broker may lead
-    /// by then.
+    /// Returns the time for which a read or write on a broker's connection may wait. Then another attempt is made,
+    /// because another broker may lead by then.
     fn silence(&self) -> Duration {
         (self.patience / 3).min(SILENCE_MAX)
     }
 
-    /// Returns the time that a broker is given for an operation. It is shorter, so that the broker can still reply
-    /// that it did not finish.
+    /// Returns the time that a request gives a broker for its work. It is shorter than [`Self::silence`], so that the
+    /// broker can still reply that it did not finish.
     fn work(&self) -> Duration {
         (self.patience / 4).min(WORK_MAX)
     }
@@ -101,24 +103,24 @@ impl KafkaSpec {
 /// A log in Kafka, as used by one thread: a process that appends and reads at the same time has two of them.
 #[derive(Debug)]
 pub struct KafkaLog {
-    /// The location of the log.
+    /// The location of the log and the connection's settings.
     spec: KafkaSpec,
     /// The connection to the partition's leader; `None` before the first use and after a failure.
     connection: Option<Connection>,
-    /// Offset of the record that is read next.
+    /// Offset in the topic of the record that is read next.
     offset: i64,
-    /// Position of the first log entry in that record.
+    /// Position of the first log entry in the record that is read next.
     next: Position,
-    /// The last record that was read.
+    /// The location of the last record that was read; `None` before the first.
     last: Option<Landmark>,
-    /// Size of all records that were read, in bytes.
+    /// Total size of the record values that were read, in bytes.
     read_bytes: u64,
-    /// State that other threads may read.
+    /// The state of the log that other threads may read.
     watch: Arc<Watch>,
 }
 
 impl KafkaLog {
-    /// Opens a log, and creates its topic if it does not exist.
+    /// Opens a log for writing and reading from its first record on, and creates its topic if it does not exist.
     ///
     /// # Errors
     /// Returns an error if no broker is reached, or if the topic is not suited for a log or would lose
@@ -130,7 +132,8 @@ impl KafkaLog {
         Ok(log)
     }
 
-    /// Returns a log whose topic is known to exist, without connecting to it.
+    /// Returns a log whose topic is known to exist and be suited, without connecting to it; reading begins at the
+    /// first record.
     #[must_use]
     pub fn reader(spec: KafkaSpec) -> Self {
         let watch = Arc::default();
@@ -145,25 +148,26 @@ impl KafkaLog {
         }
     }
 
-    /// Returns the same log for another thread, with nothing read.
+    /// Returns a new handle of the same log for another thread, which reads from the first record on.
     #[must_use]
     pub fn another(&self) -> Self {
         Self::reader(self.spec.clone())
     }
 
-    /// Returns the state that other threads may read while this log is in use.
+    /// Returns the state that other threads may read and change while this log is in use.
     #[must_use]
     pub fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
     }
 
-    /// Returns the size of the records that were read so far, in bytes.
+    /// Returns the total size of the record values that were read so far, in bytes.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
 
-    /// Repeats an operation until it succeeds, fails for good, or has failed for the log's patience.
+    /// Repeats the operation `attempt` until it succeeds, fails permanently, or has failed for the log's patience.
+    /// `doing` is a verb for the error, such as `read`.
     fn retry<T>(
         &mut self,
         doing: &'static str,
@@ -203,7 +207,7 @@ impl KafkaLog {
         self.spec.to_string()
     }
 
-    /// Connects to the first broker that answers.
+    /// Connects to the first of the configured brokers that accepts a connection.
     fn any_broker(&self) -> std::result::Result<Connection, Fault> {
         let mut last = Fault::Lasting("no broker is named".into());
         for broker in &self.spec.brokers {
@@ -215,12 +219,12 @@ impl KafkaLog {
         Err(last)
     }
 
-    /// Connects to a broker.
+    /// Connects to the broker at `host:port`.
     fn open_connection(&self, address: &str) -> std::result::Result<Connection, Fault> {
         Connection::open(address, &self.spec.client, self.spec.silence())
     }
 
-    /// Returns the connection to the partition's leader.
+    /// Returns the connection to the leader of the topic's partition, which is opened if there is none.
     fn leader(&mut self) -> std::result::Result<&mut Connection, Fault> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
@@ -232,7 +236,7 @@ impl KafkaLog {
         Ok(self.connection.insert(connection))
     }
 
-    /// Returns the address of the partition's leader as `host:port`.
+    /// Returns the address `host:port` of the leader of the topic's partition, as a broker names it.
     fn leader_address(&self) -> std::result::Result<String, Fault> {
         let topic = MetadataRequestTopic::default().with_name(Some(self.topic_name()));
         let request = MetadataRequest::default()
@@ -255,12 +259,12 @@ impl KafkaLog {
         address.ok_or(Fault::Passing("it has no leader now".into()))
     }
 
-    /// Returns the topic's name in a message.
+    /// Returns the topic's name as the type that messages contain.
     fn topic_name(&self) -> TopicName {
         StrBytes::from_string(self.spec.topic.clone()).into()
     }
 
-    /// Appends a group to the topic as one record.
+    /// Appends an encoded group of log entries to the topic as one record.
     fn produce(&mut self, group: &[u8]) -> std::result::Result<(), Fault> {
         const ALL_IN_SYNC: i16 = -1;
         let records = batch::encode(group, self.spec.client.compression)?;
@@ -281,7 +285,7 @@ impl KafkaLog {
         }
     }
 
-    /// Fetches batches from the next record on. The leader waits up to `wait` for the first.
+    /// Fetches batches of records from the next unread record on. The leader waits up to `wait` for the first record.
     fn fetch(&mut self, wait: Duration) -> std::result::Result<Bytes, Fault> {
         let partition = FetchPartition::default()
             .with_partition(0)
@@ -306,7 +310,8 @@ impl KafkaLog {
         }
     }
 
-    /// Passes the log entries of a record from position `from` on to `see`, and advances to the next record.
+    /// Passes the log entries from position `from` on in the record at `offset`, whose value is `value`, to `see`,
+    /// and advances to the next record.
     fn read_record(
         &mut self,
         offset: i64,
@@ -333,7 +338,7 @@ impl KafkaLog {
 }
 
 impl RedoLog for KafkaLog {
-    /// Appends entries as one record. The position is not known: other processes may have written before.
+    /// Appends log entries as one record. The position is not returned: other processes may have written before.
     fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>> {
         if entries.is_empty() {
             return Ok(None);
@@ -391,12 +396,12 @@ impl RedoLog for KafkaLog {
     }
 }
 
-/// Returns the fault of a reply that is not about the log's one partition.
+/// Returns the permanent fault of a reply that is not about the log's one partition.
 fn of_another_topic() -> Fault {
     Fault::Lasting("its reply is about another topic or partition".into())
 }
 
-/// Returns a duration in ms.
+/// Returns a duration in ms, at most the greatest `i32`.
 fn millis(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
 }

@@ -8,35 +8,39 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest key of a row, in bytes, without the table's number.
+/// Maximum length of a row's own key, in bytes; the table's number is not counted.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// The value of a row. Cheap to clone.
+/// The value of a row: a byte string. Cloning it copies a reference.
 pub type Value = Arc<[u8]>;
 
-/// The number of a table; the catalogue maps names to numbers.
+/// The number of a table, with which the key of each of its rows begins; the catalogue maps table names to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Table(pub u32);
 
 /// The key of a row in the store: the table's number in four bytes, most significant byte first, and the
 /// row's own key.
 ///
-/// Cheap to clone. Keys are ordered as byte strings, so that a table's rows are adjacent. A short key is
-/// stored inline, so that comparing it reads no other memory.
+/// Cloning a key copies at most a reference. Keys are ordered as byte strings, so that a table's rows are adjacent. A
+/// short key is stored inline, so that comparing it reads no other memory.
 #[derive(Clone)]
 pub struct Key(Form);
 
-/// The longest key that is stored inline, in bytes: a `Key` is no larger than if it could only refer to other
-/// memory.
+/// Maximum length in bytes of a key that is stored inline, table number included: with this length a `Key` takes no
+/// more memory than if it could only be a reference.
 const SHORT_MAX: usize = 22;
 
+/// The bytes of a key, inline or shared.
 #[derive(Clone)]
 enum Form {
+    /// The length of the key, and an array that begins with its bytes.
     Short(u8, [u8; SHORT_MAX]),
+    /// The bytes of a key that is too long to be stored inline.
     Long(Arc<[u8]>),
 }
 
 impl Form {
+    /// Returns the concatenation of two byte strings as a key's bytes.
     fn of(parts: [&[u8]; 2]) -> Self {
         let [first, second] = parts;
         let length = first.len() + second.len();
@@ -77,7 +81,7 @@ impl Hash for Key {
 }
 
 impl Key {
-    /// Returns the key of a row.
+    /// Returns the key of the row whose own key is `row` in this table.
     #[must_use]
     pub fn new(table: Table, row: &[u8]) -> Self {
         Self(Form::of([&table.0.to_be_bytes(), row]))
@@ -89,7 +93,7 @@ impl Key {
         Self(Form::of([&[], &[]]))
     }
 
-    /// Returns the key for bytes from [`Key::as_bytes`].
+    /// Returns the key whose bytes, table number included, [`Key::as_bytes`] returned.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(Form::of([bytes, &[]]))
@@ -104,7 +108,8 @@ impl Key {
         }
     }
 
-    /// Returns the table and the row's own key; `None` for a bound that is shorter than a table's number.
+    /// Returns the table and the row's own key; `None` if the key is shorter than a table's number, as the bound of a
+    /// range may be.
     #[must_use]
     pub fn row(&self) -> Option<(Table, &[u8])> {
         let (table, row) = self.as_bytes().split_first_chunk()?;
@@ -118,7 +123,7 @@ impl Key {
         Self::from_bytes(self.as_bytes())
     }
 
-    /// Returns the next key: no other lies between the two.
+    /// Returns the least key that is greater than this one.
     #[must_use]
     pub fn successor(&self) -> Self {
         Self(Form::of([self.as_bytes(), &[0]]))
@@ -137,7 +142,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The error of a text that is not a key.
+/// The error for a text, which it contains, that does not have the format `TABLE:ROW` of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no key; write TABLE:ROW, for example 0:user42, with \\xNN for other bytes")]
 pub struct InvalidKey(String);
@@ -192,7 +197,7 @@ impl fmt::Debug for Key {
 /// A range of keys: from `start` on, up to and without `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyRange {
-    /// The first key.
+    /// The first key of the range.
     pub start: Key,
     /// The first key after the range; `None` for a range that reaches to the end of the key space.
     pub end: Option<Key>,
@@ -205,7 +210,7 @@ impl KeyRange {
         Self { start: Key::least(), end: None }
     }
 
-    /// Returns the range of one key.
+    /// Returns the range that contains only this key.
     #[must_use]
     pub fn only(key: &Key) -> Self {
         Self { start: key.clone(), end: Some(key.successor()) }
@@ -224,13 +229,13 @@ impl KeyRange {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// Returns true if the range contains the key.
+    /// Returns true if the key is in the range.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
         self.start <= *key && self.ends_after(key)
     }
 
-    /// Returns true if the range contains all keys of the other.
+    /// Returns true if the range contains all keys of the other range.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.is_empty()
@@ -262,8 +267,8 @@ impl KeyRange {
         Self { start, end }
     }
 
-    /// Extends the range by one that begins in it or directly after it; returns false if `behind` begins
-    /// elsewhere.
+    /// Extends this range to the end of `behind`, which must not begin before this range, if `behind` begins inside
+    /// this range or directly after it. Returns false, and changes nothing, if there is a gap between the two.
     pub(crate) fn join(&mut self, behind: &Self) -> bool {
         let touches = self.end.as_ref().is_none_or(|end| behind.start <= *end);
         if touches {
@@ -281,6 +286,7 @@ impl KeyRange {
         Self { start: self.start.unshared(), end: self.end.as_ref().map(Key::unshared) }
     }
 
+    /// Returns true if the key is before the end of the range.
     fn ends_after(&self, key: &Key) -> bool {
         self.end.as_ref().is_none_or(|end| key < end)
     }

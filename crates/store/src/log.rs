@@ -1,11 +1,11 @@
 //! The embedded log: log entries in files, in the order of submission.
 //!
 //! Log entries are written in *groups*: all entries that arrived while the last group was written are written and
-//! made durable together. A group contains its checksum and the position up to which the log was durable when it was
-//! written. When the log is opened, the last file may end in an incomplete group, because the machine stopped while
-//! it was written. That group is cut off: no reply was sent for it. If a broken group had been durable, as a later
-//! group or the existence of a later file shows, replies were sent for it, and opening fails instead of losing it
-//! silently.
+//! made durable together. A group contains its checksum and the position up to which the log was durable when the
+//! group was written. When the log is opened, the last file may end in an incomplete group, because the machine
+//! stopped while it was written. That group is cut off: no reply was sent for it. If a broken group had been durable,
+//! as a later group or the existence of a later file shows, replies were sent for it, and opening fails instead of
+//! losing it silently.
 //!
 //! A log whose disk failed to sync accepts no more entries: the contents of the disk after such a failure are
 //! unknown. A log whose disk is full takes back the written part of the group.
@@ -43,30 +43,30 @@ pub(crate) use runs::Runs;
 pub use segment::CutTail;
 use segment::read_segment;
 
-/// The fault of a log with a missing file.
+/// Description of the fault of a log that lacks a file, for [`LogError::Damaged`].
 const MISSING: &str = "entries before it, or of it, are missing";
 
-/// When written entries are made durable.
+/// The time at which written entries are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// Before they are acknowledged.
+    /// Entries are made durable before they are acknowledged.
     Always,
-    /// With the first group after this interval since the last sync. Without further groups, the caller has to call
-    /// [`Log::sync`]. If the machine stops, the entries written since the last sync are lost.
+    /// Entries are made durable with the first group after this interval since the last sync. Without further groups,
+    /// the caller must call [`Log::sync`]. If the machine stops, entries since the last sync are lost.
     Every(Duration),
-    /// When the operating system does it. Entries survive the end of the process, but not a stop of the machine.
+    /// The operating system decides. Entries survive the end of the process, but not a stop of the machine.
     Never,
 }
 
 /// The error of an operation on a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// An operation on a file failed.
+    /// An operation on a file or folder of the log failed.
     #[error("cannot {doing} {path}")]
     Io {
-        /// The operation.
+        /// The operation that failed, as a verb phrase such as `write to`.
         doing: &'static str,
-        /// The file.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -76,7 +76,7 @@ pub enum LogError {
         "an earlier sync of {path} failed: the log accepts no entries until it is opened again"
     )]
     Unsure {
-        /// The file.
+        /// Path of the file whose sync failed.
         path: PathBuf,
     },
     /// A part of the log that was durable is damaged or missing.
@@ -85,38 +85,38 @@ pub enum LogError {
          not dropped"
     )]
     Damaged {
-        /// The damaged file, or the folder.
+        /// Path of the damaged file, or of the log's folder if a file is missing.
         path: PathBuf,
-        /// Offset of the fault in the file, in bytes.
+        /// Offset of the fault in the damaged file, in bytes; 0 for a folder.
         at: u64,
-        /// The fault.
+        /// Description of the fault.
         what: &'static str,
     },
-    /// Another process has the log.
+    /// Another process has locked the log's folder.
     #[error("{path} is in use by another process")]
     InUse {
-        /// The log's folder.
+        /// Path of the log's folder.
         path: PathBuf,
     },
-    /// A folder contains the data of another log.
+    /// The folder contains the data of another log.
     #[error("{path} has {what}: choose another folder, or start the store with that log")]
     Foreign {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Description of the content.
+        /// Description of what the folder contains.
         what: &'static str,
     },
     /// An operation on a remote log failed.
     #[error("cannot {doing} {log}: {why}")]
     Remote {
-        /// The operation.
+        /// The operation that failed, as a verb such as `read`.
         doing: &'static str,
-        /// The log.
+        /// Description of the remote log.
         log: String,
-        /// The cause.
+        /// The cause of the failure.
         why: String,
     },
-    /// A group exceeds the maximum size.
+    /// A group of log entries exceeds the maximum size of a group.
     #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]
     TooLarge {
         /// Size of the group's entries, in bytes.
@@ -125,7 +125,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// True if the disk is full; the operation may succeed later.
+    /// Returns true if the error is that the disk is full; the operation may succeed later.
     #[must_use]
     pub fn is_full_disk(&self) -> bool {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
@@ -136,17 +136,17 @@ impl LogError {
 /// The result of an operation on a log.
 pub type Result<T> = std::result::Result<T, LogError>;
 
-/// The operations that a log executes on the file that it writes.
+/// The file that a log writes: the operations that the log executes on it.
 pub trait Medium: Send {
-    /// Writes all bytes at the end.
+    /// Writes all bytes at the end of the file.
     ///
     /// # Errors
-    /// Returns an error if not all bytes were written; the number of written bytes is unknown.
+    /// Returns an error if not all bytes were written; the number of written bytes is then unknown.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes all written bytes durable.
+    /// Makes all bytes durable that were written to the file.
     ///
     /// # Errors
-    /// Returns an error if they are not durable, or may not be.
+    /// Returns an error if the bytes are not durable, or may not be.
     fn sync(&mut self) -> io::Result<()>;
     /// Truncates the file to this number of bytes.
     ///
@@ -171,41 +171,42 @@ impl Medium for File {
 
 /// A log in a folder, open for writing.
 pub struct Log {
-    /// The folder of the files.
+    /// Path of the folder that contains the log's files.
     folder: PathBuf,
     /// Keeps other processes out of the folder.
     _lock: FolderLock,
-    /// When written entries are made durable.
+    /// The time at which written entries are made durable.
     sync: Sync,
-    /// Size in bytes beyond which the next file is begun.
+    /// Maximum size of a file in bytes; a group that does not fit is written to the next file.
     segment_bytes: u64,
-    /// Path of the file that is written.
+    /// Path of the file that the log writes at present.
     path: PathBuf,
-    /// The file that is written.
+    /// The file that the log writes at present.
     medium: Box<dyn Medium>,
-    /// The mark of that file's groups.
+    /// The random first bytes of each group in the file that is written.
     mark: Mark,
-    /// Size of that file, in bytes.
+    /// Size of the file that is written, in bytes.
     bytes: u64,
-    /// Size of the last group, in bytes.
+    /// Size of the group that was written last, in bytes; 0 before the first since the log was opened.
     group_bytes: u64,
-    /// Position of the next entry.
+    /// Position of the log entry that is appended next.
     next: Position,
-    /// Position of the last durable entry.
+    /// Position of the last log entry that is durable.
     durable: Position,
-    /// Time of the last sync.
+    /// Time of the last sync of the file, or of opening the log.
     synced: Instant,
     /// True if the log accepts no more entries, because the content of the disk is unknown.
     is_unsure: bool,
-    /// The end that was cut off when the log was opened.
+    /// The incomplete end that was cut off when the log was opened, if there was one.
     cut: Option<CutTail>,
 }
 
 impl Log {
-    /// Opens the log in a folder, which is created if it does not exist, and passes all entries to `see`.
+    /// Opens the log in a folder, which is created if it does not exist, and passes all entries to `see`. A group
+    /// that would make a file larger than `segment_bytes` bytes is written to a new file.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be used, another process has the log, or it is damaged.
+    /// Returns an error if the folder cannot be used, another process has locked it, or the log is damaged.
     pub fn open(
         folder: &Path,
         sync: Sync,
@@ -283,13 +284,13 @@ impl Log {
         })
     }
 
-    /// Returns the end that was cut off when the log was opened, if there was one.
+    /// Returns the incomplete end that was cut off when the log was opened; `None` if there was none.
     #[must_use]
     pub fn cut_tail(&self) -> Option<&CutTail> {
         self.cut.as_ref()
     }
 
-    /// Returns the position of the next log entry.
+    /// Returns the position that the next appended log entry gets.
     #[must_use]
     pub fn next(&self) -> Position {
         self.next
@@ -301,19 +302,19 @@ impl Log {
         self.durable
     }
 
-    /// Returns the size of the last group, in bytes.
+    /// Returns the size of the last group since the log was opened, in bytes; 0 if none was written.
     #[must_use]
     pub fn group_bytes(&self) -> u64 {
         self.group_bytes
     }
 
-    /// True if the log accepts no more entries until it is opened again.
+    /// Returns true if the log accepts no entries until it is opened again: the disk's content is unknown.
     #[must_use]
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
 
-    /// Returns the time until written entries must be made durable; `None` without [`Sync::Every`] or such entries.
+    /// Returns the time until [`Log::sync`] is due; `None` without [`Sync::Every`] or entries to sync.
     #[must_use]
     pub fn due_in(&self) -> Option<Duration> {
         let Sync::Every(time) = self.sync else { return None };
@@ -321,11 +322,12 @@ impl Log {
         is_waiting.then(|| time.saturating_sub(self.synced.elapsed()))
     }
 
-    /// Appends log entries as one group, and returns the position of the first. With
-    /// [`Sync::Always`] they are durable then.
+    /// Appends log entries as one group, and returns the position of the first. With [`Sync::Always`] the entries are
+    /// durable when the method returns.
     ///
     /// # Errors
-    /// Returns an error if they were not written, or not made durable when that was due; always after a failed sync.
+    /// Returns an error if the entries were not written, or not made durable when that was due; always after a failed
+    /// sync.
     pub fn append(&mut self, entries: &[LogEntry]) -> Result<Position> {
         let first = self.next;
         if self.is_unsure {
@@ -359,10 +361,10 @@ impl Log {
         Ok(first)
     }
 
-    /// Makes all written entries durable.
+    /// Makes all log entries durable that were written.
     ///
     /// # Errors
-    /// Returns an error if they are not durable; the log accepts no more entries then.
+    /// Returns an error if entries are not durable; the log then accepts no more entries.
     pub fn sync(&mut self) -> Result<()> {
         if self.is_unsure {
             return Err(LogError::Unsure { path: self.path.clone() });
@@ -397,7 +399,8 @@ impl Log {
     }
 }
 
-/// Reads the entries of a log from one position up to another, also while the log is written.
+/// Passes the entries of the log in `folder` from position `from` to `upto`, both included, to `see`; also while a
+/// process writes the log.
 ///
 /// # Errors
 /// Returns an error if the log lacks some of these entries, or is damaged.
@@ -438,10 +441,10 @@ pub fn read(
     Ok(())
 }
 
-/// Removes the files of a log that contain no entries after a position.
+/// Removes the files of the log in `folder` that contain no entries after `position`.
 ///
 /// # Errors
-/// Returns an error if a file cannot be removed; others may have been.
+/// Returns an error if a file cannot be removed; other files may have been removed.
 pub fn drop_before(folder: &Path, position: Position) -> Result<()> {
     let needed = segments_from(folder, position + 1)?;
     let Some((first_needed, _)) = needed.first() else { return Ok(()) };
@@ -453,7 +456,8 @@ pub fn drop_before(folder: &Path, position: Position) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files that contain entries from a position on. The first of them may begin before it.
+/// Returns the files that contain entries from a position on, each with the position of its first entry. The first
+/// file may begin before the position.
 fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf)>> {
     let mut segments = segments(folder)?;
     let first = segments.iter().rposition(|(first, _)| *first <= from);
@@ -466,7 +470,7 @@ fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf
     }
 }
 
-/// True if a folder contains a log.
+/// Returns true if the folder contains a file of a log.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be read.
@@ -478,7 +482,7 @@ fn segment_path(folder: &Path, first: Position) -> PathBuf {
     folder.join(format!("{first:020}.log"))
 }
 
-/// Returns the files of a log, sorted by their first positions.
+/// Returns the files of the log in a folder with the positions of their first entries, sorted by these.
 fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed("list", folder))? {

@@ -13,7 +13,7 @@
 //!   largest first: those that use more memory than the connection that needs room would, and those whose
 //!   clients receive nothing. If that does not make enough room, the reply is refused.
 //!
-//! A connection that is to be closed releases its memory when its thread notices, within milliseconds; until
+//! A connection that is to be closed releases its memory when its thread notices that, within milliseconds; until
 //! then its memory does not count towards the total limit.
 //!
 //! Invariant: all replies together take at most the total limit, as much again for connections that are being
@@ -28,30 +28,30 @@ use tokio::sync::Notify;
 
 use crate::key::Value;
 
-/// Default limit of the memory of all connections' replies together, in bytes.
+/// Default of the limit on the memory of all connections' unsent replies together, in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// Limit of the unsent replies of one connection, in bytes; beyond it the connection runs no further request.
+/// Limit on the unsent replies of one connection, in bytes; beyond it the connection runs no further request.
 const CLIENT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bytes of unsent replies that a connection may have even when the total limit is reached.
+/// Bytes of unsent replies that each connection may have even when the total limit of all connections is reached.
 const OWN_BYTES: usize = 128 * 1024;
-/// Length up to which a reply is never refused, in bytes.
+/// Maximum length of a reply, in bytes, that is never refused for lack of room.
 const SMALL_BYTES: usize = 16 * 1024;
 
-/// Length up to which a reply is not counted, in bytes. The requests of a connection that are in progress
-/// hardly have more such replies than [`OWN_BYTES`], and counting each would cost as much as a row lookup.
+/// Maximum length of a reply, in bytes, that is not counted. The requests of a connection that are in progress hardly
+/// have more such replies than [`OWN_BYTES`], and counting each would cost as much as a row lookup.
 pub(crate) const UNCOUNTED_BYTES: usize = 128;
 
-/// The output buffers of all connections, and the total limit of their memory.
+/// The unsent replies of all connections, counted towards one limit of their memory.
 pub struct OutputBuffers {
     bytes_max: usize,
-    /// Memory of all replies, in bytes; shared values count once.
+    /// Memory of all unsent replies, in bytes; values that several replies share count once.
     memory: AtomicUsize,
-    /// Total length of the replies that clients have not received, in bytes.
+    /// Total length of the replies that clients have not received, in bytes; shared values count in each reply.
     bytes: AtomicUsize,
-    /// Memory of connections that are being closed to make room, in bytes.
+    /// Memory of the connections that are being closed to make room, in bytes, as of the decision to close each.
     leaving: AtomicUsize,
     closed: AtomicU64,
-    /// The number of replies that share each value, by the value's address.
+    /// The number of unsent replies that share each value, by the value's address.
     shared: Mutex<HashMap<usize, usize>>,
     connections: Mutex<Connections>,
 }
@@ -67,7 +67,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OutputBuffers {
-    /// Returns output buffers whose replies together take at most `bytes_max` bytes of memory.
+    /// Returns the output buffers of a process, whose replies together take at most `bytes_max` bytes of memory.
     #[must_use]
     pub fn new(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -81,19 +81,21 @@ impl OutputBuffers {
         })
     }
 
-    /// Returns the total length of the replies that clients have not received, in bytes.
+    /// Returns the total length of the replies that clients have not received, in bytes; shared values count in each
+    /// reply.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the memory of these replies, in bytes: values that they share with rows count once.
+    /// Returns the memory of the replies that clients have not received, in bytes: values that replies share with
+    /// rows count once.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of connections.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         lock(&self.connections).all.len()
@@ -105,17 +107,17 @@ impl OutputBuffers {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection that is closed because its client does not receive replies.
+    /// Adds a connection to the number of those closed because their clients do not receive replies.
     pub(crate) fn count_closed(&self) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns true if at least seven eighths of the total limit are used.
+    /// Returns true if at least seven eighths of the total limit on memory are used.
     pub(crate) fn is_crowded(&self) -> bool {
         self.memory() >= self.bytes_max - self.bytes_max / 8
     }
 
-    /// Returns the error for a request whose reply is too long while the total limit is reached.
+    /// Returns the text of the error for a request whose reply does not fit because the total limit is reached.
     pub(crate) fn refusal(&self) -> String {
         format!(
             "ERR replies that clients have not received take too much memory: at most {} bytes, try later",
@@ -123,12 +125,14 @@ impl OutputBuffers {
         )
     }
 
-    /// Returns the memory that counts towards the total limit, in bytes.
+    /// Returns the memory that counts towards the total limit, in bytes: without the connections that are being
+    /// closed.
     fn counted(&self) -> usize {
         self.memory().saturating_sub(self.leaving.load(Ordering::Relaxed))
     }
 
-    /// Counts one more reply for each value, and returns the bytes of the values that no other reply shares.
+    /// Counts one more reply for each value, and returns the total length in bytes of the values that no other reply
+    /// shares.
     fn share(&self, values: &[Value]) -> usize {
         if values.is_empty() {
             return 0;
@@ -142,8 +146,8 @@ impl OutputBuffers {
         values.iter().filter(first).map(|value| value.len()).sum()
     }
 
-    /// Counts one reply less for each value, and returns the bytes of the values that no reply shares any
-    /// more.
+    /// Counts one reply less for each value, and returns the total length in bytes of the values that no reply shares
+    /// any more.
     fn unshare(&self, values: &[Value]) -> usize {
         if values.is_empty() {
             return 0;
@@ -160,8 +164,8 @@ impl OutputBuffers {
         values.iter().filter(last).map(|value| value.len()).sum()
     }
 
-    /// Closes connections until the memory is within the total limit, for a connection that uses `own` bytes.
-    /// Returns false if closing connections does not suffice.
+    /// Requests the end of connections, the largest first, until the memory is within the total limit; `own` is the
+    /// memory in bytes of the connection that needs room. Returns false if closing connections does not suffice.
     fn make_room(&self, own: usize) -> bool {
         if self.counted() <= self.bytes_max {
             return true;
@@ -185,22 +189,22 @@ impl OutputBuffers {
     }
 }
 
-/// The output buffer of one connection.
+/// The unsent replies of one connection, as counted.
 pub struct OutputBuffer {
     of: Arc<OutputBuffers>,
     number: u64,
     bytes: AtomicUsize,
-    /// Memory that no other connection shares, in bytes.
+    /// Memory of the connection's replies without the values that they share with rows, in bytes.
     memory: AtomicUsize,
     bytes_max: usize,
-    /// True if the client has received nothing for a while.
+    /// True if the client has received no byte of its pending replies for a while.
     is_silent: AtomicBool,
-    /// True if the connection is to be closed; its memory at that decision, in bytes; and the signal to its
-    /// thread.
+    /// True if the connection is to be closed to make room; `left` is its memory in bytes at that decision, and
+    /// `told` signals its thread.
     is_leaving: AtomicBool,
     left: AtomicUsize,
     told: Notify,
-    /// True if charges are never returned: the replies to one batch, which are sent to another process.
+    /// True if charges are never returned, because the buffer counts the replies to one batch for another process.
     is_batch: bool,
 }
 
@@ -217,8 +221,8 @@ impl OutputBuffer {
         one
     }
 
-    /// Returns an output buffer for the replies to one batch of requests from another process, which counts
-    /// them itself.
+    /// Returns an output buffer of at most `room` bytes for the replies to one batch of requests from another
+    /// process, which counts the replies itself.
     pub(crate) fn for_batch(room: usize) -> Arc<Self> {
         Arc::new(Self::of(OutputBuffers::new(usize::MAX), 0, room, true))
     }
@@ -238,12 +242,12 @@ impl OutputBuffer {
         }
     }
 
-    /// Returns true if a further request may run.
+    /// Returns true if the connection may run a further request.
     pub(crate) fn has_room(&self) -> bool {
         self.room() > 0
     }
 
-    /// Returns the number of bytes that further replies may take; one of them may exceed it.
+    /// Returns the number of bytes that further replies of the connection may take; the last of them may exceed it.
     pub(crate) fn room(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let of_all = self.of.bytes_max.saturating_sub(self.of.counted());
@@ -251,17 +255,17 @@ impl OutputBuffer {
         self.bytes_max.saturating_sub(bytes).min(of_all.max(own))
     }
 
-    /// Returns true if this connection's replies take more than the bytes that each connection always has.
+    /// Returns true if this connection's replies take more than [`OWN_BYTES`], which each connection always has.
     pub(crate) fn is_large(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > OWN_BYTES
     }
 
-    /// Records whether the client has received nothing lately.
+    /// Records whether the client has received no byte of its pending replies for a while.
     pub(crate) fn set_silent(&self, is_silent: bool) {
         self.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
-    /// Returns once the connection is to be closed to make room for others.
+    /// Waits until the connection is to be closed to make room for others.
     pub(crate) async fn is_to_leave(&self) {
         self.told.notified().await;
     }
@@ -276,12 +280,12 @@ impl OutputBuffer {
         self.told.notify_one();
     }
 
-    /// Returns the output buffers of all connections.
+    /// Returns the output buffers of all connections, to which this one belongs.
     pub(crate) fn all(&self) -> &OutputBuffers {
         &self.of
     }
 
-    /// Charges a reply that has not been made yet. `bytes` is its length, the values in `shared` included.
+    /// Charges a reply before it is made. `bytes` is the length of the reply, the values in `shared` included.
     /// Returns `None` if the reply would exceed the total limit.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize, shared: Vec<Value>) -> Option<Charge> {
         let own = self.bytes.load(Ordering::Relaxed).saturating_add(bytes);
@@ -292,7 +296,8 @@ impl OutputBuffer {
         self.of.make_room(self.memory.load(Ordering::Relaxed)).then_some(charge)
     }
 
-    /// Charges a reply that has been made already.
+    /// Charges a reply that has been made already, even if it exceeds the total limit. `bytes` is its length, the
+    /// values in `shared` included.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize, shared: Vec<Value>) -> Charge {
         let charge = self.charged(bytes, shared);
         if bytes > SMALL_BYTES && self.of.counted() > self.of.bytes_max {
@@ -320,18 +325,19 @@ impl Drop for OutputBuffer {
     }
 }
 
-/// The charge of replies to an output buffer; dropping it returns the charge.
+/// The charge of one or more replies of a client to its output buffer; dropping it returns the charge.
 pub(crate) struct Charge {
     of: Arc<OutputBuffer>,
     bytes: usize,
-    /// Those of the bytes that are not in shared values.
+    /// Number of the charged bytes that are not in shared values.
     copied: usize,
-    /// Held, so that no other value can get the address of a counted one.
+    /// The values that the replies share with rows; held, so that no other value can get the address of a counted
+    /// one.
     shared: Vec<Value>,
 }
 
 impl Charge {
-    /// Takes over another charge of the same connection.
+    /// Adds another charge of the same connection to this one.
     pub fn join(&mut self, mut other: Self) {
         assert!(Arc::ptr_eq(&self.of, &other.of), "replies are sent to the client that asked");
         self.bytes += std::mem::take(&mut other.bytes);

@@ -1,8 +1,8 @@
 //! Log entries: the commits of transactions, and changes of the design.
 //!
-//! The log is one order of *log entries* for all sites. The position of an entry is the commit timestamp of
-//! its changes, so a snapshot of the database is a prefix of the log. An entry is in the log as a whole or
-//! not at all, which makes a transaction over several partitions atomic.
+//! All sites share one ordered log of *log entries*. The position of an entry is the commit timestamp of its changes,
+//! so a snapshot of the database is a prefix of the log. An entry is in the log as a whole or not at all, which makes
+//! a transaction over several partitions atomic.
 
 use std::fmt;
 
@@ -17,11 +17,12 @@ pub(crate) use bytes::Bytes as StoredValue;
 pub(crate) use bytes::{pairs, value};
 pub use update::{Part, Update};
 
-/// A site, identified by its number.
+/// The number that identifies a site: a thread or process of the store that has copies of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(pub u16);
 
-/// The position of a log entry, counted from 1; 0 is before all entries.
+/// The position of an entry in the log of all sites, counted from 1; 0 is the position before all entries. As a
+/// prefix of the log, it stands for all entries up to and including it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -29,19 +30,20 @@ pub struct Site(pub u16);
 pub struct Position(pub u64);
 
 impl Position {
-    /// The position before all entries.
+    /// The position 0, before all log entries.
     pub const START: Self = Self(0);
-    /// The position of the first entry.
+    /// The position of the first log entry.
     pub const FIRST: Self = Self(1);
-    /// A position after all entries that there can be.
+    /// A position after all log entries that there can be.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Returns this position and all after it.
+    /// Returns an iterator of this position and all positions after it.
     pub fn onward(self) -> impl Iterator<Item = Self> {
         (self.0..).map(Self)
     }
 
-    /// Returns the number of entries from this position up to `end`, exclusive; 0 if `end` is not after it.
+    /// Returns the number of log entries from this position up to `end`, exclusive; 0 if `end` is not after this
+    /// position.
     #[must_use]
     pub fn entries_to(self, end: Self) -> u64 {
         end.0.saturating_sub(self.0)
@@ -84,23 +86,24 @@ impl std::ops::Sub for Position {
     }
 }
 
-/// An entry of the log.
+/// An entry of the log: the commit of a transaction, a change of the design, or the beginning or end of a site's
+/// epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// The site that wrote the entry, with the entry's number.
+    /// The site and epoch that wrote the log entry, and the entry's number in that epoch.
     pub by: Author,
-    /// The content of the entry.
+    /// The kind of the log entry, and its data.
     pub body: Body,
 }
 
 impl LogEntry {
-    /// True if the entry may change the design: it is no commit.
+    /// Returns true if the log entry may change the design: it is no commit.
     #[must_use]
     pub fn is_of_design(&self) -> bool {
         !matches!(self.body, Body::Commit(_))
     }
 
-    /// Returns an upper bound of the entry's size in the log, in bytes.
+    /// Returns an upper bound of the log entry's encoded size in the log, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         // A number takes one to ten bytes, depending on its value.
@@ -123,82 +126,86 @@ impl LogEntry {
     }
 }
 
-/// An epoch of a site: one of its incarnations. Later ones are greater; 0 is that of a site that never began.
+/// The number of one incarnation of a site. A later incarnation has a greater number; 0 is the epoch of a site that
+/// never began.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// True if this is the epoch of a site that has begun.
+    /// Returns true if this is the epoch of a site that has begun, that is, not 0.
     #[must_use]
     pub fn has_begun(self) -> bool {
         self.0 > 0
     }
 }
 
-/// The author of a log entry, and the entry's number.
+/// The author of a log entry, and the entry's number in the author's epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
-    /// The site that wrote the entry.
+    /// The site that wrote the log entry; for a fence, the site that is declared dead.
     pub site: Site,
-    /// The site's epoch: entries of an epoch that was fenced are ignored.
+    /// The epoch of that site in which it wrote the log entry; for a fence, the epoch that ends.
     pub epoch: Epoch,
-    /// The entry's number in this epoch, counted from 1. A fence has 0.
+    /// The log entry's number among those of this site and epoch, counted from 1; 0 for a fence.
     pub number: u64,
 }
 
 /// The content of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// The commit of a transaction: its writes, by partition.
+    /// The commit of a transaction: its writes, one element per written partition.
     Commit(Vec<Write>),
-    /// The master of a partition requests a change of its design, which takes effect here if it is possible.
+    /// A change of the design that the master of the partition requests. It takes effect at the position of this log
+    /// entry, if it is possible there.
     Change(Change),
-    /// The site begins this epoch: later entries of earlier epochs are void.
+    /// The author begins its epoch: log entries of its earlier epochs at later positions are void.
     Join,
-    /// The site is declared dead: later entries of this epoch are void, and other sites become masters of the
-    /// partitions of which they have copies.
+    /// The site in [`Author`] is declared dead: later log entries of its epoch are void, and other sites become
+    /// masters of the partitions of which they have copies.
     Fence,
 }
 
 /// The writes of a transaction to one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
-    /// The first key of the partition.
+    /// The first key of the partition, which identifies it.
     pub start: Key,
-    /// The partition's version after the commit: one more than before.
+    /// The partition's version after the commit: the version before it plus 1.
     pub version: u64,
-    /// The written keys, each with the update of its row.
+    /// The keys of the written rows, each with the update of its row.
     pub rows: Vec<(Key, Update)>,
 }
 
-/// A change of the design (§3.1), by the master of the partition that begins at `start`.
+/// A change of one partition's bounds, master, replicas or pin (§3.1), which that partition's master writes into the
+/// log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The first key of the partition.
+    /// The first key of the partition, which identifies it.
     pub start: Key,
-    /// The kind of change.
+    /// The kind of change, with its parameters.
     pub operator: Operator,
 }
 
-/// The kinds of changes of a design: the five of the paper, and pins. New variants are added at the end, so that
+/// The kinds of changes of the design: the five of the paper, and pins. New variants are added at the end, so that
 /// older logs can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
     /// Splits the partition in two; the second one begins at this key.
     Split(Key),
-    /// Merges the partition with the next one.
+    /// Merges the partition with the next one in key order.
     Merge,
-    /// Adds a replica at a site, which installed it in this epoch.
+    /// Records that the site has a replica, which it installed in this epoch of its own.
     AddReplica(Site, Epoch),
-    /// Removes a site's replica.
+    /// Removes the replica at this site.
     RemoveReplica(Site),
-    /// Makes a site with a replica the master; the former master has a replica.
+    /// Makes this site, which has a replica, the master; the former master keeps a replica.
     Remaster(Site),
-    /// Makes a site with a copy the permanent master; the former master has a replica.
+    /// Pins the partition to this site, which has a copy and becomes the master if it is not; a former master keeps a
+    /// replica.
     Pin(Site),
-    /// Removes the pin: the master may change again.
+    /// Removes the partition's pin: any site may become the master again.
     Unpin,
 }
 
@@ -208,10 +215,10 @@ impl fmt::Display for Site {
     }
 }
 
-/// The row of a key.
+/// A row: the value of a key, with the version at which it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The version of the partition after the commit that wrote the row (§4.2: v(d)).
+    /// The version that the row's partition had after the commit that wrote the row (§4.2: v(d)).
     pub version: u64,
     /// The value of the row.
     pub value: Value,

@@ -17,14 +17,14 @@ use crate::record::StoredValue;
 /// Smallest length of a value that is shared instead of copied, in bytes.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// A reply: see the module's documentation.
+/// The encoded reply to a client: a sequence of bytes, in which long values are shared with their rows.
 #[derive(Default)]
 pub struct Reply {
-    /// Pieces of the reply: bytes, and the shared value after them.
+    /// The pieces of the reply, in order: copied bytes, and the shared value that follows them.
     pieces: Vec<(Vec<u8>, Value)>,
-    /// The bytes after all pieces.
+    /// The copied bytes after all pieces.
     tail: Vec<u8>,
-    /// The reply's charge to its client's output buffer.
+    /// The reply's charge to its client's output buffer; `None` if the reply is not charged.
     charge: Option<Charge>,
 }
 
@@ -42,13 +42,13 @@ impl Reply {
         self.len() == 0
     }
 
-    /// Returns the reply's bytes, in one piece.
+    /// Returns the reply's bytes as one vector.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         if self.pieces.is_empty() { self.tail } else { self.to_bytes().into_owned() }
     }
 
-    /// Returns the reply's bytes in one piece, borrowed if they are stored in one.
+    /// Returns the reply's bytes in one piece; they are borrowed if the reply shares no value.
     #[must_use]
     pub fn to_bytes(&self) -> Cow<'_, [u8]> {
         if self.pieces.is_empty() {
@@ -59,7 +59,7 @@ impl Reply {
         Cow::Owned(all)
     }
 
-    /// Returns the reply's bytes as slices, without copying them.
+    /// Returns the reply's bytes as slices in order, none of them empty, without copying the bytes.
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut slices = Vec::with_capacity(2 * self.pieces.len() + 1);
         for (bytes, value) in &self.pieces {
@@ -71,12 +71,12 @@ impl Reply {
         slices
     }
 
-    /// Returns the buffer to which further bytes are appended.
+    /// Returns the buffer at the end of the reply, to which further bytes are appended.
     pub(crate) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
-    /// Appends a value, which is copied if it is short and shared otherwise.
+    /// Appends a value, which is copied if it is shorter than 16 KB and shared otherwise.
     pub(crate) fn push_value(&mut self, value: &Value) {
         if value.len() < SHARED_BYTES_MIN {
             self.tail.extend_from_slice(value);
@@ -85,7 +85,7 @@ impl Reply {
         }
     }
 
-    /// Appends another reply to the same client, with its charge.
+    /// Appends another reply to the same client, and takes over that reply's charge.
     pub(crate) fn append(&mut self, other: Self) {
         for (bytes, value) in other.pieces {
             self.tail.extend_from_slice(&bytes);
@@ -99,7 +99,7 @@ impl Reply {
         }
     }
 
-    /// Empties the reply, and retains at most `kept_bytes` of its buffer.
+    /// Empties the reply, drops its charge, and retains at most `kept_bytes` of its buffer's capacity.
     pub(crate) fn clear(&mut self, kept_bytes: usize) {
         self.charge = None;
         self.pieces = Vec::new();
@@ -112,11 +112,12 @@ impl Reply {
         self.pieces.iter().map(|(_, value)| Value::clone(value)).collect()
     }
 
+    /// Returns true if the reply is charged to an output buffer.
     pub(crate) fn is_charged(&self) -> bool {
         self.charge.is_some()
     }
 
-    /// Replaces the reply's charge.
+    /// Replaces the reply's charge; `None` removes it.
     pub(crate) fn keep(&mut self, charge: Option<Charge>) {
         self.charge = charge;
     }
@@ -147,7 +148,7 @@ impl PartialEq for Reply {
 
 impl Eq for Reply {}
 
-/// Serialized as a byte string.
+/// Serializes the reply as one byte string, without its charge.
 impl Serialize for Reply {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(&self.to_bytes())

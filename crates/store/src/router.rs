@@ -1,8 +1,8 @@
 //! Routing: a transaction runs at a site that masters all partitions that it writes and has a copy of all
 //! that it reads (MorphoSys, §3.2). If there is none, the router decides how to change the design.
 //!
-//! A pinned partition stays where it is pinned: the other partitions of a transaction are moved there, and a
-//! transaction that writes partitions pinned to two sites is refused.
+//! A pinned partition stays at its site: the other partitions of a transaction are moved there, and a transaction
+//! that writes partitions pinned to two sites is refused.
 //!
 //! The router's design may be stale. A stale router is safe: sites return the transactions that they cannot
 //! run.
@@ -22,31 +22,32 @@ mod unused;
 
 pub(crate) use unused::prefer_used_site;
 
-/// The route of a transaction.
+/// The decision where a transaction runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The transaction can run at this site.
+    /// The transaction can run at this site under the given design.
     Run(Site),
-    /// No site can run the transaction until this step is done.
+    /// No site can run the transaction until this step of a design change has been executed.
     First(Step),
-    /// No site can run the transaction, because of pins or because a site that it needs is down.
+    /// No site can run the transaction, because it writes partitions that are pinned to different sites, or because a
+    /// site that it needs is down. The field is the error for the client.
     Never(Abort),
 }
 
-/// One step of a change of the design.
+/// One step towards a design under which a transaction can run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// The site installs a replica of the partition that begins at the key.
+    /// The site installs a replica of the partition whose first key is given.
     InstallReplica(Site, Key),
-    /// The site, which is the partition's master, changes the design.
+    /// The site, which masters the partition, writes this change of the design into the log.
     Change(Site, Change),
 }
 
-/// Decides how the design changes for a transaction that no site can run.
+/// A policy that decides how the design changes for a transaction that no site can run.
 pub trait DesignPolicy: Send + Sync {
-    /// Returns the next step towards a design in which some site can run the transaction; `home`, if it is given,
-    /// because a written partition is pinned there. The method is called again after each step. The steps must come
-    /// to an end once the design has no other changes for a while.
+    /// Returns the next step towards a design in which some site can run the transaction that reads and writes these
+    /// keys. That site must be `home` if it is given, because a written partition is pinned there. The method is
+    /// called again after each step. The steps must come to an end once the design has no other changes for a while.
     fn next_step(
         &self,
         design: &Design,
@@ -56,14 +57,15 @@ pub trait DesignPolicy: Send + Sync {
     ) -> Step;
 }
 
-/// Moves a transaction's partitions to the site that masters most of the written ones. That site becomes the master
-/// of all written partitions, and gets replicas of the others. If none are written, it is the site with most of the
-/// read ones.
+/// The default policy: it moves a transaction's partitions to the site that masters most of the written ones. That
+/// site becomes the master of all written partitions, and gets replicas of the others. If the transaction writes
+/// nothing, the site is the one with most of the partitions that the transaction reads, where a mastered one counts
+/// twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MostMastered;
 
-/// Routes a transaction by a design: to `near` if that site can run it, else to the site that can and has
-/// the fewest transactions under way.
+/// Returns the route of a transaction under a design: to the site `near` if that site can run it, else to the site
+/// that can run it and has the fewest transactions in progress, as `under_way` returns them.
 #[must_use]
 pub fn route(
     design: &Design,
@@ -103,7 +105,7 @@ pub fn route(
     }
 }
 
-/// Returns the site that masters all that a transaction reads and writes, or `None` if no live site does.
+/// Returns the site that masters all partitions that a transaction reads or writes, or `None` if no live site does.
 #[must_use]
 pub fn master_of_all(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Option<Site> {
     let written = writes.iter().map(|key| design.of(key).master);
@@ -113,7 +115,8 @@ pub fn master_of_all(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Opt
     masters.all(|other| other == first).then_some(first)
 }
 
-/// Returns the site that the written keys are pinned to, or `None` if none is pinned.
+/// Returns the live site to which partitions of the written keys are pinned, or `None` if none is pinned; or the
+/// error if they are pinned to different sites.
 fn home_of(design: &Design, writes: &[Key]) -> Result<Option<Site>, Abort> {
     let bound = |key| Some((key, design.bound_to(design.of(key))?));
     let mut all = writes.iter().filter_map(bound);

@@ -1,11 +1,11 @@
 //! The rows of one partition: an ordered map with snapshots. Nodes that no snapshot shares are changed in place;
-//! shared ones are copied along the path to a change.
+//! shared ones are copied along the path from the root to the change.
 //!
 //! The map is a B+ tree of reference-counted nodes. A snapshot is another reference to the root. A later change
 //! copies the nodes on its path that the snapshot still has, and no others. So every version of a partition that
 //! still has a reader is complete, can be read from any thread without a lock, and is freed with its last reader
 //! (MorphoSys, §4.1: several versions separate reads from writes; §4.4.1: a snapshot for a new replica, without
-//! locks). A map is cut in two, and two are joined, along one path of nodes: in O(log n), however many rows a
+//! locks). A map is cut in two, and two maps are joined, along one path of nodes: in O(log n), however many rows a
 //! partition has (§4.4.2 calls both changes of metadata).
 //!
 //! Invariants:
@@ -35,59 +35,61 @@ mod tests;
 use entries::{Entries, Keyed};
 use join::{evened, joined};
 
-/// Maximum number of entries in a node.
+/// Maximum number of entries in a node of the tree: rows of a leaf, or children of an inner node.
 const FANOUT: usize = 32;
 /// Minimum number of entries in a node other than the root. A node with fewer is merged or balanced with a neighbour.
 const FILL_MIN: usize = FANOUT / 4;
 
-/// Memory of a row in bytes, besides its key and value: its place in a node, and the overhead of the allocator.
-/// Measured values are 108 to 161 bytes, depending on the length of keys and the order of insertion.
+/// Estimated memory of one row in bytes, in addition to the bytes of its key and value: its place in a node, and the
+/// overhead of the allocator. Measured values are 108 to 161 bytes, depending on the length of keys and the order of
+/// insertion.
 pub const ROW_BYTES: u64 = 140;
 
-/// Number of rows, and their size.
+/// Number of rows in a set of rows, and the size of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Number of rows.
     pub rows: u64,
-    /// Size of their keys and values, in bytes.
+    /// Size of the rows' keys and values, in bytes.
     pub bytes: u64,
 }
 
-/// The rows of a partition. Cheap to clone: the clone is a snapshot.
+/// The rows of a partition, as an ordered map. Cloning it copies one reference: the clone is a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Rows(Option<Tree>);
 
-/// A tree that is not empty.
+/// A B+ tree of rows that is not empty.
 #[derive(Clone, Debug)]
 struct Tree {
     /// Number of levels above the leaves; 0 if the root is a leaf.
     height: usize,
-    /// The root.
+    /// The root node.
     root: Child,
 }
 
-/// A reference to a node, with the data that its parent needs.
+/// A reference to a node of the tree, with the data about it that its parent needs.
 #[derive(Clone, Debug)]
 struct Child {
     /// Separator: at most the node's least key, and more than every key of the nodes before it.
     from: Key,
     /// Number and size of the rows below the node.
     size: Size,
-    /// The node.
+    /// The node that the child refers to, which snapshots may share.
     node: Arc<Node>,
 }
 
-/// A node of the tree.
+/// A node of the tree: a leaf with rows, or an inner node with children.
 #[derive(Clone, Debug)]
 enum Node {
-    /// Rows in key order.
+    /// The rows of a leaf, in key order.
     Leaf(Entries<(Key, Row)>),
-    /// Nodes in key order.
+    /// The children of an inner node, in key order.
     Inner(Entries<Child>),
 }
 
 impl Node {
-    /// Reads the cache lines that a lookup needs first; the result prevents the reads from being optimised away.
+    /// Reads the cache lines that a search in the node needs first. The result has no meaning; it prevents the
+    /// compiler from removing the reads.
     fn prefetch(&self) -> u64 {
         match self {
             Self::Leaf(rows) => rows.prefetch(),
@@ -126,13 +128,13 @@ impl Size {
 }
 
 impl Rows {
-    /// Returns the number of rows, and their size.
+    /// Returns the number of rows, and the size of their keys and values.
     #[must_use]
     pub fn size(&self) -> Size {
         self.0.as_ref().map_or_else(Size::default, |tree| tree.root.size)
     }
 
-    /// Returns the map of these rows.
+    /// Returns the map of these rows, which must be sorted by key.
     ///
     /// # Panics
     /// Panics unless the keys are in strictly ascending order.
@@ -196,7 +198,7 @@ impl Rows {
         old
     }
 
-    /// Removes the row of a key, and returns it.
+    /// Removes the row of a key, and returns the row, or `None` if there was none.
     pub fn remove(&mut self, key: &Key) -> Option<Row> {
         let tree = self.0.as_mut()?;
         // A key without a row causes no copying.
@@ -206,7 +208,7 @@ impl Rows {
         Some(old)
     }
 
-    /// Returns the rows in a range, in key order.
+    /// Returns an iterator of the rows in the range, in key order.
     pub fn range<'a>(
         &'a self,
         range: &KeyRange,
@@ -238,7 +240,7 @@ impl Rows {
         self.range(&KeyRange::everything())
     }
 
-    /// Removes the rows from a key on, and returns them.
+    /// Removes the rows with the key `from` or a greater one, and returns them.
     #[must_use]
     pub fn split_off(&mut self, from: &Key) -> Self {
         let Some(tree) = self.0.take() else { return Self(None) };
@@ -247,10 +249,10 @@ impl Rows {
         Self(behind)
     }
 
-    /// Appends the rows of another map, whose keys must all be after those of this one.
+    /// Appends the rows of another map, whose keys must all be greater than those of this map.
     ///
     /// # Panics
-    /// Panics if they are not.
+    /// Panics if a key of the other map is not greater than all keys of this map.
     pub fn append(&mut self, other: Self) {
         let last = self.0.as_ref().map(|tree| tree.root.last());
         let first = other.iter().next();
@@ -261,8 +263,8 @@ impl Rows {
         self.0 = joined(self.0.take(), other.0);
     }
 
-    /// Returns the key with as many rows before it as from it on, or one more from it on; `None` if there
-    /// are fewer than two rows.
+    /// Returns the key that halves the rows: as many rows are before it as from it on, or one fewer. Returns `None`
+    /// if there are fewer than two rows.
     #[must_use]
     pub fn middle(&self) -> Option<&Key> {
         let mut wanted = self.size().rows / 2;
@@ -286,7 +288,8 @@ impl Rows {
     }
 }
 
-/// An iterator in key order. Its state is the path to the next row: the nodes, each with the index of its next entry.
+/// An iterator of rows in key order. Its state is the path from the root to the next row: the nodes, each with the
+/// index of its next entry.
 struct Ascent<'a> {
     path: Vec<(&'a Node, usize)>,
 }
@@ -317,7 +320,7 @@ impl<'a> Iterator for Ascent<'a> {
 }
 
 impl Child {
-    /// Returns the reference to a node, which must have entries.
+    /// Returns the reference to a new node, which must have at least one entry.
     fn of(node: Node) -> Self {
         let (from, size) = match &node {
             Node::Leaf(rows) => (
@@ -345,7 +348,7 @@ impl Child {
         }
     }
 
-    /// Returns the last key below the node.
+    /// Returns the greatest key below the node.
     fn last(&self) -> &Key {
         match &*self.node {
             Node::Leaf(rows) => &rows[rows.len() - 1].0,
@@ -353,7 +356,8 @@ impl Child {
         }
     }
 
-    /// Inserts a row below the node. Returns the old row, and the node's new right neighbour if the node was split.
+    /// Inserts or replaces a row below the node. Returns the old row, and the node's new right neighbour if the node
+    /// was split.
     fn insert(&mut self, key: Key, row: Row) -> (Option<Row>, Option<Self>) {
         let new = Size::of(&key, &row);
         if key < self.from {
@@ -392,7 +396,7 @@ impl Child {
         (old, self.halved())
     }
 
-    /// Removes the row of a key that is present.
+    /// Removes the row of a key that is present below the node.
     fn remove(&mut self, key: &Key) {
         match Arc::make_mut(&mut self.node) {
             Node::Leaf(rows) => {
@@ -419,7 +423,8 @@ impl Child {
         }
     }
 
-    /// Splits off the second half of the entries into a new node, if there are too many.
+    /// Moves the second half of the node's entries into a new node and returns it, if there are more than [`FANOUT`];
+    /// otherwise returns `None`.
     fn halved(&mut self) -> Option<Self> {
         if self.len() <= FANOUT {
             return None;
@@ -439,7 +444,7 @@ impl Child {
     }
 }
 
-/// Returns the sum of the sizes of nodes.
+/// Returns the sum of the sizes of these nodes.
 fn sum(children: &[Child]) -> Size {
     children.iter().fold(Size::default(), |sum, child| sum.plus(child.size))
 }

@@ -8,10 +8,10 @@
 //! §4.2). No other site writes there, so the position that the log assigns later serves as well as one known
 //! before.
 //!
-//! If a transaction also reads replicas, or a partition that is being handed to another site, its snapshot is
-//! the site's prefix. It waits until that prefix contains all of the site's own writes to its partitions. The
-//! paper records for each version the versions of other partitions that it depends on (Eq. 1), and waits for
-//! these. That keeps causes before effects, but two readers at two sites may see two independent commits in
+//! If a transaction also reads replicas, or a partition that is being handed to another site, its snapshot is the
+//! site's prefix of the log. The transaction waits until that prefix contains all of the site's own writes to its
+//! partitions. The paper records for each version the versions of other partitions that it depends on (Eq. 1), and
+//! waits for these. That keeps causes before effects, but two readers at two sites may see two independent commits in
 //! two orders (a long fork), which snapshot isolation forbids. One order for all costs less to maintain, and a
 //! session's timestamp is a number.
 //!
@@ -63,135 +63,138 @@ use undo::CommitUndo;
 pub(crate) use waiting::ResumedTransaction;
 use waiting::{Held, Waiting, Want};
 
-/// Identifies the caller of a request.
+/// A number by which a site's caller identifies a request; the site returns it with the answer.
 pub type Ticket = u64;
 
-/// Maximum number of requests that wait at a site; more are refused.
+/// Maximum number of requests that wait at one site; further ones are refused.
 const WAITING_MAX: usize = 10_000;
-/// Time that a transaction waits for the log that its session has seen, in ms; then it is returned, to run where its
-/// rows are mastered.
+/// Time in ms that a transaction waits until its site has reached the log position that its session has seen; then it
+/// is returned, to run where its rows are mastered.
 const BEHIND_MS_MAX: u64 = 100;
-/// Maximum number of groups of a site's own log entries that it retains while other sites hold them.
+/// Maximum number of batches of its own log entries that a site retains while other sites in the process hold them.
 const UNRELEASED_MAX: usize = 1_024;
-/// The site and epoch of an observer, which are of no real site.
+/// The site and epoch of an observer; no real site has them.
 const OBSERVER: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
 
-/// An event that a site receives.
+/// An event that a site's state machine receives.
 pub enum Input {
-    /// Run a transaction, which must begin before a time in ms.
+    /// Run a transaction, which must begin before the given time of the site's clock in ms.
     Transact(Ticket, Transaction, u64),
-    /// Change the design; must begin before a time in ms. Replicas are made by [`Input::InstallReplica`].
+    /// Change the design, before the given time of the site's clock in ms. [`Input::InstallReplica`] makes replicas.
     Change(Ticket, Change, u64),
-    /// Make a replica here of the partition that begins at a key, before a time in ms.
+    /// Install a replica of the partition with this first key here, before the given time of the site's clock in ms.
     InstallReplica(Ticket, Key, u64),
-    /// The log's next entries, and the position of the first.
+    /// The log's next entries, and the position of the first one.
     Logged(Position, Arc<[LogEntry]>),
-    /// The next deliveries of the subscription, and the position of the first.
+    /// The next deliveries of the site's subscription, and the log position of the first one.
     Delivered(Position, Vec<Delivery<'static>>),
-    /// A message from another site.
+    /// A message that the given other site sent.
     Said(Site, Message),
-    /// The current time of the site's clock, in ms.
+    /// The current time of the site's clock in ms, from an origin that the caller chooses.
     Tick(u64),
-    /// True if the log accepts no entries for now, because its disk is full.
+    /// The log accepts no entries for now because its disk is full (true), or accepts entries again (false).
     Stalled(bool),
 }
 
-/// An action that a site requests.
+/// An action that a site's state machine requests from its caller.
 pub enum Output {
-    /// Append an entry to the log, after all earlier ones.
+    /// Append a log entry to the log, after all entries that the site wrote earlier.
     Write(LogEntry),
-    /// Answer the caller, whose session has now seen this prefix of the log.
+    /// Answer the request, whose session has now seen the log up to the given position.
     Answer(Ticket, Position, Result<Done, Abort>),
-    /// Return the transaction to its caller. It did not run, because the design that this site knows does not allow
-    /// it here, or its client has too many replies that it has not received.
+    /// Return the transaction to its caller for routing. It did not run, because the design that this site knows does
+    /// not allow it here, or its client has too many replies that it has not received.
     Reroute(Ticket, Transaction),
-    /// Send a message to another site.
+    /// Send a message to the given other site.
     Say(Site, Message),
     /// Send a request to the site's subscription; requests are sent in order.
     Subscribe(Request),
 }
 
-/// Size and usage of a copy.
+/// Size and usage of a site's copy of one partition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
     /// The first key of the copy's partition.
     pub start: Key,
     /// True if the site masters the partition.
     pub is_master: bool,
-    /// Number of rows and their bytes.
+    /// Number of the copy's rows, and the size of their keys and values.
     pub size: Size,
-    /// The copy's version, which counts commits that wrote to it, and changes of the partition's design.
+    /// The copy's version, which each commit to the partition and each change of its design increases.
     pub version: u64,
-    /// Number of transactions that read the copy here since the site began.
+    /// Number of transactions that read the copy at this site; both parts of a split copy keep the count.
     pub reads: u64,
-    /// Number of rows by table, if the site masters the partition; otherwise empty.
+    /// Number of rows of each table, by the table's number, if the site masters the partition; otherwise empty.
     pub tables: Vec<(u32, u64)>,
 }
 
-/// The state machine of a site; see the module's documentation.
+/// A site's state machine: its copies of partitions, the requests that wait, and its position in the log.
 pub struct Core {
-    /// The site's number.
+    /// The number of this site.
     site: Site,
-    /// The site's epoch.
+    /// The epoch of this site: its present incarnation.
     epoch: Epoch,
-    /// True if the log has the beginning of this epoch, and not its end.
+    /// True if the site has seen the join of its epoch in the log, and not the epoch's end.
     is_live: bool,
-    /// True if this epoch has ended.
+    /// True if the site has seen the end of its epoch in the log.
     is_over: bool,
     /// True if the log accepts no entries for now.
     is_stalled: bool,
     /// True if the rows in the site's process exceed the limit on memory.
     is_full: bool,
-    /// True if the site receives only a part of the log.
+    /// True if the site receives the deliveries of a subscription instead of the whole log.
     is_subscriber: bool,
     /// True if the site began with the rows that its process kept from an earlier epoch.
     has_retained_rows: bool,
-    /// Time of the last tick, in ms.
+    /// Time of the last tick, in ms of the site's clock.
     now_ms: u64,
-    /// The position of the last log entry that was applied.
+    /// The position of the last log entry that the site has applied.
     known: Position,
-    /// The design at that position.
+    /// The store's design at the position `known`.
     design: Design,
-    /// The copies that the site has, by the first key of their partition.
+    /// The site's copies of partitions, by the first key of the partition.
     copies: BTreeMap<Key, Copy>,
-    /// The number of the last log entry that the site wrote.
+    /// The number of the last log entry that the site wrote in this epoch.
     written: u64,
-    /// The number of the site's last log entry that came back from the log.
+    /// The number of this epoch's last log entry that came back to the site from the log.
     ordered: u64,
-    /// Requests that wait, in order of arrival.
+    /// Requests that have not begun, in order of arrival.
     waiting: VecDeque<Waiting>,
-    /// The locks that waiting requests need; a later request that needs one of them waits after them.
+    /// First keys of the partitions that waiting requests lock; a later request that needs one of them waits after
+    /// them.
     taken: BTreeSet<Key>,
-    /// The clients of waiting requests; a later request of one of them waits after these.
+    /// The clients of waiting requests; a later request of one of these clients waits after them.
     queued: HashSet<u64>,
-    /// Clients whose waiting transactions are being returned, from the first returned one on.
+    /// Clients a transaction of which was just returned; their later waiting transactions are returned too.
     returned: HashSet<u64>,
-    /// Clients with transactions that the log does not have completely, and the number of the last log entry that it
-    /// must have. Until then a client's session has seen more than its replies have shown.
+    /// Clients whose transactions have seen entries of this site that are not in the log yet, with the number of the
+    /// last one. Until the log has it, a client's session has seen more than its replies have shown.
     ahead: HashMap<u64, u64>,
-    /// Partitions whose design is being changed, by first key, and the number of the log entry that changes it.
+    /// Partitions whose design is being changed, by first key, with the number of the log entry that changes it.
     changing: BTreeMap<Key, u64>,
-    /// Answers that wait for a log entry of this site, in the order of the log entries.
+    /// Answers that wait until the log has an entry of this site, in the order of these entries.
     answers: VecDeque<Held>,
-    /// Replicas that are being installed here, by first key.
+    /// Replicas that are being installed at this site, by the first key of the partition.
     installations: BTreeMap<Key, Installation>,
-    /// The number of the last installation of this epoch.
+    /// The number of the last replica installation that began in this epoch.
     installation: u64,
-    /// Copies that other sites have requested and not received yet.
+    /// Requests for a partition's rows that were not answered yet, by the requesting site and the partition's first
+    /// key.
     rows_requests: BTreeMap<(Site, Key), RowsRequest>,
-    /// The actions that the current event has caused so far.
+    /// The actions that the current event has caused so far, in order.
     outputs: Vec<Output>,
-    /// The transaction that was run last, and the numbers of rows that it read and wrote.
+    /// The request that ran last, with the numbers of rows that it read and wrote.
     last_run: Option<(Ticket, u32, u32)>,
-    /// Numbers of rows that were read, written, and applied for other masters here since the site began.
+    /// Numbers of rows that transactions read and wrote at this site, and that it applied for other masters, in this
+    /// epoch.
     work: [u64; 3],
-    /// The request that last met a lock, or a watched row that another transaction had changed.
+    /// The last request that had to wait for a lock, or found that a row which its client watches had changed.
     last_conflict: Option<Ticket>,
-    /// Transactions that had waited and were run by the last event.
+    /// Transactions that had waited, and that the last event made run.
     resumed: Vec<ResumedTransaction>,
-    /// How to undo the commits that have not come back from the log yet, in order.
+    /// The rows before each commit that has not come back from the log yet, in the order of the commits.
     undo: VecDeque<CommitUndo>,
-    /// Log entries of this site that other sites may still read.
+    /// Log entries of this site that other sites in the process may still read.
     unreleased_entries: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, which tests inject to check that they detect them.
     #[cfg(test)]
@@ -199,15 +202,15 @@ pub struct Core {
 }
 
 impl Core {
-    /// Returns a site that begins a new epoch with an empty database. It must receive the log from
-    /// the first entry on. Its first output is its join; the site is live once the log has that.
+    /// Returns a site that begins a new epoch with an empty database, under the design `initial`. It must receive the
+    /// log from the first entry on. Its first output is its join; the site is live once the log has the join.
     #[must_use]
     pub fn new(site: Site, epoch: Epoch, initial: Design) -> Self {
         Self::observer(initial).begin_epoch(site, epoch)
     }
 
-    /// Returns an observer, which has copies of all partitions. After it has received the log from the first entry
-    /// on, it is the database as of its prefix, from which sites may begin.
+    /// Returns an observer, which has copies of all partitions and runs no transactions. After it has received the
+    /// log from the first entry on, it is the database as of its position, from which sites may begin.
     #[must_use]
     pub fn observer(initial: Design) -> Self {
         let (site, epoch) = OBSERVER;
@@ -252,7 +255,8 @@ impl Core {
         }
     }
 
-    /// Returns an observer of the design only, without any copies.
+    /// Returns an observer that follows only the design, without copies, from position `known` of the log on.
+    /// `design` is the store's design there.
     #[must_use]
     pub fn onlooker(known: Position, design: Design) -> Self {
         let mut core = Self::observer(design);
@@ -261,7 +265,8 @@ impl Core {
         core
     }
 
-    /// Returns a site that begins a new epoch with the rows of this observer. It must receive the log after them.
+    /// Returns a site that begins the given epoch with the rows of this observer. It must receive the log after the
+    /// observer's position.
     #[must_use]
     pub fn begin_epoch(&self, site: Site, epoch: Epoch) -> Self {
         let mut core = Self::observer(self.design.unshared());
@@ -279,7 +284,7 @@ impl Core {
     }
 
     /// Makes the site a subscriber, which receives deliveries instead of the whole log. These contain all entries of
-    /// its own epoch and of its partitions, so its behaviour is the same.
+    /// its own epoch and of its partitions, so the site behaves in the same way.
     #[must_use]
     pub fn subscribed(self) -> Self {
         Self { is_subscriber: true, ..self }
@@ -311,8 +316,8 @@ impl Core {
         mem::take(&mut self.outputs)
     }
 
-    /// Retains log entries of this site until no other site has them. Dropping the last reference reads each key and
-    /// value, which are in the caches of the site that wrote them.
+    /// Retains log entries, if this site wrote them, until no other site has them. Dropping the last reference reads
+    /// each key and value, which are in the caches of the site that wrote them.
     fn outlive(&mut self, entries: Arc<[LogEntry]>) {
         if entries.first().is_some_and(|entry| entry.by.site == self.site) {
             self.unreleased_entries.push_back(entries);
@@ -327,7 +332,7 @@ impl Core {
         }
     }
 
-    /// Returns the design as of the prefix of the log that the site has.
+    /// Returns the store's design at the last log position that the site has applied.
     #[must_use]
     pub fn design(&self) -> &Design {
         &self.design
@@ -345,13 +350,13 @@ impl Core {
         self.site
     }
 
-    /// Returns the site's epoch.
+    /// Returns the epoch in which the site runs.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Returns the usage of each copy, or nothing while the site is not live.
+    /// Returns the size and usage of each copy, in key order; nothing while the site is not live.
     pub fn usage(&self) -> impl Iterator<Item = Usage> {
         let copies = self.copies.values().filter(|_| self.is_live);
         copies.map(|copy| Usage {
@@ -367,61 +372,62 @@ impl Core {
         })
     }
 
-    /// Returns the memory of the rows of all copies, in bytes.
+    /// Returns the estimated memory of the rows of all copies at this site, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let of = |copy: &Copy| copy.rows.size().bytes + copy.rows.size().rows * ROW_BYTES;
         self.copies.values().map(of).sum()
     }
 
-    /// Sets whether transactions that put rows are refused for lack of memory.
+    /// Sets whether transactions that put rows are refused because memory is full.
     pub(crate) fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;
     }
 
-    /// Returns the numbers of rows that a transaction read and wrote, or `None` unless it was run last.
+    /// Returns the numbers of rows that the transaction of this request read and wrote, or `None` unless it is the
+    /// last that ran.
     pub(crate) fn rows_of(&self, ticket: Ticket) -> Option<(u32, u32)> {
         self.last_run.filter(|(last, _, _)| *last == ticket).map(|(_, read, wrote)| (read, wrote))
     }
 
-    /// Returns the numbers of rows that were read, written, and applied for other masters since the site began.
+    /// Returns the numbers of rows read, written, and applied for other masters at this site since its epoch began.
     pub(crate) fn work(&self) -> [u64; 3] {
         self.work
     }
 
-    /// True if the given request is the last that met another transaction or a change of the design.
+    /// Returns true if the request is the last one that had to wait for a lock, or found a watched row changed.
     pub(crate) fn met_conflict(&self, ticket: Ticket) -> bool {
         self.last_conflict == Some(ticket)
     }
 
-    /// Returns the transactions that had waited and were run by the last event.
+    /// Returns the transactions that had waited, and that the last event made run.
     pub(crate) fn resumed(&self) -> &[ResumedTransaction] {
         &self.resumed
     }
 
-    /// Returns the number of log entries missing for a session, plus this site's own that have not come back from the
-    /// log.
+    /// Returns the number of log entries that the site lacks up to the position `session`, plus the number of its own
+    /// entries that have not come back from the log.
     pub(crate) fn lag_entries(&self, session: Position) -> u64 {
         self.known.entries_to(session) + (self.written - self.ordered)
     }
 
-    /// True if the site is live: the log has the beginning of its epoch, and not the end.
+    /// Returns true if the site is live: it has seen the beginning of its epoch in the log, and not the end.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// True if the site's epoch has ended: the process can only begin another one.
+    /// Returns true if the site's epoch has ended: its process can only begin another one.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Adds an action to the current event's result.
+    /// Adds an action to those that the current event causes.
     fn say(&mut self, output: Output) {
         self.outputs.push(output);
     }
 
-    /// Returns a request that cannot run here to its caller.
+    /// Returns a request that cannot run here to its caller: a transaction for routing, a change with an error.
     fn return_to_caller(&mut self, waiting: Waiting) {
         match waiting.what {
             Want::Transaction(transaction) => {
@@ -431,12 +437,12 @@ impl Core {
         }
     }
 
-    /// Answers a request with an error.
+    /// Answers the request with the error `abort`.
     fn refuse(&mut self, ticket: Ticket, abort: Abort) {
         self.say(Output::Answer(ticket, self.known, Err(abort)));
     }
 
-    /// Writes a log entry, and returns its number.
+    /// Writes a log entry with this content, and returns its number in the site's epoch.
     fn write(&mut self, body: Body) -> u64 {
         self.written += 1;
         let by = Author { site: self.site, epoch: self.epoch, number: self.written };
@@ -444,7 +450,7 @@ impl Core {
         self.written
     }
 
-    /// Ends the epoch: drops all copies, and answers or returns all requests.
+    /// Ends the site's epoch: drops all copies, and answers or returns all requests.
     fn end(&mut self) {
         (self.is_live, self.is_over) = (false, true);
         self.copies.clear();
@@ -465,7 +471,7 @@ impl Core {
         }
     }
 
-    /// Advances the clock, and handles all that is due.
+    /// Advances the site's clock to `now_ms`, refuses requests whose time is over, and retries the others.
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         #[cfg(test)]
@@ -483,7 +489,7 @@ impl Core {
     }
 }
 
-/// Returns the error of a change that is impossible under the design.
+/// Returns the error for the request of a change that is impossible under the design.
 fn refused(impossible: &Impossible) -> Abort {
     Abort::Refused(impossible.to_string())
 }

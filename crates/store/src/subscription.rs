@@ -35,20 +35,20 @@ use crate::record::{Body, Epoch, LogEntry, Position, Site, Write};
 #[cfg(test)]
 mod tests;
 
-/// A part of the stream that a site receives.
+/// One element of the stream that a subscribing site receives instead of the whole log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivery<'e> {
-    /// A run of entries, of this length, that do not concern the site.
+    /// A run of this many consecutive log entries that do not concern the site.
     Passed(u64),
-    /// The next entry: all of it, or, of a commit, only the writes that concern the site.
+    /// The next log entry: all of it, or, if it is a commit, only the writes that concern the site.
     Entry(Cow<'e, LogEntry>),
-    /// From this position on, the writes to a requested partition are delivered.
+    /// From this position of the stream on, the writes to the partition that the site requested are delivered.
     Begins {
-        /// The first key of the partition.
+        /// The first key of the requested partition.
         start: Key,
-        /// The partition's version at this position.
+        /// The partition's version at this position of the log.
         version: u64,
-        /// The number of the installation that requested the partition.
+        /// The number, within the site's epoch, of the replica installation for which the partition was requested.
         installation: u64,
     },
 }
@@ -60,55 +60,58 @@ impl Delivery<'_> {
     }
 }
 
-/// A request of a site to its subscription.
+/// A request of a site that changes which writes its subscription delivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The site installs a replica of the partition that begins at the key, and requests its writes. The
+    /// The site installs a replica of the partition whose first key is given, and requests the writes to it. The
     /// number identifies the installation within the site's epoch.
     Begin(Key, u64),
-    /// The installation has ended, whether or not it made a replica.
+    /// The installation of a replica of the partition with this first key has ended, whether or not it succeeded.
     End(Key),
 }
 
-/// The part of the log that a site receives, from one position on.
+/// The state of one site's subscription: it converts log entries to deliveries, from one position on.
 pub(crate) struct Subscription {
+    /// The site that receives the deliveries.
     site: Site,
+    /// The epoch of that site.
     epoch: Epoch,
+    /// The position of the last log entry that was converted.
     known: Position,
-    /// The design at the position `known`.
+    /// The store's design at the position `known`.
     design: Design,
-    /// True if the log has the join of this epoch, or the site began with the rows of the partitions that it holds.
+    /// True if only the writes of held or requested partitions are delivered: the log has the join of this epoch, or
+    /// the site began with persisted rows of the partitions that it holds.
     is_partial: bool,
-    /// The first keys of the partitions of which the site installs replicas, and the numbers of the
-    /// installations.
+    /// The numbers of the replica installations that the site has requested, by the first key of their partition.
     requested: BTreeMap<Key, u64>,
 }
 
 impl Subscription {
-    /// Returns the subscription of an epoch that has written nothing yet, after the prefix `known` of the
-    /// log, with the design at that position.
+    /// Returns the subscription of a site's epoch that has written nothing yet, from the position after `known` on.
+    /// `design` is the store's design at `known`.
     pub(crate) fn new(site: Site, epoch: Epoch, known: Position, design: Design) -> Self {
         Self { site, epoch, known, design, is_partial: false, requested: BTreeMap::new() }
     }
 
-    /// Returns the subscription of an epoch that begins with rows which its process persisted: those of the
-    /// partitions that the site holds.
+    /// Returns the subscription of a site's epoch that begins with rows which its process persisted: those of the
+    /// partitions that the site holds, as of position `known`. `design` is the store's design there.
     pub(crate) fn resumed(site: Site, epoch: Epoch, known: Position, design: Design) -> Self {
         Self { is_partial: true, ..Self::new(site, epoch, known, design) }
     }
 
-    /// Returns the prefix of the log that was delivered.
+    /// Returns the position of the last log entry that was converted to deliveries.
     pub(crate) fn known(&self) -> Position {
         self.known
     }
 
-    /// Returns the design at the end of the delivered prefix.
+    /// Returns the store's design at the last position that was delivered.
     pub(crate) fn design(&self) -> &Design {
         &self.design
     }
 
-    /// Returns the deliveries of the log's next entries, and the position where they begin. Entries that were
-    /// delivered before are skipped.
+    /// Returns the deliveries for the log entries that begin at position `first`, and the position of the first
+    /// delivery. Entries that were delivered before are skipped.
     pub(crate) fn deliver<'e>(
         &mut self,
         first: Position,
@@ -138,7 +141,8 @@ impl Subscription {
         (from, deliveries)
     }
 
-    /// Executes a request, and returns its delivery at this position, if there is one.
+    /// Executes a request of the site, and returns the delivery that answers it at the present position, or `None` if
+    /// there is none.
     pub(crate) fn execute(&mut self, request: Request) -> Option<Delivery<'static>> {
         match request {
             Request::Begin(start, installation) => {
@@ -154,13 +158,16 @@ impl Subscription {
         }
     }
 
+    /// Returns the delivery that begins the writes of the requested partition, or `None` if no such partition exists
+    /// or was requested.
     fn beginning(&self, start: &Key) -> Option<Delivery<'static>> {
         let version = self.design.beginning_at(start)?.version;
         let installation = *self.requested.get(start)?;
         Some(Delivery::Begins { start: start.clone(), version, installation })
     }
 
-    /// Returns the part of an entry that the site receives, or `None` if the entry does not concern the site.
+    /// Returns the part of a log entry that the site receives, or `None` if the entry does not concern the site.
+    /// `verdict` is the entry's effect on the design.
     fn part_of<'e>(&mut self, entry: &'e LogEntry, verdict: Verdict) -> Option<Cow<'e, LogEntry>> {
         if (entry.by.site, entry.by.epoch) == (self.site, self.epoch) {
             self.is_partial |= entry.body == Body::Join && verdict == Verdict::Counts;
@@ -185,6 +192,7 @@ impl Subscription {
         }
     }
 
+    /// Returns true if the site holds or has requested the written partition.
     fn is_for_site(&self, write: &Write) -> bool {
         let partition = self.design.beginning_at(&write.start);
         partition.is_some_and(|partition| partition.is_at(self.site))
@@ -192,6 +200,7 @@ impl Subscription {
     }
 }
 
+/// Returns the delivery for a run of `passed` omitted entries, or `None` if there are none.
 fn run(passed: u64) -> Option<Delivery<'static>> {
     (passed > 0).then_some(Delivery::Passed(passed))
 }

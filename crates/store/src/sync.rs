@@ -1,6 +1,6 @@
-//! The primitives by which threads share data and wait for each other: the system's locks, queues and
-//! threads; or, with the feature `shuttle`, those of a scheduler that selects at random, at each of their
-//! operations, the thread that runs.
+//! The primitives by which threads share data and wait for each other: the system's locks, queues and threads; or,
+//! with the feature `shuttle`, those of a scheduler that selects at random the thread that runs next, at each
+//! operation of these primitives.
 //!
 //! The store's own threads use only these primitives, so that the same code runs under random schedules
 //! (`tests/schedules.rs`). Sockets, and the threads that wait for them, are not included.

@@ -12,33 +12,34 @@ use crate::output_buffer::OutputBuffer;
 use crate::record::{Position, Site};
 use crate::reply::Reply;
 
-/// Maximum size of a transaction's writes, in bytes of keys and values.
+/// Maximum size of all writes of one transaction together, in bytes of their keys and values.
 pub const WRITTEN_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A transaction as a site receives it.
+/// A transaction as a site receives it: its declared keys, its procedure, and the state of its client's session.
 pub struct Transaction {
-    /// The ranges of keys that it may read, in addition to `writes`.
+    /// The ranges of keys that the transaction may read, in addition to `writes`.
     pub reads: Vec<KeyRange>,
-    /// The keys that it may write and read.
+    /// The keys that the transaction may write and read.
     pub writes: Vec<Key>,
-    /// The prefix of the log that its session has seen: the transaction must see at least that.
+    /// The last log position that the client's session has seen: the transaction must see all log entries up to
+    /// there.
     pub session: Position,
-    /// The client. If a client sends its next transaction to the same site before the reply, the site
-    /// executes the two in order of arrival.
+    /// The number of the client, if order matters to it: if the client sends its next transaction to the same site
+    /// before the reply, the site executes the two in order of arrival.
     pub client: Option<u64>,
-    /// True if another site returned the transaction because that site lagged behind the session's position
-    /// for too long. It is to run where the rows that it reads are mastered, if one site masters all of them
-    /// (MorphoSys, §4.3).
+    /// True if another site returned the transaction because that site did not reach the position `session` in time.
+    /// The router then runs the transaction where the rows that it reads are mastered, if one site masters all of
+    /// them (MorphoSys, §4.3).
     pub at_masters: bool,
-    /// The output buffer of its client, if the client is a connection.
+    /// The output buffer to which the reply is charged; `None` if the client is not a connection with one.
     pub output: Option<Arc<OutputBuffer>>,
-    /// The procedure, which reads and writes the rows.
+    /// The code of the transaction, which reads and writes the declared rows and returns the reply.
     pub procedure: Box<dyn Procedure>,
 }
 
 impl Transaction {
-    /// Sorts the declared keys and ranges, and joins ranges that overlap or touch, so that each key is in one
-    /// range at most.
+    /// Sorts the declared keys and ranges, removes duplicate keys, and joins ranges that overlap or touch, so that
+    /// each key is in one range at most.
     pub(crate) fn normalize(&mut self) {
         if !self.writes.is_sorted_by(|one, next| one < next) {
             self.writes.sort_unstable();
@@ -52,7 +53,7 @@ impl Transaction {
     }
 }
 
-/// Returns the range that contains a key, or `None`. The ranges are sorted and do not touch.
+/// Returns the one of `ranges` that contains the key, or `None`. The ranges must be sorted and must not touch.
 fn range_of<'a>(ranges: &'a [KeyRange], key: &Key) -> Option<&'a KeyRange> {
     let behind = ranges.partition_point(|range| range.start <= *key);
     ranges[..behind].last().filter(|range| range.contains(key))
@@ -60,15 +61,15 @@ fn range_of<'a>(ranges: &'a [KeyRange], key: &Key) -> Option<&'a KeyRange> {
 
 /// The code of a transaction, which reads and writes rows.
 pub trait Procedure: Send {
-    /// Reads and writes rows, and returns the reply. It may be called again if it could not begin, never
-    /// after it began.
+    /// Reads and writes rows through `view`, and returns the reply. A site may call the method again if the
+    /// transaction could not begin, never after it began.
     ///
     /// # Errors
-    /// Returns the reason why the transaction is to have no effect.
+    /// Returns the reason why the transaction aborts: none of its writes takes effect.
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort>;
 
-    /// Encodes the procedure for another process, which decodes it by [`crate::resp::decode()`]. Returns `None`
-    /// if it can run in this process only.
+    /// Encodes the procedure for another process, which decodes it by [`crate::resp::decode()`]. Returns `None` if
+    /// the procedure can run in this process only.
     fn encode(&self) -> Option<Vec<u8>> {
         None
     }
@@ -83,13 +84,13 @@ where
     }
 }
 
-/// The reason why a site's partitions cannot be used.
+/// The reason why the partitions that a site masters cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Absence {
-    /// No process serves the site, and the log has the fence of its epoch.
+    /// No process serves the site, and the log has the fence of the site's epoch.
     Down,
-    /// The site's process is back, and still receives its rows.
+    /// The site's process is connected again, and still receives its rows.
     Receiving,
     /// No process has started as this site yet, or none has connected to this router.
     NotStarted,
@@ -111,66 +112,68 @@ impl fmt::Display for Absence {
 /// The reason why a transaction had no effect, or why its outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Abort {
-    /// The procedure aborted the transaction, with this reason.
+    /// The procedure aborted the transaction, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// The transaction used a key that it had not declared.
+    /// The transaction used this key without having declared it.
     #[error("{0:?} is not among the declared keys")]
     Undeclared(Key),
-    /// The site does not master the written rows, or has no copy of the rows that are read.
+    /// The site does not master all written rows, or has no copy of some rows that are read.
     #[error("this site does not have all keys of the transaction")]
     Elsewhere,
-    /// The log position of the session, or a lock, was not reached in time.
+    /// The request did not begin in time: the site waited for the log position of the session, or for a lock.
     #[error("timed out waiting for the log position of the session, or for a lock")]
     Late,
-    /// Too many transactions wait at the site.
+    /// Too many transactions wait at the site, or too many of the site's log entries are not in the log yet.
     #[error("too many transactions wait at this site")]
     Busy,
     /// The transaction writes this many bytes, more than [`WRITTEN_BYTES_MAX`].
     #[error("{0} bytes are too many for one transaction: at most {WRITTEN_BYTES_MAX}")]
     TooLarge(usize),
-    /// Two partitions that the transaction writes are pinned to different sites.
+    /// The transaction writes two partitions that are pinned to different sites. The fields are a key of the first
+    /// partition and its site, and a key of the second one and its site.
     #[error(
         "{0:?} is pinned to {1} and {2:?} to {3}: no transaction writes both until one is unpinned"
     )]
     PinnedApart(Key, Site, Key, Site),
-    /// The log's disk is full, and the transaction writes, or reads rows that are not logged yet.
+    /// The log's disk is full, and the transaction writes, or reads rows whose last change is not in the log yet.
     #[error("the log's disk is full")]
     LogFull,
-    /// The log's disk became full after the transaction had written. The transaction is logged once there is
+    /// The log's disk became full after the transaction had written its rows. The transaction is logged once there is
     /// space, if the process lives until then.
     #[error("the log's disk became full before it was logged")]
     Unlogged,
-    /// The site was declared dead before the log had the transaction.
+    /// The site was declared dead before it saw the transaction in the log: the outcome is unknown.
     #[error("the site was declared dead")]
     Deposed,
-    /// The site that masters a needed partition is not available, and no other site has a copy. The key is
-    /// the first of that partition.
+    /// The site that masters a needed partition is not available, and no other site has a copy. The fields are that
+    /// site, the first key of the partition, and the reason.
     #[error("{0} {2}, and no other site has a copy of the keys from {start} on", start = from(.1))]
     Down(Site, Key, Absence),
-    /// The transaction puts rows, and the memory of rows exceeds its limit.
+    /// The transaction puts rows, and the rows in the site's process exceed the limit on memory.
     #[error("command not allowed when used memory > 'maxmemory'.")]
     OutOfMemory,
 }
 
-/// Formats the first key of a partition as `imago store design` does.
+/// Formats the first key of a partition as `imago store design` does: `(first)` for the least key.
 fn from(start: &Key) -> String {
     if *start == Key::least() { "(first)".to_owned() } else { start.to_string() }
 }
 
-/// The outcome of a transaction.
+/// The outcome of a transaction that was not aborted.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// The reply of the procedure.
+    /// The reply that the procedure returned.
     pub answer: Reply,
-    /// The transaction's position in the log; `None` if it wrote nothing.
+    /// The position of the transaction's commit in the log; `None` if it wrote nothing.
     pub committed: Option<Position>,
 }
 
-/// A row as a transaction reads it: its value, and the version of the partition at which it was written.
+/// A row as a transaction reads it: its value, and the version of its partition at which it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The version of the row's partition at that write; 0 for the transaction's own write.
+    /// The version that the row's partition had after the commit that wrote the row; 0 if the transaction itself
+    /// wrote it.
     pub version: u64,
     /// The row's value.
     pub value: Value,
@@ -178,41 +181,49 @@ pub struct Seen {
 
 /// The rows as a transaction sees them: one snapshot of the database, and the transaction's own writes.
 pub struct View<'a> {
+    /// The rows of the snapshot.
     pub(crate) rows: &'a dyn ReadRows,
+    /// The ranges that the transaction declared as read: sorted, without overlaps.
     pub(crate) reads: &'a [KeyRange],
+    /// The keys that the transaction declared as written, sorted.
     pub(crate) writes: &'a [Key],
+    /// The rows that the transaction has written so far; `None` for a deleted row.
     pub(crate) written: BTreeMap<Key, Option<Value>>,
-    /// Number of rows that were read.
+    /// Number of rows that the transaction has looked up or found in ranges so far; its own writes are not counted by
+    /// [`View::get`].
     pub(crate) rows_read: Cell<u32>,
-    /// True if the transaction did nothing because a row that it watched had changed.
+    /// True if the transaction did nothing because a row that its client watches had changed.
     pub(crate) is_stale: Cell<bool>,
 }
 
-/// The source of a view's rows.
+/// The snapshot from which a [`View`] reads rows.
 pub(crate) trait ReadRows {
+    /// Returns the row of the key, or `None` if there is none.
     fn get(&self, key: &Key) -> Option<Seen>;
-    /// Returns the rows of several keys, in the order of the keys, as [`Self::get`] does.
+    /// Returns the row of each key, in the order of `keys`, as [`Self::get`] does.
     fn get_each(&self, keys: &[Key]) -> Vec<Option<Seen>> {
         keys.iter().map(|key| self.get(key)).collect()
     }
-    /// Returns the first rows of a range, at most `limit`.
+    /// Returns the first rows of the range in key order, at most `limit`.
     fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)>;
 }
 
 impl<'a> View<'a> {
-    /// Returns a view of the declared rows, with nothing written.
+    /// Returns a view of the snapshot `rows` for a transaction that declared these reads and writes, with nothing
+    /// written.
     pub(crate) fn new(rows: &'a dyn ReadRows, reads: &'a [KeyRange], writes: &'a [Key]) -> Self {
         let (rows_read, is_stale) = (Cell::new(0), Cell::new(false));
         Self { rows, reads, writes, written: BTreeMap::new(), rows_read, is_stale }
     }
 
+    /// Adds to the number of rows that were read.
     fn count(&self, rows: usize) {
         self.rows_read.set(self.rows_read.get().saturating_add(rows as u32));
     }
 }
 
 impl View<'_> {
-    /// Reads a row.
+    /// Reads the row of the key, or `None` if there is none. The transaction's own write is seen.
     ///
     /// # Errors
     /// Returns an error if the key was not declared.
@@ -227,7 +238,7 @@ impl View<'_> {
         Ok(self.rows.get(key))
     }
 
-    /// Reads several rows, which takes less time than reading them one by one.
+    /// Reads the rows of several keys, in the order of `keys`; this takes less time than reading them one by one.
     ///
     /// # Errors
     /// Returns an error if a key was not declared.
@@ -245,7 +256,7 @@ impl View<'_> {
         }
     }
 
-    /// Reads the first rows of a range, at most `limit`, in key order.
+    /// Reads the first rows of the range, at most `limit`, in key order. The transaction's own writes are seen.
     ///
     /// # Errors
     /// Returns an error if the range was not declared as a whole.
@@ -270,7 +281,7 @@ impl View<'_> {
         Ok(rows.into_iter().take(limit).collect())
     }
 
-    /// Writes a row.
+    /// Sets the value of the key's row, whether or not the row exists.
     ///
     /// # Errors
     /// Returns an error if the key was not declared as written.
@@ -278,7 +289,7 @@ impl View<'_> {
         self.write(key, Some(value))
     }
 
-    /// Deletes a row, whether or not it is there.
+    /// Deletes the key's row, whether or not the row exists.
     ///
     /// # Errors
     /// Returns an error if the key was not declared as written.
@@ -286,11 +297,13 @@ impl View<'_> {
         self.write(key, None)
     }
 
+    /// Returns true if the key was declared as written.
     fn may_write(&self, key: &Key) -> bool {
         self.writes.binary_search(key).is_ok()
     }
 
-    /// Returns the size of the keys and values that the transaction wrote, in bytes.
+    /// Returns the size of the keys and values that the transaction has written so far, in bytes; a deleted row
+    /// counts its key.
     pub(crate) fn written_bytes(&self) -> usize {
         let bytes = |(key, value): (&Key, &Option<Value>)| {
             key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())
@@ -298,6 +311,7 @@ impl View<'_> {
         self.written.iter().map(bytes).sum()
     }
 
+    /// Records the write of a row; `None` deletes the row.
     fn write(&mut self, key: &Key, value: Option<Value>) -> Result<(), Abort> {
         if !self.may_write(key) {
             return Err(Abort::Undeclared(key.clone()));

@@ -9,13 +9,14 @@ use super::{Design, EpochState};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
-/// See the module's documentation.
+/// The store's design as older checkpoints contain it, without pins; it converts into a [`Design`].
 #[derive(Serialize, Deserialize)]
 pub(crate) struct BeforePins {
     partitions: BTreeMap<Key, Partition>,
     epochs: HashMap<Site, EpochState>,
 }
 
+/// A partition as older checkpoints contain it: the fields of [`super::Partition`] except the pin.
 #[derive(Serialize, Deserialize)]
 struct Partition {
     range: KeyRange,

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::{ClientConfig, KafkaSpec};
 
-/// Default patience: an election takes some seconds, and the restart of a failed broker some more.
+/// Default of [`KafkaSpec::patience`]: an election takes some seconds, and the restart of a failed broker some more.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Default number of replicas of a created topic, or the number of listed brokers if that is less.
+/// Default number of replicas of a created topic; the number of listed brokers if that is less.
 const REPLICAS: usize = 3;
 /// Maximum length of a topic's name, in bytes.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// The reason why a text is no location of a log in Kafka.
+/// The error for a text that is not the location of a log in Kafka; it contains the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; a log in Kafka is kafka://HOST:PORT[,HOST:PORT]/TOPIC[?replicas=N]")]
 pub struct NotTopic(String);
@@ -58,7 +58,7 @@ impl FromStr for KafkaSpec {
     }
 }
 
-/// True if a text is a host name or an address; an address with colons must be in brackets.
+/// Returns true if a text has the form of a host name or an address; an address with colons must be in brackets.
 fn is_host(host: &str) -> bool {
     let within = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let is_one_of = |also: &str, host: &str| {

@@ -1,4 +1,5 @@
-//! Batches of records, as they are appended and fetched: not compressed, or compressed with gzip or LZ4.
+//! Encodes and decodes batches of Kafka records, as they are appended and fetched: not compressed, or compressed with
+//! gzip or LZ4.
 
 use std::io::{Read, Write as _};
 
@@ -12,14 +13,14 @@ use kafka_protocol::records::{
 
 use super::fault::Fault;
 
-/// Version of the format of batches, since Kafka 0.11.
+/// Version of the format of record batches, which Kafka has since 0.11.
 const VERSION: i8 = 2;
-/// Size of a batch's offset and length, which its length does not count, in bytes.
+/// Size of the offset and the length at the start of a batch, which the batch's length does not count, in bytes.
 const HEAD_BYTES: usize = 8 + 4;
-/// Maximum size of a batch's records, in bytes; a fetch has one record of the largest group at least.
+/// Maximum size of a batch's decompressed records, in bytes; a fetch has one record of the largest group at least.
 const RECORDS_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Encodes a batch with one record, which has this value. The broker sets offset and time.
+/// Encodes a batch with one record that has this value. The broker sets its offset and time.
 pub(super) fn encode(value: &[u8], compression: Compression) -> Result<Bytes, Fault> {
     let record = Record {
         transactional: false,
@@ -48,7 +49,8 @@ pub(super) fn encode(value: &[u8], compression: Compression) -> Result<Bytes, Fa
     Ok(batch.freeze())
 }
 
-/// Decodes the next batch of a fetch, or returns `None` if only a part of it was fetched, or nothing is left.
+/// Removes the next batch from the fetched bytes, and returns its records; returns `None` if only a part of a batch
+/// or nothing is left.
 pub(super) fn decode(fetched: &mut Bytes) -> Result<Option<Vec<Record>>, Fault> {
     let Some(mut length) = fetched.get(8..HEAD_BYTES) else { return Ok(None) };
     let length = usize::try_from(length.get_i32()).unwrap_or(0);
@@ -61,7 +63,7 @@ pub(super) fn decode(fetched: &mut Bytes) -> Result<Option<Vec<Record>>, Fault> 
         .map_err(|error| Fault::Lasting(format!("a batch cannot be decoded: {error}")))
 }
 
-/// Compresses the records of a batch.
+/// Appends the compressed records of a batch to `into`.
 fn compress(
     records: &mut BytesMut,
     into: &mut BytesMut,
@@ -84,7 +86,7 @@ fn compress(
     Ok(())
 }
 
-/// Decompresses the records of a batch.
+/// Returns the decompressed records of a batch, which are limited in size.
 fn decompress(records: &mut Bytes, compression: Compression) -> anyhow::Result<Bytes> {
     let compressed = std::mem::take(records);
     let mut decompressor: Box<dyn Read> = match compression {

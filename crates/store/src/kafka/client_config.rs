@@ -1,7 +1,7 @@
 //! How a log connects to its brokers: TLS, authentication and compression.
 //!
-//! They are read from a file of properties, `NAME=VALUE` line by line, with the names that librdkafka gives them: the
-//! file that kcat takes with `-F` serves as it is. Passwords are in this file, and not on a command line.
+//! These settings are read from a file of properties, `NAME=VALUE` line by line, with the names that librdkafka gives
+//! them: the file that kcat takes with `-F` serves as it is. Passwords are in this file, and not on a command line.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, RootCertStore};
 
-/// Properties that are understood.
+/// Names of the properties that are understood, as an error lists them; two have a second spelling.
 const KNOWN: [&str; 8] = [
     "security.protocol",
     "sasl.mechanism",
@@ -25,21 +25,21 @@ const KNOWN: [&str; 8] = [
     "ssl.key.location",
     "compression.type",
 ];
-/// Properties that such a file often has, and that have no effect here.
+/// Names of properties that such a file often has, and that have no effect here.
 const WITHOUT_EFFECT: [&str; 2] = ["bootstrap.servers", "client.id"];
 
-/// TLS, authentication and compression of a log's connections. By default there are none of them.
+/// TLS, authentication and compression of a log's connections to Kafka. The default has none of them.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// TLS, if connections are encrypted.
+    /// The TLS configuration; `None` if connections are not encrypted.
     pub(super) tls: Option<Arc<rustls::ClientConfig>>,
-    /// The user, if brokers demand authentication.
+    /// The user that authenticates, and the mechanism; `None` without authentication.
     pub(super) sasl: Option<Sasl>,
-    /// Compression of appended records.
+    /// The compression of appended records.
     pub(super) compression: Compression,
 }
 
-/// The user that brokers authenticate, and the method.
+/// The user as which the log authenticates to brokers by SASL, and the mechanism.
 #[derive(Clone)]
 pub(super) struct Sasl {
     pub(super) mechanism: Mechanism,
@@ -47,7 +47,7 @@ pub(super) struct Sasl {
     pub(super) password: String,
 }
 
-/// A method of authentication.
+/// A SASL mechanism by which a user authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mechanism {
     Plain,
@@ -55,26 +55,26 @@ pub(super) enum Mechanism {
     ScramSha512,
 }
 
-/// The error of a file of properties.
+/// The error of a file of properties for the connection to Kafka.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientConfigError {
-    /// The file, or a file that it names, cannot be read.
+    /// The file of properties, or a certificate or key that it names, cannot be read.
     #[error("cannot read {path}: {why}")]
     File {
-        /// Path of the file.
+        /// Path of the file that cannot be read.
         path: String,
-        /// The error of reading it.
+        /// The error of reading the file.
         why: String,
     },
-    /// A line is no property, or not one that is understood.
+    /// A line of the file is no property, or not one that is understood.
     #[error("line {line}: {why}")]
     Malformed {
-        /// Number of the line, from 1.
+        /// Number of the line in the file, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the line's fault.
         why: String,
     },
-    /// Properties are missing, or do not fit together.
+    /// Properties are missing, or contradict each other; the field is a description.
     #[error("{0}")]
     Unfit(String),
 }
@@ -86,7 +86,7 @@ impl Default for ClientConfig {
 }
 
 impl fmt::Debug for ClientConfig {
-    /// Names the user and never the password.
+    /// Formats the configuration with the user's name and without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientConfig")
             .field("tls", &self.tls.is_some())
@@ -98,9 +98,10 @@ impl fmt::Debug for ClientConfig {
 }
 
 impl Mechanism {
+    /// All mechanisms that are supported.
     const ALL: [Self; 3] = [Self::Plain, Self::ScramSha256, Self::ScramSha512];
 
-    /// Returns the registered name of the mechanism.
+    /// Returns the name under which the SASL mechanism is registered.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
@@ -110,7 +111,7 @@ impl Mechanism {
     }
 }
 
-/// The properties of a file as texts.
+/// The properties that a file sets; `None` for those that it does not set.
 #[derive(Default)]
 struct Properties {
     protocol: Option<Protocol>,
@@ -123,7 +124,7 @@ struct Properties {
     compression: Option<Compression>,
 }
 
-/// The value of `security.protocol`.
+/// The value of the property `security.protocol`: whether connections use TLS, and whether they use SASL.
 #[derive(Clone, Copy)]
 struct Protocol {
     is_encrypted: bool,
@@ -131,10 +132,11 @@ struct Protocol {
 }
 
 impl ClientConfig {
-    /// Reads a file of properties, and the certificates that it names.
+    /// Reads a file of connection properties, and the certificates that it names.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, a property is unknown or has no such value, or one is missing.
+    /// Returns an error if a file cannot be read, a property is unknown or has an invalid value, or a needed property
+    /// is missing.
     pub fn read(file: &Path) -> Result<Self, ClientConfigError> {
         let content = std::fs::read_to_string(file).map_err(|error| unread(file, &error))?;
         content.parse::<Properties>()?.check()
@@ -161,7 +163,7 @@ impl FromStr for Properties {
 }
 
 impl Properties {
-    /// Sets one property.
+    /// Sets the property `name` to a value, or returns the reason why that is impossible.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let not_one_of =
             |of: &[&str]| format!("{name} is {value:?}, and has to be one of {}", of.join(", "));
@@ -210,7 +212,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Checks that properties fit together, and reads the certificates.
+    /// Checks that the properties do not contradict each other, and reads the certificates.
     fn check(self) -> Result<ClientConfig, ClientConfigError> {
         let unfit = |why: &str| Err(ClientConfigError::Unfit(why.into()));
         let protocol =
@@ -250,8 +252,8 @@ impl Properties {
     }
 }
 
-/// Returns a TLS configuration that trusts the authorities of a file, or the public ones, and shows the client's own
-/// certificate if there is one.
+/// Returns a TLS configuration that trusts the certificate authorities in the file `authority`, or the public ones if
+/// it is `None`, and presents the client's own certificate and key from the two files `own`, if they are given.
 fn tls(
     authority: Option<&Path>,
     own: Option<(&Path, &Path)>,
@@ -280,7 +282,7 @@ fn tls(
     }
 }
 
-/// Reads the certificates of a PEM file.
+/// Returns the certificates in a PEM file, which must have one at least.
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ClientConfigError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let found = read.map_err(|error| unread(file, &error))?;

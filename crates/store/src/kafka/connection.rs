@@ -24,20 +24,20 @@ use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 use super::client_config::{ClientConfig, Sasl};
 use super::fault::{Fault, check};
 
-/// Maximum size of a reply, in bytes.
+/// Maximum size of a broker's reply, in bytes.
 const REPLY_BYTES_MAX: usize = 100 * 1024 * 1024;
-/// The client's name in requests.
+/// The client id that requests contain.
 const CLIENT: StrBytes = StrBytes::from_static_str("imago");
 /// Maximum number of messages that the client sends to authenticate; SCRAM needs two.
 const SASL_MESSAGES_MAX: usize = 4;
-/// Error code of a broker that does not offer a SASL mechanism.
+/// Kafka's error code of a broker that does not offer the requested SASL mechanism.
 const MECHANISM_NOT_OFFERED: i16 = 33;
-/// Error code of a broker that rejects a user or a password.
+/// Kafka's error code of a broker that rejects a user or a password.
 const NOT_AUTHENTICATED: i16 = 58;
 
-/// A request that the log sends, and the version in which it is sent.
+/// A request to a broker, with the version of the protocol in which it is sent.
 pub(super) trait Versioned: Request {
-    /// The version of the request and of its reply.
+    /// The protocol version of the request and of its reply.
     const VERSION: i16;
 }
 
@@ -89,17 +89,17 @@ impl Write for Stream {
     }
 }
 
-/// A connection to a broker, with one request at a time.
+/// A connection to a broker, on which one request at a time is sent and its reply awaited.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// Number of the last request.
+    /// Correlation id of the last request, with which its reply must begin.
     id: i32,
 }
 
 impl Connection {
-    /// Connects to `host:port`, and authenticates if the configuration says so. Each read and write fails if the
-    /// broker is silent for the given time.
+    /// Connects to the broker at `host:port`, and authenticates if the configuration names a user. Each read and
+    /// write fails if the broker is silent for the time `silence`.
     pub(super) fn open(
         address: &str,
         config: &ClientConfig,
@@ -118,7 +118,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends a request and returns the reply. After a failure, the connection must not be used any more.
+    /// Sends a request and returns the broker's reply. After a failure, the connection must not be used any more.
     pub(super) fn ask<R: Versioned>(&mut self, request: &R) -> Result<R::Response, Fault> {
         self.id = self.id.wrapping_add(1);
         let header = RequestHeader::default()
@@ -147,7 +147,7 @@ impl Connection {
         R::Response::decode(&mut reply, R::VERSION).map_err(|error| undecodable(&error))
     }
 
-    /// Receives a reply without its length.
+    /// Receives a reply, and returns its content without the length in front.
     fn receive(&mut self) -> Result<Bytes, Fault> {
         let mut length = [0; size_of::<i32>()];
         self.stream.read_exact(&mut length).map_err(|error| self.failed(error))?;
@@ -160,8 +160,8 @@ impl Connection {
         Ok(content.into())
     }
 
-    /// Returns the fault of a failed read or write. A broker that rejects the client's certificate says so after the
-    /// handshake.
+    /// Returns the fault of a failed read or write on the connection. A broker that rejects the client's certificate
+    /// says so after the handshake.
     fn failed(&self, error: io::Error) -> Fault {
         match (&self.stream, error.kind()) {
             (Stream::Tls(_), io::ErrorKind::InvalidData) => rejected(&error),
@@ -217,7 +217,7 @@ impl Connection {
     }
 }
 
-/// Connects to the first address of `host:port` that accepts.
+/// Connects to the first address of `host:port` that accepts; `silence` limits each attempt, and each read and write.
 fn connect(address: &str, silence: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for address in address.to_socket_addrs()? {
@@ -234,7 +234,7 @@ fn connect(address: &str, silence: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Encrypts a connection, and checks the broker's certificate.
+/// Encrypts a connection to the broker at `host:port`, and checks the broker's certificate.
 fn encrypt(
     mut tcp: TcpStream,
     address: &str,
@@ -254,11 +254,12 @@ fn encrypt(
     Ok(StreamOwned::new(tls, tcp))
 }
 
-/// Returns the fault of a certificate, of the broker or of the client, that the other side rejects.
+/// Returns the permanent fault of a certificate, of the broker or of the client, that the other side rejects.
 fn rejected(error: &dyn std::fmt::Display) -> Fault {
     Fault::Lasting(format!("TLS failed: {error}"))
 }
 
+/// Returns the permanent fault of a reply that cannot be decoded.
 fn undecodable(error: &dyn std::fmt::Display) -> Fault {
     Fault::Lasting(format!("its reply cannot be decoded: {error}"))
 }

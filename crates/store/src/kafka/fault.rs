@@ -1,23 +1,23 @@
-//! The errors of Kafka, divided into transient and permanent ones.
+//! The errors of operations on Kafka, divided into transient and permanent ones.
 
 use std::io;
 
-/// Kafka's error code for a topic that is to be created and exists already.
+/// Kafka's error code for a topic that is to be created but exists already.
 pub(super) const TOPIC_EXISTS: i16 = 36;
 
-/// The failure of an operation, with its description.
+/// The failure of an operation on Kafka, with its description.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// A transient failure: the operation may succeed when it is repeated.
     #[error("{0}")]
     Passing(String),
-    /// A permanent failure.
+    /// A permanent failure: repeating the operation does not help.
     #[error("{0}")]
     Lasting(String),
 }
 
 impl Fault {
-    /// Returns the same fault with the broker that it is about.
+    /// Returns the same fault with the broker's address in front of its description.
     pub(super) fn about(self, broker: &str) -> Self {
         match self {
             Self::Passing(why) => Self::Passing(format!("{broker}: {why}")),
@@ -39,7 +39,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Returns the fault that a reply's error code stands for; success for code 0.
+/// Returns the fault that an error code of Kafka in a reply stands for; `Ok` for code 0.
 pub(super) fn check(code: i16) -> Result<(), Fault> {
     let (is_passing, what) = match code {
         0 => return Ok(()),

@@ -1,5 +1,5 @@
-//! The location in a topic at which a checkpoint was made: a process that begins from the checkpoint need not count
-//! from the first record on.
+//! A landmark is the location in a topic at which a checkpoint was made: a process that begins from the checkpoint
+//! need not count from the first record on.
 //!
 //! The landmark identifies the last record that the checkpoint contains by its offset, the position of its first
 //! log entry, and the checksum of its content. It is checked before later records are read: another
@@ -11,14 +11,14 @@ use super::{KafkaLog, Result, batch};
 use crate::log::LogError;
 use crate::record::Position;
 
-/// The location of a record in a topic; see the module's documentation.
+/// The location in a topic of the last record that a checkpoint contains, with data to recognise the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landmark {
-    /// Offset of the record.
+    /// Offset of the record in the topic's partition.
     pub(super) offset: i64,
     /// Position of the record's first log entry.
     pub(super) first: Position,
-    /// Checksum of the record's content.
+    /// Checksum in the header of the record's group of log entries.
     pub(super) checksum: u32,
 }
 
@@ -30,16 +30,17 @@ impl Landmark {
 }
 
 impl KafkaLog {
-    /// Returns the last record that was read, if any was.
+    /// Returns the location of the last record that was read, or `None` if none was read.
     #[must_use]
     pub fn landmark(&self) -> Option<&Landmark> {
         self.last.as_ref()
     }
 
-    /// Continues with the record at a landmark, which this or another process has read before.
+    /// Makes the record at a landmark, which this or another process has read before, the next one to read, after a
+    /// check that the topic still has it.
     ///
     /// # Errors
-    /// Returns an error if the topic cannot be read, or has another record there.
+    /// Returns an error if the topic cannot be read, or has another record at that offset.
     pub fn begin_at(&mut self, landmark: &Landmark) -> Result<()> {
         (self.offset, self.next) = (landmark.offset, landmark.first);
         let offset = self.offset;
@@ -57,12 +58,12 @@ impl KafkaLog {
         )))
     }
 
-    /// Returns the error of a topic that lacks entries up to position `known`, which were read before.
+    /// Returns the error of a topic that ends before the log entry at position `known`, which was read before.
     pub(crate) fn lost(&self, known: Position) -> LogError {
         self.unread(format!("it ends before log entry {known}, which was read before"))
     }
 
-    /// Returns the error of a topic that cannot be read.
+    /// Returns the error of a topic that cannot be read for the reason `why`.
     fn unread(&self, why: String) -> LogError {
         LogError::Remote { doing: "read", log: self.name(), why }
     }

@@ -1,7 +1,7 @@
 //! The settings that a topic needs for a log: no records are deleted, and every group fits.
 //!
-//! A created topic has them. An existing topic may be set to delete records after a week: that is an
-//! error at the start, before entries are written, not when entries are missing.
+//! A topic that Imago creates has these settings. An existing topic may be set to delete records after a week: that
+//! is an error at the start, before entries are written, not when entries are missing.
 
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -12,21 +12,21 @@ use kafka_protocol::protocol::StrBytes;
 use super::fault::TOPIC_EXISTS;
 use super::{Fault, KafkaLog, RECORD_BYTES_MAX, Result, check, millis};
 
-/// Allowance for a record's own bytes besides the group.
+/// Number of bytes that a record may take in addition to its group of log entries.
 const RECORD_EXTRA: usize = 1024;
-/// Setting: whether old records are deleted or compacted.
+/// Name of the topic setting that says whether old records are deleted or compacted.
 const CLEANUP: &str = "cleanup.policy";
-/// Setting: maximum age of records in ms; -1 for no limit.
+/// Name of the topic setting for the maximum age of records in ms; -1 sets no limit.
 const AGE: &str = "retention.ms";
-/// Setting: maximum size of a partition in bytes; -1 for no limit.
+/// Name of the topic setting for the maximum size of a partition in bytes; -1 sets no limit.
 const SIZE: &str = "retention.bytes";
-/// Setting: maximum size of a batch of records, in bytes.
+/// Name of the topic setting for the maximum size of a batch of records, in bytes.
 const RECORD: &str = "max.message.bytes";
-/// Setting: how brokers compress records; "producer" leaves them as they are.
+/// Name of the topic setting for how brokers compress records; `producer` leaves them as they are.
 const COMPRESSION: &str = "compression.type";
 
 impl KafkaLog {
-    /// Creates the topic if it does not exist.
+    /// Creates the log's topic with the needed settings, if it does not exist.
     pub(super) fn make_topic(&mut self) -> Result<()> {
         let in_step = self.spec.replicas / 2 + 1;
         let settings = [
@@ -60,7 +60,8 @@ impl KafkaLog {
         })
     }
 
-    /// Returns an error unless the topic retains all records, and accepts every group.
+    /// Returns an error unless the settings of the log's topic retain all records, and accept every group of log
+    /// entries.
     pub(super) fn check_topic(&mut self) -> Result<()> {
         const TOPIC: i8 = 2;
         let requested = [CLEANUP, AGE, SIZE, RECORD, COMPRESSION].map(StrBytes::from_static_str);
@@ -80,7 +81,7 @@ impl KafkaLog {
     }
 }
 
-/// Returns an error if the value of a setting does not suit a log.
+/// Returns an error if the value of a topic setting does not suit a log.
 fn check_setting(setting: &DescribeConfigsResourceResult) -> std::result::Result<(), Fault> {
     let least = RECORD_BYTES_MAX + RECORD_EXTRA;
     let (name, value) =

@@ -10,15 +10,16 @@ use rustix::io::Errno;
 
 use super::{LogError, Result};
 
-/// Returns a function that converts an error of the operating system, with the operation and the path.
+/// Returns a function that converts an error of the operating system to a [`LogError`] with the operation `doing` and
+/// the path.
 pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     move |source| LogError::Io { doing, path: path.to_owned(), source }
 }
 
-/// The lock of a folder, which keeps other processes out.
+/// The lock of a log's or checkpoint's folder, which keeps other processes out until it is dropped.
 ///
-/// It is released explicitly. Closing the file would do so only if no other process has the file open too, and a
-/// process that this one is just starting has all its files open until it executes another program.
+/// The lock is released explicitly. Closing the file would release it only if no other process has the file open too,
+/// and a process that this one is just starting has all its files open until it executes another program.
 #[derive(Debug)]
 pub(crate) struct FolderLock(File);
 
@@ -29,7 +30,7 @@ impl Drop for FolderLock {
     }
 }
 
-/// Makes a folder if it does not exist, and locks it.
+/// Makes the folder if it does not exist, and locks it for this process by a file named `lock` in it.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be used, or another process has locked it.
@@ -45,7 +46,7 @@ pub(crate) fn lock_folder(folder: &Path) -> Result<FolderLock> {
     }
 }
 
-/// Makes a folder and its missing parents, and makes their names durable.
+/// Makes a folder and its missing parents, and makes their directory entries durable.
 fn make_folder(folder: &Path) -> Result<()> {
     let missing: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
     fs::create_dir_all(folder).map_err(failed("make", folder))?;
@@ -58,8 +59,9 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the content of a file durable, and returns its size in bytes. After a failed sync, the operating
-/// system may consider unwritten content written; so the content is written again.
+/// Makes the content of the file at the path durable, and returns its size in bytes; makes an empty file if there is
+/// none. After a failed sync, the operating system may consider unwritten content written; so the content is written
+/// again.
 pub(super) fn make_durable(path: &Path) -> Result<u64> {
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
     let mut file = file.map_err(failed("open", path))?;
@@ -73,7 +75,7 @@ pub(super) fn make_durable(path: &Path) -> Result<u64> {
     Ok(content.len() as u64)
 }
 
-/// Makes the names of a folder's files durable.
+/// Makes the directory entries of the files in a folder durable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(failed("sync", folder))

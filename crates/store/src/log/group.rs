@@ -1,28 +1,30 @@
-//! The format of a group of log entries: encoding, decoding, and telling complete groups from others.
+//! The format of a group, which is a number of consecutive log entries with a header: encoding, decoding, and telling
+//! complete groups from other bytes.
 
 use super::mark::Mark;
 use super::{LogError, Result};
 use crate::record::{LogEntry, Position};
 
-/// The mark of a group that is stored alone, without a file's mark. The last byte is the format's version.
+/// The mark at the beginning of a group that is stored outside a log file, for example in Kafka. The last byte is the
+/// format's version.
 pub(super) const ALONE: Mark = *b"imagolg1";
-/// Size of a header in bytes: mark, length of the entries, checksum, first position, number of entries, durable
-/// position.
+/// Size of a group's header in bytes: mark, length of the encoded entries, checksum, first position, number of
+/// entries, durable position.
 pub(super) const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
-/// Maximum size of a group's entries, in bytes.
+/// Maximum size of the encoded entries of one group, in bytes.
 pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// A decoded group.
+/// A group of log entries that was decoded.
 pub(super) struct Group {
-    /// Position of the first entry.
+    /// Position of the group's first log entry.
     pub first: Position,
-    /// The entries.
+    /// The group's log entries, in order.
     pub entries: Vec<LogEntry>,
     /// Size of the group in bytes, header included.
     pub end: usize,
 }
 
-/// The reason why bytes are not a group.
+/// The reason why bytes are not the expected group of log entries.
 pub(super) enum GroupError {
     /// The bytes may have been left by a machine that stopped while it wrote.
     Torn(&'static str),
@@ -30,7 +32,8 @@ pub(super) enum GroupError {
     Wrong(&'static str),
 }
 
-/// True if a later group in `rest` records that the position was durable when that group was written.
+/// Returns true if a later group in `rest`, which begins with `mark`, records that the log was durable up to
+/// `position` when that group was written.
 pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
     memchr::memmem::find_iter(rest, &mark).any(|at| {
         let later = &rest[at..];
@@ -43,23 +46,24 @@ pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
     })
 }
 
-/// Returns the position at an offset of a group's header.
+/// Returns the log position that a group's header contains at offset `at` in bytes; `None` if the header is cut off.
 fn position_at(group: &[u8], at: usize) -> Option<Position> {
     header_field(group, at).map(|field| Position(u64::from_le_bytes(field)))
 }
 
-/// Returns the bytes at an offset of a group's header.
+/// Returns the bytes at offset `at` of a group's header; `None` if the header is cut off.
 fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
     group.get(at..at + N)?.try_into().ok()
 }
 
-/// Returns the size in bytes and the number of a group's entries, according to its header.
+/// Returns the size in bytes and the number of a group's entries, as its header gives them.
 pub(super) fn extent(header: &[u8]) -> (usize, u32) {
     let field = |at| header_field(header, at).map_or(0, u32::from_le_bytes);
     (field(8) as usize, field(24))
 }
 
-/// Encodes entries as a group. `durable` is the position up to which the log is durable now.
+/// Encodes log entries as a group that begins with `mark`. `first` is the position of the first entry, and `durable`
+/// the position up to which the log is durable now.
 pub(super) fn encode(
     first: Position,
     durable: Position,
@@ -85,7 +89,7 @@ pub(super) fn encode(
     Ok(group)
 }
 
-/// Returns the checksum of a group, of all bytes except those of the checksum itself.
+/// Returns the checksum of all bytes of a group except those that store the checksum.
 pub(super) fn checksum(group: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&group[..12]);
@@ -93,7 +97,8 @@ pub(super) fn checksum(group: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Decodes the group at the beginning of `from`, which must have the given mark and first position.
+/// Decodes the group at the beginning of `from`, which must have the given mark, and `expected` as its first
+/// position.
 pub(super) fn decode(
     from: &[u8],
     expected: Position,

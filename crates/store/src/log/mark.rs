@@ -1,4 +1,5 @@
-//! The beginning of a file of the log: a random *mark* for each file, with which each of its groups begins.
+//! The beginning of a log file, which contains the file's *mark*: eight random bytes with which each group of log
+//! entries in the file begins.
 //!
 //! The file also contains clients' values, byte for byte. After an incomplete group the reader searches for
 //! later groups that prove its durability. Without the mark a client could store the bytes of such a group as
@@ -12,21 +13,21 @@ use std::path::Path;
 use super::folder::make_durable;
 use super::{Result, failed};
 
-/// The first bytes of each group of a file.
+/// Eight random bytes with which each group of log entries in one file begins, so that the reader recognises groups.
 pub(super) type Mark = [u8; 8];
 
-/// The first bytes of a file. The last byte is the format's version.
+/// The first bytes of each log file. The last byte is the format's version.
 const MAGIC: [u8; 8] = *b"imagolg2";
-/// Size of a file's beginning in bytes: magic, mark, and the checksum of both.
+/// Size of a log file's beginning in bytes: magic bytes, mark, and the checksum of both.
 pub(super) const LENGTH: usize = 8 + 8 + 4;
 
-/// Returns a random mark, and a file's beginning with it.
+/// Returns a new random mark, and the beginning of a log file with that mark.
 fn drawn() -> (Mark, [u8; LENGTH]) {
     let mark = RandomState::new().build_hasher().finish().to_le_bytes();
     (mark, beginning(mark))
 }
 
-/// Returns the beginning of a file with this mark.
+/// Returns the beginning of a log file with this mark.
 fn beginning(mark: Mark) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -36,11 +37,11 @@ fn beginning(mark: Mark) -> [u8; LENGTH] {
     bytes
 }
 
-/// Returns a file's mark, or `None` if the machine stopped before the beginning was written. The beginning is durable
-/// before groups are written after it.
+/// Returns the mark of the log file with this content, or `None` if the machine stopped before the file's beginning
+/// was written. The beginning is durable before groups are written after it.
 ///
 /// # Errors
-/// Returns the fault of the file's beginning.
+/// Returns a description of the fault if the file's beginning is damaged or of another version.
 pub(super) fn of(content: &[u8]) -> std::result::Result<Option<Mark>, &'static str> {
     let Some(bytes) = content.first_chunk::<LENGTH>() else { return Ok(None) };
     let mark = [8, 9, 10, 11, 12, 13, 14, 15].map(|at| bytes[at]);
@@ -55,7 +56,8 @@ pub(super) fn of(content: &[u8]) -> std::result::Result<Option<Mark>, &'static s
     })
 }
 
-/// Makes a new file of the log, which contains only its beginning, and makes that durable.
+/// Makes a new log file at the path, which contains only a beginning with a random mark, and makes its content
+/// durable. Returns the open file and the mark.
 pub(super) fn make(path: &Path) -> Result<(File, Mark)> {
     let file = OpenOptions::new().create_new(true).append(true).open(path);
     let mut file = file.map_err(failed("make", path))?;
@@ -65,7 +67,8 @@ pub(super) fn make(path: &Path) -> Result<(File, Mark)> {
     Ok((file, mark))
 }
 
-/// Makes a file's content durable, with a beginning if there is none. Returns its size in bytes, and its mark.
+/// Makes the content of the log file at the path durable; if the file has no valid beginning, replaces its content by
+/// a new beginning. Returns the size of the file in bytes, and its mark.
 pub(super) fn make_file_durable(path: &Path) -> Result<(u64, Mark)> {
     let content = match std::fs::read(path) {
         Ok(content) => content,

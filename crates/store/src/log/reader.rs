@@ -8,35 +8,35 @@ use super::group::{GROUP_BYTES_MAX, GroupError, HEADER, decode, extent};
 use super::mark::{self, Mark};
 use super::{LogEntry, LogError, MISSING, Position, Result, failed, segment_path, segments_from};
 
-/// Size of the read buffer, in bytes.
+/// Size of the buffer for reading a log file, in bytes.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// A reader of a log, at a position.
+/// A reader of the log in a folder, which reads one group of log entries at a time, from a position on.
 pub(crate) struct LogReader {
-    /// The folder of the log's files.
+    /// Path of the folder that contains the log's files.
     folder: PathBuf,
-    /// Position of the next entry.
+    /// Position of the log entry that is read next.
     next: Position,
-    /// The file that is being read; `None` if the next one is not open yet.
+    /// The file that is being read; `None` if the file with the next entry is not open yet.
     segment: Option<Segment>,
 }
 
-/// An open file of a log.
+/// An open file of a log, and the place in it of the next group.
 struct Segment {
-    /// Path of the file.
+    /// Path of the log file.
     path: PathBuf,
-    /// The file.
+    /// The open log file, at the start of its next group.
     file: BufReader<File>,
-    /// The mark of its groups.
+    /// The random bytes with which each group of the file begins.
     mark: Mark,
-    /// Offset of the next group, in bytes.
+    /// Offset of the next group in the file, in bytes.
     at: u64,
-    /// Position of the first entry of the next group.
+    /// Position of the first log entry in the next group.
     first: Position,
 }
 
 impl Segment {
-    /// Opens a file whose first entry has position `first`, and reads its mark.
+    /// Opens the log file whose first entry has position `first`, and reads its mark.
     fn open(path: PathBuf, first: Position) -> Result<Self> {
         let file = File::open(&path).map_err(failed("open", &path))?;
         let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
@@ -52,13 +52,14 @@ impl Segment {
         }
     }
 
-    /// True if no bytes are left in the file.
+    /// Returns true if no bytes are left in the file.
     fn is_at_end(&mut self) -> Result<bool> {
         let rest = self.file.fill_buf().map_err(failed("read", &self.path))?;
         Ok(rest.is_empty())
     }
 
-    /// Reads the next group, and returns its entries from position `from` on. A group that ends before it is skipped.
+    /// Reads the next group of the file, and returns its entries from position `from` on, with their positions. A
+    /// group whose entries are all before `from` is skipped.
     fn group(&mut self, from: Position) -> Result<Vec<(Position, LogEntry)>> {
         let damaged = |what| LogError::Damaged { path: self.path.clone(), at: self.at, what };
         let mut bytes = vec![0; HEADER];
@@ -89,21 +90,22 @@ impl Segment {
 }
 
 impl LogReader {
-    /// Returns a reader at a position, and opens its file if there is one; a file that is open stays readable.
+    /// Returns a reader of the log in `folder` whose next entry is the one at position `next`, and opens the file
+    /// with that entry if there is one; an open file stays readable when it is removed.
     ///
     /// # Errors
-    /// Returns an error if the log begins after the position.
+    /// Returns an error if the log begins after the position, or its file cannot be opened.
     pub fn at(folder: &Path, next: Position) -> Result<Self> {
         let first = segments_from(folder, next)?.into_iter().next();
         let segment = first.map(|(first, path)| Segment::open(path, first)).transpose()?;
         Ok(Self { folder: folder.to_owned(), next, segment })
     }
 
-    /// Reads the entries of the next group, and returns them and the position of the first. The log must have entries
-    /// up to `upto`; there are none if the reader is past that.
+    /// Reads the entries of the next group, and returns them with the position of the first. The log must have all
+    /// entries up to `upto`; if the reader is past that position, it returns no entries.
     ///
     /// # Errors
-    /// Returns an error if the log cannot be read, or lacks these entries.
+    /// Returns an error if the log cannot be read, or lacks an entry up to `upto`.
     pub fn read(&mut self, upto: Position) -> Result<(Position, Vec<LogEntry>)> {
         let first = self.next;
         while self.next <= upto {

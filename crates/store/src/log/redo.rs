@@ -15,22 +15,23 @@ use super::group::ALONE;
 use super::group::{GroupError, decode};
 use super::{Log, LogEntry, LogError, Position, Result, encode, failed, read_segment, segments};
 
-/// An ordered log of entries. If several threads use a log, each has its own value of this type.
+/// An ordered, durable log of the store's commits and design changes. If several threads use a log, each has its own
+/// value of this type.
 pub trait RedoLog: Send {
-    /// Appends log entries as one group: without an error, they are in the log and stay
-    /// there. Returns the position of the first if the log knows it before it is read.
+    /// Appends log entries as one group. If the method returns no error, the entries are in the log and stay there.
+    /// Returns the position of the first entry if the log knows it before the entry is read.
     ///
     /// # Errors
-    /// Returns an error if it is unknown whether they are in the log. Their author must write nothing else
-    /// before reading has shown it: log entries after a gap in their author's numbers are void.
+    /// Returns an error if it is unknown whether the entries are in the log. Their author must write nothing else
+    /// before reading the log has shown it: log entries after a gap in their author's numbers are void.
     fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>>;
 
-    /// Passes available log entries from position `from` on to `see`, in order, and returns the
-    /// position after the last. If there are none yet and other processes may write some, it waits for
-    /// them, at most for `wait`, or for less if the log has a bound of its own.
+    /// Passes available log entries from position `from` on to `see`, in order and with their positions, and returns
+    /// the position after the last. If there are no such entries yet and other processes may write some, the method
+    /// waits for them, at most for `wait`, or for less if the log has a bound of its own.
     ///
     /// # Errors
-    /// Returns an error if the log cannot be read; the entries passed before are valid all the same.
+    /// Returns an error if the log cannot be read; the entries that were passed before are valid all the same.
     fn deliver(
         &mut self,
         from: Position,
@@ -44,7 +45,7 @@ impl RedoLog for Log {
         Log::append(self, entries).map(Some)
     }
 
-    /// Passes entries of one file at most. No other process writes this log, so there is nothing to wait for.
+    /// Passes the entries of one log file at most, and does not wait: no other process writes this log.
     fn deliver(
         &mut self,
         from: Position,
@@ -71,15 +72,16 @@ impl RedoLog for Log {
     }
 }
 
-/// Encodes log entries as a group of a log in which readers count positions: the group contains none.
+/// Encodes log entries as a group for a log whose readers count positions, such as one in Kafka: the group contains
+/// no position.
 pub(crate) fn group(entries: &[LogEntry]) -> Result<Vec<u8>> {
     encode(Position::START, Position::START, entries, ALONE)
 }
 
-/// Decodes the log entries of such a group.
+/// Decodes the log entries of a group from [`group()`].
 ///
 /// # Errors
-/// Returns the fault of the group.
+/// Returns a description of the fault if the bytes are not one such group.
 pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'static str> {
     match decode(group, Position::START, ALONE) {
         Ok(read) if read.end == group.len() => Ok(read.entries),
@@ -88,7 +90,7 @@ pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'stat
     }
 }
 
-/// Returns the checksum in the header of such a group.
+/// Returns the checksum in the header of a group from [`group()`].
 pub(crate) fn checksum(group: &[u8]) -> u32 {
     group.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
 }

@@ -1,9 +1,9 @@
 //! The runs of a log: each process that writes a log in a folder records in `runs.json` there the position from which
-//! on it writes, under a random number.
+//! on it writes, with a random number that identifies this *run*.
 //!
-//! A site that kept its rows names the run that they are from, and their position. Whether that position is a part of
-//! this log is not certain: the log may have lost its end, or be a restored copy. It is a part if no later run began
-//! at or before it.
+//! A site that kept its rows names the run that they are from, and their position. The site's position is not
+//! certainly a part of this log: the log may have lost its end, or be a restored copy. It is a part if no later run
+//! began at or before it.
 //!
 //! Invariant: if a run is recorded, the log has at each position from its first up to the next run's first the entry
 //! that the run wrote or found there.
@@ -19,39 +19,40 @@ use super::{Result, failed};
 use crate::atomic_file;
 use crate::record::Position;
 
-/// Version of the file's format.
+/// Version of the format of `runs.json`.
 const VERSION: u32 = 1;
-/// Maximum number of recorded runs; a site with rows of an older one receives all rows.
+/// Maximum number of runs that `runs.json` records; a site with rows of an older run receives all rows.
 const RUNS_MAX: usize = 64;
 
-/// The period in which one process writes the log.
+/// A period in which one process writes the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
-    /// The random number of the run.
+    /// The random number that identifies the run.
     id: u64,
-    /// Position of the first entry that the run may write.
+    /// Position of the first log entry that the run may write.
     first: Position,
 }
 
 /// The recorded runs of a log; the last one is the present run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Runs {
-    /// Version of the file's format.
+    /// Version of the format of `runs.json`.
     version: u32,
-    /// The runs, in order.
+    /// The runs in order of time.
     runs: Vec<Run>,
 }
 
 impl Runs {
-    /// Returns a run from a position on that is not recorded in a file.
+    /// Returns a list with one new run that begins at position `first`, without recording it in a file.
     pub fn of_one(first: Position) -> Self {
         Self { version: VERSION, runs: vec![Run { id: drawn(), first }] }
     }
 
-    /// Begins a run at a position, and records it in the log's folder before entries are written.
+    /// Begins a run whose first entry has position `first`, and records it in `runs.json` in the log's folder before
+    /// entries are written. If that fails, only the earlier record is removed.
     ///
     /// # Errors
-    /// Returns an error if the run cannot be recorded and the file of earlier runs cannot be removed.
+    /// Returns an error if the run cannot be recorded and `runs.json` of the earlier runs cannot be removed.
     pub fn begin(folder: &Path, first: Position) -> Result<Self> {
         let path = folder.join("runs.json");
         let before =
@@ -75,12 +76,13 @@ impl Runs {
         Ok(runs)
     }
 
-    /// Returns the number of the present run.
+    /// Returns the random number that identifies the present run.
     pub fn current(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.id)
     }
 
-    /// True if this log has the same entries up to position `known` as the log of the run with number `id` had.
+    /// Returns true if this log has the same entries up to position `known` as the log of the run with number `id`
+    /// had; false if that run is not recorded.
     pub fn has(&self, id: u64, known: Position) -> bool {
         let Some(at) = self.runs.iter().position(|run| run.id == id) else { return false };
         let next = self.runs.get(at + 1);

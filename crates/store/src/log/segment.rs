@@ -1,20 +1,20 @@
-//! Reading of one file of a log, and the detection of its end.
+//! Reads one file of a log, and detects where its complete groups end.
 
 use std::path::{Path, PathBuf};
 
 use super::group::{GroupError, decode, was_durable};
 use super::{LogEntry, LogError, Position, Result, mark};
 
-/// The end of a log that was no complete group, and was cut off when the log was opened. Either the machine or the
-/// process stopped while the group was written, before any client was told that it is durable; or the disk has
-/// damaged the last group since, which cannot be told from the first case.
+/// The bytes at the end of a log that were no complete group of entries, and were cut off when the log was opened.
+/// Either the machine or the process stopped while the group was written, before any client was told that it is
+/// durable; or the disk has damaged the last group since, which cannot be told from the first case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutTail {
-    /// Path of the file.
+    /// Path of the log's last file, whose end was cut off.
     pub path: PathBuf,
-    /// Offset of the cut in the file, in bytes.
+    /// Offset in bytes in that file at which it was cut; the size that it has now.
     pub at: u64,
-    /// Number of bytes that were cut off.
+    /// Number of bytes that were cut off the file.
     pub bytes: u64,
 }
 
@@ -29,7 +29,9 @@ impl std::fmt::Display for CutTail {
     }
 }
 
-/// Passes the entries of a file to `see`, and returns the size of the file's complete groups in bytes.
+/// Passes the entries of a log file to `see`, with their positions, and returns the total size in bytes of the file's
+/// beginning and its complete groups. `next` is the position of the file's first entry, and is advanced past each
+/// entry. Only the last file of a log (`is_last`) may end in an incomplete group.
 pub(super) fn read_segment(
     path: &Path,
     content: &[u8],

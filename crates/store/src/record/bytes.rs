@@ -7,10 +7,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::key::{Key, Value as Stored};
 
-/// A value that is serialized as a byte string.
+/// A row's value that is serialized as a byte string.
 pub(crate) struct Bytes(pub(crate) Stored);
 
-/// The deserializer of a byte string.
+/// The visitor that deserializes a value from a byte string, or from a sequence of bytes.
 struct Whole;
 
 impl<'de> Visitor<'de> for Whole {
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// Serialization of one value.
+/// Serde functions for a field that is one value, serialized as a byte string.
 pub(crate) mod value {
     use super::{Bytes, Deserialize, Deserializer, Serialize, Serializer, Stored};
 
@@ -70,7 +70,7 @@ pub(crate) mod value {
     }
 }
 
-/// Serialization of keys with values.
+/// Serde functions for a field that is a list of keys with their values, each serialized as a byte string.
 pub(crate) mod pairs {
     use super::{Bytes, Deserialize, Deserializer, Key, Serializer, Stored};
 

@@ -13,38 +13,39 @@ use serde::{Deserialize, Serialize};
 use super::Row;
 use crate::key::Value;
 
-/// Maximum size in bytes of a value that is always logged as a whole.
+/// Maximum size in bytes of a value that is always logged as a whole; a longer one may be logged as a changed part.
 const WHOLE_BYTES_MAX: usize = if cfg!(test) { 4 } else { 4 * 1024 };
-/// Size of a part in the log besides its bytes, as an estimate in bytes.
+/// Estimated size in bytes that a changed part takes in the log in addition to its new bytes.
 const PART_BYTES: usize = if cfg!(test) { 0 } else { 64 };
-/// Number of bytes that are compared at once.
+/// Number of bytes of the old and the new value that are compared at once.
 const BLOCK_BYTES: usize = 256;
 
-/// The update of a row. In the log, the first two variants have the format of an `Option`, because they
-/// were written as one before there were parts.
+/// The effect of a commit on one row. In the log, the first two variants have the format of an `Option`, because
+/// updates were written as an `Option` before there were parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Update {
     /// Deletes the row.
     Delete,
-    /// Sets the row's value.
+    /// Sets the row to this value, whether or not the row existed.
     Put(#[serde(with = "super::value")] Value),
-    /// Changes a part of the row's value.
+    /// Replaces the middle of the row's present value.
     Part(Part),
 }
 
-/// The replacement of the middle of a value.
+/// The replacement of the middle of a row's value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
-    /// The version of the row with the old value.
+    /// The version of the row whose value is changed: the part applies to no other.
     base: u64,
-    /// Number of unchanged bytes at the start of the value.
+    /// Number of bytes at the start of the old value that stay unchanged.
     start: u64,
-    /// Number of unchanged bytes at the end of the value.
+    /// Number of bytes at the end of the old value that stay unchanged.
     end: u64,
-    /// The new bytes between them.
+    /// The new bytes between the unchanged start and the unchanged end.
     #[serde(with = "super::value")]
     middle: Value,
-    /// The whole new value, if it was committed in this process.
+    /// The whole new value if this process committed the change; `None` if the part was read from the log or
+    /// received.
     #[serde(skip)]
     whole: Option<Value>,
 }
@@ -59,7 +60,8 @@ impl PartialEq for Part {
 impl Eq for Part {}
 
 impl Update {
-    /// Returns the update from an old value to a new one, `None` for no row. Short new values are not compared.
+    /// Returns the update that changes a row from an old state to a new value; `None` stands for no row. `old` is
+    /// only called if the new value is long enough to be compared with the old one.
     #[must_use]
     pub fn between<'r>(old: impl FnOnce() -> Option<&'r Row>, new: Option<Value>) -> Self {
         let Some(new) = new else { return Self::Delete };
@@ -73,10 +75,11 @@ impl Update {
         }
     }
 
-    /// Returns the row's new value, or `None` if the row is deleted.
+    /// Returns the row's value after the update, or `None` if the update deletes the row. `old` is the row before the
+    /// update.
     ///
     /// # Panics
-    /// Panics if a part is applied to another row version than the one it was made for.
+    /// Panics if a part is applied to a row of another version than the one with which it was compared, or to no row.
     #[must_use]
     pub fn value(&self, old: Option<&Row>) -> Option<Value> {
         match self {
@@ -90,13 +93,13 @@ impl Update {
         }
     }
 
-    /// True if the update needs the row's old value.
+    /// Returns true if the update replaces only a part of the value, and so needs the old row.
     #[must_use]
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Part(_))
     }
 
-    /// Returns an upper bound of the update's size in the log, in bytes.
+    /// Returns an upper bound of the update's encoded size in the log, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         1 + match self {
@@ -108,7 +111,8 @@ impl Update {
 }
 
 impl Part {
-    /// Returns the changed part, or `None` if it is not small enough to be logged as such.
+    /// Returns the part in which `new` differs from the old row's value, or `None` if the part would not take at most
+    /// half as much log as the whole value.
     fn between(old: &Row, new: &Value) -> Option<Self> {
         let (from, to) = (&*old.value, &**new);
         let start = common_start(from, to);
@@ -123,7 +127,7 @@ impl Part {
         })
     }
 
-    /// Returns the new value, given the old one.
+    /// Returns the value that results from applying the part to the value `old`.
     fn applied_to(&self, old: &[u8]) -> Value {
         let (start, end) = (self.start as usize, self.end as usize);
         [&old[..start], &self.middle, &old[old.len() - end..]].concat().into()

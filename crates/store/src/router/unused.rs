@@ -1,4 +1,4 @@
-//! Sites that are not in use: the router moves nothing to them, under any policy.
+//! Protects sites that are not in use: the router moves nothing to them, under any policy.
 //!
 //! Invariant: no step of the router makes a site the master or gives it a replica if it is not in use, as long as
 //! another live site is.
@@ -10,7 +10,7 @@ use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Site};
 
-/// Returns the site that receives a partition or a role by a step, or `None` if no site does.
+/// Returns the site that a step makes a replica or the master of a partition, or `None` if the step does neither.
 fn receiver(step: &Step) -> Option<Site> {
     match step {
         Step::InstallReplica(site, _)
@@ -22,8 +22,9 @@ fn receiver(step: &Step) -> Option<Site> {
     }
 }
 
-/// Returns the step that a policy chose. If that gives something to a site that is not in use, returns the policy's
-/// step towards the site in use that has most of the transaction's partitions.
+/// Returns the given step, unless it makes a site in `unused` a replica or a master; then returns the policy's step
+/// towards the site in use that has most of the transaction's partitions. The last parameter contains the ranges that
+/// the transaction reads and the keys that it writes.
 pub(crate) fn prefer_used_site(
     step: Step,
     unused: &BTreeSet<Site>,
@@ -40,8 +41,9 @@ pub(crate) fn prefer_used_site(
     }
 }
 
-/// Returns the live site in use that has most of a transaction's partitions, as the master or with a replica. Among
-/// equals the site with the least number wins, so that the choice stays the same from step to step.
+/// Returns the live site not in `unused` that masters most of the written partitions, and among equals has most
+/// copies of all the transaction's partitions; `None` if there is no such site. Among remaining equals the site with
+/// the least number wins, so that the choice stays the same from step to step.
 fn home(
     design: &Design,
     unused: &BTreeSet<Site>,

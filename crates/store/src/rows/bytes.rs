@@ -18,7 +18,7 @@ impl Serialize for Rows {
     }
 }
 
-/// The deserializer of rows, which checks their order.
+/// The visitor that deserializes rows from a sequence, and rejects a sequence that is not in key order.
 struct InOrder;
 
 impl<'de> Visitor<'de> for InOrder {

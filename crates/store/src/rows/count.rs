@@ -1,10 +1,10 @@
-//! Counting of the rows of key ranges from the sizes of nodes, in O(log n).
+//! Counts the rows of tables by the sizes that nodes store, in O(log n) for each table.
 
 use super::{Child, Node, Rows};
 use crate::key::{Key, KeyRange, Table};
 
 impl Rows {
-    /// Returns the number of rows of each table that has rows.
+    /// Returns the number of rows of each table that has rows, in the order of the tables' numbers.
     #[must_use]
     pub fn by_table(&self) -> Vec<(Table, u64)> {
         let (mut tables, mut before, mut from) = (Vec::new(), 0, Key::least());
@@ -24,13 +24,13 @@ impl Rows {
         }
     }
 
-    /// Returns the number of rows before a key.
+    /// Returns the number of rows whose keys are less than this key.
     fn rows_before(&self, key: &Key) -> u64 {
         self.0.as_ref().map_or(0, |tree| before(&tree.root, key))
     }
 }
 
-/// Returns the number of rows below a node that are before a key.
+/// Returns the number of rows below a node whose keys are less than this key.
 fn before(child: &Child, key: &Key) -> u64 {
     match &*child.node {
         Node::Leaf(rows) => {

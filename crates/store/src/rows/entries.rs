@@ -1,9 +1,8 @@
 //! The entries of a node in key order, and the search for a key among them.
 //!
-//! Keys are scattered in memory, and a comparison with one is mostly waiting for memory. Keys of
-//! one node mostly have a common prefix. So the node stores that prefix, and for each key its
-//! *head*: the eight bytes after the prefix as a number. A search compares heads, which are
-//! contiguous; only a key with an equal head is read itself.
+//! Keys are scattered in memory, and a comparison with one is mostly waiting for memory. Most keys of one node have a
+//! common prefix. So the node stores that prefix, and for each key its *head*: the eight bytes after the prefix as a
+//! number. A search compares heads, which are contiguous; only a key with an equal head is read itself.
 
 use std::cmp::Ordering;
 use std::ops::Deref;
@@ -11,28 +10,30 @@ use std::ops::Deref;
 use super::FANOUT;
 use crate::key::Key;
 
-/// Maximum number of entries: one more than a node may have, which is then split.
+/// Maximum number of entries while a node is changed: one more than a node may have, which is then split.
 const ENTRIES_MAX: usize = FANOUT + 1;
 /// Maximum length of the stored common prefix, in bytes.
 const PREFIX_MAX: usize = 31;
 
-/// A value that has a key.
+/// An entry of a node, which has a key.
 pub(super) trait Keyed {
-    /// Returns the key.
+    /// Returns the entry's key: that of the row, or the separator of the child.
     fn key(&self) -> &Key;
 }
 
-/// The entries of a node. The order of fields puts those that a search reads first into the first cache line.
+/// The entries of a node in key order. The order of fields puts those that a search reads first into the first cache
+/// line.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(super) struct Entries<T> {
-    /// Length of the common prefix, in bytes.
+    /// Length of the stored prefix that all keys of the node share, in bytes.
     prefix_len: u8,
-    /// The common prefix of all keys.
+    /// The prefix that all keys of the node share, in its first `prefix_len` bytes.
     prefix: [u8; PREFIX_MAX],
-    /// The entries in key order.
+    /// The rows of a leaf or the children of an inner node, in key order.
     entries: Vec<T>,
-    /// The head of each entry; the unused ones after the last are the greatest number.
+    /// The head of each entry's key: the eight bytes after the common prefix as a number. Unused elements after the
+    /// last are the greatest number.
     heads: [u64; ENTRIES_MAX],
 }
 
@@ -44,8 +45,8 @@ impl<T> Deref for Entries<T> {
     }
 }
 
-/// Returns the first eight bytes as a number, padded with zeros at the end. The number preserves the order of byte
-/// strings, except that different strings may have the same number.
+/// Returns the first eight bytes of a byte string as a number, padded with zeros at the end. The number preserves the
+/// order of byte strings, except that different strings may have the same number.
 fn head(bytes: &[u8]) -> u64 {
     let mut head = [0; 8];
     match bytes.first_chunk() {
@@ -56,7 +57,7 @@ fn head(bytes: &[u8]) -> u64 {
 }
 
 impl<T: Keyed> Entries<T> {
-    /// Returns a node's entries, of which there may be one too many.
+    /// Returns a node's entries from a sorted list, which may have one more than a node may have.
     pub(super) fn of(mut entries: Vec<T>) -> Self {
         entries.shrink_to(ENTRIES_MAX);
         let mut entries =
@@ -70,14 +71,15 @@ impl<T: Keyed> Entries<T> {
         self.entries
     }
 
-    /// Starts to load the cache lines that a search will read, and does not wait for their use: they arrive while
-    /// other nodes are read.
+    /// Starts to load the cache lines that a search will read, and does not wait for them: they arrive while other
+    /// nodes are read. The result has no meaning; it prevents the compiler from removing the reads.
     pub(super) fn prefetch(&self) -> u64 {
         let heads = self.heads.iter().step_by(8).fold(0, |all, head| all ^ head);
         heads ^ u64::from(self.prefix_len)
     }
 
-    /// Returns the index of a key, or the index at which it would be inserted.
+    /// Returns the index of the entry with this key as `Ok`, or the index at which the key would be inserted as
+    /// `Err`.
     pub(super) fn place(&self, key: &Key) -> Result<usize, usize> {
         let head = match self.head_of(key) {
             Ok(head) => head,
@@ -103,7 +105,8 @@ impl<T: Keyed> Entries<T> {
         Err(at)
     }
 
-    /// Returns the index of the last entry whose key is not after `key`, or 0 if there is none.
+    /// Returns the index of the last entry whose key is at most `key`, or 0 if there is none: in an inner node the
+    /// child to descend to.
     pub(super) fn way(&self, key: &Key) -> usize {
         match self.place(key) {
             Ok(at) => at,
@@ -111,12 +114,12 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
-    /// Returns an entry, to change anything except its key.
+    /// Returns the entry at an index, to change anything except its key.
     pub(super) fn entry(&mut self, at: usize) -> &mut T {
         &mut self.entries[at]
     }
 
-    /// Changes an entry including its key, which must stay between those of its neighbours.
+    /// Changes the entry at an index, including its key, which must stay between those of its neighbours.
     pub(super) fn rekey(&mut self, at: usize, change: impl FnOnce(&mut T)) {
         change(&mut self.entries[at]);
         match self.head_of(self.entries[at].key()) {
@@ -125,7 +128,7 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
-    /// Inserts an entry at an index.
+    /// Inserts an entry at an index, which must keep the order of keys.
     pub(super) fn insert(&mut self, at: usize, entry: T) {
         if self.len() == self.entries.capacity() {
             self.entries.reserve_exact(ENTRIES_MAX.saturating_sub(self.len()).max(1));
@@ -141,14 +144,15 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
-    /// Removes the entry at an index.
+    /// Removes and returns the entry at an index.
     pub(super) fn remove(&mut self, at: usize) -> T {
         self.heads.copy_within(at + 1.., at);
         self.heads[ENTRIES_MAX - 1] = u64::MAX;
         self.entries.remove(at)
     }
 
-    /// Returns the head of a key with the common prefix; for another key, whether it is before or after all entries.
+    /// Returns the head of a key that has the common prefix; for another key, whether the key is less or greater than
+    /// all keys with that prefix.
     fn head_of(&self, key: &Key) -> Result<u64, Ordering> {
         let (bytes, prefix) = (key.as_bytes(), &self.prefix[..usize::from(self.prefix_len)]);
         match bytes.strip_prefix(prefix) {
@@ -157,7 +161,8 @@ impl<T: Keyed> Entries<T> {
         }
     }
 
-    /// Computes the common prefix of all keys, which is that of the first and the last, and all heads.
+    /// Computes the common prefix of all keys, which is that of the first and the last key, and the heads of all
+    /// keys.
     fn label(&mut self) {
         self.heads = [u64::MAX; ENTRIES_MAX];
         let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return };

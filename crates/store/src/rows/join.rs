@@ -1,4 +1,4 @@
-//! Splitting and joining of trees along one path of nodes.
+//! Splits and joins trees of rows along one path of nodes.
 
 use std::cmp::Ordering;
 use std::mem;
@@ -9,8 +9,8 @@ use super::{Child, FANOUT, FILL_MIN, Node, Tree, sum};
 use crate::key::Key;
 
 impl Child {
-    /// Joins a lower tree to the end of this node, whose height is given. Returns a new right neighbour if the node
-    /// was split.
+    /// Joins a lower tree to the end of this node, which is `height` levels above the leaves. Returns the node's new
+    /// right neighbour if the node was split.
     fn push(&mut self, height: usize, behind: Tree) -> Option<Self> {
         self.hang(|children| {
             let mut last = children.pop().expect("a node has entries");
@@ -26,7 +26,8 @@ impl Child {
         })
     }
 
-    /// Joins a lower tree to the front of this node, as [`Child::push`] does to the end.
+    /// Joins a lower tree to the front of this node, which is `height` levels above the leaves, as [`Child::push`]
+    /// does to the end.
     fn push_front(&mut self, height: usize, before: Tree) -> Option<Self> {
         self.hang(|children| {
             let mut first = children.remove(0);
@@ -41,7 +42,8 @@ impl Child {
         })
     }
 
-    /// Changes the children of this node. Returns a new right neighbour if the node was split.
+    /// Applies `change` to the children of this inner node. Returns the node's new right neighbour if the node was
+    /// split.
     fn hang(&mut self, change: impl FnOnce(&mut Vec<Self>)) -> Option<Self> {
         let Node::Inner(children) = Arc::make_mut(&mut self.node) else {
             unreachable!("what is higher than another tree has inner nodes")
@@ -54,7 +56,8 @@ impl Child {
     }
 }
 
-/// Distributes entries to nodes that have the required minimum, and room for more.
+/// Distributes sorted entries evenly to as few nodes as leave each of them room for more, so that each has at least
+/// the minimum of entries.
 fn shelves<T: Keyed>(entries: Vec<T>) -> Vec<Entries<T>> {
     let many = entries.len().div_ceil(FANOUT - FILL_MIN);
     let mut entries = entries.into_iter();
@@ -65,7 +68,7 @@ fn shelves<T: Keyed>(entries: Vec<T>) -> Vec<Entries<T>> {
 }
 
 impl Tree {
-    /// Returns the tree of sorted rows, or `None` if there are none.
+    /// Returns the tree of these sorted rows, or `None` if there are none.
     pub(super) fn of_sorted(rows: Vec<(Key, super::Row)>) -> Option<Self> {
         let leaves = shelves(rows).into_iter().map(Node::Leaf);
         let mut children: Vec<Child> = leaves.map(Child::of).collect();
@@ -77,7 +80,8 @@ impl Tree {
         children.pop().map(|root| Self { height, root })
     }
 
-    /// Returns the tree with a new root above its root and the neighbour from a split, if there is one.
+    /// Returns the tree with a new root above its root and `beside`, the neighbour from a split of the root; returns
+    /// the tree itself if `beside` is `None`.
     pub(super) fn grown(self, beside: Option<Child>) -> Self {
         let Some(beside) = beside else { return self };
         Self {
@@ -86,7 +90,7 @@ impl Tree {
         }
     }
 
-    /// Returns the tree without inner roots that have a single entry, or `None` if it is empty.
+    /// Returns the tree without inner roots that have a single child, or `None` if the tree is empty.
     pub(super) fn without_needless_nodes(mut self) -> Option<Self> {
         while let Node::Inner(children) = &*self.root.node
             && let [only] = &children[..]
@@ -96,7 +100,8 @@ impl Tree {
         (self.root.len() > 0).then_some(self)
     }
 
-    /// Returns the tree of these children below height `height`, or `None` if there are none.
+    /// Returns the tree whose root has these children and is `height` levels above the leaves; with one child the
+    /// tree below it, and with none `None`.
     fn from_children(children: Vec<Child>, height: usize) -> Option<Self> {
         match children.len() {
             0 => None,
@@ -105,7 +110,8 @@ impl Tree {
         }
     }
 
-    /// Splits the tree into the rows before a key, and those from it on.
+    /// Splits the tree into the rows before the key `from`, and those from it on; each is `None` if there are no such
+    /// rows.
     pub(super) fn cut(self, from: &Key) -> (Option<Self>, Option<Self>) {
         let Self { height, root } = self;
         match Arc::unwrap_or_clone(root.node) {
@@ -135,7 +141,7 @@ impl Tree {
     }
 }
 
-/// Joins two trees; all keys of the second must be after those of the first.
+/// Joins two trees, where `None` has no rows; all keys of the second tree must be greater than those of the first.
 pub(super) fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree> {
     let (mut before, mut behind) = match (before, behind) {
         (Some(before), Some(behind)) => (before, behind),
@@ -157,8 +163,8 @@ pub(super) fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree>
     })
 }
 
-/// Balances neighbours of one height: unchanged if both are full enough, merged if they fit in one node, else half
-/// each.
+/// Balances two neighbours of one height: they stay unchanged if both have the minimum of entries, are merged if
+/// their entries fit in one node, and otherwise get half of the entries each.
 pub(super) fn evened(left: Child, right: Child) -> (Child, Option<Child>) {
     if left.len() >= FILL_MIN && right.len() >= FILL_MIN {
         return (left, Some(right));
@@ -172,7 +178,8 @@ pub(super) fn evened(left: Child, right: Child) -> (Child, Option<Child>) {
     }
 }
 
-/// Merges or halves the entries of two nodes.
+/// Merges the entries of two nodes in one node if they fit, or gives each node half of them. `node` makes a node of
+/// entries.
 fn evened_shelves<T: Keyed>(
     left: Entries<T>,
     right: Entries<T>,

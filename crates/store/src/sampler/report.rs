@@ -1,7 +1,7 @@
 //! The report of a site in a separate process to its router: samples of its transactions, its CPU time and
 //! its rows.
 //!
-//! Times are durations by the site's clock, so that the clocks of two machines need not agree. A report
+//! Times in a report are durations by the site's clock, so that the clocks of two machines need not agree. A report
 //! includes the time span that its numbers cover, so that rates are right whenever it arrives.
 //!
 //! The wait of a transaction before its site consists of the wait at the router, by the router's clock, and
@@ -18,41 +18,43 @@ use super::{Cause, EVERY_MAX, Sampled, Sampler, WaitTime};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
-/// Interval between two reports of a site.
+/// Interval between two sample reports of a remote site to its router.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(200);
-/// Maximum number of samples in a report, and maximum total size of their keys, in bytes; further samples are
+/// Maximum number of samples in one report, and maximum total size of their keys in bytes; further samples are
 /// dropped and counted.
 const SAMPLES_MAX: usize = 256;
 const BYTES_MAX: usize = 256 * 1024;
-/// Upper bound of a reported duration; the router takes a longer one for this.
+/// Maximum duration that the router accepts in a report; it replaces a longer one by this.
 const DURATION_MAX: Duration = Duration::from_secs(60);
 
-/// A report: see the module's documentation.
+/// A remote site's report to its router: samples of transactions, CPU time and rows of one time span.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SampleReport {
-    /// Time span that the report covers, and the CPU time of the site's thread in it, in ns.
+    /// Time span that the report covers, and the CPU time that the site's thread used in it, both in ns.
     pub(super) span_ns: u64,
     pub(super) cpu_ns: u64,
-    /// Rows that were read, written and applied for other masters in the span.
+    /// Numbers of rows that the site read, wrote, and applied for other masters in the span.
     pub(super) rows: [u64; 3],
-    /// CPU limit of the site, as a share of one core.
+    /// CPU limit of the site as a share of one core; 1 without a limit.
     pub(super) share: f64,
-    /// Number of samples that were dropped in the span.
+    /// Number of samples that the site dropped in the span.
     pub(super) dropped: u64,
     pub(super) samples: Vec<Reported>,
 }
 
-/// A sampled transaction, in the form in which a site reports it.
+/// A sampled transaction, in the form in which a remote site reports it; the fields are those of [`Sampled`], with
+/// durations in ns.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Reported {
-    /// Time from the transaction's begin until the report, in ns.
+    /// Time from when the site first handled the transaction until the report, in ns.
     age_ns: u64,
     every: u32,
     reads: Vec<KeyRange>,
     writes: Vec<Key>,
     rows: Option<(u32, u32)>,
     behind: u64,
-    /// The wait before the transaction could begin: its cause, and its time in ns.
+    /// The wait at the site before the transaction could begin: its cause, and its duration in ns; `None` if there
+    /// was none.
     waited: Option<(Cause, u64)>,
     service_ns: u64,
     run_ns: u64,
@@ -62,6 +64,7 @@ pub(super) struct Reported {
 }
 
 impl Reported {
+    /// Converts a sample to its reported form. `now` is the time of the report.
     fn of(it: Sampled, was_returned: bool, now: Instant) -> Self {
         let ns = |us: f64| (us * 1e3) as u64;
         Self {
@@ -80,14 +83,15 @@ impl Reported {
         }
     }
 
-    /// Returns the size of the sample's keys, in bytes.
+    /// Returns the total size of the sample's keys and range bounds, in bytes.
     fn bytes(&self) -> usize {
         let end = |read: &KeyRange| read.end.as_ref().map_or(0, |end| end.as_bytes().len());
         let reads = self.reads.iter().map(|read| read.start.as_bytes().len() + end(read));
         reads.sum::<usize>() + self.writes.iter().map(|key| key.as_bytes().len()).sum::<usize>()
     }
 
-    /// Converts the sample for the router's process, where the report arrived at `come`.
+    /// Converts a sample that site `site` reported to the form in the router's process, where the report arrived at
+    /// time `come`.
     pub(super) fn sampled(self, site: Site, come: Instant) -> Sampled {
         let duration = |ns| Duration::from_nanos(ns).min(DURATION_MAX);
         let us = |ns| duration(ns).as_secs_f64() * 1e6;
@@ -108,23 +112,25 @@ impl Reported {
     }
 }
 
-/// Makes the reports of one epoch of a site, from the data in its process's sampler.
+/// Makes the sample reports of one epoch of a remote site, from the data in its process's sampler.
 pub(crate) struct Reporter {
     sampler: Arc<Sampler>,
     site: Site,
+    /// Time from which on the next report is due.
     due: Instant,
-    /// The time of the last report, the site's CPU time and rows then, and the number of samples dropped
-    /// before it.
+    /// The time of the last report, and the totals at that time: the site's CPU time, its rows, and its number of
+    /// dropped samples; `None` while sampling is off.
     last: Option<(Instant, Duration, [u64; 3], u64)>,
 }
 
 impl Reporter {
+    /// Returns a reporter for a site, whose first report is due at once.
     pub fn new(sampler: Arc<Sampler>, site: Site) -> Self {
         Self { sampler, site, due: Instant::now(), last: None }
     }
 
-    /// Returns the report if one is due. Returns `None` while sampling is off, and for the first interval
-    /// after it is switched on.
+    /// Returns the report at time `now`, if one is due. Returns `None` while sampling is off, and for the first
+    /// interval after it is switched on.
     pub fn report(&mut self, now: Instant) -> Option<SampleReport> {
         if now < self.due {
             return None;

@@ -22,24 +22,25 @@ pub(super) struct Copy {
     pub range: KeyRange,
     /// True if this site masters the partition.
     pub is_own: bool,
-    /// The rows.
+    /// The partition's rows at this site.
     pub rows: Rows,
-    /// The version: it counts commits that wrote to the copy, and changes of the partition's design.
+    /// The version of the copy, which each commit to the partition and each change of its design increases.
     pub version: u64,
-    /// The version at the last change of the partition's design.
+    /// The version of the copy after the last change of the partition's design.
     pub changed: u64,
-    /// Number of transactions that read the copy here.
+    /// Number of transactions that read the copy here, counted from its installation.
     pub reads: Cell<u64>,
-    /// The number of this epoch's last log entry of the site that wrote to the copy; 0 if there is none.
+    /// The number of this epoch's last log entry by which this site wrote to the copy; 0 if there is none.
     pub last: u64,
-    /// The version up to which the log has this site's writes.
+    /// The version up to which the log has this site's writes to the copy.
     pub logged: u64,
-    /// Rows that were deleted after version `logged`, with the version of the deletion.
+    /// Keys of rows that this site deleted after version `logged`, each with the version of the deletion.
     pub unlogged_deletes: Vec<(Key, u64)>,
 }
 
 impl Copy {
-    /// Returns a copy with these rows, at the version that the design has.
+    /// Returns site `site`'s copy of the partition with these rows, at the version that the design gives the
+    /// partition.
     pub(super) fn new(partition: &Partition, site: Site, rows: Rows) -> Self {
         let (range, version) = (partition.range.clone(), partition.version);
         let is_own = partition.master == site;
@@ -48,7 +49,7 @@ impl Copy {
         Self { range, is_own, rows, version, changed, reads, last, logged, unlogged_deletes }
     }
 
-    /// Applies a commit's writes to the copy.
+    /// Applies a commit's writes to the copy, whose version must be the one before the commit.
     pub(super) fn apply(&mut self, write: &Write) {
         assert_eq!(self.version + 1, write.version, "a copy goes from version to version");
         self.version = write.version;
@@ -66,8 +67,8 @@ impl Copy {
 }
 
 impl Core {
-    /// Drops the copies that the design no longer places at this site, and records which of the others the site
-    /// masters.
+    /// Drops the copies that the design no longer places at this site, and updates the range of each other copy and
+    /// whether the site masters it.
     pub(super) fn align_copies(&mut self) {
         #[cfg(test)]
         let is_kept = self.has(super::tests::Bug::GrantWithoutRelease);
@@ -82,13 +83,14 @@ impl Core {
         });
     }
 
-    /// Returns the copy that contains a key, or `None` if there is none here.
+    /// Returns the copy at this site that contains the key, or `None` if there is none.
     pub(super) fn copy_of(&self, key: &Key) -> Option<&Copy> {
         let (_, copy) = self.copies.range(..=key).next_back()?;
         copy.range.contains(key).then_some(copy)
     }
 
-    /// Applies another master's writes to the copy here, or keeps them for an installation.
+    /// Applies another master's writes to the copy here, or keeps them for the installation of a replica; does
+    /// nothing if the site has neither.
     pub(super) fn replicate(&mut self, write: &Write) {
         if let Some(copy) = self.copies.get_mut(&write.start) {
             // An image's copies may be ahead of its prefix, by changes that the log has later.
@@ -101,7 +103,8 @@ impl Core {
         }
     }
 
-    /// Applies a change of the design to the copies.
+    /// Applies a change of the design to the copy of the changed partition: its version, and a split or merge of its
+    /// rows.
     pub(super) fn reshape(&mut self, change: &Change) {
         let start = &change.start;
         if !self.copies.contains_key(start) {
@@ -130,7 +133,8 @@ impl Core {
         }
     }
 
-    /// Advances the copies of a fenced site's partitions to the versions that these have with their new masters.
+    /// Advances the copies whose partitions were taken from a fenced site to the versions that the design gives these
+    /// partitions.
     pub(super) fn inherit(&mut self) {
         for (start, copy) in &mut self.copies {
             if let Some(partition) = self.design.beginning_at(start)

@@ -1,5 +1,4 @@
-//! Applies the log to a site: the effect of each entry, whether the site receives all of them or the deliveries of
-//! its subscription.
+//! Applies the log to a site: each entry that the site receives, either from the whole log or from its subscription.
 
 use super::{Core, refused};
 use crate::design::Verdict;
@@ -7,7 +6,8 @@ use crate::record::{Body, LogEntry, Position};
 use crate::subscription::Delivery;
 
 impl Core {
-    /// Applies entries of the whole log.
+    /// Applies entries of the whole log, of which the first has position `first`, and retries waiting requests.
+    /// Entries that the site has already are skipped.
     pub(super) fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
         // A site that began from an image may receive entries that the image contains.
         let old = usize::try_from(first.entries_to(self.known + 1)).unwrap_or(usize::MAX);
@@ -17,7 +17,7 @@ impl Core {
         self.resume_waiting();
     }
 
-    /// Applies deliveries of the subscription, from the next position on.
+    /// Applies deliveries of the site's subscription, which begin at position `first`, and retries waiting requests.
     pub(super) fn follow_deliveries(&mut self, first: Position, deliveries: Vec<Delivery<'_>>) {
         assert_eq!(first, self.known + 1, "the log comes in its order");
         for delivery in deliveries {
@@ -36,7 +36,7 @@ impl Core {
         self.resume_waiting();
     }
 
-    /// Continues with requests that waited for the log.
+    /// Sends requested rows that the log now has, and retries waiting requests, if the site is live.
     fn resume_waiting(&mut self) {
         if self.is_live {
             self.send_requested_rows();
@@ -44,7 +44,8 @@ impl Core {
         }
     }
 
-    /// Applies the next entry. `is_whole` is true if all entries of its author are received.
+    /// Applies the log entry at the next position. `is_whole` is true if the site receives all entries of the entry's
+    /// author.
     fn follow(&mut self, position: Position, entry: &LogEntry, is_whole: bool) {
         assert_eq!(position, self.known + 1, "the log comes in its order");
         self.known = position;
@@ -103,8 +104,8 @@ impl Core {
         }
     }
 
-    /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of this epoch
-    /// that is void. An entry of an earlier epoch has no effect.
+    /// Returns true if a log entry with this verdict ends the site's epoch: a fence by another process, a newer
+    /// epoch, or an entry of this epoch that is void. An entry of an earlier epoch has no effect.
     fn ends_epoch(&self, entry: &LogEntry, verdict: Verdict) -> bool {
         let by = entry.by;
         if by.site != self.site || by.epoch < self.epoch {

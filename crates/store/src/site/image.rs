@@ -5,7 +5,7 @@
 //! valid once the log has them. A process that continues from the image skips the log entries that the
 //! image contains already; it recognises them by their versions.
 //!
-//! The parts are complete if each partition of the design at that position is in one of them.
+//! The parts make up the database if each partition of the design at that position is in one of them.
 
 use super::{Copy, Core};
 use crate::design::Design;
@@ -13,23 +13,24 @@ use crate::key::Key;
 use crate::record::{Epoch, Position};
 use crate::rows::Rows;
 
-/// Snapshots of the partitions that one site masters.
+/// One site's part of an image of the database: snapshots of the partitions that the site masters.
 #[derive(Clone)]
 pub struct Part {
-    /// Position of the log as of which the part was taken.
+    /// Position of the log as of which the snapshots were taken.
     pub known: Position,
-    /// Design at that position; the same for all parts of a position.
+    /// The store's design at that position; the same for all parts with the same position.
     pub design: Design,
-    /// The snapshots.
+    /// The snapshots of the partitions that the site masters.
     pub copies: Vec<Snapshot>,
-    /// The epoch of the site; 0 for a part from another process.
+    /// The epoch of the site when it took the part; 0 for a part that another process sent.
     epoch: Epoch,
-    /// The number of the site's log entry with the last change that the part contains.
+    /// The number, in that epoch, of the site's last log entry when it took the part: the part is valid once the log
+    /// has it.
     number: u64,
 }
 
 impl Part {
-    /// Returns a part that a site in another process sent after the log had all of it.
+    /// Returns a part that a site in another process sent after the log had all its changes.
     #[must_use]
     pub fn given(known: Position, design: Design, copies: Vec<Snapshot>) -> Self {
         Self { known, design, copies, epoch: Epoch(0), number: 0 }
@@ -41,14 +42,14 @@ impl Part {
 pub struct Snapshot {
     /// The first key of the partition.
     pub start: Key,
-    /// The version of the partition.
+    /// The version of the partition as of which the rows are.
     pub version: u64,
-    /// The rows.
+    /// The rows of the partition.
     pub rows: Rows,
 }
 
 impl Core {
-    /// Takes the part of this site, or returns `None` unless the site is live.
+    /// Takes snapshots of the partitions that this site masters, or returns `None` unless the site is live.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let own = self.copies.values().filter(|copy| copy.is_own);
@@ -72,7 +73,8 @@ impl Core {
         self.copies.values().map(|copy| (copy.version, &copy.rows))
     }
 
-    /// Returns whether the log has all changes of a part of this site, or `None` if it never will.
+    /// Returns whether the log has all changes in a part that this site took, or `None` if that will never be known
+    /// because the site's epoch has ended.
     #[must_use]
     pub fn has_all_of(&self, part: &Part) -> Option<bool> {
         #[cfg(test)]
@@ -83,8 +85,8 @@ impl Core {
         is_same_life.then_some(part.number <= self.ordered)
     }
 
-    /// Returns an observer as of position `known`, from snapshots of all partitions of the design there, in key
-    /// order.
+    /// Returns an observer of the database as of position `known`, whose design is `design`, from snapshots of all
+    /// partitions of that design in key order.
     ///
     /// # Errors
     /// Returns the first key of a partition whose snapshot is missing, or of a snapshot that belongs to no partition.

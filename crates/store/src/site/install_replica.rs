@@ -1,9 +1,9 @@
 //! The installation of a replica while the partition is written (MorphoSys, §4.4.1).
 //!
-//! The site keeps the partition's log entries from now on, and asks the master for the rows as of now or
-//! later. A snapshot costs the master nothing and needs no lock. It is sent when the log has all of
-//! it, so that no replica has rows that were never committed. The replica confirms the rows; only then does
-//! the master write into the log that the site has a replica.
+//! The installing site keeps the partition's log entries from then on, and requests the rows from the master, as of
+//! that position of the log or later. A snapshot costs the master nothing and needs no lock. The master sends it when
+//! the log has all of it, so that no replica has rows that were never committed. The installing site confirms the
+//! rows; only then does the master write into the log that the site has a replica.
 //!
 //! A site that receives only a part of the log ([`crate::subscription`]) requests the partition's entries first. It
 //! keeps them from the position on at which its subscription begins to deliver them, and asks the master for rows as
@@ -27,51 +27,51 @@ use crate::transaction::Abort;
 
 use super::{Copy, Core, Output, Ticket, refused};
 
-/// Messages between sites, apart from the log.
+/// A message between two sites about the installation of a replica, sent outside the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// The sender keeps the partition's log entries, and needs its rows as of position `since` or later.
+    /// The sender keeps the partition's log entries, and needs its rows as of log position `since` or later.
     Want {
-        /// The first key of the partition.
+        /// The first key of the partition to replicate.
         start: Key,
-        /// The sender's prefix of the log.
+        /// The position after which the sender keeps the partition's log entries.
         since: Position,
     },
-    /// The rows of a partition, at a version that the log has.
+    /// The rows of a partition, all of whose changes the log has.
     Give {
-        /// The first key of the partition.
+        /// The first key of the partition to replicate.
         start: Key,
-        /// The position in the request.
+        /// The position `since` of the request that this message answers.
         since: Position,
-        /// The version at the partition's last change of design.
+        /// The partition's version after the last change of its design.
         changed: u64,
-        /// The version of the rows.
+        /// The partition's version as of which the rows are.
         version: u64,
-        /// The rows.
+        /// The partition's rows.
         rows: Rows,
     },
-    /// The sender has the rows: the design may give it the replica.
+    /// The sender has received the rows: the master may write into the log that it has a replica.
     Have {
-        /// The first key of the partition.
+        /// The first key of the partition to replicate.
         start: Key,
-        /// The version at the partition's last change of design, as received with the rows.
+        /// The partition's version after the last change of its design, as received with the rows.
         changed: u64,
         /// The sender's epoch, in which it received the rows.
         epoch: Epoch,
     },
-    /// The design has changed since the rows were taken: the receiver must drop them.
+    /// The partition's design has changed since the rows were taken: the receiver must drop the rows.
     Forget {
-        /// The first key of the partition.
+        /// The first key of the partition to replicate.
         start: Key,
-        /// The version at the partition's last change of design, as sent with the rows.
+        /// The partition's version after the last change of its design, as the master sent it with the rows.
         changed: u64,
-        /// The sender's prefix of the log, which contains the change.
+        /// The log position up to which the sender has applied the log, which includes the change.
         known: Position,
     },
 }
 
 impl Message {
-    /// Returns the size of the message's keys and values, in bytes.
+    /// Returns the total size of the keys and values of the rows in the message, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Give { rows, .. } => rows.size().bytes,
@@ -80,45 +80,48 @@ impl Message {
     }
 }
 
-/// The installation of a replica, which is not read until the design contains it.
+/// The installation of a replica at this site; the replica is not read until the design contains it.
 pub(super) struct Installation {
-    /// The caller, while it waits for an answer.
+    /// The request that the installation answers; `None` once it was answered.
     pub(super) ticket: Option<Ticket>,
-    /// Time of the site's clock until which the caller waits, in ms.
+    /// Time of the site's clock, in ms, until which the caller waits.
     until_ms: u64,
-    /// The number of the installation in this epoch.
+    /// The number of the installation in this epoch of the site.
     number: u64,
-    /// The position after which the site keeps the partition's entries; `None` until its subscription delivers them.
+    /// The log position after which the site keeps the partition's entries; `None` until its subscription delivers
+    /// them.
     since: Option<Position>,
-    /// The versions that the log has shown since, each with its write; a change of design has `None`.
+    /// The partition's versions that the log has shown after `since`, each with the write that made it; `None` for a
+    /// change of the partition's design.
     pub(super) news: Vec<(u64, Option<Write>)>,
-    /// The rows that the master sent, once they have arrived.
+    /// The rows that the master sent; `None` until they arrive.
     given: Option<ReceivedRows>,
 }
 
-/// Rows that another site has requested, as of a position of the log or later.
+/// Another site's request for the rows of a partition, as of a log position or later.
 pub(super) struct RowsRequest {
-    /// The position in the request.
+    /// The position as of which or later the other site needs the rows.
     since: Position,
-    /// The snapshot, once it is taken: the version at the last change of design, the version, the rows, and the
-    /// number of the log entry with the last change in them.
+    /// The snapshot, or `None` until it is taken: the partition's version after its last change of design, the
+    /// version of the rows, the rows, and the number of this site's log entry with the last change in them.
     taken: Option<(u64, u64, Rows, u64)>,
 }
 
-/// Rows that a master has sent.
+/// The rows of a partition that its master has sent.
 struct ReceivedRows {
-    /// The master.
+    /// The site that sent the rows as the partition's master.
     by: Site,
-    /// The version at the partition's last change of design.
+    /// The partition's version after the last change of its design.
     changed: u64,
-    /// The version of the rows.
+    /// The partition's version as of which the rows are.
     version: u64,
-    /// The rows.
+    /// The partition's rows.
     rows: Rows,
 }
 
 impl Installation {
-    /// True if the design has changed after the given rows: then the installation cannot succeed any more.
+    /// Returns true if the partition's design has changed after the received rows were taken: the installation cannot
+    /// succeed any more.
     fn is_outdated(&self) -> bool {
         let given = self.given.as_ref();
         let is_behind = |version: u64| given.is_some_and(|given| version > given.version);
@@ -127,7 +130,8 @@ impl Installation {
 }
 
 impl Core {
-    /// Begins the installation of a replica here, for a caller.
+    /// Begins the installation of a replica at this site of the partition whose first key is `start`. The request is
+    /// refused if no such partition exists, or the site has a copy of it.
     pub(super) fn install_replica(&mut self, ticket: Ticket, start: Key, until_ms: u64) {
         let Some(partition) = self.design.beginning_at(&start).filter(|_| self.is_live) else {
             return self.refuse(ticket, refused(&Impossible::NoPartition));
@@ -151,7 +155,8 @@ impl Core {
         }
     }
 
-    /// Begins to keep a partition's entries, because the subscription delivers them from here on.
+    /// Begins to keep a partition's log entries, because the subscription delivers them from here on for installation
+    /// `number`, and requests the rows from the master.
     pub(super) fn begin_installation(&mut self, start: Key, number: u64) {
         let adoption = self.installations.get_mut(&start);
         let Some(adoption) = adoption.filter(|one| one.number == number && one.since.is_none())
@@ -166,7 +171,8 @@ impl Core {
         self.say(Output::Say(master, Message::Want { start, since }));
     }
 
-    /// Removes an installation, and ends its request to the subscription.
+    /// Removes and returns the installation for the partition that begins at `start`, and ends its request to the
+    /// subscription.
     fn end_installation(&mut self, start: &Key) -> Option<Installation> {
         let adoption = self.installations.remove(start)?;
         if self.is_subscriber {
@@ -175,7 +181,7 @@ impl Core {
         Some(adoption)
     }
 
-    /// Handles a message from another site.
+    /// Handles a message that site `from` sent.
     pub(super) fn hear(&mut self, from: Site, message: Message) {
         if !self.is_live {
             return;
@@ -209,7 +215,8 @@ impl Core {
         }
     }
 
-    /// Sends the rows of a partition to another site, as soon as the log has all of them.
+    /// Records the request of site `to` for the rows of a partition as of position `since` or later, and sends the
+    /// rows as soon as the log has all of them.
     fn send_rows(&mut self, to: Site, start: Key, since: Position) {
         let wanted =
             self.rows_requests.entry((to, start)).or_insert(RowsRequest { since, taken: None });
@@ -220,8 +227,9 @@ impl Core {
         self.send_requested_rows();
     }
 
-    /// Sends the rows that other sites have requested and the log has. A snapshot is taken once, and then waits for
-    /// the log: if a partition is written continuously, there is never a moment at which the log has everything.
+    /// Sends the rows that other sites have requested, if the log has all of them. A snapshot is taken once, and then
+    /// waits for the log: if a partition is written continuously, there is never a moment at which the log has
+    /// everything.
     pub(super) fn send_requested_rows(&mut self) {
         let mut given = Vec::new();
         self.rows_requests.retain(|(to, start), wanted| {
@@ -249,7 +257,8 @@ impl Core {
         self.outputs.extend(given.into_iter().map(|(to, message)| Output::Say(to, message)));
     }
 
-    /// Writes into the log that another site has a replica, if the design allows it.
+    /// Writes into the log that site `at` has a replica, unless the partition's design has changed since its version
+    /// `changed`, at which the site received the rows in its epoch `epoch`; then tells the site to drop them.
     fn add(&mut self, at: Site, start: Key, changed: u64, epoch: Epoch) {
         let partition = self.design.beginning_at(&start);
         if partition.is_some_and(|partition| partition.is_at(at))
@@ -272,7 +281,8 @@ impl Core {
         }
     }
 
-    /// Applies a change of design to the installations here: it makes one of them a replica, or comes between.
+    /// Applies a change of the design to the installations at this site: it makes one of them a replica, or
+    /// invalidates some.
     pub(super) fn notice(&mut self, change: &Change) {
         let is_added = matches!(change.operator, Operator::AddReplica(site, epoch)
             if (site, epoch) == (self.site, self.epoch));
@@ -303,8 +313,8 @@ impl Core {
         }
     }
 
-    /// Records the design changes of the partitions of all installations, and ends those that cannot succeed any
-    /// more.
+    /// Records changes of the design in the installations whose partition they concern, and ends the installations
+    /// that cannot succeed any more.
     pub(super) fn notice_all(&mut self) {
         let mut outdated = Vec::new();
         for (start, adoption) in &mut self.installations {
@@ -325,14 +335,14 @@ impl Core {
         }
     }
 
-    /// Ends an installation that cannot succeed, and refuses its caller.
+    /// Ends the installation for the partition that begins at `start`, which cannot succeed, and refuses its caller.
     fn forget(&mut self, start: &Key) {
         if let Some(ticket) = self.end_installation(start).and_then(|adoption| adoption.ticket) {
             self.refuse(ticket, Abort::Refused("the partition changed meanwhile".into()));
         }
     }
 
-    /// Repeats messages that may have been lost, and answers callers whose time is over.
+    /// Repeats the messages of installations that may have been lost, and answers callers whose time is over.
     pub(super) fn remind(&mut self) {
         let (now_ms, epoch) = (self.now_ms, self.epoch);
         let (mut outputs, mut late) = (Vec::new(), Vec::new());

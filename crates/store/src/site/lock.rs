@@ -12,7 +12,7 @@ use crate::record::{Change, Operator};
 use crate::transaction::{Abort, Transaction};
 
 impl Core {
-    /// Returns the first keys of the partitions that a request locks, or why it cannot run here.
+    /// Returns the first keys of the partitions that a request locks, or the reason why it cannot run at this site.
     pub(super) fn locks(&self, what: &Want) -> Result<Vec<Key>, Abort> {
         let mastered = |key: &Key| {
             let partition = self.design.of(key);
@@ -53,8 +53,8 @@ impl Core {
         }
     }
 
-    /// True if no other site can write a partition before the next write of this site. A partition that
-    /// is being handed over may be written by its new master before the log shows this site the handover.
+    /// Returns true if no other site can write the partition before the next write of this site. A partition that is
+    /// being handed over may be written by its new master before the log shows this site the handover.
     fn keeps(&self, partition: &Partition) -> bool {
         let is_changing = self.changing.contains_key(&partition.range.start);
         #[cfg(test)]
@@ -62,8 +62,9 @@ impl Core {
         partition.master == self.site && !is_changing
     }
 
-    /// Returns the number of the last log entry of this site that a transaction sees, or `None` unless it touches
-    /// only partitions that this site masters. While no design changes, such a transaction can run.
+    /// Returns the number of the last log entry of this site that a transaction sees, or `None` unless the
+    /// transaction touches only partitions that this site masters. While no design changes, such a transaction can
+    /// run. Counts the reads of the copies.
     pub(super) fn last_own_entry(&self, transaction: &Transaction) -> Option<u64> {
         let mut last = 0;
         for key in &transaction.writes {
@@ -82,7 +83,8 @@ impl Core {
     }
 
     /// Returns the number of the last log entry of this site that a transaction sees, or `None` unless this site's
-    /// image is one state of the database for the rows that it touches.
+    /// copies are one state of the database for all rows that the transaction touches. Counts the reads of the
+    /// copies.
     pub(super) fn last_if_possible(&self, transaction: &Transaction) -> Option<u64> {
         let (mut has_replica, mut last) = (false, 0);
         for key in &transaction.writes {

@@ -1,8 +1,8 @@
-//! Execution of transactions and changes of design. A request runs at once if nothing is in the way, else it is
+//! Executes transactions and changes of the design. A request runs at once if it conflicts with no other, else it is
 //! queued; it is answered when the log has every change that the answer could show.
 //!
-//! Most transactions find nothing in the way, and touch only partitions that their site masters. For these there is
-//! no second lookup, and no memory is allocated that they do not retain.
+//! Most transactions conflict with no other, and touch only partitions that their site masters. For these there is no
+//! second lookup, and no memory is allocated that they do not retain.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -17,11 +17,12 @@ use crate::reply::Reply;
 use crate::sampler::Cause;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
-/// Maximum number of a site's entries that are not in the log yet; it bounds the memory that a halted log costs.
+/// Maximum number of a site's log entries that are not in the log yet; it bounds the memory that a halted log costs.
 const AHEAD_MAX: u64 = 100_000;
 
 impl Core {
-    /// Runs, queues, returns or refuses a request that has arrived.
+    /// Runs, queues, returns or refuses a request that has arrived and must begin before `until_ms`, in ms of the
+    /// site's clock.
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live || !what.has_room() {
             let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
@@ -53,7 +54,7 @@ impl Core {
         self.waiting.extend(waiting);
     }
 
-    /// Tries waiting requests in order of arrival.
+    /// Tries to begin each waiting request, in order of arrival.
     pub(super) fn attempt_all(&mut self) {
         #[cfg(feature = "shuttle")]
         if crate::sync::fault::is(crate::sync::fault::Fault::WaitersForgotten) {
@@ -68,8 +69,8 @@ impl Core {
         }
     }
 
-    /// Runs, returns or refuses a request; or returns it as `Some` if it has to wait. It waits if it overlaps with an
-    /// earlier one, or if an earlier one of its client waits.
+    /// Runs, returns or refuses a request; or returns it as `Some` if it has to wait. A request waits if it overlaps
+    /// with an earlier waiting one, or if an earlier request of its client waits.
     fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
         let client = waiting.what.client();
         let is_behind = client.is_some_and(|client| self.returned.contains(&client));
@@ -129,7 +130,8 @@ impl Core {
         Some(waiting)
     }
 
-    /// Runs a request whose locks are free, if its snapshot is available. Returns false if it has to wait.
+    /// Begins a request whose locks are free, if its snapshot is available; `locks` are the first keys of the locked
+    /// partitions. Returns false if the request has to wait.
     fn begin(&mut self, waiting: &mut Waiting, locks: &[Key]) -> bool {
         match &mut waiting.what {
             Want::Transaction(transaction) => {
@@ -149,7 +151,7 @@ impl Core {
         true
     }
 
-    /// Runs a transaction, which sees this site's log entries up to number `last`.
+    /// Runs a transaction, which sees this site's log entries up to number `last`, and queues or gives its answer.
     fn run(&mut self, ticket: Ticket, transaction: &mut Transaction, last: u64) {
         if self.is_stalled && last > self.ordered {
             return self.refuse(ticket, Abort::LogFull);
@@ -187,7 +189,8 @@ impl Core {
         self.hold(ticket, answer, number, has_written, reads);
     }
 
-    /// Applies a transaction's writes, writes them into the log, and returns the number of the log entry.
+    /// Applies a transaction's writes to the copies, writes them into the log, and returns the number of the log
+    /// entry. A value of `None` deletes the row.
     fn commit(&mut self, written: BTreeMap<Key, Option<Value>>) -> u64 {
         let number = self.written + 1;
         let mut writes: Vec<Write> = Vec::new();
@@ -220,8 +223,8 @@ impl Core {
         self.write(Body::Commit(writes))
     }
 
-    /// Retains an answer until the log has this site's entries up to `number`. It then waits for earlier answers too;
-    /// an answer whose entries are all in the log, and that wrote nothing, is given at once.
+    /// Retains an answer until the log has this site's entries up to `number`. The answer then waits for earlier
+    /// answers too; it is given at once if all these entries are in the log, and the request wrote none.
     pub(super) fn hold(
         &mut self,
         ticket: Ticket,
@@ -244,7 +247,8 @@ impl Core {
         self.answers.push_back(Held { number, ticket, answer, has_written, reads });
     }
 
-    /// Gives the answers whose entries the log has now, up to a position.
+    /// Gives the answers for which the log now has all of this site's entries. `position` is that of the entry which
+    /// came last, and thus of the commit that is answered.
     pub(super) fn release(&mut self, position: Position) {
         while let Some(held) = self.answers.front()
             && held.number <= self.ordered
@@ -257,7 +261,7 @@ impl Core {
     }
 }
 
-/// Charges a reply to its client's output buffer, or returns an error if that has no room.
+/// Charges the reply of a transaction to its client's output buffer, or returns an error if that has no room.
 fn charged(mut reply: Reply, transaction: &Transaction) -> Result<Reply, Abort> {
     let bytes = reply.len();
     let Some(output) = transaction.output.as_ref().filter(|_| bytes > UNCOUNTED_BYTES) else {

@@ -1,4 +1,4 @@
-//! A log that accepts no entries for now, because its disk is full.
+//! Handles a log that accepts no entries for now, because its disk is full.
 //!
 //! A site applies its own commits before the log has them, so a stalled log leaves rows at the site that must
 //! not be shown. All other rows equal the log, and are read as usual. A request that would have to wait for
@@ -13,14 +13,15 @@ use crate::record::Write;
 use crate::transaction::{Abort, Done};
 
 impl Copy {
-    /// True if the log has the last change of each row in a range.
+    /// Returns true if the log has the last change of each row of the copy in the range. `ordered` is the number of
+    /// this site's last entry in the log.
     fn is_logged(&self, range: &KeyRange, ordered: u64) -> bool {
         self.last <= ordered
             || !self.unlogged_deletes.iter().any(|(key, _)| range.contains(key))
                 && self.rows.range(range).all(|(_, row)| row.version <= self.logged)
     }
 
-    /// Records that the log has this site's commit with the given version of the copy.
+    /// Records that the log has this site's commit that gave the copy this version.
     pub(super) fn note_logged(&mut self, version: u64) {
         self.logged = version;
         if !self.unlogged_deletes.is_empty() {
@@ -30,7 +31,8 @@ impl Copy {
 }
 
 impl Core {
-    /// Records that the log accepts no entries for now, or accepts them again.
+    /// Records whether the log accepts no entries for now. When it stalls, the answers that wait for it are given: as
+    /// errors if they show changes that are not logged.
     pub(super) fn stall(&mut self, is_stalled: bool) {
         self.is_stalled = is_stalled;
         if !is_stalled {
@@ -48,7 +50,8 @@ impl Core {
         self.attempt_all();
     }
 
-    /// Returns the number of the last log entry of this site that a reader of a range in a copy depends on.
+    /// Returns the number of the last log entry of this site that the log must have before a read of the range in
+    /// this copy is answered; 0 if there is none.
     pub(super) fn last_for(&self, copy: &Copy, range: &KeyRange) -> u64 {
         let is_logged = self.is_stalled && copy.is_logged(range, self.ordered);
         #[cfg(test)]
@@ -56,7 +59,7 @@ impl Core {
         if is_logged { 0 } else { copy.last }
     }
 
-    /// True if the log has the last change of each row in these ranges.
+    /// Returns true if the log has the last change of each row in these ranges.
     fn are_logged(&self, ranges: &[KeyRange]) -> bool {
         ranges.iter().all(|range| {
             let mut copies =
@@ -65,7 +68,7 @@ impl Core {
         })
     }
 
-    /// Records that the log has a commit of this site.
+    /// Records in the copies that the log has a commit of this site with these writes.
     pub(super) fn note_logged(&mut self, writes: &[Write]) {
         for write in writes {
             if let Some(copy) = self.copies.get_mut(&write.start) {

@@ -1,13 +1,13 @@
-//! The rows that a site's process keeps when an epoch ends with its connection: the next epoch begins from them, and
-//! receives only the log after them.
+//! Keeps the rows of a site's process when an epoch ends with its connection: the next epoch begins from these rows,
+//! and receives only the log after them.
 //!
 //! A master runs ahead of the log by commits that the log may never have. Until the log contains a commit, the site
 //! keeps the rows as they were before it, and restores them when its epoch ends. Then each copy equals the site's
 //! prefix of the log, as at a site that never wrote.
 //!
 //! While a site is absent, the design can take partitions from it, but gives it none: a replica is added only in the
-//! site's own epoch, after it confirmed the rows. One such confirmation can still be under way to the log when the
-//! connection ends. A site that meets it drops its kept rows, and begins with all rows.
+//! site's own epoch, after the site confirmed the rows. One such confirmation can still be under way to the log when
+//! the connection ends. A site that meets it drops its kept rows, and begins with all rows.
 //!
 //! Invariant: the copies of a site that begins from kept rows are those that the design at its prefix gives it, as of
 //! that prefix.
@@ -20,25 +20,25 @@ use crate::rows::Row;
 
 /// The state of one partition before a commit of this site.
 struct PartitionUndo {
-    /// The first key of the partition.
+    /// The first key of the partition that the commit changed.
     start: Key,
-    /// The version of the partition.
+    /// The version of the partition before the commit.
     version: u64,
-    /// The old row of each key that the commit wrote; `None` for a key without one.
+    /// Each key that the commit wrote, with its row before the commit; `None` if it had none.
     rows: Vec<(Key, Option<Row>)>,
 }
 
-/// Restores the rows that a commit changed.
+/// The state that restores the rows which one commit of this site changed.
 pub(super) struct CommitUndo {
-    /// The number of the commit's log entry.
+    /// The number of the commit's log entry in the site's epoch.
     number: u64,
-    /// The partitions that the commit changed.
+    /// The state of each partition that the commit changed.
     partitions: Vec<PartitionUndo>,
 }
 
 impl Core {
-    /// Saves the rows that a commit is about to change. Only a site in a process of its own outlives its connection
-    /// to the log, so no other site needs them.
+    /// Saves the rows that the commit with log entry `number` is about to change, if the site is a subscriber. Only a
+    /// site in a separate process outlives its connection to the log, so other sites need not restore rows.
     pub(super) fn record_undo(&mut self, number: u64, writes: &[Write]) {
         if !self.is_subscriber {
             return;
@@ -53,22 +53,23 @@ impl Core {
         self.undo.push_back(CommitUndo { number, partitions });
     }
 
-    /// Drops the undo records of commits that the log has.
+    /// Drops the saved rows of commits that the log has.
     pub(super) fn forget_undo(&mut self) {
         while self.undo.front().is_some_and(|undo| undo.number <= self.ordered) {
             self.undo.pop_front();
         }
     }
 
-    /// True if a change gives this site a copy that it did not keep.
+    /// Returns true if a change of the design gives this site a replica, although the site began with kept rows and
+    /// is not live: it then has no such rows.
     pub(super) fn lacks_granted_replica(&self, change: &Change) -> bool {
         let is_given =
             matches!(change.operator, Operator::AddReplica(site, _) if site == self.site);
         self.has_retained_rows && !self.is_live && is_given
     }
 
-    /// Returns the site's copies as of its prefix of the log, after the end of its epoch; or `None` if it has read
-    /// that it was declared dead, or is no subscriber.
+    /// Returns an observer with the site's copies as of its position in the log, after the end of its epoch; `None`
+    /// if the site has read that it was declared dead, or if it is no subscriber.
     #[must_use]
     pub fn into_retained(mut self) -> Option<Self> {
         if self.is_over || !self.is_subscriber {

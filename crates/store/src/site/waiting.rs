@@ -9,37 +9,37 @@ use crate::transaction::{Abort, Transaction};
 
 /// A transaction or a change of the design that waits to begin.
 pub(super) struct Waiting {
-    /// The caller.
+    /// The number that identifies the request to its caller.
     pub ticket: Ticket,
     /// Time of arrival, in ms of the site's clock.
     pub since_ms: u64,
     /// Time until which the request must have begun, in ms of the site's clock.
     pub until_ms: u64,
-    /// The request.
+    /// The transaction or the change of the design.
     pub what: Want,
-    /// The first reason why it waits.
+    /// The first reason why the request waits; `None` if it has not had to wait.
     pub cause: Option<Cause>,
 }
 
 /// A transaction that waited and has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResumedTransaction {
-    /// The caller.
+    /// The number that identifies the transaction to its caller.
     pub ticket: Ticket,
-    /// The first reason why it waited.
+    /// The first reason why the transaction waited.
     pub cause: Cause,
-    /// Numbers of rows that it read and wrote.
+    /// Numbers of rows that the transaction read and wrote.
     pub rows: (u32, u32),
 }
 
-/// A request to a site.
+/// A request that a site queues if it cannot begin at once.
 pub(super) enum Want {
     Transaction(Transaction),
     Change(Change),
 }
 
 impl Want {
-    /// Returns the prefix of the log that the request needs.
+    /// Returns the log position that the site must have reached before the request begins.
     pub fn session(&self) -> Position {
         match self {
             Self::Transaction(transaction) => transaction.session,
@@ -47,8 +47,8 @@ impl Want {
         }
     }
 
-    /// Marks a transaction to run where its rows are mastered. Returns true the first time; always false for a
-    /// change.
+    /// Marks a transaction to be routed to the site that masters its rows. Returns true the first time; always false
+    /// for a change of the design.
     pub fn fall_back_to_masters(&mut self) -> bool {
         match self {
             Self::Transaction(transaction) => !std::mem::replace(&mut transaction.at_masters, true),
@@ -56,7 +56,8 @@ impl Want {
         }
     }
 
-    /// True if the output buffer of the request's client has room for more replies.
+    /// Returns true if the output buffer of the request's client has room for more replies, or the request has no
+    /// output buffer.
     pub fn has_room(&self) -> bool {
         match self {
             Self::Transaction(it) => it.output.as_ref().is_none_or(|output| output.has_room()),
@@ -64,7 +65,7 @@ impl Want {
         }
     }
 
-    /// True if the request may write a log entry.
+    /// Returns true if the request may write a log entry.
     pub fn writes(&self) -> bool {
         match self {
             Self::Transaction(transaction) => !transaction.writes.is_empty(),
@@ -72,7 +73,8 @@ impl Want {
         }
     }
 
-    /// Returns the client whose earlier transactions the request must not overtake, if there is one.
+    /// Returns the client whose earlier transactions the request must not overtake; `None` for a change of the
+    /// design, or a transaction without such a client.
     pub fn client(&self) -> Option<u64> {
         match self {
             Self::Transaction(transaction) => transaction.client,
@@ -81,16 +83,17 @@ impl Want {
     }
 }
 
-/// An answer that waits until the log has all changes that it shows.
+/// An answer that waits until the log has all changes that the answer shows.
 pub(super) struct Held {
-    /// The number of the log entry of this site that the log must have.
+    /// The number of the last log entry of this site that the log must have before the answer is given.
     pub number: u64,
-    /// The caller.
+    /// The number that identifies the request to its caller.
     pub ticket: Ticket,
-    /// The answer.
+    /// The reply of the transaction or the change, or its error.
     pub answer: Result<Reply, Abort>,
-    /// True if the request wrote the log entry.
+    /// True if the request itself wrote the log entry with that number, false if it only saw changes of others.
     pub has_written: bool,
-    /// The reads of a transaction that declared no writes.
+    /// The ranges that the transaction declared as read; `None` if it declared writes, and for a change of the
+    /// design.
     pub reads: Option<Vec<KeyRange>>,
 }

@@ -3,13 +3,13 @@
 
 use std::cell::Cell;
 
-/// Two operations in the wrong order or no longer atomic, or a missing operation.
+/// A fault that a test injects: two operations in the wrong order or no longer atomic, or a missing operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Log entries get their positions before they are passed on to followers, and another thread may pass on
-    /// others in between.
+    /// Log entries get their positions before they are passed on to the sites that follow the log, and another thread
+    /// may pass on others in between.
     ToldBehindPlace,
-    /// A change of the design is answered before the map includes it.
+    /// A change of the design is answered before the router's map of the design includes the change.
     MapBehindAnswer,
     /// The log's thread waits for log entries before it serves pending sync requests.
     WaitBeforeSync,
@@ -22,11 +22,12 @@ thread_local! {
     static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
 }
 
-/// Sets the fault for the operations from here on; `None` injects none.
+/// Sets the fault that operations inject from here on; `None` injects none.
 pub fn set(fault: Option<Fault>) {
     FAULT.set(fault);
 }
 
+/// Returns true if this fault is set.
 pub(crate) fn is(fault: Fault) -> bool {
     FAULT.get() == Some(fault)
 }

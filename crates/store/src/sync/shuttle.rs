@@ -34,7 +34,7 @@ pub(crate) async fn sleep(_: Duration) {
     shuttle::future::yield_now().await;
 }
 
-/// A timer whose only tick comes at once, like the first of tokio's.
+/// A timer whose only tick comes at once, like the first tick of tokio's timers.
 pub(crate) struct Ticks {
     has_begun: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn point() {
     AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
-/// The part of arc-swap's API that the store uses.
+/// A pointer that threads replace atomically, with the part of arc-swap's API that the store uses.
 pub(crate) struct ArcSwap<T>(arc_swap::ArcSwap<T>);
 
 impl<T> ArcSwap<T> {
