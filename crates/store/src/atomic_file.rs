@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 /// Replaces the content of the file at `path` atomically and durably. The new content is first written to a file
-/// beside it with the extension `new`.
+/// in the same folder with the extension `new`.
 ///
 /// # Errors
 /// Returns an error if the content cannot be written durably. The file at `path` then has its old content, unless

@@ -37,7 +37,7 @@ pub struct Design {
     epochs: HashMap<Site, EpochState>,
 }
 
-/// A partition: its range of keys, its master and its replicas.
+/// A partition of the key space: its range of keys, its version, its master, its replicas and its pin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     /// The keys that belong to the partition.
@@ -215,7 +215,7 @@ impl Design {
         self.epochs.get(&site).map_or(Epoch(0), |epoch| epoch.epoch)
     }
 
-    /// Returns true if a site was declared dead, and has not begun a new epoch since.
+    /// Returns true if the log has declared the site dead, and the site has not begun a new epoch since.
     #[must_use]
     pub fn is_fenced(&self, site: Site) -> bool {
         self.epochs.get(&site).is_some_and(|epoch| epoch.is_fenced)
@@ -326,7 +326,7 @@ impl Design {
         partition.version = write.version;
     }
 
-    /// Checks that a change can be made (the preconditions of §3.1).
+    /// Checks that a change of the design is possible (the preconditions of §3.1), without applying it.
     ///
     /// # Errors
     /// Returns the precondition that does not hold.

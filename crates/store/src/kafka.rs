@@ -17,10 +17,10 @@
 //! existing topic with limits is refused, and a missing beginning is an error, because positions could not be
 //! counted.
 //!
-//! Kafka's messages are those of the crate `kafka_protocol`, generated from Kafka's definitions. A whole client library
-//! is not used: the log needs exactly these requests, one at a time, on its own thread and under its own bounds, and
-//! among them the settings of a topic (DescribeConfigs), which `rskafka` does not have; `rdkafka` has all, at the price of
-//! a C library and OpenSSL at each build.
+//! Kafka's messages are those of the crate `kafka_protocol`, generated from Kafka's definitions. A whole client
+//! library is not used: the log needs exactly these requests, one at a time, on its own thread and under its own
+//! bounds, and among them the settings of a topic (DescribeConfigs), which `rskafka` does not have; `rdkafka` has
+//! all, at the price of a C library and OpenSSL at each build.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,8 +123,7 @@ impl KafkaLog {
     /// Opens a log for writing and reading from its first record on, and creates its topic if it does not exist.
     ///
     /// # Errors
-    /// Returns an error if no broker is reached, or if the topic is not suited for a log or would lose
-    /// entries.
+    /// Returns an error if no broker is reached, or if the topic's settings do not suit a log or would lose entries.
     pub fn open(spec: KafkaSpec) -> Result<Self> {
         let mut log = Self::reader(spec);
         log.make_topic()?;
@@ -202,7 +201,7 @@ impl KafkaLog {
         }
     }
 
-    /// Returns the description of the log for error messages.
+    /// Returns a description of the log's topic and brokers for error messages.
     fn name(&self) -> String {
         self.spec.to_string()
     }

@@ -116,8 +116,8 @@ impl Key {
         Some((Table(u32::from_be_bytes(*table)), row))
     }
 
-    /// Returns the same key in memory of its own. Cloning or dropping a key writes to a reference count that
-    /// all its clones share. So keys that all sites read all the time should not be shared among them.
+    /// Returns an equal key in memory of its own. Cloning or dropping a key writes to a reference count that all its
+    /// clones share. So keys that all sites read all the time should not be shared among them.
     #[must_use]
     pub fn unshared(&self) -> Self {
         Self::from_bytes(self.as_bytes())
@@ -247,7 +247,7 @@ impl KeyRange {
                 }
     }
 
-    /// Returns true if a key is in both ranges.
+    /// Returns true if at least one possible key is in both ranges.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         !self.is_empty()
@@ -280,7 +280,7 @@ impl KeyRange {
         touches
     }
 
-    /// Returns the same range, with keys in memory of their own: see [`Key::unshared`].
+    /// Returns an equal range, with keys in memory of their own: see [`Key::unshared`].
     #[must_use]
     pub fn unshared(&self) -> Self {
         Self { start: self.start.unshared(), end: self.end.as_ref().map(Key::unshared) }

@@ -68,7 +68,7 @@ pub enum LogError {
         doing: &'static str,
         /// Path of the file or folder.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// An earlier sync failed: only opening the log again shows its content.
@@ -119,7 +119,7 @@ pub enum LogError {
     /// A group of log entries exceeds the maximum size of a group.
     #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]
     TooLarge {
-        /// Size of the group's entries, in bytes.
+        /// Size of the group's encoded entries, in bytes.
         bytes: usize,
     },
 }
@@ -173,7 +173,7 @@ impl Medium for File {
 pub struct Log {
     /// Path of the folder that contains the log's files.
     folder: PathBuf,
-    /// Keeps other processes out of the folder.
+    /// The lock that keeps other processes out of the folder.
     _lock: FolderLock,
     /// The time at which written entries are made durable.
     sync: Sync,
@@ -403,7 +403,7 @@ impl Log {
 /// process writes the log.
 ///
 /// # Errors
-/// Returns an error if the log lacks some of these entries, or is damaged.
+/// Returns an error if the log lacks an entry in that range, or is damaged.
 pub fn read(
     folder: &Path,
     from: Position,

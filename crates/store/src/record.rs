@@ -192,7 +192,7 @@ pub struct Change {
 /// older logs can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
-    /// Splits the partition in two; the second one begins at this key.
+    /// Splits the partition in two; the second part begins at this key.
     Split(Key),
     /// Merges the partition with the next one in key order.
     Merge,
@@ -220,6 +220,6 @@ impl fmt::Display for Site {
 pub struct Row {
     /// The version that the row's partition had after the commit that wrote the row (§4.2: v(d)).
     pub version: u64,
-    /// The value of the row.
+    /// The value of the row, without its key.
     pub value: Value,
 }

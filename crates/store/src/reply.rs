@@ -14,7 +14,7 @@ use crate::key::Value;
 use crate::output_buffer::Charge;
 use crate::record::StoredValue;
 
-/// Smallest length of a value that is shared instead of copied, in bytes.
+/// Minimum length in bytes of a value that a reply shares with its row instead of copying it.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
 /// The encoded reply to a client: a sequence of bytes, in which long values are shared with their rows.
@@ -107,7 +107,7 @@ impl Reply {
         self.tail.shrink_to(kept_bytes);
     }
 
-    /// Returns the values that the reply shares with rows.
+    /// Returns references to the values that the reply shares with rows.
     pub(crate) fn shared(&self) -> Vec<Value> {
         self.pieces.iter().map(|(_, value)| Value::clone(value)).collect()
     }

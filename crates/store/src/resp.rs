@@ -2,10 +2,10 @@
 //! replies and the transactions to run. Any Redis client can use it, for the commands in [`command`]'s table;
 //! other commands are refused with a reason.
 //!
-//! A request passes through `parse` (bytes to arguments), `command` (lookup in the table), `operation` (its
-//! keys and its effect) and `procedure` (a transaction, which encodes the reply). Commands that need no rows
-//! are answered directly by the `session`. `multi` combines several commands into one transaction, and
-//! `script` runs a program as one.
+//! A request passes through `parse` (bytes to arguments), `command` (lookup in the table), `operation` (the request's
+//! keys and its effect) and `procedure` (a transaction, which encodes the reply). Commands that need no rows are
+//! answered directly by the `session`. `multi` combines several commands into one transaction, and `script` runs a
+//! program as one.
 //!
 //! The driver of a connection:
 //! 1. It feeds received bytes, and calls [`ProtocolState::next`] until that returns [`Next::Wait`].
@@ -59,51 +59,52 @@ pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
 use session::{Call, Session};
 
-/// Number of databases, which SELECT numbers from 0 on.
+/// Number of databases, each a table of the store; SELECT numbers them from 0 on.
 pub const DATABASES: u32 = 16;
-/// Maximum number of keys that one transaction declares.
+/// Maximum number of distinct keys that one transaction of a client declares, and of keys that one connection
+/// watches.
 pub const KEYS_MAX: usize = 10_000;
-/// Maximum length of an answer, in bytes.
+/// Maximum length of the answer to one request, in bytes.
 pub const ANSWER_BYTES_MAX: usize = if cfg!(test) { 32 } else { 256 } * 1024 * 1024;
-/// Default of the maximum length of a request, in bytes.
+/// Default of the maximum length of one request, in bytes on the wire.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Default of the time within which a client must continue an incomplete request.
+/// Default of the time within which a client must continue an incomplete request, before its connection is closed.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
-/// Number of further bytes of an incomplete request that count as progress of its client.
+/// Number of further bytes of an incomplete request that count as one unit of its client's progress.
 const PROGRESS_BYTES: usize = 16 * 1024;
 
-/// The content of INFO: the names of its sections, and the names and values of each section's lines.
+/// The content of the reply to INFO: the name of each section, with the names and values of its lines.
 pub type Sections = Vec<(String, Vec<(String, String)>)>;
 
-/// Settings that all connections share.
+/// Settings of the Redis protocol that all connections of a process share.
 pub struct Settings {
-    /// Passwords, any of which authenticates the user `default`; if empty, clients need no password.
+    /// Passwords, any of which authenticates the user `default`; if there are none, clients need no password.
     pub passwords: Vec<String>,
-    /// Imago's version.
+    /// Imago's version, as INFO reports it.
     pub version: String,
-    /// The version of Redis that is reported to clients, some of which choose their commands by it.
+    /// The version of Redis that is reported to clients, some of which choose the commands that they send by it.
     pub redis_version: String,
-    /// Returns the content of INFO, without the versions.
+    /// A function that returns the content of INFO, except the versions.
     pub info: Arc<dyn Fn() -> Sections + Send + Sync>,
-    /// Limit of the memory of rows that is reported to clients, in bytes: beyond it puts are refused. 0: no
-    /// limit.
+    /// Limit on the memory of rows, in bytes, that is reported to clients; beyond it the store refuses puts. 0
+    /// reports no limit.
     pub maxmemory: u64,
-    /// Maximum length of a request, in bytes; less than 4 GB.
+    /// Maximum length of one request, in bytes on the wire; less than 4 GB.
     pub request_bytes_max: usize,
-    /// Time within which a client must continue an incomplete request: see [`Headway`].
+    /// Time within which a client must make progress with an incomplete request: see [`Headway`].
     pub request_wait: Duration,
-    /// The quota of memory for incomplete requests of all connections.
+    /// The memory that the incomplete requests of all connections may use together.
     pub input_quota: Arc<InputQuota>,
-    /// The output buffers: replies that clients have not received yet.
+    /// The output buffers of all connections, which limit the replies that clients have not received yet.
     pub output: Arc<OutputBuffers>,
-    /// The positions at which iterations by SCAN continue.
+    /// The keys at which iterations by SCAN continue, by cursor number.
     pub cursors: Cursors,
-    /// The limits of scripts.
+    /// The limits of the scripts of one transaction.
     pub script_limits: ScriptLimits,
-    /// The texts of loaded scripts.
+    /// The texts of scripts that clients loaded or ran, for EVALSHA.
     pub scripts: Scripts,
-    /// The registered procedures.
+    /// The procedures in Rust that IMAGO.CALL can run.
     pub procedures: Arc<Procedures>,
 }
 
@@ -114,8 +115,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns settings without passwords, whose INFO consists of the versions. `started_ms` is the present
-    /// time, in ms since 1970.
+    /// Returns settings with default limits, without passwords, whose INFO consists of the versions. `version` is
+    /// Imago's version, and `started_ms` the present time in ms since 1970.
     #[must_use]
     pub fn new(version: &str, started_ms: u64) -> Self {
         Self {
@@ -136,66 +137,69 @@ impl Settings {
     }
 }
 
-/// The next step of a connection's driver.
+/// The next step that the driver of a connection must execute.
 pub enum Next {
-    /// Nothing until more bytes arrive, or until the reply to a request that is `alone`.
+    /// Do nothing until more bytes arrive, or until the reply to a request that is `alone`.
     Wait,
-    /// Send this reply.
+    /// Send this reply to the client, after the replies to earlier requests.
     Reply(Reply),
-    /// Run this transaction, and report its outcome.
+    /// Run this transaction, and report its outcome by [`ProtocolState::reply`].
     Run(Request),
-    /// Run the next transaction of this iteration, in the partition that has its position, and report its
-    /// outcome.
+    /// Run the next transaction of this iteration, in the partition that contains [`Scan::start`], and report its
+    /// outcome by [`ProtocolState::reply`].
     Scan(Scan),
-    /// Refresh the facts behind [`Settings::info`], and send the reply from [`ProtocolState::describe`].
+    /// Refresh the facts behind [`Settings::info`], and send the reply to INFO from [`ProtocolState::describe`].
     Info,
-    /// Send this reply after all pending ones, and close the connection.
+    /// Send this last reply after all pending ones, and close the connection.
     Close(Reply),
 }
 
-/// A transaction. Its procedure returns the encoded reply, and may be run only once. The keys are sorted and
-/// distinct.
+/// A transaction that a request became. Its procedure returns the encoded reply, and may be run only once. The keys
+/// are sorted and distinct.
 pub struct Request {
-    /// The keys that it may read but not write.
+    /// The ranges of keys that the transaction may read but not write.
     pub reads: Vec<KeyRange>,
-    /// The keys that it may write.
+    /// The keys that the transaction may read and write.
     pub writes: Vec<Key>,
-    /// The procedure, which returns the encoded reply.
+    /// The transaction's code, which returns the encoded reply.
     pub procedure: Box<dyn Procedure>,
-    /// True if the next request must wait for the outcome of this transaction.
+    /// True if the connection's next request must wait for the outcome of this transaction.
     pub alone: bool,
 }
 
-/// A client's progress with an incomplete request: the number of requests before it, and its length in units
-/// of 16 KB. A single byte now and then is not progress.
+/// A client's progress with an incomplete request: the number of complete requests before it, and its received length
+/// in units of 16 KB. A single byte now and then is not progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headway(u64, usize);
 
-/// The state of one client's connection. See the module's documentation.
+/// The protocol state of one client's connection: it converts received bytes to replies and transactions.
 pub struct ProtocolState {
     parser: Parser,
     client: Client,
     share: Share,
 }
 
-/// A connection without its parser.
+/// The state of a connection except its parser and its share of the quota for incomplete requests.
 struct Client {
     settings: Arc<Settings>,
     session: Session,
-    /// The queued commands since MULTI; `None` outside MULTI.
+    /// The commands queued since MULTI; `None` outside MULTI.
     queue: Option<Queue>,
+    /// The keys that the client watches, with the versions of their rows.
     watched: Versions,
-    /// The transactions whose outcome is not known yet, in order: `Some` for a step of an iteration. And the
-    /// effect on the connection if the last of them happens.
+    /// The transactions whose outcome is not known yet, in order: `Some` for a step of an iteration.
     running: VecDeque<Option<Box<Scan>>>,
+    /// The effect on the connection if the last of the running transactions happens; `None` if it has no such effect.
     pending: Option<Pending>,
-    /// The arguments of an INFO that waits for its facts.
+    /// The arguments of an INFO that waits until the driver has refreshed the facts behind [`Settings::info`]; `None`
+    /// without one.
     described: Option<Kept>,
     is_closed: bool,
 }
 
 impl ProtocolState {
-    /// Returns the state of a new connection. `id` identifies the connection to its client, and is unique.
+    /// Returns the state of a new connection. `id` is the connection's number, which must be unique, and which CLIENT
+    /// ID reports.
     #[must_use]
     pub fn new(settings: Arc<Settings>, id: u64) -> Self {
         let session = Session::new(&settings, id);
@@ -213,9 +217,9 @@ impl ProtocolState {
         Self { parser: Parser::new(), client, share }
     }
 
-    /// Accepts bytes from the client. The parser holds hardly more than the longest request: bytes beyond
-    /// that are lost, and close the connection, unless [`Self::next`] has consumed the bytes before them. The
-    /// connection is also closed if the incomplete requests of all connections exceed their quota.
+    /// Accepts bytes that the client sent. The parser holds hardly more than the longest request: bytes beyond that
+    /// are lost, and close the connection, unless [`Self::next`] has consumed the bytes before them. The connection
+    /// is also closed if the incomplete requests of all connections exceed their quota.
     pub fn feed(&mut self, bytes: &[u8]) {
         let held = self.parser.bytes_with(bytes.len()) + self.client.queued_bytes();
         if self.share.hold(held) {
@@ -234,7 +238,7 @@ impl ProtocolState {
         is_half.then_some(Headway(requests, bytes / PROGRESS_BYTES))
     }
 
-    /// Ends the connection of a client that made no progress in time, and returns the last reply to it.
+    /// Ends the connection of a client that made no progress in time, and returns the last reply to send to it.
     pub fn give_up(&mut self) -> Reply {
         let seconds = self.client.settings.request_wait.as_secs_f64();
         let text = format!("ERR Protocol error: half a request, and nothing more for {seconds} s");
@@ -243,7 +247,7 @@ impl ProtocolState {
         Answer::error(text).encoded(self.client.session.protocol)
     }
 
-    /// Returns the next step of the driver.
+    /// Returns the next step that the connection's driver must execute.
     #[allow(clippy::should_implement_trait, reason = "it never ends, and `Wait` is not its end")]
     pub fn next(&mut self) -> Next {
         let next = self.advance();
@@ -255,11 +259,12 @@ impl ProtocolState {
         next
     }
 
+    /// Returns the memory that the connection's incomplete input uses, in bytes.
     fn held(&self) -> usize {
         self.parser.bytes() + self.client.queued_bytes()
     }
 
-    /// Releases the memory of a closed connection and its share of the quota.
+    /// Releases the input memory of a closed connection, and its share of the quota.
     fn let_go(&mut self) {
         (self.parser, self.client.queue) = (Parser::new(), None);
         self.share = Share::new(&self.client.settings.input_quota);
@@ -294,7 +299,7 @@ impl ProtocolState {
         }
     }
 
-    /// Returns the reply to the INFO that was the last step.
+    /// Returns the reply to the INFO for which the last step was [`Next::Info`].
     pub fn describe(&mut self) -> Reply {
         let client = &mut self.client;
         let answer = match client.described.take() {
@@ -304,7 +309,8 @@ impl ProtocolState {
         answer.encoded(client.session.protocol)
     }
 
-    /// Returns the reply to the earliest transaction whose outcome was not reported yet.
+    /// Returns the reply to the earliest transaction whose outcome was not reported yet; `outcome` is what running
+    /// that transaction returned.
     pub fn reply(&mut self, mut outcome: Result<Reply, Abort>) -> Reply {
         let client = &mut self.client;
         // The encoded reply takes about as much memory as the answer.
@@ -336,7 +342,8 @@ impl Client {
         Next::Close(answer.encoded(self.session.protocol))
     }
 
-    /// Answers a request that cannot even be queued. `text` is the error's text without its code.
+    /// Answers a request that cannot even be queued, and invalidates the queue inside MULTI. `text` is the error's
+    /// text without its code.
     fn reject(&mut self, text: impl AsRef<[u8]>) -> Next {
         if let Some(queue) = &mut self.queue {
             queue.mark_failed();
@@ -415,7 +422,7 @@ impl Client {
         }
     }
 
-    /// Answers an EXEC that is malformed itself.
+    /// Ends MULTI, and answers an EXEC that is itself invalid; `text` is the reason.
     fn abort(&mut self, text: &[u8]) -> Next {
         self.queue = None;
         self.watched.clear();
@@ -435,7 +442,7 @@ impl Client {
     }
 }
 
-/// Returns the reply to a transaction that did not happen, or whose outcome is unknown.
+/// Returns the answer to a transaction that did not happen, or whose outcome is unknown.
 fn refusal(abort: &Abort) -> Answer {
     match abort {
         Abort::Refused(text) => Answer::error(text.as_str()),

@@ -37,7 +37,8 @@ use join::{evened, joined};
 
 /// Maximum number of entries in a node of the tree: rows of a leaf, or children of an inner node.
 const FANOUT: usize = 32;
-/// Minimum number of entries in a node other than the root. A node with fewer is merged or balanced with a neighbour.
+/// Minimum number of entries in a node other than the root. A node with fewer entries is merged or balanced with a
+/// neighbour.
 const FILL_MIN: usize = FANOUT / 4;
 
 /// Estimated memory of one row in bytes, in addition to the bytes of its key and value: its place in a node, and the
@@ -48,7 +49,7 @@ pub const ROW_BYTES: u64 = 140;
 /// Number of rows in a set of rows, and the size of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
-    /// Number of rows.
+    /// Number of rows in the set.
     pub rows: u64,
     /// Size of the rows' keys and values, in bytes.
     pub bytes: u64,
@@ -61,7 +62,7 @@ pub struct Rows(Option<Tree>);
 /// A B+ tree of rows that is not empty.
 #[derive(Clone, Debug)]
 struct Tree {
-    /// Number of levels above the leaves; 0 if the root is a leaf.
+    /// Number of levels of inner nodes above the leaves; 0 if the root is a leaf.
     height: usize,
     /// The root node.
     root: Child,
@@ -70,7 +71,8 @@ struct Tree {
 /// A reference to a node of the tree, with the data about it that its parent needs.
 #[derive(Clone, Debug)]
 struct Child {
-    /// Separator: at most the node's least key, and more than every key of the nodes before it.
+    /// The separator of the node in its parent: at most the node's least key, and more than every key of the nodes
+    /// before it.
     from: Key,
     /// Number and size of the rows below the node.
     size: Size,
@@ -111,7 +113,7 @@ impl Keyed for Child {
 }
 
 impl Size {
-    /// Returns the size of one row.
+    /// Returns the size of the row with this key.
     fn of(key: &Key, row: &Row) -> Self {
         Self { rows: 1, bytes: (key.as_bytes().len() + row.value.len()) as u64 }
     }

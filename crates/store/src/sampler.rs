@@ -63,11 +63,11 @@ pub(crate) struct Sampled {
     pub service_us: f64,
     /// Run time of the transaction's procedure, in µs.
     pub run_us: f64,
-    /// Time from the end of the procedure until the log had the commit, in µs; `None` if the transaction
-    /// wrote nothing.
+    /// Time from the end of the transaction's procedure until the log had the commit, in µs; `None` if it wrote
+    /// nothing.
     pub commit_us: Option<f64>,
-    /// True if the transaction conflicted with another one or with a design change: it waited for a lock, a
-    /// row that it watched was changed, or it was returned because its partitions are at another site.
+    /// True if the transaction conflicted with another one or with a design change: it waited for a lock, a row that
+    /// its client watches was changed, or it was returned because its partitions are at another site.
     pub met_conflict: bool,
 }
 
@@ -288,7 +288,8 @@ impl Sampler {
         Duration::from_nanos(self.changing_ns.load(Ordering::Relaxed))
     }
 
-    /// Returns true if the sites' threads report their work here, or are held to a CPU limit.
+    /// Returns true if the sites' threads must measure their CPU time: the sites are in this process, and
+    /// transactions are sampled or a CPU limit is set.
     fn is_measured(&self) -> bool {
         self.reports.is_none() && (self.every() > 0 || self.site_cpu.is_some())
     }

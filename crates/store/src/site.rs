@@ -107,7 +107,7 @@ pub enum Output {
     Reroute(Ticket, Transaction),
     /// Send a message to the given other site.
     Say(Site, Message),
-    /// Send a request to the site's subscription; requests are sent in order.
+    /// Send this request to the site's subscription; requests must arrive there in order.
     Subscribe(Request),
 }
 
@@ -138,7 +138,7 @@ pub struct Core {
     is_live: bool,
     /// True if the site has seen the end of its epoch in the log.
     is_over: bool,
-    /// True if the log accepts no entries for now.
+    /// True if the log accepts no entries for now, because its disk is full.
     is_stalled: bool,
     /// True if the rows in the site's process exceed the limit on memory.
     is_full: bool,
@@ -344,7 +344,7 @@ impl Core {
         self.known
     }
 
-    /// Returns the site's number.
+    /// Returns the number of this site.
     #[must_use]
     pub fn site(&self) -> Site {
         self.site

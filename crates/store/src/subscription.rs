@@ -54,7 +54,7 @@ pub enum Delivery<'e> {
 }
 
 impl Delivery<'_> {
-    /// Returns true if the delivery may change the design.
+    /// Returns true if the delivery contains a log entry that may change the design.
     pub(crate) fn is_of_design(&self) -> bool {
         matches!(self, Self::Entry(entry) if entry.is_of_design())
     }

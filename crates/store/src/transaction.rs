@@ -109,7 +109,7 @@ impl fmt::Display for Absence {
     }
 }
 
-/// The reason why a transaction had no effect, or why its outcome is unknown.
+/// The reason why a transaction, or a change of the design, had no effect, or why its outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Abort {
     /// The procedure aborted the transaction, for this reason.
@@ -226,7 +226,7 @@ impl View<'_> {
     /// Reads the row of the key, or `None` if there is none. The transaction's own write is seen.
     ///
     /// # Errors
-    /// Returns an error if the key was not declared.
+    /// Returns [`Abort::Undeclared`] if the transaction did not declare the key.
     pub fn get(&self, key: &Key) -> Result<Option<Seen>, Abort> {
         if let Some(own) = self.written.get(key) {
             return Ok(own.clone().map(|value| Seen { version: 0, value }));
@@ -241,7 +241,7 @@ impl View<'_> {
     /// Reads the rows of several keys, in the order of `keys`; this takes less time than reading them one by one.
     ///
     /// # Errors
-    /// Returns an error if a key was not declared.
+    /// Returns [`Abort::Undeclared`] if the transaction did not declare one of the keys.
     pub fn get_each(&self, keys: &[Key]) -> Result<Vec<Option<Seen>>, Abort> {
         if !self.written.is_empty() {
             return keys.iter().map(|key| self.get(key)).collect();
@@ -259,7 +259,7 @@ impl View<'_> {
     /// Reads the first rows of the range, at most `limit`, in key order. The transaction's own writes are seen.
     ///
     /// # Errors
-    /// Returns an error if the range was not declared as a whole.
+    /// Returns [`Abort::Undeclared`] if no single declared range contains the whole range.
     pub fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Seen)>, Abort> {
         let declared = range_of(self.reads, &range.start);
         if !range.is_empty() && !declared.is_some_and(|declared| declared.covers(range)) {
@@ -284,7 +284,7 @@ impl View<'_> {
     /// Sets the value of the key's row, whether or not the row exists.
     ///
     /// # Errors
-    /// Returns an error if the key was not declared as written.
+    /// Returns [`Abort::Undeclared`] if the transaction did not declare the key as written.
     pub fn put(&mut self, key: &Key, value: Value) -> Result<(), Abort> {
         self.write(key, Some(value))
     }
@@ -292,7 +292,7 @@ impl View<'_> {
     /// Deletes the key's row, whether or not the row exists.
     ///
     /// # Errors
-    /// Returns an error if the key was not declared as written.
+    /// Returns [`Abort::Undeclared`] if the transaction did not declare the key as written.
     pub fn delete(&mut self, key: &Key) -> Result<(), Abort> {
         self.write(key, None)
     }

@@ -57,7 +57,7 @@ versions! {
     SaslAuthenticateRequest = 0,
 }
 
-/// The byte stream to a broker.
+/// The byte stream to a broker, over TCP with or without TLS.
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
@@ -169,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Authenticates the user.
+    /// Authenticates as the user `sasl` to the broker.
     fn authenticate(&mut self, sasl: &Sasl) -> Result<(), Fault> {
         let name = sasl.mechanism.name();
         let handshake =

@@ -26,9 +26,9 @@ pub(super) struct Group {
 
 /// The reason why bytes are not the expected group of log entries.
 pub(super) enum GroupError {
-    /// The bytes may have been left by a machine that stopped while it wrote.
+    /// The bytes may be an incomplete group, which a machine left that stopped while it wrote.
     Torn(&'static str),
-    /// The bytes were written completely, but are not the expected group.
+    /// The bytes are a group that was written completely, but not the expected one.
     Wrong(&'static str),
 }
 

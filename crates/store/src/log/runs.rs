@@ -90,7 +90,7 @@ impl Runs {
     }
 }
 
-/// Returns a random number.
+/// Returns a random number to identify a run.
 fn drawn() -> u64 {
     RandomState::new().build_hasher().finish()
 }

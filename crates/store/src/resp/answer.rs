@@ -1,4 +1,4 @@
-//! The answer of a command, and its encoding in both versions of the protocol.
+//! The answer of a command, and its encoding in both versions of the Redis protocol.
 //!
 //! Commands answer with values instead of bytes: a script gets the same value that a client is sent, and EXEC
 //! nests the values in an array.
@@ -11,14 +11,13 @@ use super::number::decimal;
 use crate::key::Value;
 use crate::reply::Reply;
 
-/// Maximum memory that is reserved before an answer is encoded, in bytes; a long value is shared and needs
-/// none.
+/// Maximum memory that is reserved before an answer is encoded, in bytes. Long values are shared and need none.
 const RESERVED_BYTES_MAX: usize = 16 * 1024;
 
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(super) const SYNTAX: &str = "ERR syntax error";
 
-/// The version of the protocol.
+/// The version of the Redis protocol (RESP) that a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Protocol {
     Two,
@@ -34,28 +33,36 @@ impl Protocol {
     }
 }
 
-/// An answer: see the module's documentation.
+/// The answer of a command as a value, before it is encoded for a client or converted for a script.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
+    /// A status on one line, such as OK.
     Status(Cow<'static, str>),
-    /// An error; the first word of its text is a code by which clients distinguish errors.
+    /// An error text, whose first word is a code by which clients distinguish errors.
     Error(Vec<u8>),
+    /// An integer of 64 bits.
     Integer(i64),
-    /// A number with a fraction, in its decimal form.
+    /// A number with a fraction, in decimal form.
     Double(String),
+    /// A truth value, which version 2 of the protocol sends as the integer 1 or 0.
     Boolean(bool),
-    /// An integer of any size, in its decimal form on one line.
+    /// An integer of any size, in decimal form on one line.
     BigNumber(Vec<u8>),
-    /// A text, with three letters that name its format.
+    /// A text with a format, which three letters name.
     Verbatim([u8; 3], #[serde(with = "crate::record::value")] Value),
+    /// A byte string.
     Bulk(#[serde(with = "crate::record::value")] Value),
-    /// Text for people, which version 3 of the protocol marks as such.
+    /// Text for people, which version 3 of the protocol marks as text.
     Text(String),
+    /// The absence of a value.
     Nil,
-    /// Nil in place of an array.
+    /// The absence of an array, for which version 2 of the protocol has a form of its own.
     NilArray,
+    /// A list of answers.
     Array(Vec<Answer>),
+    /// A set of answers, which version 2 of the protocol sends as an array.
     Set(Vec<Answer>),
+    /// Pairs of a key and a value, which version 2 of the protocol sends as one array.
     Map(Vec<(Answer, Answer)>),
 }
 
@@ -82,7 +89,7 @@ impl Answer {
         Self::Integer(count as i64)
     }
 
-    /// Returns an upper estimate of the encoded length, in bytes.
+    /// Returns an upper bound of the answer's encoded length, in bytes.
     pub fn bytes(&self) -> usize {
         let all = |answers: &[Self]| answers.iter().map(Self::bytes).sum::<usize>();
         32 + match self {
@@ -99,7 +106,7 @@ impl Answer {
         }
     }
 
-    /// Returns the encoded answer.
+    /// Returns the reply that contains the answer, encoded in this version of the protocol.
     pub fn encoded(&self, protocol: Protocol) -> Reply {
         let mut out = Reply::default();
         out.end().reserve(self.bytes().min(RESERVED_BYTES_MAX));
@@ -107,7 +114,7 @@ impl Answer {
         out
     }
 
-    /// Appends the encoded answer.
+    /// Appends the answer, encoded in this version of the protocol, to `out`.
     pub fn encode(&self, protocol: Protocol, out: &mut Reply) {
         let is_three = protocol == Protocol::Three;
         match self {
@@ -146,18 +153,20 @@ impl Answer {
     }
 }
 
-/// Appends the head of an array; its elements are to be appended after it.
+/// Appends the head of an array of `count` elements to `out`; the encoded elements are to be appended after it.
 pub(super) fn array_of(count: usize, out: &mut Reply) {
     head(b'*', count as i64, out.end());
 }
 
+/// Appends a kind and a number on one line.
 fn head(kind: u8, value: i64, out: &mut Vec<u8>) {
     out.push(kind);
     decimal(value, out);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a text on one line; line breaks in it become blanks.
+/// Appends a text on one line, after the byte `kind` that names its type. Line breaks in the text become blanks;
+/// those at its end are removed.
 fn line(kind: u8, text: &[u8], out: &mut Vec<u8>) {
     out.push(kind);
     let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);
@@ -166,18 +175,21 @@ fn line(kind: u8, text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends the concatenation of the parts as a byte string of the given kind, with its length in front.
 fn bulk(kind: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     head(kind, parts.iter().map(|part| part.len() as i64).sum(), out);
     parts.iter().for_each(|part| out.extend_from_slice(part));
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends answers as an aggregate of the given kind.
 fn all(kind: u8, answers: &[Answer], protocol: Protocol, out: &mut Reply) {
     head(kind, answers.len() as i64, out.end());
     answers.iter().for_each(|answer| answer.encode(protocol, out));
 }
 
-/// Cuts a text for an error message to at most `bytes_max` bytes, and, like C, at the first zero byte.
+/// Returns the beginning of a text for an error message: at most `bytes_max` bytes, and, like C, only up to the first
+/// zero byte.
 pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
     let text = &text[..text.len().min(bytes_max)];
     text.split(|byte| *byte == 0).next().unwrap_or(text)

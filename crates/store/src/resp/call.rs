@@ -1,5 +1,5 @@
-//! IMAGO.CALL: runs a procedure in Rust, which the program around the store has registered under a name, at
-//! the transaction's site. It is used like a script, where a script would be too slow.
+//! IMAGO.CALL runs a procedure in Rust, which the program around the store has registered under a name, at the
+//! transaction's site. It is used like a script, where a script would be too slow.
 //!
 //! As with EVAL, the keys must be known in advance: a call that uses a key which is not among its keys ends
 //! the transaction. All of the keys count as written; for IMAGO.CALL_RO they count as read only. Unlike a
@@ -19,24 +19,27 @@ use super::rows::Rows;
 use crate::key::{Key, Table};
 use crate::transaction::{Abort, View};
 
-/// Maximum length of a procedure's name, in bytes.
+/// Maximum length of a registered procedure's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
+/// The code of a registered procedure.
 type Run = dyn Fn(&mut View<'_>, &[Key], &[Vec<u8>]) -> Result<Vec<u8>, Abort> + Send + Sync;
 
-/// Registered procedures by their names. Where sites are in separate processes, each process needs them.
+/// The procedures in Rust that IMAGO.CALL can run, by their names. Where sites are in separate processes, each
+/// process must register them.
 #[derive(Default)]
 pub struct Procedures(BTreeMap<String, Arc<Run>>);
 
 impl Procedures {
-    /// Registers a procedure under a name. It is called with the keys and arguments from the client, in their
-    /// order, and returns the answer. The text of its [`Abort::Refused`] is the error that the client gets;
-    /// by convention the first word of the text is an error code: `ERR …`.
+    /// Registers the procedure `run` under a name. The store calls it with the keys and arguments from the client, in
+    /// their order, and sends the bytes that it returns as the answer. The text of its [`Abort::Refused`] is the
+    /// error that the client gets; by convention the first word of the text is an error code: `ERR …`.
     ///
-    /// A site runs one transaction at a time, and the run time of a procedure is not limited.
+    /// A site runs one transaction at a time, so a procedure delays all others at its site: its run time is not
+    /// limited.
     ///
     /// # Panics
-    /// Panics if the name is taken, or longer than 256 bytes.
+    /// Panics if a procedure with the name is registered already, or the name is longer than 256 bytes.
     pub fn register<F>(&mut self, name: &str, run: F)
     where
         F: Fn(&mut View<'_>, &[Key], &[Vec<u8>]) -> Result<Vec<u8>, Abort> + Send + Sync + 'static,
@@ -47,20 +50,20 @@ impl Procedures {
     }
 }
 
-/// A call of a procedure.
+/// A client's call of a registered procedure.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Call {
     name: String,
-    /// The keys in the order in which the client sent them.
+    /// The keys of the call, in the order in which the client sent them.
     keys: Vec<Key>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
-    /// The procedures of the process that runs the call.
+    /// The procedures that are registered in the process that runs the call.
     #[serde(skip)]
     pub procedures: Arc<Procedures>,
 }
 
-/// The parser of a request that calls a procedure.
+/// The type of a function that parses a request to call a procedure, in a database.
 pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Result<Call, Answer>;
 
 pub(super) fn call(
@@ -100,7 +103,7 @@ fn understood(
 }
 
 impl Call {
-    /// Adds the declared keys to `reads` or `writes`.
+    /// Adds the call's keys to `reads` if the call is read only, else to `writes`.
     pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
         let keys = if self.is_read_only { reads } else { writes };
         keys.extend_from_slice(&self.keys);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The kind of a procedure, as the first byte of its encoded form.
+/// The kind of an encoded procedure, whose number is the first byte of the encoded form.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Single = 1,

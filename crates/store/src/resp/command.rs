@@ -1,5 +1,5 @@
-//! The commands. One table contains the name, arity, key positions and effect of each. COMMAND shows the
-//! table, and requests are checked against it.
+//! The commands that clients can send. One table contains the name, arity, key positions and effect of each. COMMAND
+//! shows the table, and requests are checked against it.
 
 use super::answer::{Answer, cut};
 use super::operation::Operation;
@@ -15,59 +15,75 @@ mod unsupported;
 
 pub(super) use table::COMMANDS;
 
-/// A command, or a subcommand such as ID of CLIENT.
+/// One entry of the table of commands: a command, or a subcommand such as ID of CLIENT.
 pub(super) struct Command {
-    /// The name in lower case; of a subcommand after the command's name and a bar, as in `client|id`.
+    /// The command's name in lower case; for a subcommand the command's name, a bar and the subcommand's name, as in
+    /// `client|id`.
     pub name: &'static str,
-    /// Number of arguments, the name included; if negative, its absolute value is the minimum.
+    /// Number of arguments, the command's name included; if negative, its absolute value is the minimum.
     pub arity: i8,
+    /// The command's flags as COMMAND shows them, such as `readonly`.
     pub flags: &'static [&'static str],
+    /// The positions of the command's keys among its arguments.
     pub keys: Keys,
+    /// The command's group, as COMMAND DOCS shows it.
     pub group: &'static str,
-    /// The first version of Redis with the command; for Imago's own commands, of Imago.
+    /// The first version of Redis that has the command; for Imago's own commands, the version of Imago.
     pub since: &'static str,
     pub summary: &'static str,
+    /// The effect of the command.
     pub handler: Handler,
+    /// The subcommands, sorted by name; empty for a command without subcommands.
     pub following: &'static [Command],
 }
 
-/// The positions of the keys among the arguments; `first` is 0 if there are none.
+/// The positions of a command's keys among its arguments, where 0 is the name; `first` is 0 if there are no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
+    /// Position of the first key.
     pub first: i8,
-    /// Counted from the end if negative.
+    /// Position of the last key; counted from the end if negative.
     pub last: i8,
+    /// Distance between the positions of two keys.
     pub step: i8,
 }
 
-/// The effect of a command.
+/// The way in which a command is executed.
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
-    /// Reads and writes rows of one database.
+    /// Reads and writes rows of one database; the function parses the request.
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
-    /// Reads and writes rows by a script.
+    /// Runs a Lua script on rows; the function parses the request.
     Script(script::Understand),
-    /// Reads and writes rows by a registered procedure.
+    /// Runs a registered procedure in Rust on rows; the function parses the request.
     Call(call::Understand),
-    /// Reads or changes the state of its connection.
+    /// Reads or changes the state of the client's connection.
     Session(Act),
-    /// Iterates over rows in key order.
+    /// Reads the next rows of an iteration in key order; the function parses the request.
     Scan(scan::Understand),
+    /// Begins to queue commands.
     Multi,
+    /// Runs the queued commands as one transaction.
     Exec,
+    /// Drops the queued commands.
     Discard,
+    /// Watches keys; EXEC does nothing if one of them has changed since.
     Watch {
+        /// True if the reply contains the values of the keys.
         says_values: bool,
     },
+    /// Forgets all watched keys.
     Unwatch,
+    /// Restores the initial state of the connection.
     Reset,
+    /// Closes the connection.
     Quit,
-    /// Does nothing itself; only its subcommands do.
+    /// The command itself cannot be executed; only its subcommands can.
     Nothing,
 }
 
 impl Command {
-    /// Returns the keys of a request that has the right number of arguments.
+    /// Returns the names of the keys in a request that has a valid number of arguments.
     pub fn keys<'a>(&self, arguments: &Arguments<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let Keys { first, last, step } = self.keys;
         let last = match usize::try_from(last) {
@@ -78,13 +94,14 @@ impl Command {
         arguments.from(first as usize).take(count).step_by(step.max(1) as usize)
     }
 
-    /// Returns true if the command accepts this number of arguments.
+    /// Returns true if the command accepts `count` arguments, its name included.
     pub fn takes(&self, count: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { count >= least } else { count == least }
     }
 
-    /// Returns the operation of a request that reads and writes rows; `None` for other commands.
+    /// Returns the operation of a request for this command in the database `table`, or its error; `None` if the
+    /// command does not read or write rows as one operation.
     pub fn operation(
         &self,
         arguments: &Arguments<'_>,
@@ -105,12 +122,14 @@ impl Command {
         }
     }
 
+    /// Returns the subcommand's own name, or the command's name.
     fn last_name(&self) -> &'static str {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }
 }
 
-/// Finds a command by its name, in either case; `None` if there is no such command.
+/// Returns the command in a sorted table whose own name is `name`, in upper or lower case; `None` if there is no such
+/// command.
 pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command> {
     let mut lower = [0; 24];
     let lower = lower.get_mut(..name.len())?;
@@ -120,10 +139,10 @@ pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command>
     Some(&among[found])
 }
 
-/// Returns the command of a request, after a check of the number of arguments.
+/// Returns the command or subcommand that a request names, after a check of the number of arguments.
 ///
 /// # Errors
-/// Returns the text of the error, without its code.
+/// Returns the text of the error, without its code, if the command is unknown or the number of arguments is wrong.
 pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
     let Some(command) = find(COMMANDS, arguments.at(0)) else {
         return Err(unsupported::reason(arguments).unwrap_or_else(|| unknown(arguments)));
@@ -145,7 +164,8 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
     }
 }
 
-/// Returns the reason why a command of Redis is not supported; `None` if Redis has no such command.
+/// Returns the error for a request whose command Redis has and Imago does not support; `None` if Redis has no such
+/// command.
 pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     unsupported::reason(arguments)
 }

@@ -9,8 +9,8 @@ use super::procedure::{Batch, Single, Step, Watch};
 use super::{Settings, scan};
 use crate::transaction::Procedure;
 
-/// Decodes a procedure from [`Procedure::encode`], to be run with these settings. Returns `None` if the bytes
-/// are not a procedure.
+/// Decodes a procedure that [`Procedure::encode`] encoded, to be run with the settings of this process. Returns
+/// `None` if the bytes are not a procedure.
 #[must_use]
 pub fn decode(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedure>> {
     let (kind, bytes) = bytes.split_first()?;
@@ -40,6 +40,7 @@ pub fn decode(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedur
     })
 }
 
+/// Deserializes a value from all of the bytes; `None` if that is impossible or bytes are left.
 fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(value)

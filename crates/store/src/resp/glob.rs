@@ -1,10 +1,10 @@
 //! Patterns of keys, in the syntax of MATCH: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a literal character.
 //!
-//! The match is not recursive: if the text after a star does not match, the star takes one byte more. Stars
-//! before the last one need not be retried, because their first matches are as good as any. So a match takes
-//! time at most proportional to the product of the two lengths.
+//! The match is not recursive: if the text after a star does not match, the star takes one byte more. Stars before
+//! the last one need not be retried, because their first matches are as good as any. So a match takes time at most
+//! proportional to the product of the lengths of pattern and text.
 
-/// Returns true if the pattern matches all of the text.
+/// Returns true if the pattern matches the whole text.
 pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     // The position after the last star in the pattern, and the position in the text after the bytes that the
@@ -26,7 +26,8 @@ pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-/// Returns the length of the pattern's next part if that part matches the byte. The part is not a star.
+/// Returns the length in bytes of the pattern's first part, which is not a star, if that part matches the byte;
+/// otherwise `None`.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     let (does_fit, length) = match pattern {
         [] => (false, 0),
@@ -41,8 +42,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     does_fit.then_some(length)
 }
 
-/// Returns whether a byte is in a set, and the length of the set with its closing bracket. A set that is not
-/// closed ends with the pattern.
+/// Returns whether the byte is in the set at the beginning of `set`, after its opening bracket, and the length of the
+/// set in bytes with its closing bracket. A set that is not closed ends with the pattern.
 fn in_set(set: &[u8], byte: u8) -> (bool, usize) {
     let is_negated = set.first() == Some(&b'^');
     let mut at = usize::from(is_negated);

@@ -1,42 +1,41 @@
 //! The quota of memory that all connections together have for incomplete requests and for queues inside
 //! MULTI.
 //!
-//! Each connection has a small memory of its own. Memory beyond that is a *share* of one quota for all
-//! connections, so that ten thousand connections that have each sent nearly the longest request do not take
-//! ten thousand times its memory. A small request needs no share, and works however large the other shares
-//! are.
+//! Each connection has a small memory of its own. Memory beyond that is a *share* of one quota for all connections,
+//! so that ten thousand connections that have each sent nearly the longest request do not take ten thousand times the
+//! memory of one such request. A small request needs no share, and works however large the other shares are.
 //!
 //! Invariant: the sum of the shares never exceeds the quota, and no share outlives its connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Default of the quota, in bytes.
+/// Default of the quota for the incomplete input of all connections together, in bytes.
 pub const INPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// Memory that each connection may use in addition to the quota, in bytes: no less than an idle connection
-/// retains.
+/// Memory that each connection may use for incomplete input without a share of the quota, in bytes: no less than an
+/// idle connection retains.
 pub(super) const OWN_BYTES: usize = 2 * super::parse::RETAINED_BYTES_MAX;
 
-/// The quota, and the sum of the shares.
+/// The quota of memory for the incomplete input of all connections, and the sum of the connections' shares.
 pub struct InputQuota {
     bytes_max: usize,
     taken: AtomicUsize,
 }
 
 impl InputQuota {
-    /// Returns a quota of `bytes_max` bytes, without shares.
+    /// Returns a quota of `bytes_max` bytes, of which no connection has a share yet.
     #[must_use]
     pub fn new(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { bytes_max, taken: AtomicUsize::new(0) })
     }
 
-    /// Returns the sum of the shares, in bytes.
+    /// Returns the sum of all connections' shares, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Returns the error for a connection that gets no share.
+    /// Returns the text of the error for a connection that needs a larger share than is left.
     pub(super) fn refusal(&self) -> String {
         format!(
             "unfinished requests of all clients together are too big: at most {} bytes, try later",
@@ -45,7 +44,7 @@ impl InputQuota {
     }
 }
 
-/// The share of one connection, in bytes.
+/// The share that one connection has of the quota for incomplete input; dropping it returns the share.
 pub(super) struct Share {
     of: Arc<InputQuota>,
     bytes: usize,
@@ -56,13 +55,13 @@ impl Share {
         Self { of: Arc::clone(of), bytes: 0 }
     }
 
-    /// Returns true if the share is empty: the connection uses only its own memory.
+    /// Returns true if the share is empty: the connection uses at most its own memory.
     pub fn is_none(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Sets the share to that of a connection that uses `bytes`. Returns false, and leaves the share
-    /// unchanged, if the quota does not suffice.
+    /// Sets the share to what a connection needs whose incomplete input uses `bytes`. Returns false, and leaves the
+    /// share unchanged, if the quota does not suffice.
     #[must_use]
     pub fn hold(&mut self, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(OWN_BYTES);

@@ -1,4 +1,4 @@
-//! The server's information about itself: INFO, CONFIG GET, and COMMAND from the table of commands.
+//! Commands about the server itself: INFO, CONFIG GET, and COMMAND, which shows the table of commands.
 
 use super::answer::{Answer, SYNTAX};
 use super::command::{self, COMMANDS, Command};
@@ -14,7 +14,7 @@ pub(super) fn info(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer,
     Ok(info_of(&arguments, settings))
 }
 
-/// Returns the answer to an INFO.
+/// Returns the answer to an INFO with these arguments, which name the wanted sections.
 pub(super) fn info_of(arguments: &Arguments<'_>, settings: &Settings) -> Answer {
     let is_wanted = |section: &str| {
         let is_named = |name: &[u8]| {
@@ -32,7 +32,7 @@ pub(super) fn info_of(arguments: &Arguments<'_>, settings: &Settings) -> Answer 
     Answer::Text(sections.collect::<Vec<_>>().join("\r\n"))
 }
 
-/// Returns the sections of INFO: the facts known here, and after them those of the driver.
+/// Returns all sections of INFO: the versions and the mode, and after them the facts from [`Settings::info`].
 fn sections(settings: &Settings) -> Vec<(String, Vec<(String, String)>)> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let known = vec![
@@ -122,7 +122,8 @@ pub(super) fn command_keys(Call { arguments, .. }: Call<'_>) -> Result<Answer, A
     Ok(Answer::Array(command.keys(&asked).map(Answer::bulk).collect()))
 }
 
-/// Finds a command by its name; the name of a subcommand is `COMMAND|SUBCOMMAND`.
+/// Returns the command with this name, or the subcommand if the name is `COMMAND|SUBCOMMAND`; `None` if there is
+/// none.
 fn named(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|byte| *byte == b'|') {
         None => command::find(COMMANDS, name),
@@ -132,8 +133,8 @@ fn named(name: &[u8]) -> Option<&'static Command> {
     }
 }
 
-/// Returns the description by which clients route requests: name, arity, flags, first key, last key and step
-/// between keys; categories, hints and key specifications, all of which are empty; and subcommands.
+/// Returns the description of a command by which clients route requests: name, arity, flags, first key, last key and
+/// step between keys; categories, hints and key specifications, all of which are empty; and subcommands.
 fn describe(command: &Command) -> Answer {
     let flags = command.flags.iter().map(|flag| Answer::status(flag)).collect();
     let integer = |value: i8| Answer::Integer(value.into());
@@ -151,6 +152,7 @@ fn describe(command: &Command) -> Answer {
     ])
 }
 
+/// Returns the documentation of a command and its subcommands, for COMMAND DOCS.
 fn explain(command: &Command) -> Answer {
     let mut known = vec![
         (bulk("summary"), bulk(command.summary)),

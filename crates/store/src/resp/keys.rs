@@ -1,11 +1,11 @@
-//! The keys in a request's arguments.
+//! Converts the keys in a request's arguments.
 
 use super::answer::{Answer, NOT_AN_INTEGER};
 use super::number;
 use super::parse::Arguments;
 use crate::key::{KEY_BYTES_MAX, Key, Table};
 
-/// Returns the key of a row, or an error if its name is too long.
+/// Returns the key of the row called `name` in a database, or an error if the name is too long.
 pub(super) fn key(table: Table, name: &[u8]) -> Result<Key, Answer> {
     if name.len() > KEY_BYTES_MAX {
         let text =
@@ -15,13 +15,13 @@ pub(super) fn key(table: Table, name: &[u8]) -> Result<Key, Answer> {
     Ok(Key::new(table, name))
 }
 
-/// Returns the keys that all arguments after the command's name denote.
+/// Returns the keys in a database that all arguments after the command's name denote.
 pub(super) fn keys(arguments: &Arguments<'_>, table: Table) -> Result<Vec<Key>, Answer> {
     arguments.from(1).map(|name| key(table, name)).collect()
 }
 
-/// Returns the number of keys of a script or a procedure, which the third argument gives; the keys follow
-/// that argument.
+/// Returns the number of keys in a request to run a script or a procedure, which the argument at index 2 gives; the
+/// keys follow that argument.
 pub(super) fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
     let count = number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
     if count > arguments.len() as i64 - 3 {

@@ -1,8 +1,8 @@
 //! MULTI, EXEC and WATCH: a queue of commands that becomes one transaction.
 //!
-//! Queued commands are stored as received and parsed only at EXEC, as in Redis: a SELECT or a HELLO in the
-//! queue applies to the commands after it. They run on a copy of the session, which replaces the session if
-//! the transaction happens.
+//! Queued commands are stored as received and parsed only at EXEC, as in Redis: a SELECT or a HELLO in the queue
+//! applies to the commands after it. The commands run on a copy of the session, which replaces the session if the
+//! transaction happens.
 //!
 //! WATCH is a transaction that reads versions; EXEC reads them again and does nothing if one differs. Unlike
 //! in Redis, a key that was absent, was created and was deleted counts as unchanged. A client that watches a
@@ -21,20 +21,23 @@ use super::{Client, KEYS_MAX, Next, keys, refusal};
 use crate::record::StoredValue;
 use crate::reply::Reply;
 
-/// Maximum number of queued commands. The limit of their bytes is that of one request.
+/// Maximum number of commands that one client queues inside MULTI. Their total size is limited to that of one
+/// request.
 const QUEUED_MAX: usize = 100_000;
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
-/// The queue that MULTI starts.
+/// The commands that a client has queued since MULTI.
 #[derive(Default)]
 pub(super) struct Queue {
     commands: Vec<(&'static Command, Kept)>,
+    /// Memory of the queued commands, in bytes.
     bytes: usize,
-    /// True if a command was invalid when it was queued: EXEC will refuse the whole transaction.
+    /// True if a command was invalid when the client sent it: EXEC will refuse the whole transaction.
     is_broken: bool,
 }
 
 impl Queue {
+    /// Drops the queued commands, and makes EXEC refuse the transaction.
     pub fn mark_failed(&mut self) {
         *self = Self { is_broken: true, ..Self::default() };
     }
@@ -43,17 +46,18 @@ impl Queue {
         self.commands.len()
     }
 
-    /// Returns the memory of the queue, in bytes.
+    /// Returns the memory of the queued commands, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// The effect on the connection if the transaction in progress happens.
+/// The effect that the transaction in progress has on its connection if it happens.
 pub(super) enum Pending {
-    /// Its rows are watched from then on, and their values are sent if the client requested them.
+    /// The rows that the transaction read are watched from then on, and their values are sent if `says_values` is
+    /// true.
     Watch { says_values: bool },
-    /// This session replaces the present one.
+    /// This session, as the commands of EXEC have changed it, replaces the connection's session.
     Exec(Box<Session>),
 }
 
@@ -136,7 +140,8 @@ impl Client {
         }
     }
 
-    /// Returns the step of a queued command. `session` is the session after the commands before it.
+    /// Returns the step of a queued command, and the protocol version in which it is answered. `session` is the
+    /// session after the commands before it, which the command may change.
     fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
         let arguments = kept.arguments();
         let operation = command.operation(&arguments, session.database, &self.settings);
@@ -174,8 +179,8 @@ impl Client {
         }
     }
 
-    /// Applies the effect of the transaction in progress, which has happened with this answer, and returns
-    /// the reply.
+    /// Applies the effect `pending` of the transaction in progress, which has happened and gave `answer`, and returns
+    /// the reply to the client.
     pub(super) fn conclude(&mut self, pending: Pending, answer: Reply) -> Reply {
         match pending {
             Pending::Watch { says_values } => {

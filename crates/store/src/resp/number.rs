@@ -1,8 +1,8 @@
-//! Integers in the only form that Redis accepts, without surrounding blanks; and numbers with fractions, in
-//! the format of C.
+//! Parses and formats integers in the only form that Redis accepts, without surrounding blanks, and numbers with
+//! fractions in the format of C.
 
-/// Parses a decimal integer without blanks, plus sign, leading zeros, or minus zero; otherwise returns
-/// `None`.
+/// Parses a decimal integer of 64 bits; returns `None` for another text, also for one with blanks, a plus sign,
+/// leading zeros, or minus zero.
 pub(super) fn integer(digits: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match digits {
         [b'-', digits @ ..] => (true, digits),
@@ -25,7 +25,7 @@ pub(super) fn integer(digits: &[u8]) -> Option<i64> {
     if is_negative { 0_i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
-/// Appends the decimal form of an integer.
+/// Appends the decimal form of an integer to `out`.
 pub(super) fn decimal(value: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut first = digits.len();

@@ -17,12 +17,16 @@ use crate::key::{Key, Table, Value};
 use crate::record;
 use crate::transaction::Abort;
 
-/// An operation on rows: see the module's documentation.
+/// An operation on rows, parsed from a command.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Operation {
+    /// Returns the value of a key.
     Get(Key),
+    /// Returns the values of all keys.
     GetAll(Vec<Key>),
+    /// Returns the value of a key, and deletes its row.
     GetDelete(Key),
+    /// Sets the value of a key under a condition.
     Set {
         key: Key,
         #[serde(with = "record::value")]
@@ -30,37 +34,49 @@ pub(super) enum Operation {
         when: When,
         reply: SetReply,
     },
+    /// Sets the values of several keys; if `only_absent` is true, only if none of them has a row.
     SetAll {
         #[serde(with = "record::pairs")]
         rows: Vec<(Key, Value)>,
         only_absent: bool,
     },
+    /// Deletes the rows of the keys, and returns how many there were.
     Delete(Vec<Key>),
+    /// Returns how many of the keys have a row.
     Exists(Vec<Key>),
+    /// Returns the type of a key's value: `string`, or `none` without a row.
     Kind(Key),
+    /// Returns the length of a key's value in bytes; 0 without a row.
     Length(Key),
+    /// Appends bytes to a key's value, and returns the new length in bytes.
     Append(Key, #[serde(with = "record::value")] Value),
+    /// Adds to the integer that a key's value is, and returns the sum.
     Add(Key, i64),
+    /// Runs a Lua script.
     Script(Box<Script>),
+    /// Runs a registered procedure.
     Call(Box<Call>),
 }
 
-/// The condition under which a value is set.
+/// The condition under which SET writes the value.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum When {
+    /// In any case.
     Always,
+    /// Only if the key has no row.
     Absent,
+    /// Only if the key has a row.
     Present,
 }
 
-/// The reply to setting a value.
+/// The form of the reply to setting a value.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SetReply {
-    /// OK, or nil if the value was not set.
+    /// The reply is OK, or nil if the value was not set.
     Ok,
-    /// The old value, or nil if there was none.
+    /// The reply is the old value, or nil if there was none.
     Old,
-    /// 1 if the value was set, otherwise 0.
+    /// The reply is 1 if the value was set, otherwise 0.
     Whether,
 }
 
@@ -193,7 +209,7 @@ impl Operation {
         }
     }
 
-    /// Executes the operation, and returns its answer.
+    /// Executes the operation on the rows of a transaction, and returns its answer, which may be an error.
     ///
     /// # Errors
     /// Returns the reason why the whole transaction is to have no effect.

@@ -1,9 +1,9 @@
 //! Parses requests from a stream of bytes, which may be cut anywhere.
 //!
-//! One buffer holds the received bytes that have not been consumed, and a list holds the positions of the
-//! present request's arguments in it. Both are reused for the next request, so that parsing allocates nothing
-//! for a request. The parser remembers its progress in an incomplete request: however finely the stream is
-//! cut, no byte is examined twice.
+//! One buffer holds the received bytes that have not been consumed, and a list holds the positions of the present
+//! request's arguments in the buffer. Both are reused for the next request, so that parsing allocates nothing for a
+//! request. The parser remembers its progress in an incomplete request: however finely the stream is cut, no byte is
+//! examined twice.
 //!
 //! Why not a crate: `redis-protocol`, `resp-rs`, `redis-parser` and similar crates parse *frames* of both
 //! directions. They parse an incomplete frame again from its first byte, allocate for each argument, and
@@ -19,34 +19,36 @@ use memchr::memchr;
 
 use super::number;
 
-/// Maximum length of a line, in bytes: an inline request, or a count.
+/// Maximum length of one line of a request, in bytes: an inline request, or a count.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Maximum number of arguments of a request.
+/// Maximum number of arguments of one request.
 const ARGUMENTS_MAX: i64 = 1024 * 1024;
-/// Maximum number of arguments, and maximum bytes of one argument, from a client that is not authenticated.
+/// Maximum number of arguments of a request, and maximum length of one argument in bytes, from a client that is not
+/// authenticated.
 const STRANGERS_ARGUMENTS_MAX: i64 = 10;
 const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
-/// Maximum capacity of each buffer that an idle connection retains, in bytes.
+/// Maximum capacity of each of the two buffers that an idle connection's parser retains, in bytes.
 pub(super) const RETAINED_BYTES_MAX: usize = 64 * 1024;
 
-/// Limits of a client's requests.
+/// Limits of the requests of one client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Maximum length of a request, in bytes on the wire.
+    /// Maximum length of one request, in bytes on the wire.
     pub request_bytes_max: usize,
     /// True if the client is not authenticated yet.
     pub is_stranger: bool,
 }
 
-/// The error of bytes that are not a request; nothing after them can be parsed.
+/// The error text for bytes that are not a request; nothing after them can be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub Vec<u8>);
 
+/// Returns the protocol error with this description.
 fn malformed<T>(what: impl AsRef<[u8]>) -> Result<T, Malformed> {
     Err(Malformed([b"ERR Protocol error: ", what.as_ref()].concat()))
 }
 
-/// The position of an argument, in bytes from the start of its request.
+/// The start and the end of one argument, in bytes from the start of its request.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     from: u32,
@@ -72,12 +74,12 @@ impl<'a> Arguments<'a> {
         &self.bytes[from as usize..to as usize]
     }
 
-    /// Returns the argument at `index`, or `None` if there are fewer.
+    /// Returns the argument at `index`, or `None` if there are too few arguments.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         (index < self.len()).then(|| self.at(index))
     }
 
-    /// Returns the arguments from `index` on.
+    /// Returns an iterator of the arguments from `index` on; it is empty if there are fewer.
     pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let bytes = self.bytes;
         let slices = self.slices.get(index..).unwrap_or_default();
@@ -89,12 +91,12 @@ impl<'a> Arguments<'a> {
         Self { bytes: self.bytes, slices: &self.slices[count..] }
     }
 
-    /// Returns true if the argument at `index` is this word, in either case.
+    /// Returns true if the argument at `index` is this word, in upper or lower case.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// Copies the arguments, so that they outlive the buffer.
+    /// Returns a copy of the arguments, which outlives the parser's buffer.
     pub fn keep(&self) -> Kept {
         let mut kept = Kept { bytes: Vec::new(), slices: Vec::with_capacity(self.len()) };
         kept.bytes.reserve_exact(self.from(0).map(<[u8]>::len).sum());
@@ -105,7 +107,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A copy of arguments that outlives the buffer in which they arrived.
+/// A copy of a request's arguments that outlives the buffer in which they arrived.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
@@ -113,7 +115,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Returns a copy of arguments from another source than a parser.
+    /// Returns a copy of arguments that do not come from a parser, such as those in a script.
     pub fn of<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut kept = Self::default();
         arguments.into_iter().for_each(|argument| kept.push(argument));
@@ -130,38 +132,41 @@ impl Kept {
         Arguments { bytes: &self.bytes, slices: &self.slices }
     }
 
-    /// Returns the memory of the copy, in bytes.
+    /// Returns the memory that the copy uses, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.bytes.len() + self.slices.len() * size_of::<Slice>()
     }
 }
 
-/// Progress in reading a request.
+/// The parser's progress in reading the present request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Nothing of the request was read.
+    /// No part of the request was read.
     Start,
-    /// This many arguments are missing.
+    /// The given number of arguments is missing, and the length of the next one was not read.
     Arguments(u32),
-    /// This many arguments are missing, and the next one has this length in bytes.
+    /// The given number of arguments is missing, and the next one has the given length in bytes.
     Argument(u32, u32),
     /// The request is complete.
     Done,
 }
 
-/// The parser of one connection: see the module's documentation.
+/// The parser of one connection, which splits the received bytes into requests.
 pub(super) struct Parser {
+    /// Received bytes, from some byte at or before the present request on.
     buffer: Vec<u8>,
-    /// Position in the buffer of the present request's first byte.
+    /// Position of the present request's first byte in the buffer.
     start: usize,
-    /// Bytes of the request that were read, and bytes after them that were searched for the end of the line.
+    /// Number of bytes of the present request that were read, and number of bytes after them that were searched for
+    /// the end of a line.
     read: usize,
     searched: usize,
     reading: Reading,
+    /// Positions of the present request's arguments that were read so far.
     slices: Vec<Slice>,
-    /// Number of requests before the present one.
+    /// Number of complete requests before the present one.
     requests: u64,
-    /// The reason why later bytes are refused, if they are.
+    /// The reason why later bytes are refused; `None` if they are accepted.
     flood: Option<String>,
 }
 
@@ -179,8 +184,8 @@ impl Parser {
         }
     }
 
-    /// Accepts more bytes of the stream. Bytes beyond the limit are dropped, and reported as an error after
-    /// the requests before them.
+    /// Accepts more bytes of the client's stream. Bytes beyond the limit on unconsumed bytes are dropped, and
+    /// reported as an error after the requests before them.
     pub fn feed(&mut self, bytes: &[u8], request_bytes_max: usize) {
         if self.flood.is_some() {
             return;
@@ -201,12 +206,12 @@ impl Parser {
         }
     }
 
-    /// Refuses all later bytes, and reports `why` as an error after the requests that have arrived.
+    /// Refuses all later bytes, and reports the error `why` after the requests that have arrived.
     pub fn refuse(&mut self, why: String) {
         self.flood.get_or_insert(why);
     }
 
-    /// Reads on to the next request. Returns true if the request is complete: it is available from
+    /// Reads on to the next request. Returns true if that request is complete: its arguments are available from
     /// [`Self::arguments`] until the next call.
     pub fn advance(&mut self, limits: Limits) -> Result<bool, Malformed> {
         if self.reading == Reading::Done {
@@ -230,18 +235,18 @@ impl Parser {
         Arguments { bytes: &self.buffer[self.start..], slices: &self.slices }
     }
 
-    /// Returns the memory of the parser, in bytes.
+    /// Returns the memory that the parser uses, in bytes.
     pub fn bytes(&self) -> usize {
         self.buffer.capacity() + self.slices.capacity() * size_of::<Slice>()
     }
 
-    /// Returns an upper limit of the parser's memory after `more` further bytes, in bytes.
+    /// Returns an upper bound, in bytes, of the parser's memory after it receives `more` further bytes.
     pub fn bytes_with(&self, more: usize) -> usize {
         let (held, room) = (self.buffer.len(), self.buffer.capacity());
         self.bytes() + if held + more > room { room.max(more) } else { 0 }
     }
 
-    /// Returns the number of complete requests so far, and the bytes of an incomplete one after them.
+    /// Returns the number of complete requests so far, and the number of received bytes after them.
     pub fn unfinished(&self) -> (u64, usize) {
         (self.requests, self.buffer.len() - self.start)
     }
@@ -251,6 +256,7 @@ impl Parser {
         self.buffer.len() - self.start - self.read
     }
 
+    /// Ends the present request: drops its bytes, and begins the next one.
     fn drop_read(&mut self) {
         self.start += self.read;
         self.requests += 1;
@@ -264,12 +270,13 @@ impl Parser {
         }
     }
 
-    /// Returns the received bytes of the request that were not read.
+    /// Returns the received bytes from the first one of the present request that was not read.
     fn rest(&self) -> &[u8] {
         &self.buffer[self.start + self.read..]
     }
 
-    /// Returns the length of the next line, or `None` if its end has not arrived.
+    /// Returns the length in bytes of the next line, which the byte `end` ends, or `None` if its end has not arrived.
+    /// A line that is too long is an error with the text `too_long`.
     fn line(&mut self, end: u8, too_long: &str) -> Result<Option<usize>, Malformed> {
         let rest = self.rest();
         let length = memchr(end, &rest[self.searched..]).map(|at| self.searched + at);
@@ -281,18 +288,20 @@ impl Parser {
         Ok(length)
     }
 
-    /// Returns the length of the next line of a counted request, or `None` if its end has not arrived. Like
+    /// Returns the length in bytes of the next line of a counted request, or `None` if its end has not arrived. Like
     /// Redis, the parser accepts any byte after the carriage return as the line feed, but there must be one.
     fn counted_line(&mut self, too_long: &str) -> Result<Option<usize>, Malformed> {
         let length = self.line(b'\r', too_long)?;
         Ok(length.filter(|length| length + 1 < self.rest().len()))
     }
 
+    /// Records that this many further bytes of the request were read.
     fn used(&mut self, bytes: usize) {
         self.read += bytes;
         self.searched = 0;
     }
 
+    /// Begins to read a request; returns false if more bytes are needed.
     fn begin(&mut self, limits: Limits) -> Result<bool, Malformed> {
         match self.rest().first() {
             None => Ok(false),
@@ -301,6 +310,7 @@ impl Parser {
         }
     }
 
+    /// Reads the line with the number of arguments; returns false if more bytes are needed.
     fn count(&mut self, limits: Limits) -> Result<bool, Malformed> {
         let Some(length) = self.counted_line("too big mbulk count string")? else {
             return Ok(false);
@@ -321,6 +331,7 @@ impl Parser {
         Ok(true)
     }
 
+    /// Reads the line with the next argument's length; returns false if more bytes are needed.
     fn measure(&mut self, left: u32, limits: Limits) -> Result<bool, Malformed> {
         let Some(length) = self.counted_line("too big bulk count string")? else {
             return Ok(false);
@@ -345,6 +356,7 @@ impl Parser {
         Ok(true)
     }
 
+    /// Reads the next argument's bytes; returns false if more bytes are needed.
     fn take(&mut self, left: u32, length: u32) -> bool {
         let end = length as usize + 2;
         if self.rest().len() < end {
@@ -357,6 +369,7 @@ impl Parser {
         true
     }
 
+    /// Reads a request that is one line of words; returns false if more bytes are needed.
     fn inline(&mut self) -> Result<bool, Malformed> {
         let Some(length) = self.line(b'\n', "too big inline request")? else { return Ok(false) };
         let line = &self.rest()[..length];
@@ -378,8 +391,8 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Splits a line into words, which may be quoted. A word is never longer than its quoted form, so it is
-/// unquoted in place. Returns false if a quote is not closed, or not followed by a blank.
+/// Splits a line into words, which may be quoted, and adds their positions to `words`. A word is never longer than
+/// its quoted form, so it is unquoted in place. Returns false if a quote is not closed, or not followed by a blank.
 fn split(line: &mut [u8], words: &mut Vec<Slice>) -> bool {
     let (mut at, mut to) = (0, 0);
     loop {

@@ -1,4 +1,4 @@
-//! The procedures of the transactions that requests become; they run at a site.
+//! The procedures of the transactions that clients' requests become; they run at a site.
 //!
 //! A procedure encodes its reply, in the protocol version that the connection had when the request arrived.
 
@@ -14,7 +14,7 @@ use crate::record::StoredValue;
 use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, View};
 
-/// The procedure of a single operation.
+/// The procedure of a transaction that is a single operation.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Single {
     pub operation: Operation,
@@ -33,19 +33,21 @@ impl Procedure for Single {
     }
 }
 
-/// One of the commands that EXEC runs.
+/// One of the queued commands that EXEC runs, parsed.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Step {
-    /// The answer of a command that concerns only the connection, and is answered already.
+    /// The answer of a command that concerns only the connection, and was answered before the transaction.
     Say(Answer),
+    /// An operation on rows.
     Do(Operation),
 }
 
-/// The procedure of EXEC.
+/// The procedure of an EXEC: all its commands, after a check of the watched keys.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Batch {
+    /// The queued commands, each with the protocol version in which it is answered.
     pub steps: Vec<(Step, Protocol)>,
-    /// The watched keys, and the versions of their rows when they were watched.
+    /// The watched keys, each with the version that its row had when it was watched; `None` for a key without a row.
     watched: Vec<(Key, Option<u64>)>,
     protocol: Protocol,
 }
@@ -77,22 +79,25 @@ impl Procedure for Batch {
     }
 }
 
-/// The versions of rows as a transaction saw them; `None` for a key without a row.
+/// Keys with the versions of their rows as a transaction saw them; `None` for a key without a row.
 pub(super) type Versions = Vec<(Key, Option<u64>)>;
 
-/// The procedure of WATCH: it returns the rows of the keys, all of one snapshot.
+/// The procedure of WATCH, which returns the versions of the rows of the keys, and their values if requested, all of
+/// one snapshot.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watch {
+    /// The keys to watch, in the order of the request.
     pub keys: Vec<Key>,
-    /// True if the client requested the values.
+    /// True if the client requested the values of the keys, by IMAGO.WATCH.
     pub says_values: bool,
 }
 
-/// The rows that WATCH read.
+/// The versions and values of the rows that WATCH read.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watched {
+    /// The version of each key's row.
     pub versions: Versions,
-    /// The values of the keys, in order, if the client requested them; otherwise empty.
+    /// The values of the keys, in the order of the request, if the client requested them; otherwise empty.
     pub values: Vec<Option<StoredValue>>,
 }
 
@@ -119,7 +124,7 @@ impl Procedure for Watch {
     }
 }
 
-/// Returns the reply of an EXEC whose commands need no rows.
+/// Returns the reply of an EXEC whose commands all are answered without rows.
 pub(super) fn said(steps: &[(Step, Protocol)]) -> Reply {
     let mut out = Reply::default();
     array_of(steps.len(), &mut out);
@@ -131,18 +136,20 @@ pub(super) fn said(steps: &[(Step, Protocol)]) -> Reply {
     out
 }
 
+/// Returns the transaction of a single operation, or the error if it has too many keys.
 pub(super) fn single(operation: Operation, protocol: Protocol) -> Result<Request, Answer> {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     operation.declare(&mut reads, &mut writes);
     request(reads, writes, Box::new(Single { operation, protocol }))
 }
 
-/// Returns a procedure that checks at any site whether a key has a row, and its reply if the key has one.
+/// Returns a procedure that checks whether the key has a row, and the encoded reply that it gives if so.
 pub(crate) fn exists(key: &Key) -> (Box<dyn Procedure>, &'static [u8]) {
     let operation = Operation::Exists(vec![key.clone()]);
     (Box::new(Single { operation, protocol: Protocol::Two }), b":1\r\n")
 }
 
+/// Returns the transaction of an EXEC with these steps and watched keys, or the error if it has too many keys.
 pub(super) fn batch(
     steps: Vec<(Step, Protocol)>,
     watched: Vec<(Key, Option<u64>)>,
@@ -158,7 +165,8 @@ pub(super) fn batch(
     request(reads, writes, Box::new(Batch { steps, watched, protocol }))
 }
 
-/// Returns a transaction over these keys, sorted and without duplicates.
+/// Returns a transaction with this procedure over these keys, which are sorted and made distinct; or the error if
+/// there are more than [`KEYS_MAX`].
 pub(super) fn request(
     mut reads: Vec<Key>,
     mut writes: Vec<Key>,

@@ -4,20 +4,21 @@ use super::ANSWER_BYTES_MAX;
 use crate::key::{Key, Value};
 use crate::transaction::{Abort, Seen, View, WRITTEN_BYTES_MAX};
 
-/// The rest of the execution budget of one transaction's scripts.
+/// The remaining budget of instructions and time that the scripts of one transaction share.
 #[derive(Clone, Default)]
 pub(super) struct Allowance {
-    /// After the first script began: the remaining instructions, and the deadline in ms, by the clock of the
-    /// script limits.
+    /// The number of remaining instructions, and the deadline in ms by the clock of the script limits; `None` until
+    /// the first script has run.
     pub begun: Option<(u64, u64)>,
 }
 
-/// The rows of a transaction, with the size of its writes counted: a transaction that exceeds the limit ends
-/// at once, before it fills the memory.
+/// The rows that a transaction reads and writes, with the size of its writes counted: a transaction that exceeds the
+/// limit ends at once, before it fills the memory.
 pub(super) struct Rows<'r, 'v> {
     view: &'r mut View<'v>,
+    /// Size of the keys and values written so far, in bytes.
     written_bytes: usize,
-    /// The rest of the scripts' execution budget.
+    /// The remaining budget of the transaction's scripts.
     pub allowance: Allowance,
 }
 
@@ -34,12 +35,12 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.get_each(keys)
     }
 
-    /// Returns a row with its version, or `None` if there is none.
+    /// Returns the row of a key with its version, or `None` if there is none.
     pub fn seen(&self, key: &Key) -> Result<Option<Seen>, Abort> {
         self.view.get(key)
     }
 
-    /// Records that a watched row has changed.
+    /// Records that a row which the client watches has changed, so that the transaction does nothing.
     pub fn note_stale(&self) {
         self.view.is_stale.set(true);
     }
@@ -54,7 +55,7 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.delete(key)
     }
 
-    /// Runs a procedure on the rows, and counts its writes afterwards.
+    /// Runs a registered procedure on the transaction's rows, and counts its writes afterwards.
     pub fn with_view<T>(
         &mut self,
         run: impl FnOnce(&mut View<'v>) -> Result<T, Abort>,
@@ -65,6 +66,7 @@ impl<'r, 'v> Rows<'r, 'v> {
         Ok(done)
     }
 
+    /// Counts the write of a value of this length to a key; returns an error if the writes exceed the limit.
     fn count(&mut self, key: &Key, value_bytes: usize) -> Result<(), Abort> {
         let key_bytes = key.as_bytes().len();
         let before = self.view.written.get(key);
@@ -74,6 +76,7 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.check()
     }
 
+    /// Returns an error if the writes exceed the limit on one transaction.
     fn check(&self) -> Result<(), Abort> {
         if self.written_bytes > WRITTEN_BYTES_MAX {
             return Err(Abort::TooLarge(self.written_bytes));
@@ -82,7 +85,7 @@ impl<'r, 'v> Rows<'r, 'v> {
     }
 }
 
-/// Returns an error if an answer of this length, in bytes, is too long.
+/// Returns an error if an answer of this length in bytes is longer than [`ANSWER_BYTES_MAX`].
 pub(super) fn check(answer_bytes: usize) -> Result<(), Abort> {
     if answer_bytes > ANSWER_BYTES_MAX {
         let text = format!("ERR the answer would be longer than {ANSWER_BYTES_MAX} bytes");

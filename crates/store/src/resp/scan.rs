@@ -1,10 +1,9 @@
-//! SCAN lists the keys of a database in order, some at a time. IMAGO.RANGE lists the rows between two keys in
-//! the same way, and the key at which to continue.
+//! SCAN lists the keys of a database in order, some at a time. IMAGO.RANGE lists the rows between two keys in the
+//! same way, and returns the key at which to continue.
 //!
-//! Clients of SCAN treat a cursor as a number and send it back, but it stands for the key at which to
-//! continue. So the numbers refer to keys in a table that all connections share and that evicts the oldest
-//! entries: an abandoned scan does not use memory forever. A client that did not receive a reply may send the
-//! same number again.
+//! Clients of SCAN treat a cursor as a number and send it back, but it stands for the key at which to continue. So
+//! each number refers to a key in a table that all connections share and that evicts the oldest entries: an abandoned
+//! scan does not use memory forever. A client that did not receive a reply may send the same number again.
 //!
 //! A key that exists throughout a scan is listed once; one that is created or deleted meanwhile is listed at
 //! most once. Each step is a snapshot of its own.
@@ -24,27 +23,31 @@ use crate::record::StoredValue;
 use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, View};
 
-/// Maximum number of cursors, and maximum total size of their keys in bytes.
+/// Maximum number of cursors in the table, and maximum total size of their keys in bytes; beyond them the oldest are
+/// evicted.
 const CURSORS_MAX: usize = 100_000;
 const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum number of rows that one step reads, and the default.
+/// Maximum and default of the number of rows that one step of an iteration reads.
 const COUNT_MAX: i64 = 10_000;
 const COUNT: usize = 10;
-/// Approximate maximum size of the rows that one step lists, in bytes.
+/// Approximate maximum size of the keys and values that one step of an iteration lists, in bytes.
 const LISTED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The positions at which iterations continue; shared by all connections.
+/// The cursors of SCAN: for each cursor number the key at which the iteration continues. All connections share the
+/// table.
 pub struct Cursors(Mutex<Known>);
 
 struct Known {
+    /// The number of the next cursor.
     next: u64,
+    /// Total size of the keys, in bytes.
     bytes: usize,
-    /// The keys by cursor number; the first is the oldest.
+    /// The key at which each iteration continues, by cursor number; the first is the oldest.
     keys: BTreeMap<u64, Key>,
 }
 
 impl Cursors {
-    /// Returns a table whose cursor numbers differ from those of earlier processes, if `started_ms`, the
+    /// Returns an empty table whose cursor numbers differ from those of earlier processes, if `started_ms`, the
     /// present time in ms since 1970, is later than theirs.
     #[must_use]
     pub fn new(started_ms: u64) -> Self {
@@ -53,6 +56,7 @@ impl Cursors {
         Self(Mutex::new(Known { next, bytes: 0, keys: BTreeMap::new() }))
     }
 
+    /// Adds a key to the table, and returns the number of its cursor.
     fn name(&self, key: Key) -> u64 {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = known.next;
@@ -66,41 +70,45 @@ impl Cursors {
         number
     }
 
+    /// Returns the key of a cursor; `None` if there is no such cursor, or it was evicted.
     fn key(&self, number: u64) -> Option<Key> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.keys.get(&number).cloned()
     }
 }
 
-/// A step of an iteration. It runs as a transaction over one partition, or over a part of it: the driver
-/// determines the end of the partition.
+/// One step of an iteration by SCAN or IMAGO.RANGE. The step runs as a transaction over one partition, or over a part
+/// of it: the driver determines the end of the partition.
 #[derive(Clone)]
 pub struct Scan {
-    /// The rest of the iteration's range.
+    /// The range of keys that the iteration has not passed yet.
     range: KeyRange,
+    /// The content of the reply.
     replies: ScanReply,
+    /// Maximum number of rows that the step reads.
     count: usize,
+    /// The pattern that listed keys match; `None` for all keys.
     pattern: Option<Vec<u8>>,
-    /// True unless the client requested another type than strings: all rows are strings.
+    /// False if the client requested another type than strings, so that nothing is listed: all values are strings.
     lists_strings: bool,
     protocol: Protocol,
     settings: Arc<Settings>,
 }
 
-/// The content of a step's reply.
+/// The content of the reply to a step of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum ScanReply {
-    /// The names of keys, and a cursor.
+    /// The reply contains the names of keys, and the number of a cursor.
     Names,
-    /// Names and values, and the name of the key at which to continue.
+    /// The reply contains names and values of keys, and the name of the key at which to continue.
     Rows,
 }
 
-/// The parser of a request for a scan.
+/// The type of a function that parses a request to list keys or rows of a database.
 pub(super) type Understand =
     fn(&Arguments<'_>, Table, Protocol, &Arc<Settings>) -> Result<Scan, Answer>;
 
-/// Parses SCAN.
+/// Parses a request of the command SCAN.
 pub(super) fn scan(
     arguments: &Arguments<'_>,
     table: Table,
@@ -110,7 +118,8 @@ pub(super) fn scan(
     Scan::understood(arguments, table, protocol, settings)
 }
 
-/// Parses IMAGO.RANGE: the first key, the key before which the range ends or an empty string, and COUNT.
+/// Parses a request of the command IMAGO.RANGE, whose arguments are the first key, the key before which the range
+/// ends or an empty string, and COUNT.
 pub(super) fn range(
     arguments: &Arguments<'_>,
     table: Table,
@@ -131,7 +140,7 @@ pub(super) fn range(
     Ok(Scan { count, ..scan })
 }
 
-/// Parses the number of rows that a step reads.
+/// Parses the option COUNT, the number of rows that a step reads.
 fn count(digits: &[u8]) -> Result<usize, Answer> {
     match number::integer(digits) {
         None => Err(Answer::error(NOT_AN_INTEGER)),
@@ -186,14 +195,15 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Returns the key at which the iteration continues; the driver looks up the partition that contains it.
+    /// Returns the key at which the iteration continues; the driver runs the step in the partition that contains this
+    /// key.
     #[must_use]
     pub fn start(&self) -> &Key {
         &self.range.start
     }
 
-    /// Returns the step up to `end`, the end of the partition; `None` if the partition is the last one. May
-    /// be called again if the partition changed.
+    /// Returns the transaction of the step, up to the key `end` at which the partition ends; `None` for the last
+    /// partition. The method may be called again if the partition changed.
     #[must_use]
     pub fn within(&self, end: Option<&Key>) -> Request {
         let to_end = KeyRange { start: self.range.start.clone(), end: end.cloned() };
@@ -209,7 +219,7 @@ impl Scan {
         Request { reads: vec![range], writes: Vec::new(), procedure, alone: false }
     }
 
-    /// Returns the reply for the rows that a step found.
+    /// Returns the reply to the client for the encoded rows that the step's procedure returned.
     pub(super) fn told(&self, found: &[u8]) -> Reply {
         let found: Found = postcard::from_bytes(found).expect("a step wrote it");
         let mut values = found.values.into_iter();
@@ -231,11 +241,11 @@ impl Scan {
     }
 }
 
-/// The procedure of a step at its site, which does not know cursors.
+/// The procedure of a step of an iteration, which runs at a site and does not know cursors.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Step {
     range: KeyRange,
-    /// The end of the iteration's range.
+    /// The end of the whole iteration's range; `None` if it reaches to the end of the key space.
     last: Option<Key>,
     replies: ScanReply,
     count: usize,
@@ -243,11 +253,14 @@ pub(super) struct Step {
     lists_strings: bool,
 }
 
+/// The rows that a step of an iteration found.
 #[derive(Serialize, Deserialize)]
 struct Found {
-    /// The key at which the iteration continues; `None` at its end.
+    /// The key at which the iteration continues; `None` at the end of the iteration.
     next: Option<Key>,
+    /// The names of the keys that are listed.
     names: Vec<Vec<u8>>,
+    /// The values of these keys, in order; empty if only names are listed.
     values: Vec<StoredValue>,
 }
 

@@ -1,9 +1,9 @@
-//! EVAL: runs a program in Lua at the transaction's site, inside its procedure, over the keys that the
+//! EVAL runs a program in Lua at the transaction's site, inside the transaction's procedure, over the keys that the
 //! request names.
 //!
-//! The rows of a script must be known before it runs, so KEYS is binding: a command on another key is an
-//! error. All of KEYS count as written; for EVAL_RO they count as read only. As in Redis, the writes of a
-//! script before an error of its own remain; only a script that exceeds a limit is rolled back as a whole.
+//! The rows of a script must be known before it runs, so KEYS is binding: a command on another key is an error. All
+//! of KEYS count as written; for EVAL_RO they count as read only. As in Redis, the writes that a script made before
+//! it failed remain; only a script that exceeds a limit is rolled back as a whole.
 //!
 //! Each run has its own Lua machine ([`machine`]), so that no script sees state of another. The texts are
 //! stored by their SHA-1, for EVALSHA, in a table that all connections share and that evicts the oldest
@@ -29,23 +29,24 @@ pub(super) mod machine;
 mod raise;
 mod value;
 
-/// Limits of the table: the number of texts, their total size in bytes, and the size of one text in bytes.
+/// Limits of the table of scripts: the number of texts, their total size in bytes, and the size of one text in bytes.
 const SCRIPTS_MAX: usize = 10_000;
 const SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 
 const UNKNOWN: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// Limits of the scripts of one transaction.
+/// Limits that all scripts of one transaction share, except for the memory, which is limited per script.
 #[derive(Clone)]
 pub struct ScriptLimits {
-    /// Maximum memory of a machine, in bytes, including KEYS, ARGV and the values that were read.
+    /// Maximum memory of one script's Lua machine, in bytes, including KEYS, ARGV and the values that were read.
     pub memory_bytes_max: usize,
-    /// Maximum number of machine instructions.
+    /// Maximum number of Lua instructions that the scripts of one transaction run together.
     pub steps_max: u64,
-    /// Maximum run time, in ms, as measured by `clock_ms`.
+    /// Maximum time from the start of a transaction's first script until the end of its last one, in ms of
+    /// `clock_ms`.
     pub time_ms_max: u64,
-    /// A clock that returns the time in ms; without one only instructions are counted, and one instruction
+    /// A clock that returns the present time in ms; without one only instructions are counted, and one instruction
     /// may take long.
     pub clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
 }
@@ -57,9 +58,10 @@ impl Default for ScriptLimits {
     }
 }
 
+/// The SHA-1 of a script's text.
 type Hash = [u8; 20];
 
-/// The texts of scripts, and the seeds for the random numbers of each run; shared by all connections.
+/// The texts of scripts by their hashes, and the seeds for the random numbers of each run; shared by all connections.
 #[derive(Default)]
 pub struct Scripts {
     known: Mutex<Known>,
@@ -67,15 +69,18 @@ pub struct Scripts {
     runs: AtomicU64,
 }
 
+/// The table of scripts.
 #[derive(Default)]
 struct Known {
+    /// Total length of the texts, in bytes.
     bytes: usize,
     texts: BTreeMap<Hash, Arc<[u8]>>,
-    /// The hashes of the texts, the oldest first.
+    /// The hashes of the texts in the order in which they were stored, the oldest first.
     order: VecDeque<Hash>,
 }
 
 impl Scripts {
+    /// Stores a text under its hash, and returns the stored text. The oldest texts are evicted if the table is full.
     fn keep(&self, hash: Hash, text: &[u8]) -> Arc<[u8]> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = known.texts.get(&hash) {
@@ -97,7 +102,7 @@ impl Scripts {
         known.texts.get(hash).cloned()
     }
 
-    /// Returns a seed of 32 bits, which differs between runs.
+    /// Returns a seed of 32 bits for the random numbers of one run of a script, which differs between runs.
     fn seed(&self) -> u64 {
         self.seeds.hash_one(self.runs.fetch_add(1, Ordering::Relaxed)) >> 32
     }
@@ -107,19 +112,21 @@ impl Scripts {
     }
 }
 
-/// A request to run a script.
+/// A client's request to run a script, with the script's text.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Script {
     #[serde(with = "crate::record::value")]
     text: Arc<[u8]>,
     hash: Hash,
     table: Table,
-    /// The keys that the script may use, sorted and without duplicates.
+    /// The keys that the script may use, KEYS, sorted and without duplicates.
     keys: Vec<Key>,
+    /// The names in KEYS, in the order of the request.
     names: Vec<Vec<u8>>,
+    /// The texts in ARGV.
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
-    /// The seed of the script's random numbers.
+    /// The seed of the script's random numbers, the same wherever the request is run.
     seed: u64,
     /// The settings of the process that runs the script.
     #[serde(skip)]
@@ -127,7 +134,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Adds the declared keys to `reads` or `writes`.
+    /// Adds the script's keys to `reads` if the script is read only, else to `writes`.
     pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
         let keys = if self.is_read_only { reads } else { writes };
         keys.extend_from_slice(&self.keys);
@@ -164,7 +171,7 @@ fn check(text: &[u8]) -> Result<(), Answer> {
     Ok(())
 }
 
-/// The parser of a request that runs a script.
+/// The type of a function that parses a request to run a script in a database.
 pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Eval;
 
 pub(super) fn eval(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {
@@ -200,7 +207,7 @@ fn by_text(
     understood(arguments, table, settings, (text, hash, count, is_read_only))
 }
 
-/// Stores a text in the table if it compiles, and returns its hash and the stored text.
+/// Stores a script's text in the table if it compiles, and returns its hash and the stored text.
 fn learn(text: &[u8], settings: &Settings) -> Result<(Hash, Arc<[u8]>), Answer> {
     let hash = hash_of(text);
     if let Some(known) = settings.scripts.get(&hash) {

@@ -1,7 +1,7 @@
 //! The state of a connection: its user, its database, and its protocol version; and the commands that read or
 //! change only that state.
 //!
-//! Such a command is a function of its arguments and of the session. So EXEC can run it on a copy of the
+//! Such a command is a function of its arguments and of the session. So EXEC can run the command on a copy of the
 //! session, which replaces the session only if the transaction happens.
 
 use subtle::{Choice, ConstantTimeEq};
@@ -11,17 +11,19 @@ use super::parse::Arguments;
 use super::{DATABASES, Settings, number};
 use crate::key::Table;
 
-/// The session of a connection: see the module's documentation.
+/// The session of a connection: its user, database and protocol version, and facts that CLIENT INFO shows.
 #[derive(Clone)]
 pub(super) struct Session {
+    /// The connection's number, which no other connection has.
     pub id: u64,
     pub protocol: Protocol,
+    /// The table of the selected database.
     pub database: Table,
     pub is_authenticated: bool,
-    /// Number of queued commands, `None` outside MULTI; and number of watched keys.
+    /// Number of queued commands, or `None` outside MULTI; and number of watched keys.
     pub queued: Option<usize>,
     pub watched: usize,
-    /// Bytes that the parser holds, and those of them that are not parsed yet.
+    /// Memory that the connection's parser uses, in bytes; and number of received bytes that are not parsed yet.
     pub buffer_bytes: usize,
     pub pending_bytes: usize,
     name: Vec<u8>,
@@ -31,9 +33,9 @@ pub(super) struct Session {
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const UNNAMEABLE: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
-/// Maximum length of the name of a client or of its library, in bytes.
+/// Maximum length in bytes of the name that a client gives itself or its library, and of the library's version.
 const NAME_BYTES_MAX: usize = 1024;
-/// The name of the only user.
+/// The name of the only user that can authenticate.
 const USER: &[u8] = b"default";
 
 impl Session {
@@ -53,12 +55,13 @@ impl Session {
         }
     }
 
-    /// Restores the initial state, except the name and version of the client's library.
+    /// Restores the initial state of the session, except the name and version of the client's library.
     pub fn reset(&mut self, settings: &Settings) {
         let (library, library_version) = (self.library.clone(), self.library_version.clone());
         *self = Self { library, library_version, ..Self::new(settings, self.id) };
     }
 
+    /// Checks a user and a password, and authenticates the session if they are correct. Returns whether they are.
     fn authenticate(&mut self, settings: &Settings, user: &[u8], password: &[u8]) -> bool {
         // Every password is compared in full, so that the time does not reveal how much of a password is
         // correct.
@@ -72,6 +75,7 @@ impl Session {
         is_in
     }
 
+    /// Sets the client's name, or returns an error if the name is invalid.
     fn rename(&mut self, name: &[u8]) -> Result<(), Answer> {
         if !name.iter().all(u8::is_ascii_graphic) {
             return Err(Answer::error(UNNAMEABLE));
@@ -81,8 +85,8 @@ impl Session {
         Ok(())
     }
 
-    /// Formats the session for CLIENT INFO and LIST. Fields that do not apply or are not known here are 0,
-    /// because some clients expect a number.
+    /// Formats the session as a line of CLIENT INFO and CLIENT LIST. Fields that do not apply or are not known here
+    /// are 0, because some clients expect a number.
     fn line(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         format!(
@@ -105,7 +109,7 @@ impl Session {
     }
 }
 
-/// Checks the length of a name: names are stored, shown, and copied with the session.
+/// Returns an error if a name is too long: names are stored, shown, and copied with the session.
 fn check(name: &[u8]) -> Result<(), Answer> {
     if name.len() > NAME_BYTES_MAX {
         let text = format!("ERR a name is too long: at most {NAME_BYTES_MAX} bytes");
@@ -114,14 +118,14 @@ fn check(name: &[u8]) -> Result<(), Answer> {
     Ok(())
 }
 
-/// The arguments of a command of the session, with the session and the settings.
+/// A request of a command that concerns the session: its arguments, the session and the settings.
 pub(super) struct Call<'c> {
     pub arguments: Arguments<'c>,
     pub session: &'c mut Session,
     pub settings: &'c Settings,
 }
 
-/// The function of a command of the session.
+/// The type of a function that executes a command of the session, and returns its answer or its error.
 pub(super) type Act = fn(Call<'_>) -> Result<Answer, Answer>;
 
 pub(super) fn ping(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
@@ -263,7 +267,7 @@ pub(super) mod client {
         Ok(Answer::Text(session.line() + "\n"))
     }
 
-    /// Returns one line: a connection only knows itself.
+    /// Executes CLIENT LIST, and returns at most one line: a connection only knows itself.
     pub fn list(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
         let is_in = match (arguments.len(), arguments.get(3)) {
             (2, _) => true,
@@ -276,7 +280,7 @@ pub(super) mod client {
         Ok(Answer::Text(if is_in { session.line() + "\n" } else { String::new() }))
     }
 
-    /// Accepts a command without effect: these options concern features that Imago does not have.
+    /// Accepts a subcommand with ON or OFF without effect: it concerns features that Imago does not have.
     pub fn accept_and_ignore(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
         if arguments.is(2, "ON") || arguments.is(2, "OFF") {
             Ok(Answer::OK)

@@ -18,7 +18,7 @@ use crate::key::Key;
 use crate::record::{Change, Epoch, Operator, Write};
 use crate::rows::Row;
 
-/// The state of one partition before a commit of this site.
+/// The state of one partition's written rows before a commit of this site.
 struct PartitionUndo {
     /// The first key of the partition that the commit changed.
     start: Key,

@@ -11,7 +11,7 @@ use crate::transaction::{Abort, Transaction};
 pub(super) struct Waiting {
     /// The number that identifies the request to its caller.
     pub ticket: Ticket,
-    /// Time of arrival, in ms of the site's clock.
+    /// Time at which the request arrived, in ms of the site's clock.
     pub since_ms: u64,
     /// Time until which the request must have begun, in ms of the site's clock.
     pub until_ms: u64,
@@ -21,7 +21,7 @@ pub(super) struct Waiting {
     pub cause: Option<Cause>,
 }
 
-/// A transaction that waited and has run.
+/// A transaction that had to wait at its site and has now run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResumedTransaction {
     /// The number that identifies the transaction to its caller.

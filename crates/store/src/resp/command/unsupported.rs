@@ -3,7 +3,7 @@
 
 use super::Arguments;
 
-/// Reasons, and the commands that are unsupported for each.
+/// Each reason why commands of Redis are not supported, with the names of these commands in lower case.
 const MISSING: &[(&str, &[&str])] = &[
     (
         "keys do not expire here",
@@ -246,7 +246,7 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Reasons, and the subcommands that are unsupported for each.
+/// Each reason why subcommands of Redis are not supported, with their names in lower case, as in `client|kill`.
 const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
     (
         "a connection knows of itself only",
@@ -263,12 +263,14 @@ const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
     ("its manual describes it", &["client|help", "command|help", "config|help", "script|help"]),
 ];
 
-/// Returns the reason why the command of a request is not supported; `None` if Redis has no such command.
+/// Returns the error text, without a code, for a request whose command is not supported; `None` if the command is not
+/// in the list.
 pub(super) fn reason(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     find(MISSING, &name(arguments.at(0))?)
 }
 
-/// Returns the reason why a subcommand is not supported; `None` if Redis has no such subcommand.
+/// Returns the error text, without a code, for the subcommand `second` of command `first`; `None` if the subcommand
+/// is not in the list.
 pub(super) fn reason_following(first: &str, second: &[u8]) -> Option<Vec<u8>> {
     find(MISSING_FOLLOWING, &format!("{first}|{}", name(second)?))
 }

@@ -1,8 +1,8 @@
 //! The machine that runs a script: Lua 5.1, as in Redis, without access to files, processes, other code or
 //! state of earlier scripts, and with limits on memory, on instructions and, if there is a clock, on time.
 //!
-//! The prelude (`prelude.lua`) sets up the environment that scripts expect. A script that exceeds a limit
-//! rolls the whole transaction back: a script may catch its own errors, but not that it is over its limits.
+//! The prelude (`prelude.lua`) sets up the environment that scripts expect. A script that exceeds a limit rolls the
+//! whole transaction back: a script may catch its own errors, but not the end that a limit imposes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,18 +24,21 @@ use super::{Script, ScriptLimits, hash_of, hex};
 use crate::transaction::Abort;
 
 const PRELUDE: &str = include_str!("prelude.lua");
-/// The low 16 bits of the generator's initial state, as in C's `drand48`.
+/// The low 16 bits of the random number generator's initial state, as in C's `drand48`; the seed is above them.
 const SEED_END: u64 = 0x330e;
-/// Number of instructions between two checks of the limits.
+/// Number of Lua instructions between two checks of a script's limits.
 const STEPS: u32 = 200;
 
-/// The meter of a script's instructions and time, which ends the script when it exceeds a limit.
+/// A counter of a script's instructions and time, which ends the script when it exceeds a limit.
 pub(super) struct Meter {
+    /// Number of instructions that the transaction's scripts may still run.
     steps_left: Cell<u64>,
+    /// Time in ms of the clock at which the script is ended.
     until_ms: u64,
     clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    /// True once the script has exceeded a limit, or must end for another reason.
     is_over: Cell<bool>,
-    /// Values that libraries have read and written, modulo `STEPS`.
+    /// Number of values that libraries have read and written, modulo `STEPS`.
     values: Cell<u32>,
 }
 
@@ -50,12 +53,14 @@ impl Meter {
         Self { steps_left, until_ms, clock_ms, is_over, values: Cell::new(0) }
     }
 
-    /// Counts a value of a library as an instruction.
+    /// Counts a value that a library reads or writes as one instruction; returns an error if the script is over a
+    /// limit.
     pub fn count(&self) -> mlua::Result<()> {
         self.values.set((self.values.get() + 1) % STEPS);
         if self.values.get() == 0 { self.step().map(|_| ()) } else { Ok(()) }
     }
 
+    /// Counts `STEPS` instructions; returns an error if the script is over a limit.
     fn step(&self) -> mlua::Result<VmState> {
         let steps_left = self.steps_left.get().saturating_sub(STEPS.into());
         self.steps_left.set(steps_left);
@@ -68,7 +73,7 @@ impl Meter {
     }
 }
 
-/// Checks that a text compiles as a script.
+/// Checks that a text compiles as a script of Lua.
 ///
 /// # Errors
 /// Returns the error of the compiler.
@@ -77,6 +82,7 @@ pub(super) fn compile(text: &[u8], limits: &ScriptLimits) -> Result<(), Answer> 
     load(&lua, text).map(|_| ())
 }
 
+/// Returns a new Lua machine with Lua's own libraries and the limit on memory.
 fn machine(limits: &ScriptLimits) -> mlua::Result<Lua> {
     let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
     let lua = Lua::new_with(libraries, LuaOptions::default())?;
@@ -88,7 +94,8 @@ fn failure(error: &mlua::Error) -> Answer {
     Answer::error(format!("ERR {}", reason(error)))
 }
 
-/// Returns the prelude. It is compiled once, since compiling would take most of the time of a short script.
+/// Returns the function of the prelude. The prelude is compiled once in the process, since compiling would take most
+/// of the time of a short script.
 fn prelude(lua: &Lua) -> mlua::Result<Function> {
     static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(compiled) = COMPILED.get() {
@@ -99,7 +106,7 @@ fn prelude(lua: &Lua) -> mlua::Result<Function> {
     Ok(prelude)
 }
 
-/// Compiles a text to a function.
+/// Compiles the text of a script to a function of Lua.
 fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
     let chunk = lua.load(text).set_name(raise::NAME).set_mode(ChunkMode::Text);
     chunk.into_function().map_err(|error| {
@@ -108,7 +115,7 @@ fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
     })
 }
 
-/// Runs a script, and returns its answer.
+/// Runs a script on the transaction's rows, and returns its answer.
 ///
 /// # Errors
 /// Returns the reason why the whole transaction is to have no effect.
@@ -208,7 +215,8 @@ fn run_on_machine(
     })
 }
 
-/// Sets the functions of `redis` other than commands.
+/// Adds the functions and constants of the table `redis`, except those that call commands. `protocol` is the version
+/// that the script selects.
 fn add_redis_table(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Result<()> {
     for (level, name) in
         ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].iter().enumerate()
@@ -244,18 +252,19 @@ fn add_redis_table(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> m
     redis.set("log", lua.create_function(log)?)
 }
 
-/// Returns the next number of the generator that Redis gives scripts, from 0 on and below 1.
+/// Returns the next number of the random generator that Redis gives scripts, at least 0 and less than 1, and advances
+/// `state`.
 fn random(state: &Cell<u64>) -> f64 {
     state.set((state.get().wrapping_mul(0x5_deec_e66d).wrapping_add(0xb)) & 0xffff_ffff_ffff);
     let range = f64::from(i32::MAX);
     ((state.get() >> 17) as f64 % range) / range
 }
 
-/// Runs the commands that a script calls.
+/// Executes the commands that a script calls.
 struct Calls<'s, 'w, 'r, 'v> {
     script: &'s Script,
     rows: &'w mut Rows<'r, 'v>,
-    /// The reason why the whole transaction is to have no effect.
+    /// The reason why the whole transaction is to have no effect, once a command has one.
     abort: Option<Abort>,
 }
 

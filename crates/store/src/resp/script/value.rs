@@ -1,4 +1,4 @@
-//! Conversion of a command's answer to a value of Lua, and of a script's result to an answer.
+//! Converts a command's answer to a value of Lua, and a script's result to an answer.
 
 use mlua::{Lua, Table, Value};
 
@@ -7,13 +7,12 @@ use super::super::answer::{Answer, Protocol};
 use super::super::number::general;
 use super::raise::{Raised, raised};
 
-/// Size in bytes at which each value of a script's result is counted, plus the length of its text; and the
-/// maximum nesting of values. The machine's memory does not limit the result, in which one text may occur
-/// many times.
+/// Size in bytes at which each value of a script's result is counted, in addition to the length of its text; and
+/// maximum nesting of values. The machine's memory does not limit the result, in which one text may occur many times.
 const VALUE_BYTES: usize = 64;
 const DEPTH_MAX: usize = 100;
 
-/// Converts an answer to the value for a script that uses this version of the protocol.
+/// Converts a command's answer to the value that a script gets which uses this version of the protocol.
 pub(super) fn to_lua(lua: &Lua, answer: &Answer, protocol: Protocol) -> mlua::Result<Value> {
     let field = |name: &str, text: &[u8]| {
         let table = lua.create_table()?;
@@ -49,7 +48,8 @@ pub(super) fn to_lua(lua: &Lua, answer: &Answer, protocol: Protocol) -> mlua::Re
     })
 }
 
-/// Converts a script's result to an answer in this version of the protocol.
+/// Converts a script's result to an answer as this version of the protocol has it, or to an error if the result is
+/// too large.
 pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answer> {
     let mut returned = Returned { bytes_left: ANSWER_BYTES_MAX, protocol };
     let answer = returned.convert(value, DEPTH_MAX)?;
@@ -57,8 +57,9 @@ pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answe
     Ok(if is_too_much { Answer::error("ERR the script returned too much") } else { answer })
 }
 
-/// State of the conversion of a script's result.
+/// The state of the conversion of one script's result.
 struct Returned {
+    /// Number of bytes that the rest of the answer may take; 0 once it is too large.
     bytes_left: usize,
     protocol: Protocol,
 }
@@ -100,7 +101,8 @@ impl Returned {
         }
     }
 
-    /// Converts a table that names its type of answer by a field; returns `None` for another table.
+    /// Converts a table that names the type of its answer by a field, such as `err` or `map`; returns `None` for
+    /// another table.
     fn of_one_field(&mut self, table: &Table, depth: usize) -> mlua::Result<Option<Answer>> {
         let field = |name: &str| table.raw_get::<Value>(name);
         if let Value::String(text) = field("err")? {
@@ -152,7 +154,7 @@ impl Returned {
     }
 }
 
-/// Returns the text of the error with which a script failed.
+/// Returns the error text, with its code, for the value with which a script failed.
 pub(super) fn to_text(value: &Value) -> Vec<u8> {
     match value {
         Value::Table(table) => match table.raw_get("err") {
@@ -169,7 +171,7 @@ pub(super) fn to_text(value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the value of a number of Lua, which scripts see as one type; `None` for other values.
+/// Returns a number of Lua, an integer or not, as scripts see it; `None` for other values.
 pub(super) fn as_number(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(value) => Some(*value as f64),
@@ -178,7 +180,7 @@ pub(super) fn as_number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Formats an error of the machine on one line, without parts that differ between runs.
+/// Formats an error of the Lua machine on one line, without parts that differ between runs.
 pub(super) fn reason(error: &mlua::Error) -> String {
     match error {
         mlua::Error::MemoryError(_) => "not enough memory".to_owned(),

@@ -53,7 +53,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Returns the bits of a number: rounded, half to even, and modulo 2^32.
+/// Returns the bits of the argument with this number: rounded, half to even, and modulo 2^32.
 fn bits(given: &Arguments<'_>, number: usize) -> Result<u32, Fault> {
     // 2^52 + 2^51: the low bits of the sum are those of the rounded number.
     const ALIGNS: f64 = 6_755_399_441_055_744.0;

@@ -14,7 +14,7 @@ use super::{Arguments, Bounds, Fault, Outcome, function, one, text};
 mod decode;
 mod encode;
 
-/// The settings of a script's JSON library.
+/// The settings of the library `cjson`, which a script may change for itself.
 #[derive(Clone)]
 struct Config {
     sparse_convert: bool,
@@ -28,7 +28,7 @@ struct Config {
     keep_buffer: bool,
 }
 
-/// The treatment of numbers that JSON cannot represent.
+/// The treatment, by the encoder, of numbers that JSON cannot represent, such as infinity.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Invalid {
     Error,

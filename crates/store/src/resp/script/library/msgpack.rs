@@ -8,11 +8,11 @@ use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Bounds, Fault, Outcome, as_number, function, said, text};
 
-/// Maximum number of values that a function returns: the machine's stack is limited.
+/// Maximum number of values that one call of a function returns: the machine's stack is limited.
 const UNPACKED_MAX: usize = 4_000;
-/// Maximum nesting of packed tables; deeper ones are packed as nil.
+/// Maximum nesting of tables that are packed; deeper ones are packed as nil.
 const PACKED_DEPTH_MAX: usize = 16;
-/// Maximum nesting of unpacked values: a thread's stack is small.
+/// Maximum nesting of values that are unpacked: a thread's stack is small.
 const UNPACKED_DEPTH_MAX: usize = 100;
 
 pub(super) fn library(lua: &Lua, bounds: &Bounds) -> mlua::Result<Table> {
@@ -86,7 +86,8 @@ fn packed(value: &Value, depth: usize, bounds: &Bounds, out: &mut Vec<u8>) -> Re
     Ok(())
 }
 
-/// Returns the number of items of a table, and whether their keys are 1 to that number.
+/// Returns the number of items of a table, and whether their keys are 1 to that number, so that it is packed as an
+/// array.
 fn shape(table: &Table) -> mlua::Result<(usize, bool)> {
     let (mut items, mut most, mut is_array) = (0_usize, 0.0_f64, true);
     for pair in table.pairs::<Value, Value>() {
@@ -99,7 +100,8 @@ fn shape(table: &Table) -> mlua::Result<(usize, bool)> {
     Ok((items, is_array && most == items as f64))
 }
 
-/// Writes a type and a length in their shortest form.
+/// Appends a type and a length in their shortest form. The other parameters are the type bytes for the forms of the
+/// length: in the type byte itself, with the greatest length that fits; in 8 bits; in 16 bits; and in 32 bits.
 fn head(
     out: &mut Vec<u8>,
     length: usize,
@@ -172,8 +174,8 @@ fn integer(value: i64, out: &mut Vec<u8>) {
     }
 }
 
-/// Unpacks at most `some.0` values from offset `some.1` on, preceded by the offset after them, or -1 at the
-/// end. If both are 0, unpacks all values without the offset.
+/// Unpacks values from the bytes. Returns at most `some.0` values from offset `some.1` on, preceded by the offset
+/// after them, or -1 at the end. If both are 0, returns all values without the offset.
 fn unpacked(lua: &Lua, bytes: &[u8], some: (f64, f64), bounds: &Bounds) -> Outcome {
     let (limit, offset) = (some.0 as i32, some.1 as i32);
     if offset < 0 || limit < 0 {

@@ -4,7 +4,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Bounds, Fault, function, one, said, text};
 
-/// Maximum size of an integer in bytes, and the default alignment of `!` in bytes.
+/// Maximum size of an integer in a format, and default of the alignment that `!` sets, both in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
 const ALIGNED_TO: usize = 8;
 
@@ -20,7 +20,7 @@ pub(super) fn library(lua: &Lua, bounds: &Bounds) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// One item of a format.
+/// One item of a format string, which packs or unpacks one value.
 enum Item {
     Padding,
     Integer {
@@ -29,7 +29,7 @@ enum Item {
     },
     Float,
     Double,
-    /// A string of this many bytes; 0 means as many as there are.
+    /// A string of this many bytes; 0 means all that are there.
     Bytes(usize),
     /// A string that ends with a zero byte.
     Text,
@@ -47,7 +47,7 @@ impl Item {
     }
 }
 
-/// A format, and the progress in reading it.
+/// A format string, and the progress in reading it.
 struct Format {
     letters: Vec<u8>,
     at: usize,
@@ -72,8 +72,8 @@ impl Format {
         })
     }
 
-    /// Returns the next item and the number of padding bytes before it, if `behind` bytes precede; `None` at
-    /// the end.
+    /// Returns the next item of the format, and the number of padding bytes before it if `behind` bytes precede;
+    /// `None` at the end of the format.
     fn next(
         &mut self,
         given: &Arguments<'_>,
@@ -249,7 +249,7 @@ fn unpacked(lua: &Lua, given: &Arguments<'_>, bounds: &Bounds) -> super::Outcome
     Ok(MultiValue::from_vec(values))
 }
 
-/// Returns the value of an integer, of which only the eight lowest bytes count.
+/// Returns the value of an integer of any size, of which only the eight lowest bytes count.
 fn integer(bytes: &[u8], is_big: bool, is_signed: bool) -> f64 {
     let place = |at: usize| if is_big { bytes[bytes.len() - 1 - at] } else { bytes[at] };
     let value = (0..bytes.len().min(8)).fold(0, |all, at| all | u64::from(place(at)) << (8 * at));

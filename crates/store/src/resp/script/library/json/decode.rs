@@ -23,7 +23,7 @@ pub(super) fn decoded(
     }
 }
 
-/// A token, and its position in the text in bytes.
+/// A token of JSON, and its position in the text in bytes.
 struct Token {
     what: What,
     at: usize,
@@ -72,14 +72,14 @@ struct Reader<'l, 'b> {
     bounds: &'b Bounds,
 }
 
-/// An object or an array that has begun, and the key or index of its next value.
+/// An object or an array of JSON whose end was not read, and the key or index of its next value.
 enum Open {
     Object(Table, mlua::String),
     Array(Table, usize),
 }
 
 impl Reader<'_, '_> {
-    /// Returns the byte at this distance after the present one; after the last byte a zero, as in C.
+    /// Returns the byte at a distance after the next one to read; after the last byte a zero, as in C.
     fn peek(&self, behind: usize) -> u8 {
         self.bytes.get(self.at + behind).copied().unwrap_or(0)
     }
@@ -88,7 +88,7 @@ impl Reader<'_, '_> {
         self.bytes[self.at..].starts_with(word)
     }
 
-    /// Reads a value with all values in it. It does not recurse, since a thread's stack is small.
+    /// Reads a JSON value with all values in it. The method does not recurse, since a thread's stack is small.
     fn value(&mut self) -> Result<Value, Fault> {
         let mut open: Vec<Open> = Vec::new();
         let mut token = self.next();
@@ -169,7 +169,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Reads an object's key and the colon after it.
+    /// Checks that the token is an object's key, reads the colon after it, and returns the key.
     fn key(&mut self, token: Token) -> Result<mlua::String, Fault> {
         let What::Text(key) = token.what else { return token.unexpected("object key string") };
         let colon = self.next();
@@ -262,8 +262,8 @@ impl Reader<'_, '_> {
         Token { what: What::Text(text), at: begin }
     }
 
-    /// Returns the character that an escape, or a surrogate pair of escapes, stands for, and the length of
-    /// the escapes in bytes; `None` if they are invalid.
+    /// Returns the character that an escape in a string, or a surrogate pair of escapes, stands for, and the length
+    /// of the escapes in bytes; `None` if they are invalid.
     fn escaped(&self) -> Option<(char, usize)> {
         let half = |behind: usize| -> Option<u32> {
             let digits = self.bytes.get(self.at + behind..self.at + behind + 4)?;
@@ -280,8 +280,8 @@ impl Reader<'_, '_> {
         Some((char::from_u32(code)?, 12))
     }
 
-    /// Returns true if a number follows in a form that JSON does not allow: with a plus sign, with leading
-    /// zeros, in base 16, infinite, or not a number.
+    /// Returns true if the text continues with a number in a form that JSON does not allow: with a plus sign, with
+    /// leading zeros, in base 16, infinite, or not a number.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
@@ -306,8 +306,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Parses the number at the beginning of the bytes, as C's `strtod` does. Returns the number and its length
-/// in bytes, 0 if there is none.
+/// Parses the number at the beginning of the bytes, as C's `strtod` does. Returns the number and its length in bytes,
+/// which is 0 if there is no number.
 fn prefix(bytes: &[u8]) -> (f64, usize) {
     let signed = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
     let sign = if bytes.first() == Some(&b'-') { -1.0 } else { 1.0 };
@@ -347,7 +347,8 @@ fn prefix(bytes: &[u8]) -> (f64, usize) {
     (text.parse::<f64>().expect("a number").copysign(sign), signed + length)
 }
 
-/// Parses the rest of a number in base 16, after `before` bytes of sign and prefix.
+/// Parses the digits of a number in base 16, which follow `before` bytes of sign and prefix. Returns the number and
+/// its total length in bytes.
 fn of_base_16(digits: &[u8], sign: f64, before: usize) -> (f64, usize) {
     let (mut value, mut length, mut scale) = (0.0_f64, 0, 0);
     let mut is_fraction = false;

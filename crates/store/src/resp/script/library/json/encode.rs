@@ -6,7 +6,7 @@ use super::super::{Bounds, DEPTH_MAX, Fault, as_number, said, type_name};
 use super::{Config, Invalid};
 use crate::resp::number::general;
 
-/// Encodes a value as JSON. `next` is Lua's function of that name.
+/// Returns a value of Lua encoded as JSON. `next` is Lua's function of that name.
 pub(super) fn encoded(
     value: &Value,
     next: &Function,
@@ -26,18 +26,19 @@ struct Writer<'c> {
     config: &'c Config,
     bounds: &'c Bounds,
     out: Vec<u8>,
-    /// Open containers. The encoder does not recurse, since a thread's stack is small.
+    /// Tables that are not written completely, the outermost first. The encoder does not recurse, since a thread's
+    /// stack is small.
     open: Vec<Open>,
 }
 
-/// A table of which a part has been written, and the progress in it.
+/// A table of Lua of which a part has been written, and the progress in it.
 enum Open {
     Array { table: Table, written: usize, length: usize },
     Object { table: Table, last: Value },
 }
 
 impl Writer<'_> {
-    /// Writes a value that is not a table, or the beginning of a table.
+    /// Writes a value that is not a table, or the beginning of a table as JSON.
     fn value(&mut self, value: &Value) -> Result<(), Fault> {
         self.bounds.check(self.out.len())?;
         match value {
@@ -67,7 +68,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes the next value of a table, or its end.
+    /// Writes the next value of a partly written table, or the table's end.
     fn go_on(&mut self, last: Open) -> Result<(), Fault> {
         match last {
             Open::Array { written, length, .. } if written == length => self.out.push(b']'),
@@ -111,7 +112,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Returns the length of a table that is an array; `None` if the table is an object.
+    /// Returns the number of elements if a table is encoded as an array; `None` if it is encoded as an object.
     fn array_length(&self, table: &Table) -> Result<Option<usize>, Fault> {
         let (mut most, mut items) = (0.0_f64, 0_i64);
         for pair in table.pairs::<Value, Value>() {
