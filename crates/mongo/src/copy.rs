@@ -1,6 +1,7 @@
 //! The phases of a copy job: prepare, copy, index, follow.
 //!
-//! 1. *prepare*: read the source's time T0; create and slice the collections; persist slices, T0 and the horizon (T0).
+//! 1. *prepare*: read the source's cluster time T0; create and slice the collections; persist slices, T0, the
+//!    horizon.
 //! 2. *copy*: this process, and every other process that leases slices, copies the slices, while the coordinator
 //!    applies the source's changes to the documents that are copied already.
 //! 3. *index*: build the indexes once the bulk is copied. Unique indexes are built at a settled point: at any other
@@ -80,11 +81,11 @@ pub const KIND: &str = "copy";
 pub enum StopWhen {
     /// The run ends when the destination has caught up with the source for the first time.
     CaughtUp,
-    /// The run has no end of its own: it follows the source until it is interrupted or handed over.
+    /// The run follows the source until it is interrupted, or another process takes the job over.
     HandedOver,
 }
 
-/// The limits of a run, and the condition that ends it.
+/// The limits of one process's run of a copy job, and the condition that ends it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of slices that this process copies at the same time.
@@ -93,20 +94,20 @@ pub struct Options {
     pub stop_when: StopWhen,
     /// The name of this process in the job's record.
     pub process: String,
-    /// Longest time that the change stream waits for a change before it reports its position.
+    /// Longest time that the server waits for a change before it sends an empty batch of the change stream.
     pub await_max: Duration,
     /// Target size of a slice, in bytes of documents, for collections that are not cut into slices yet.
     pub slice_bytes: u64,
-    /// The route of the bulk from shard to shard, past the router; only a reshard job has one.
+    /// The route by which documents are copied from shard to shard without the router; `None` unless a job reshards.
     pub route: Option<Arc<Route>>,
 }
 
-/// Number of collections that are inspected at the same time: each inspection takes some round trips.
+/// Most collections that one operation inspects at the same time: each inspection takes some round trips.
 const INSPECTIONS_MAX: usize = 16;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Reads the plan of a job from its record, with the collections that have joined or gone since.
+/// Returns the plan of the copy job in `record`, with the collections that have joined or ended since it was made.
 ///
 /// # Errors
 /// Fails if the record is not one of a copy.
@@ -114,14 +115,14 @@ pub fn plan_of(record: &Record) -> Result<Plan> {
     plan_with(record, &state_of(record)?)
 }
 
-/// Reads the plan of a job from its record, and applies the changes in `state`, which may be newer than the record.
+/// Returns the plan in `record` with the changes in `state`, which may be newer than the state in the record.
 fn plan_with(record: &Record, state: &State) -> Result<Plan> {
     let plan: Plan = serde_json::from_value(record.spec.clone())
         .map_err(|e| Error::malformed("the job's plan", e))?;
     Ok(plan.changed_by(state))
 }
 
-/// The reason that a process no longer works at a copy that can be resumed.
+/// The reason that this process stopped working at a copy job that can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     /// The destination has caught up. No process follows the source now.
@@ -130,7 +131,7 @@ pub enum RunOutcome {
     HandedOver,
 }
 
-/// Claims and coordinates a copy: the entry point for a job that [`create`] made or that a process left.
+/// Claims a copy job that [`create`] made or that a process left, and coordinates it until `options.stop_when` holds.
 ///
 /// # Errors
 /// Fails as [`claim`] does, and with the error that ended the copy, which the job's record holds too.
@@ -154,19 +155,19 @@ pub async fn coordinate(
     unreachable!("the last attempt returns")
 }
 
-/// Most times that one process starts a job anew because the source's catalog changes all the time.
+/// Most runs of one job by one process. A run that fails because the source's catalog changed is followed by another.
 const RESTARTS_MAX: u32 = 100;
-/// Pause before a job is started anew.
+/// Pause between a run that failed because the source's catalog changed and the next one.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
 /// The outcome of a run that ended without an error.
 enum Ended {
     CaughtUp,
-    /// The source's catalog changed during the run, so the job is to be started anew.
+    /// The source's catalog changed during the run, so the job is to be run again from its saved state.
     Restart,
 }
 
-/// Works at a claimed copy until it is done, interrupted or failed, and records the outcome.
+/// Coordinates a claimed copy job until it is done, interrupted or failed, and records the outcome in its record.
 ///
 /// # Errors
 /// Returns the error that ended the copy; the job's record holds it too.
@@ -231,7 +232,7 @@ async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     }
 }
 
-/// Completes a copy: returns it once the bulk and the indexes of all collections that have joined are copied.
+/// Copies the bulk and the indexes of all collections, also of those that join meanwhile, and returns the copy job.
 ///
 /// # Errors
 /// Returns the error that ends the job.
@@ -255,59 +256,59 @@ pub(crate) async fn complete<'a>(
     }
 }
 
-/// A copy that this process coordinates.
+/// A copy job that this process coordinates.
 pub struct CopyJob<'a> {
     clusters: &'a Clusters,
     run: &'a Run,
-    /// The plan, with the collections that have joined or gone since.
+    /// The plan, with the collections that have joined the job or ended at the source since it was made.
     pub plan: Plan,
-    /// The state that is saved as the checkpoint of the job's record.
+    /// The job's state, which is saved as the checkpoint of its record.
     pub state: State,
     /// Differences between the plan and the source's catalog, as of the last inspection.
     news: CatalogDiff,
-    /// The inspection of both catalogs that is in progress.
+    /// The inspection of both catalogs that runs in the background; `None` if none does.
     inspection: Option<AbortOnDropHandle<Result<CatalogInspection>>>,
     inspected_at: Instant,
     inspection_took: Duration,
-    /// Collections that do not join the job and that a warning has reported.
+    /// Source collections that cannot join the job and about which a warning was reported.
     reported_left_out: HashSet<Namespace>,
     /// Indexes and options that still differ after the job tried to make them equal, by the collection's number.
     unmatched: BTreeMap<usize, Vec<StructureDifference>>,
     /// Descriptions of the indexes that are being built at the source.
     building: Vec<String>,
-    /// True if the source includes its last writes: it is not a single secondary.
+    /// False if the source is a single secondary, which may lack the last acknowledged writes.
     has_last_writes: bool,
-    /// The source and destination of each collection, by its number.
+    /// The handles at the source and destination of each collection, by its number in the plan.
     pub pairs: Arc<Vec<Pair>>,
-    /// The source's definition of each collection, by its number.
+    /// The source's definition of each collection, by its number in the plan.
     pub(crate) definitions: Arc<Vec<Definition>>,
     leases: Leases,
     counters: Arc<Counters>,
     workers: JoinSet<Result<()>>,
-    /// Applies the source's changes.
+    /// Reads the source's changes and applies them to the destination.
     pub coordinator: Coordinator,
-    /// The route of the bulk from shard to shard, while it is copied past a router.
+    /// The route by which documents are copied from shard to shard without the router; `None` if the router is used.
     route: Option<Arc<Route>>,
-    /// Documents and bytes to copy, estimated.
+    /// Estimated number of documents to copy, and their size in bytes.
     total: (u64, u64),
-    /// Documents and bytes that earlier processes of the job copied.
+    /// Number of documents that earlier processes of the job copied, and their size in bytes.
     copied_before: (u64, u64),
-    /// Changes that earlier processes of the job applied.
+    /// Number of changes that earlier processes of the job applied.
     applied_before: u64,
     meter: Meter,
     reported: Instant,
     saved: Instant,
-    /// The save of the checkpoint that is in progress. The coordinator does not wait for it.
+    /// The save of the checkpoint that runs in the background, for which the coordinator does not wait, if any.
     saving: Option<AbortOnDropHandle<Result<()>>>,
     began: Instant,
-    /// Time up to which changes are applied, in seconds since 1970, for the monitor of the source's log.
+    /// The source's cluster time up to which changes are applied, in seconds since 1970, for its oplog's monitor.
     applied: Applied,
     _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl CopyJob<'_> {
-    /// Copies the bulk and builds the indexes, unless that is done already. Returns false if the set of collections
-    /// has to change meanwhile: the caller then ends this coordinator and starts another one.
+    /// Copies the bulk and builds the indexes, unless that is done already. Returns false if the job's collections,
+    /// views or functions have to change: the caller then ends this coordinator and starts another one.
     ///
     /// # Errors
     /// Returns the error that ends the job.
@@ -324,7 +325,7 @@ impl CopyJob<'_> {
         Ok(!self.is_catalog_stale().await?)
     }
 
-    /// Paces the bulk so that clients of both clusters are hardly slowed down, until the returned watch is dropped.
+    /// Limits the bulk to a pace that clients of both clusters hardly notice, until the returned guard is dropped.
     fn spare_clients(&self) -> PaceGuard {
         let of = |side: fn(&Planned) -> &Namespace| {
             self.plan.collections.iter().map(side).cloned().collect::<Vec<Namespace>>()
@@ -370,7 +371,7 @@ impl CopyJob<'_> {
         Ok(())
     }
 
-    /// Runs one step of the coordinator, and the other duties that are due: structure, reports, the checkpoint.
+    /// Runs one step of the coordinator, follows indexes and options, and reports and saves the state if that is due.
     ///
     /// # Errors
     /// Returns the error that ends the job.
@@ -396,7 +397,7 @@ impl CopyJob<'_> {
         Ok(())
     }
 
-    /// Starts a save in the background: it waits for the destination's majority, and changes should not wait.
+    /// Starts a save of the checkpoint in the background, so that changes do not wait for the destination's majority.
     fn begin_save(&mut self) -> Result<()> {
         self.saved = Instant::now();
         if !self.note_checkpoint()? {
@@ -408,7 +409,7 @@ impl CopyJob<'_> {
         Ok(())
     }
 
-    /// Waits for the save in progress, if any: an older state must not reach the record after a newer one.
+    /// Waits for the save in progress, if there is one: an older state must not reach the record after a newer one.
     async fn end_save(&mut self) -> Result<()> {
         match self.saving.take() {
             Some(saving) => saving.await.expect("a save neither panics nor is aborted"),
@@ -416,8 +417,8 @@ impl CopyJob<'_> {
         }
     }
 
-    /// Copies the coordinator's checkpoint into the state. Returns false if there is none yet, or if a successor that
-    /// resumes there would miss a change of indexes or options.
+    /// Copies the coordinator's checkpoint into `state`. Returns false if there is none yet, or if a successor that
+    /// resumes there would miss the end of a collection, or a change of indexes or options.
     fn note_checkpoint(&mut self) -> Result<bool> {
         if self.coordinator.has_ended()
             || (self.state.is_indexed && self.coordinator.has_structure())
@@ -439,7 +440,7 @@ impl CopyJob<'_> {
         retry_transient("ask for the source's time", self.run.control(), ask).await
     }
 
-    /// Makes the source's idle shards report their cluster time. Without that the stream still advances, only later.
+    /// Makes the source's idle shards report their cluster time, without which the change stream advances only later.
     #[crate::boxed]
     pub async fn heartbeat(&self) {
         if let Err(error) = self.clusters.source.heartbeat().await {
@@ -453,7 +454,7 @@ impl CopyJob<'_> {
         self.run.control().clone()
     }
 
-    /// Saves the checkpoint.
+    /// Waits for the save in progress, and saves the present checkpoint in the job's record.
     ///
     /// # Errors
     /// Fails if the job was taken over, or the destination stays unavailable.

@@ -29,7 +29,8 @@ use crate::server::collection::Definition;
 use crate::state::leases::Leases;
 
 impl<'a> CopyJob<'a> {
-    /// Prepares the rest of the copy and opens the stream, starting from `state`, which this run may have changed.
+    /// Creates the slices that are missing, opens the change stream, and returns the job. `state` is the job's state,
+    /// which this run may have changed since it read the record.
     ///
     /// # Errors
     /// Fails if a cluster does not reply or refuses.
@@ -134,8 +135,8 @@ impl<'a> CopyJob<'a> {
     }
 }
 
-/// Lifts the block of a cut-over whose process died, and, for a reverse job, sets the block of its destination (the
-/// old cluster) again.
+/// Lifts the write block that a dead cut-over left at the source and, for a reverse job, sets the write block at its
+/// destination (the old cluster) again.
 async fn restore_blocks(clusters: &Clusters, run: &Run, state: &mut State) -> Result<()> {
     if state.cut_over().is_some_and(CutOver::is_blocked) {
         block::lift(&clusters.source).await?;
@@ -150,8 +151,8 @@ async fn restore_blocks(clusters: &Clusters, run: &Run, state: &mut State) -> Re
     Ok(())
 }
 
-/// Prepares the slices. For a new job, it takes the time T0 and creates them; for a resumed one, it expires the leases
-/// of this job's dead processes. Then it creates the slices of collections that joined.
+/// Prepares the slices. For a new job, reads the source's cluster time T0 and creates the slices; for a resumed one,
+/// expires the leases of the job's earlier coordinators. Then creates the slices of collections that joined.
 async fn prepare_slices(
     clusters: &Clusters,
     run: &Run,
@@ -184,8 +185,9 @@ async fn prepare_slices(
     Ok(())
 }
 
-/// Returns each collection's source and destination, and the source's definitions. The destination is writable only
-/// while this process owns the job, and its retention rules are suspended.
+/// Returns the handles of each collection at the source and the destination, and its definition at the source, by its
+/// number. The destination handles admit writes only while this process owns the job. Suspends the retention rules of
+/// the destination's collections.
 async fn pairs_of(
     clusters: &Clusters,
     run: &Run,
@@ -203,13 +205,13 @@ async fn pairs_of(
     Ok((Arc::new(pairs), definitions))
 }
 
-/// The documents that earlier processes of the job copied.
+/// The documents of the slices that earlier processes of the job copied.
 struct CopiedBefore {
-    /// Number of documents.
+    /// Number of documents in copied slices.
     documents: u64,
-    /// Size of these documents, in bytes.
+    /// Size of the documents in copied slices, in bytes.
     bytes: u64,
-    /// True if every slice is copied.
+    /// True if every slice of the job is copied.
     is_all: bool,
 }
 
@@ -223,14 +225,15 @@ async fn copied_before(run: &Run, leases: &Leases) -> Result<CopiedBefore> {
     })
 }
 
-/// Returns the progress that users saw last, of this process or of its predecessor.
+/// Returns the progress that this process or its predecessor reported last; all zero if neither did.
 fn shown_before(run: &Run) -> Progress {
     let latest = run.reporter().latest_progress();
     latest.or_else(|| run.record().progress.clone()).unwrap_or_default()
 }
 
-/// Reports the point from which an unfinished copy resumes. The progress may be lower than the predecessor showed:
-/// slices are saved periodically, and documents that were copied since the last save are copied again.
+/// Reports the number `copied` of documents with which an unfinished copy resumes, unless this process has reported
+/// progress before. The number may be lower than the predecessor showed: slices are saved periodically, and documents
+/// that were copied since the last save are copied again.
 fn report_resume_point(run: &Run, copied: u64) {
     if run.reporter().latest_progress().is_none() {
         run.reporter().decision(
@@ -240,7 +243,8 @@ fn report_resume_point(run: &Run, copied: u64) {
     }
 }
 
-/// Continues without a collection that the source no longer has, or fails if the job cannot.
+/// Records that the source no longer has the collection `ns`, which the event `what` ended, so that the job continues
+/// without it. Returns [`Error::Disrupted`] if the job cannot continue.
 async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> {
     let mut plan = plan_with(run.record(), state)?;
     let is_it = |planned: &Planned| planned.gone.is_none() && planned.from.to_string() == ns;
@@ -255,7 +259,7 @@ async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> 
     }
 }
 
-/// Returns the properties of each collection that the coordinator needs.
+/// Returns, for each collection by its number, the properties that the coordinator needs in addition to its [`Pair`].
 fn members(plan: &Plan, state: &State) -> Vec<Member> {
     let planned_first = plan.collections.len() - state.joined.len();
     let since = |n: usize| {
@@ -267,7 +271,7 @@ fn members(plan: &Plan, state: &State) -> Vec<Member> {
     all.map(|(n, of)| Member { since: since(n), is_gone: of.gone.is_some() }).collect()
 }
 
-/// Estimates the number of documents to copy, and their size in bytes.
+/// Returns the estimated number of documents to copy, and their size in bytes.
 async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
     let mut total = (0, 0);
     for (pair, planned) in pairs.iter().zip(&plan.collections) {

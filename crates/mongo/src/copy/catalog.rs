@@ -46,31 +46,31 @@ pub(super) use reconcile::reconcile;
 pub(crate) use reconcile::sync_views;
 pub(super) use recover::recover;
 
-/// A collection that joined the job: it came to match the plan's patterns after the plan was made.
+/// A collection that joined the job because it came to match the plan's patterns after the plan was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    /// The plan of the collection.
+    /// The names, the size and the properties of the collection, as in the plan.
     pub planned: Planned,
-    /// The source's cluster time before any of its documents was read: seconds and increment.
+    /// The source's cluster time before any document of the collection was read: seconds since 1970, and increment.
     pub since: (u32, u32),
-    /// True once its slices are created.
+    /// True once the collection is created at the destination and its slices are persisted.
     pub is_prepared: bool,
 }
 
-/// The end of a collection that the source no longer has.
+/// The end of a collection of the job that the source no longer has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gone {
-    /// The event that ended it, as a past participle ("dropped").
+    /// The event that ended the collection, as a past participle ("dropped").
     pub what: String,
-    /// True once its copy was dropped, or was left in place because the job had not created it.
+    /// True once the collection's copy was dropped, or was left in place because the job had not created it.
     pub is_done: bool,
 }
 
-/// Most collections that join one job. A pattern whose matches are created and dropped all the time should be written
-/// another way.
+/// Most collections that join one job in its whole life. A pattern whose matches are created and dropped all the time
+/// should be written another way.
 pub const JOINED_MAX: usize = 1_000;
 
-/// Differences between a job's present collections and those of its plan.
+/// The collections that have joined a job, or ended at the source, since the job was planned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CatalogChanges {
     /// Collections and views that joined the job, by their names at the source.
@@ -81,17 +81,17 @@ pub struct CatalogChanges {
     pub gone: Vec<GoneCollection>,
 }
 
-/// A collection that the source no longer has.
+/// A collection of a job that the source no longer has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GoneCollection {
-    /// Its name at the source.
+    /// The name of the collection at the source.
     pub ns: Namespace,
-    /// The event that ended it, as a past participle ("dropped").
+    /// The event that ended the collection, as a past participle ("dropped").
     pub what: String,
 }
 
 impl CatalogChanges {
-    /// Reads the changes of a job from its record.
+    /// Returns the collections that have joined or ended, according to a job's record.
     ///
     /// # Errors
     /// Fails if the record is not one of a copy.
@@ -99,7 +99,7 @@ impl CatalogChanges {
         Self::with(record, &super::state_of(record)?)
     }
 
-    /// Reads the changes of a job whose state is newer than its record.
+    /// Returns the collections that have joined or ended, for a job whose `state` is newer than its record.
     pub(crate) fn with(record: &Record, state: &State) -> Result<Self> {
         let plan = super::plan_with(record, state)?;
         let name = |planned: &Planned| planned.from.clone();
@@ -114,7 +114,7 @@ impl CatalogChanges {
         })
     }
 
-    /// Describes the changes, one line each.
+    /// Returns one line of text for each collection that has joined or ended.
     #[must_use]
     pub fn in_words(&self) -> Vec<String> {
         let joined = self.joined.iter().map(|ns| format!("{ns} joined the job"));
@@ -126,25 +126,25 @@ impl CatalogChanges {
 /// Differences between the source's catalog and the job's collections, views and functions.
 #[derive(Debug, Default)]
 pub struct CatalogDiff {
-    /// Collections and views that are to join the job.
+    /// Collections and views of the source that are to join the job, with their kinds.
     pub new: Vec<(Kind, Planned)>,
-    /// Collections that match and do not join, with the reason.
+    /// Source collections that match the plan's patterns and cannot join the job, with the reason.
     pub left_out: Vec<(Namespace, String)>,
-    /// Views that differ between the source and the destination.
+    /// Views of the job that differ between the source and the destination, by their names at the source.
     pub views: Vec<Namespace>,
-    /// Collections of stored functions that differ between the source and the destination, by their names at the
-    /// source.
+    /// Collections of stored functions (`system.js`) that differ between the source and the destination, by their
+    /// names at the source.
     pub functions: Vec<Namespace>,
-    /// Collections of the job, by number, whose name now belongs to another kind at the source, with the event as a
-    /// past participle.
+    /// Collections of the job, by number, whose name at the source now belongs to a view or a time series, with the
+    /// event as a past participle.
     pub replaced: Vec<(usize, String)>,
-    /// Matching names under which the destination still has another object of this job. They join once that object is
-    /// dropped.
+    /// Source names that match the plan's patterns and under which the destination still has another object of this
+    /// job. They join once that object is dropped.
     pub freed: Vec<Namespace>,
 }
 
 impl CatalogDiff {
-    /// True if the job need not change. Collections that are left out do not count.
+    /// Returns true if the job need not change. Collections in `left_out` do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.new.is_empty()
@@ -156,7 +156,8 @@ impl CatalogDiff {
 }
 
 impl Plan {
-    /// Returns the plan with the collections and views that have joined or gone since.
+    /// Returns the plan with the changes in `state`: collections and views that joined are added, ended ones are
+    /// marked.
     #[must_use]
     pub(super) fn changed_by(mut self, state: &State) -> Self {
         self.collections.extend(state.joined.iter().map(|joined| joined.planned.clone()));
@@ -169,7 +170,8 @@ impl Plan {
         self
     }
 
-    /// True if collections may join: the selectors contain a pattern, and `no_new` is not set.
+    /// Returns true if collections that the source creates later may join the job: the selectors contain a pattern,
+    /// and `no_new` is not set.
     #[must_use]
     pub fn accepts_new_collections(&self) -> bool {
         let is_pattern =
@@ -177,19 +179,21 @@ impl Plan {
         !self.no_new && self.selectors.iter().any(is_pattern)
     }
 
-    /// True if the source has none of the job's collections any more; false for a plan without collections.
+    /// Returns true if the source has none of the job's collections any more; false for a plan without collections.
     #[must_use]
     pub fn is_all_gone(&self) -> bool {
         !self.collections.is_empty() && self.collections.iter().all(|of| of.gone.is_some())
     }
 
-    /// True if a job of this kind continues when one of its collections ends.
+    /// Returns true if a job of the kind `kind` with this plan continues when one of its collections ends at the
+    /// source.
     pub(super) fn is_open(&self, kind: &str) -> bool {
         kind == KIND && (self.collections.len() > 1 || self.accepts_new_collections())
     }
 }
 
-/// Records that a collection ended. Returns false if the job has no collection left and can get no other.
+/// Records in `state` and `plan` that the event `what` ended collection `n` at the source. Returns false if the job
+/// has no collection left and can get no other.
 pub(super) fn lose(state: &mut State, plan: &mut Plan, n: usize, what: &str) -> bool {
     let planned = &mut plan.collections[n];
     (planned.gone, planned.holds_name) = (Some(what.to_owned()), planned.creates);
@@ -201,7 +205,7 @@ pub(super) fn lose(state: &mut State, plan: &mut Plan, n: usize, what: &str) -> 
     true
 }
 
-/// Reports that the job continues without a collection.
+/// Reports, as a warning, that the job continues without a collection, which the event `what` ended.
 pub(super) fn report_gone(run: &Run, planned: &Planned, what: &str) {
     let copy = if planned.creates {
         format!(
@@ -218,21 +222,22 @@ pub(super) fn report_gone(run: &Run, planned: &Planned, what: &str) {
     );
 }
 
-/// The result of an inspection of both catalogs.
+/// The result of one inspection of the catalogs of source and destination.
 #[derive(Debug)]
 pub(super) struct CatalogInspection {
     news: CatalogDiff,
-    /// Indexes and options that differ, or the error that prevented their comparison.
+    /// Indexes and options that differ between both clusters, or the error that prevented their comparison.
     differing: Result<Differences>,
 }
 
-/// Shortest pause between two inspections of the catalogs.
+/// Shortest time between two periodic inspections of both clusters' catalogs.
 const INSPECT_EVERY: Duration = Duration::from_secs(2);
-/// The pause is at least this many times the duration of the last inspection, which takes seconds for a large catalog.
+/// Least ratio of the time between two inspections to the duration of the last one, which is seconds for a large
+/// catalog.
 const INSPECTION_REST_FACTOR: u32 = 20;
 
 impl CopyJob<'_> {
-    /// Continues without the collections that ended, or fails if none is left.
+    /// Records the collections whose end the coordinator has read, and continues without them. Fails if none is left.
     pub(super) async fn lose_ended(&mut self) -> Result<()> {
         let ended = self.coordinator.take_ended();
         if ended.is_empty() {
@@ -249,7 +254,8 @@ impl CopyJob<'_> {
         save(self.run, &self.state).await
     }
 
-    /// Inspects both catalogs periodically, in the background, and applies the result of the last inspection.
+    /// Inspects both catalogs periodically in the background, once the indexes are built, and applies the result of
+    /// the last inspection. Reshard jobs are excluded.
     pub(super) async fn inspect_catalog(&mut self) -> Result<()> {
         if self.inspection.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
             let looked = self.inspection.take().expect("it is there");
@@ -302,7 +308,8 @@ impl CopyJob<'_> {
         }
     }
 
-    /// True if the job depends on entries of the catalog other than its own collections.
+    /// Returns true if the source's catalog has to be compared with the job: its collections may join or end, or it
+    /// has views or stored functions.
     fn has_catalog(&self) -> bool {
         let is_open = self.plan.is_open(&self.run.record().kind);
         let has_compared = !(self.plan.views.is_empty() && self.plan.functions.is_empty());
@@ -323,7 +330,7 @@ impl CopyJob<'_> {
         self.news = news;
     }
 
-    /// Returns the changes that must precede a cut-over, as of the last inspection.
+    /// Describes the differences that must be resolved before a cut-over, as of the last inspection.
     pub(super) fn catalog_obstacles(&self) -> Vec<String> {
         let new = self.news.new.iter().map(|(_, of)| format!("{} is yet to be copied", of.from));
         let left_out = self.news.left_out.iter();
@@ -340,14 +347,14 @@ impl CopyJob<'_> {
         of_names.chain(freed).chain(none).chain(self.structure_obstacles()).collect()
     }
 
-    /// True if the last inspection found that the set of collections has to change.
+    /// Returns true if, by the last inspection, the job's collections, views or functions have to change.
     pub(super) fn is_catalog_changed(&self) -> bool {
         let is_owed = self.state.gone.values().any(|gone| !gone.is_done);
         !self.news.is_empty() || (is_owed && !self.plan.is_all_gone())
     }
 
-    /// Inspects both catalogs now, applying changes meanwhile, and returns true if the set of collections has to
-    /// change.
+    /// Inspects both catalogs now, applying changes meanwhile, and returns true if the job's collections, views or
+    /// functions have to change. Returns false at once for a reshard job.
     pub(super) async fn is_catalog_stale(&mut self) -> Result<bool> {
         if self.run.record().kind != KIND {
             return Ok(false);
@@ -372,13 +379,13 @@ impl CopyJob<'_> {
     }
 }
 
-/// Describes the obstacle that the source has none of the job's collections any more.
+/// Returns the text of the obstacle that the source has none of the job's collections any more.
 pub(super) fn all_gone(plan: &Plan) -> String {
     let names: Vec<String> = plan.collections.iter().map(|of| of.from.to_string()).collect();
     format!("the source has none of the job's collections any more ({})", names.join(", "))
 }
 
-/// Compares the source's catalog with the job and returns the differences.
+/// Compares the catalogs of both clusters with `plan`, and returns the differences.
 ///
 /// # Errors
 /// Fails if a cluster does not answer.
@@ -414,7 +421,8 @@ pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<CatalogDiff> {
     Ok(news)
 }
 
-/// Returns the job's collections whose names are now views or time series at the source, with the event.
+/// Returns the numbers of the job's collections whose names are views or time series in `listed`, the source's
+/// catalog, with the event that ended each as a past participle.
 fn replaced(plan: &Plan, listed: &[Listed]) -> Vec<(usize, String)> {
     let present = plan.collections.iter().enumerate().filter(|(_, of)| of.gone.is_none());
     let other = |of: &Planned| {
@@ -424,8 +432,8 @@ fn replaced(plan: &Plan, listed: &[Listed]) -> Vec<(usize, String)> {
     present.filter_map(|(n, of)| Some((n, other(of)?))).collect()
 }
 
-/// Returns the collections and views that the plan's selectors match, and that the job does not have as their present
-/// kind, with their names at the destination.
+/// Returns the entries of the source's catalog `listed` that the plan's selectors match, and that the job does not
+/// have as their present kind, with their names at the destination.
 fn unknown(plan: &Plan, listed: Vec<Listed>) -> Result<Vec<(Listed, Namespace)>> {
     let selectors = plan.selectors.iter().map(|text| text.parse::<Selector>());
     let selectors = selectors.collect::<Result<Vec<Selector>>>()?;

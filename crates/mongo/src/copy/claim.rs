@@ -21,22 +21,23 @@ use crate::error::Result;
 use crate::server::timing::{OWNED_WRITE_WITHIN, WRITE_TIME_MAX};
 use crate::state::journal::MongoJournal;
 
-/// Time without a heartbeat after which the owner of a job loses it.
+/// Time since the last heartbeat of a job's owner after which another process may claim the job.
 const STALE_AFTER: Duration = Duration::from_secs(20);
 const _: () =
     assert!(OWNED_WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= STALE_AFTER.as_secs());
-/// Longest wait for an owner to hand the job over.
+/// Longest time that [`take_over`] waits for the job's owner to hand the job over.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(30);
-/// Interval between reads of the owner's heartbeat.
+/// Interval between reads of the owner's heartbeat from the job's record.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Returns the interval of a coordinator's heartbeats, and the silence after which it loses its job.
+/// Returns the interval of a coordinator's heartbeats, and the time without one after which it loses its job.
 #[must_use]
 pub fn owner_timing() -> OwnerTiming {
     OwnerTiming { stale_after: STALE_AFTER, ..OwnerTiming::default() }
 }
 
-/// Claims a job. If its owner has died, waits until the owner's last write must have ended.
+/// Claims the job `id` under the name `process`, and returns this process's run of it. If the job's owner has died,
+/// waits until the owner's last write must have ended.
 ///
 /// # Errors
 /// Fails if another process is working at the job, or the destination does not reply.
@@ -68,10 +69,10 @@ pub async fn claim(
     }
 }
 
-/// Requests that the job's coordinator hand the job over, and claims it.
+/// Requests that the owner of the job `id` hand it over, waits for that, and claims the job as [`claim`] does.
 ///
 /// # Errors
-/// Fails if the owner neither hands it over nor falls silent.
+/// Fails if the owner neither hands the job over nor falls silent.
 #[crate::boxed]
 pub async fn take_over(
     clusters: &Clusters,
@@ -101,16 +102,18 @@ pub async fn take_over(
     claim(clusters, id, process, events, interrupted).await
 }
 
-/// Silence after which an owner is assumed to be dead: a living owner sends several heartbeats in that time.
+/// Time without a new heartbeat after which [`take_over`] assumes that the owner is dead: a living owner sends
+/// several heartbeats in that time.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Time of the owner's last heartbeat, in ms since 1970 by the journal's clock; `None` without an owner.
+/// Returns the time of the owner's last heartbeat, in ms since 1970 by the journal's clock; `None` without an owner.
 fn last_beat(record: &Record) -> Option<u64> {
     record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
 }
 
-/// Describes the state of a job. A record says that the job is running until a process changes it, so the owner's
-/// silence is reported too. `now_ms` is the time in ms since 1970, by the clock of the cluster that holds the record.
+/// Returns the state of a job in words. A record says that the job is running until a process changes it, so the
+/// owner's silence is reported too. `now_ms` is the time in ms since 1970, by the clock of the cluster that holds the
+/// record.
 #[must_use]
 pub fn describe_state(record: &Record, now_ms: u64) -> String {
     let silent_ms =

@@ -13,10 +13,11 @@ use crate::namespace::Namespace;
 use crate::server::endpoint::Endpoint;
 use crate::state::journal::MongoJournal;
 
-/// Persists a planned job; writes nothing else.
+/// Persists the record of a new copy job with this plan and these limits, and returns the job's id. Writes nothing
+/// else.
 ///
 /// # Errors
-/// Fails if another job copies into one of the collections, or the destination refuses.
+/// Fails if another unfinished job copies into one of the plan's collections, or the destination refuses.
 #[crate::boxed]
 pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<JobId> {
     let journal = MongoJournal::new(clusters.destination.clone());
@@ -30,7 +31,8 @@ pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<
     Ok(record.id)
 }
 
-/// Refuses to copy into a collection into which another job copies: each job would undo the other's writes.
+/// Returns a precondition error if another unfinished copy job copies into a collection of `plan`: each job would
+/// undo the other's writes.
 async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
     for record in journal.list().await? {
         if record.kind != KIND || record.state.is_final() {
@@ -56,16 +58,16 @@ async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The collections of a destination into which unfinished jobs copy. Their retention rules are suspended.
+/// The collections of a destination into which unfinished copy jobs copy. Their retention rules are suspended.
 pub enum FollowedCollections {
     /// The collections, by their names at the destination.
     These(HashSet<Namespace>),
-    /// Unknown, because this user may not read the jobs.
+    /// The collections are unknown, because this user may not read the records of jobs.
     Unknown,
 }
 
 impl FollowedCollections {
-    /// Reads the unfinished jobs and returns their collections.
+    /// Reads the records of unfinished copy jobs in `destination`, and returns the collections into which they copy.
     ///
     /// # Errors
     /// Fails if the destination does not reply.
@@ -86,8 +88,8 @@ impl FollowedCollections {
         Ok(Self::These(all))
     }
 
-    /// True if a job may have suspended the retention rules of a collection. If the jobs are unknown, it returns true:
-    /// a suspended rule has no other cause.
+    /// Returns true if a job may have suspended the retention rules of the destination's collection `to`. If the jobs
+    /// are unknown, returns true: a suspended rule has no other cause.
     #[must_use]
     pub fn may_be(&self, to: &Namespace) -> bool {
         match self {

@@ -58,22 +58,24 @@ pub enum Block {
     None,
 }
 
-/// The options of a cut-over.
+/// The options of one cut-over.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The way in which writes to the source are blocked.
     pub block: Block,
-    /// True if the old cluster is to follow the new one.
+    /// True if a reverse job is created, by which the old cluster follows the new one after the cut-over.
     pub reverse: bool,
-    /// True if the block is to stay after the hook.
+    /// True if the write block at the source stays in force after the hook.
     pub keep_block: bool,
-    /// Longest time that the drain, the last comparison and the hook may take together.
+    /// Longest time, from the request of the write block, that the drain, the last comparison and the hook may take
+    /// together.
     pub block_max: Duration,
-    /// Most documents of the last changes that are compared under the block.
+    /// Number of the last changes, over all collections, whose documents are compared under the write block.
     pub last_changes: usize,
-    /// Number of documents that are compared before the block.
+    /// Number of sampled documents of each collection that are compared before the write block.
     pub sample: u64,
-    /// True if collections that match and cannot join the job may be left out of the cut-over.
+    /// True if source collections that match the plan's patterns and cannot join the job may be left out of the
+    /// cut-over.
     pub ignore_new: bool,
 }
 
@@ -82,32 +84,35 @@ pub struct Options {
 pub struct Outcome {
     /// The job that was cut over.
     pub job: JobId,
-    /// Time, in ms, from the block (or, without one, the drain) to the end of the hook; plus the duration of the
-    /// blocks of attempts that died.
+    /// Time, in ms, from the write block (or, without one, the drain) to the end of the hook; plus the duration of
+    /// the write blocks of attempts that died.
     pub write_block_ms: u64,
-    /// Duration of the drain alone, in ms.
+    /// Duration of the drain alone, in ms: until the destination equalled the source under the write block.
     pub drain_ms: u64,
-    /// Number of documents of the last changes that were compared under the block.
+    /// Number of documents of the last changes, over all collections, that were compared under the write block.
     pub last_verified: u64,
-    /// Number of documents that were compared before the block.
+    /// Number of documents, over all collections, that were compared before the write block.
     pub sampled: u64,
     /// The job that makes the old cluster follow the new one; `None` without `reverse`.
     pub reverse_job: Option<JobId>,
-    /// True if the source still refuses its users' writes.
+    /// True if a write block was set and still refuses the writes of the source's users.
     pub is_blocked: bool,
     /// Collections that have joined the job or gone since it was planned.
     #[serde(flatten)]
     pub catalog: CatalogChanges,
 }
 
-/// Most attempts at a cut-over while the source gets and loses collections.
+/// Most attempts of one cut-over. An attempt is repeated if the source got or lost a collection while writes were
+/// being blocked.
 const ATTEMPTS_MAX: u32 = 3;
-/// Number of slices, of collections that joined last, that are copied at the same time.
+/// Number of slices that a cut-over copies at the same time, if collections have joined the job and are not copied
+/// yet.
 const WORKERS: usize = 4;
-/// Longest wait of the change stream for a change: the drain must not wait for changes that the block prevents.
+/// Longest time that the server waits for a change before it sends an empty batch of the change stream, during a
+/// cut-over: the drain must not wait for changes that the write block prevents.
 const AWAIT_MAX: Duration = Duration::from_millis(20);
 
-/// Checks the conditions for a cut-over, and then takes the job over from its coordinator.
+/// Checks the conditions for a cut-over of the job `id`, and then takes the job over from its coordinator.
 ///
 /// # Errors
 /// Returns a precondition error that can be found without disturbing the coordinator; fails as [`copy::take_over`]
@@ -126,7 +131,8 @@ pub async fn take_over(
     copy::take_over(clusters, id, process, events, interrupted).await
 }
 
-/// Cuts a claimed job over. `hook` moves the clients.
+/// Cuts over the job of `run`, which this process has claimed, and returns the result. `hook` moves the clients; it
+/// is called at most once.
 ///
 /// # Errors
 /// Returns a precondition error that names every obstacle, or the error that interrupted the cut-over, after which the
@@ -249,8 +255,8 @@ async fn steps(
     }
 }
 
-/// Records that a block may be in force from now on. A block that is already in force is not the job's, and stays in
-/// any case.
+/// Records in the job's record that a write block of this job may be in force at the source from now on. A block that
+/// is already in force is not the job's: it is not recorded, and stays in any case.
 async fn record_block(
     clusters: &Clusters,
     copying: &mut CopyJob<'_>,
@@ -265,8 +271,8 @@ async fn record_block(
     copying.save().await
 }
 
-/// Restores the blocks as they were before an attempt that failed. If the job has a new owner, that owner does it:
-/// lifting the block here would admit writes during the new owner's cut-over.
+/// Restores the write blocks of both clusters as they were before an attempt that failed. If the job has a new owner,
+/// that owner does it: lifting the block here would admit writes during the new owner's cut-over.
 async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut CopyJob<'_>) -> Result<()> {
     if let Err(lost) = copy::save_final(run, &copying.state).await {
         tracing::warn!(%lost, "the write block is left to the next process of the job");
@@ -282,7 +288,9 @@ async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut CopyJob<'
     copy::save_final(run, &copying.state).await
 }
 
-/// Lifts the block, or leaves it to the operator, and records the end of the job.
+/// Restores the destination's retention rules, lifts the write block at the source or leaves it to the operator,
+/// records the end of the job, and returns the result. `block_ms` is the duration of the write block, in ms;
+/// `sampled` is the number of documents that were compared before it.
 async fn conclude(
     clusters: &Clusters,
     run: &Run,
@@ -322,13 +330,13 @@ async fn conclude(
     })
 }
 
-/// The result of the steps under the block.
+/// The result of the steps of a cut-over under the write block.
 struct BlockedSteps {
     /// Duration of the drain, in ms.
     drain_ms: u64,
-    /// Number of documents of the last changes that were compared.
+    /// Number of documents of the last changes, over all collections, that were compared.
     last_verified: u64,
-    /// The job that makes the old cluster follow the new one, if there is one.
+    /// The job that makes the old cluster follow the new one; `None` without `reverse`.
     reverse_job: Option<JobId>,
 }
 
@@ -387,9 +395,10 @@ async fn run_under_block(
     Ok(BlockedSteps { drain_ms, last_verified, reverse_job })
 }
 
-/// Saves the settled point as the job's position, and that the hook begins now. If this process dies before it records
-/// the end of the hook, it is unknown which cluster the clients use, and the job waits until an operator names it
-/// ([`decide()`]). If it is the source, the settled changes are not applied again.
+/// Saves the settled point `at` (a cluster time of the source) as the job's position, and that the hook begins now.
+/// If this process dies before it records the end of the hook, it is unknown which cluster the clients use, and the
+/// job waits until an operator names it ([`decide()`]). If it is the source, the settled changes are not applied
+/// again.
 async fn save_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
     state.cut_over_mut().hook_begun = true;
     state.token = None;

@@ -9,44 +9,46 @@ use imago_job::id::JobId;
 use super::{CopyJob, StopWhen};
 use crate::error::{Error, Result};
 
-/// Longest time for which the pace of writes spares clients while the backlog of the bulk copy's time is applied. By
-/// then the changes that waited for the last slice are applied, and later ones may arrive faster than a paced
-/// coordinator applies them.
+/// Longest time, from the start of [`CopyJob::catch_up`], for which changes are applied at a pace that spares
+/// clients. By then the changes that waited for the last slice are applied, and later ones may arrive faster than a
+/// paced coordinator applies them.
 const SPARES_MAX: Duration = Duration::from_secs(15);
-/// Lag, in ms, below which the last changes are applied at full speed.
+/// Lag, in ms, below which the last changes are applied at full speed, and which is accepted after [`NEAR_STALL_MAX`]
+/// without progress.
 const NEAR_MS: u64 = 3_000;
-/// Lag, in ms, below which the destination has caught up.
+/// Lag, in ms, below which the destination counts as caught up at once.
 pub(super) const CAUGHT_UP_MS: u64 = 1_000;
-/// The lags at which the destination counts as caught up.
+/// The lags below which the destination counts as caught up, by the time without progress.
 const CAUGHT_UP: LagThresholds =
     LagThresholds { accepted_ms: CAUGHT_UP_MS, near_ms: NEAR_MS, far_ms: FAR_MS };
-/// Lag, in ms, below which the rest can be drained under a write block.
+/// Lag, in ms, below which the changes that are not applied yet can be drained under a write block.
 const BEFORE_BLOCK_MS: u64 = 500;
-/// Longest wait for the lag to become short enough for a write block.
+/// Longest time that [`CopyJob::reduce_lag`] waits for a lag that is short enough for a write block.
 const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
 /// Time without progress after which a lag below [`LagThresholds::near_ms`] is accepted: on full servers, changes
 /// arrive about as fast as they are applied. The rest is drained under a block that has a deadline, and while
 /// clients write nothing.
 const NEAR_STALL_MAX: Duration = Duration::from_secs(5);
-/// Lag, in ms, below which the destination keeps up with the source.
+/// Lag, in ms, which is accepted after [`FAR_STALL_MAX`] without progress: below it the destination keeps up with the
+/// source.
 const FAR_MS: u64 = 10_000;
 /// Time without progress after which a lag below [`LagThresholds::far_ms`] is accepted, since waiting does not shorten
 /// it.
 const FAR_STALL_MAX: Duration = Duration::from_secs(15);
-/// Time without progress after which the destination is unable to catch up with the source.
+/// Time without progress after which the destination counts as unable to catch up with the source.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
 /// The reason that following ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowOutcome {
-    /// The destination has caught up.
+    /// The destination has caught up with the source.
     CaughtUp,
-    /// Collections of the source are to join the job or are gone, or its views or functions differ.
+    /// Collections of the source are to join the job or are gone, or the job's views or functions differ.
     CatalogChanged,
 }
 
 impl CopyJob<'_> {
-    /// Applies changes until `stop_when` holds, or until the set of collections has to change.
+    /// Applies changes until `stop_when` holds, or until the job's collections, views or functions have to change.
     ///
     /// # Errors
     /// Returns an error that ends the job; fails if the destination is to catch up and makes no progress for half an
@@ -68,7 +70,8 @@ impl CopyJob<'_> {
         })
     }
 
-    /// Applies changes until those up to `since` are applied, and the lag is short or no longer falls.
+    /// Applies changes until those up to the source's cluster time `since` are applied, and the lag is short or no
+    /// longer falls.
     ///
     /// # Errors
     /// Returns an error that ends the job; fails if the destination makes no progress for half an hour.
@@ -134,7 +137,8 @@ impl CopyJob<'_> {
         }
     }
 
-    /// Returns true if everything up to `since` is applied, and the time without progress towards that.
+    /// Returns true if everything up to the source's cluster time `since` is applied, and the time for which neither
+    /// the position up to `since` nor the lag `behind_ms` has improved.
     fn measure_progress(
         &self,
         approach: &mut LagProgress<(Timestamp, Reverse<u64>)>,
@@ -149,14 +153,14 @@ impl CopyJob<'_> {
     }
 }
 
-/// Lags that are accepted, in ms.
+/// The lags of the destination, in ms, that end a wait for it, by the time without progress.
 #[derive(Clone, Copy)]
 struct LagThresholds {
-    /// Accepted at once.
+    /// Lag, in ms, below which the wait ends at once.
     accepted_ms: u64,
-    /// Accepted after [`NEAR_STALL_MAX`] without progress.
+    /// Lag, in ms, below which the wait ends after [`NEAR_STALL_MAX`] without progress.
     near_ms: u64,
-    /// Accepted after [`FAR_STALL_MAX`] without progress.
+    /// Lag, in ms, below which the wait ends after [`FAR_STALL_MAX`] without progress.
     far_ms: u64,
 }
 
@@ -196,7 +200,7 @@ fn too_fast(behind_ms: u64, job: &JobId) -> Error {
     )
 }
 
-/// The closest value that was reached, and the time of the last progress.
+/// The best value that the destination has reached on its way to the source, and the time of the last progress.
 struct LagProgress<T> {
     closest: Option<T>,
     since: Instant,

@@ -28,7 +28,7 @@ use crate::server::write::{self, Written};
 
 type Functions = BTreeMap<Id, RawDocumentBuf>;
 
-/// Returns the `system.js` collections whose functions differ, by their names at the source.
+/// Returns the job's `system.js` collections whose functions differ between both sides, by their names at the source.
 ///
 /// # Errors
 /// Fails if a cluster does not reply, or the functions are too large.
@@ -73,7 +73,7 @@ async fn both(clusters: &Clusters, planned: &Planned) -> Result<(Functions, Func
     Ok((read(&source).await?, read(&destination).await?))
 }
 
-/// Reads all functions of one side, at read concern majority.
+/// Reads all stored functions of the collection `from`, at read concern majority. Fails if they exceed [`BYTES_MAX`].
 async fn read(from: &Handle) -> Result<Functions> {
     let doing = format!("find of {} on the {}", from.ns, from.endpoint.role());
     let database = from.endpoint.client().database(&from.ns.db);
@@ -104,7 +104,8 @@ async fn read(from: &Handle) -> Result<Functions> {
     functions.into_iter().map(entry).collect()
 }
 
-/// Fails if the destination refused a function, for example because its version does not support it.
+/// Returns a precondition error if the destination refused a function of the collection `planned`, for example
+/// because its version does not support it.
 fn done(planned: &Planned, written: &Written) -> Result<()> {
     match written.errors.first() {
         None => Ok(()),

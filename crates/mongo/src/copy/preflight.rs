@@ -30,7 +30,7 @@ pub struct Request {
     pub selectors: Vec<Selector>,
     /// Condition that a document must match to be copied, in extended JSON; `None` for all documents.
     pub filter: Option<String>,
-    /// True if the destination's collections may hold documents already.
+    /// True if collections at the destination may hold documents before the copy.
     pub into_existing: bool,
     /// Key by which the job shards the collections at the destination, in extended JSON; `None` if it shards none.
     pub shard_key: Option<String>,
@@ -38,7 +38,7 @@ pub struct Request {
     pub no_new: bool,
 }
 
-/// The objects that a job copies, and how. It is stored with the job and holds no secret.
+/// The objects that a job copies, and the way in which it copies them. It is stored with the job and holds no secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Connection string of the source, without user, password and options.
@@ -49,10 +49,10 @@ pub struct Plan {
     pub destination: String,
     /// The cluster identity that the destination must still have when the job is resumed.
     pub destination_identity: String,
-    /// The selectors of the request. A pattern also matches collections that are created later.
+    /// The texts of the request's selectors. A pattern also matches collections that are created later.
     #[serde(default)]
     pub selectors: Vec<String>,
-    /// True if collections that are created later do not join.
+    /// True if collections that are created later do not join, even if a selector matches them.
     #[serde(default)]
     pub no_new: bool,
     /// The collections to copy.
@@ -75,29 +75,29 @@ pub struct Plan {
     /// True for a reverse job, whose destination (the old cluster) follows the new one after a cut-over.
     #[serde(default)]
     pub is_reverse: bool,
-    /// Notes for the operator; none of them prevents the job.
+    /// Notes about the source and the clusters for the operator; none of them prevents the job.
     pub notes: Vec<String>,
 }
 
 /// A collection or view of a plan, or a collection of stored functions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Planned {
-    /// Its name at the source.
+    /// The name of the object at the source.
     pub from: Namespace,
-    /// Its name at the destination.
+    /// The name of the object at the destination.
     pub to: Namespace,
-    /// Number and size of its documents at the source when it was planned.
+    /// Number and size of the collection's documents at the source when it was planned; zero for other objects.
     pub size: Size,
-    /// Number of its indexes at the source, without that of `_id`.
+    /// Number of the collection's indexes at the source when it was planned, without the index of `_id`.
     pub indexes: usize,
-    /// Its shard key at the source, as extended JSON; `None` if it is not sharded.
+    /// The collection's shard key at the source, as extended JSON; `None` if it is not sharded.
     pub sharded_by: Option<String>,
-    /// True if the job creates it at the destination.
+    /// True if the job creates the object at the destination; false if it existed there before.
     pub creates: bool,
-    /// The event that ended it at the source, as a past participle; `None` while it is there.
+    /// The event that ended the collection at the source, as a past participle; `None` while the source has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<String>,
-    /// True if it is gone at the source, but its copy still has the name at the destination.
+    /// True if the source no longer has the collection, but its copy still has the name at the destination.
     #[serde(skip)]
     pub holds_name: bool,
 }
@@ -108,7 +108,8 @@ impl Plan {
         self.collections.iter().chain(&self.views).chain(&self.functions)
     }
 
-    /// Returns the plan of the reverse job, which makes the source follow the destination.
+    /// Returns the plan of the reverse job, which makes the source follow the destination. `back` has the clusters of
+    /// that job: its source is this plan's destination.
     #[must_use]
     pub fn reversed(&self, back: &Clusters) -> Self {
         let turned = |planned: &Planned| Planned {
@@ -145,7 +146,8 @@ impl Plan {
 /// Oldest version of MongoDB, as major, minor and patch, that a source or a destination may have.
 const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
 
-/// Plans a copy from `source` to `destination`.
+/// Checks the preconditions of the copy that `request` describes, from `source` to `destination`, and returns its
+/// plan.
 ///
 /// # Errors
 /// Returns a usage or precondition error that names the first obstacle, or a server's error.
@@ -236,7 +238,8 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
     Ok(plan)
 }
 
-/// Plans one collection or view that the source lists.
+/// Checks the preconditions of the copy of `listed`, a collection or view of the source, to the name `to`, and
+/// returns its entry in the plan.
 ///
 /// # Errors
 /// Returns a precondition error that names the first obstacle, or a server's error.
@@ -370,7 +373,7 @@ async fn planned(from: &Handle, to: &Namespace, kind: Kind, creates: bool) -> Re
     })
 }
 
-/// Returns the fields of a shard key that are neither `_id` nor within `_id`.
+/// Returns the fields of a shard key that are neither `_id` nor within `_id`; none without a shard key.
 #[must_use]
 pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
     let of_the_id = |field: &str| field == "_id" || field.starts_with("_id.");
@@ -378,7 +381,7 @@ pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
     fields.filter(|field| !of_the_id(field)).cloned().collect()
 }
 
-/// Checks that these are the clusters of a plan.
+/// Checks that `source` and `destination` are the clusters with which `plan` was made.
 ///
 /// # Errors
 /// Returns a precondition error that names the cluster with another identity.
@@ -401,18 +404,19 @@ pub fn check_identity(plan: &Plan, source: &Endpoint, destination: &Endpoint) ->
     Ok(())
 }
 
-/// A collection of a plan, with its handles and definitions.
+/// A collection of a plan, with its handles and its definitions at both sides.
 #[derive(Clone, Debug)]
 pub struct Paired {
-    /// Its handles at the source and at the destination.
+    /// Handles of the collection at the source and at the destination.
     pub pair: Pair,
-    /// Its definition at the source; an empty one if the collection is gone.
+    /// The collection's definition at the source; an empty one if the source no longer has it.
     pub definition: Definition,
-    /// Its definition at the destination; `None` if it does not exist there.
+    /// The collection's definition at the destination; `None` if it does not exist there.
     pub existing: Option<Definition>,
 }
 
-/// Reads the definitions of a plan's collections at both sides, and returns them ready to be read and written.
+/// Reads the definitions of a plan's collections at both sides, and returns them with handles for reads and writes,
+/// by the collection's number.
 ///
 /// # Errors
 /// Fails if a server does not reply or has another identity; [`Error::Disrupted`] if the source no longer has one of
@@ -467,7 +471,7 @@ pub(crate) async fn definition_of(from: &Handle) -> Result<Definition> {
     }
 }
 
-/// Returns the event that ended a collection whose name now belongs to `kind`, as a past participle.
+/// Returns, as a past participle, the event that ended a collection whose name at the source now belongs to `kind`.
 pub(crate) fn replaced_by(kind: Kind) -> String {
     match kind {
         Kind::Collection => "replaced by another collection".into(),

@@ -1,4 +1,4 @@
-//! Prepares a copy: T0, the collections, the slices, the horizon.
+//! Prepares a copy: reads the source's time T0, and creates the collections, the slices and the horizon.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -13,12 +13,14 @@ use crate::server::retention::Suspension;
 use crate::server::shard;
 use crate::state::leases::{Leases, Slice};
 
-/// Default size of a slice, in bytes: it takes a few seconds to copy, so little work is lost with it.
+/// Default of the target size of a slice, in bytes of documents: a slice of that size takes a few seconds to copy, so
+/// little work is lost if its worker dies.
 pub const SLICE_BYTES: u64 = 64 * 1024 * 1024;
-/// Most slices of one collection.
+/// Most slices into which one collection is cut.
 const SLICES_MAX: u64 = 4_096;
 
-/// Creates the collections, the slices and the horizon, and returns T0. Every part is idempotent.
+/// Creates the collections, the slices and the horizon, and returns T0: the source's cluster time before that, in
+/// seconds since 1970, and increment. Every part is idempotent.
 pub(crate) async fn prepare(
     clusters: &Clusters,
     plan: &Plan,
@@ -34,8 +36,8 @@ pub(crate) async fn prepare(
     Ok((t0.time, t0.increment))
 }
 
-/// Does as [`prepare`] for the collections from number `first` on, which joined a job whose other collections are
-/// copied. No process reads any of these slices until all of this is done.
+/// Moves the horizon, and creates the collections from number `first` on and their slices. These collections joined a
+/// job whose other collections are copied. No process reads any of these slices until all of this is done.
 pub(crate) async fn prepare_joined(
     first: usize,
     clusters: &Clusters,
@@ -50,16 +52,16 @@ pub(crate) async fn prepare_joined(
     cut_from(first, clusters, plan, leases, slice_bytes).await
 }
 
-/// Creates collections like the source's, several at a time. Sharded collections are created one by one, since a shard
-/// takes part in one chunk migration at a time.
+/// Creates at the destination the collections in `all` like the source's, several at a time. Sharded collections are
+/// created one by one, since a shard takes part in one chunk migration at a time.
 async fn make_all(clusters: &Clusters, plan: &Plan, all: &[Planned]) -> Result<()> {
     let at_once = if plan.shard_key.is_some() { 1 } else { INSPECTIONS_MAX };
     let each: Vec<_> = all.iter().map(|planned| make(clusters, plan, planned)).collect();
     stream::iter(each).buffered(at_once).try_collect().await
 }
 
-/// Creates one collection like the source's, and shards it if the plan has a shard key. Does nothing for a collection
-/// that is gone.
+/// Creates one collection at the destination like the source's, and shards it if the plan has a shard key. Does
+/// nothing for a collection that the source no longer has.
 async fn make(clusters: &Clusters, plan: &Plan, planned: &Planned) -> Result<()> {
     if planned.gone.is_some() {
         return Ok(());

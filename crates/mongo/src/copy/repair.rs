@@ -6,7 +6,7 @@
 //! written documents are verified like any other copy.
 //!
 //! Invariants:
-//! - Only documents that the file names are written, and those that conflict with them in a unique index.
+//! - Only documents that the mismatch file names are written, and those that conflict with them in a unique index.
 //! - A document counts as repaired only after it was found equal.
 //! - A document that the destination refuses does not prevent the repair of the others.
 //! - Memory is bounded: the file is processed in parts of [`PART_LEN`] lines.
@@ -36,16 +36,16 @@ use crate::verify::{
     Difference, Mismatch, MismatchFileError, Mode, Retries, Spec, Unwatched, verify,
 };
 
-/// Number of lines of the file that are processed together.
+/// Most lines of the mismatch file that are processed together.
 const PART_LEN: usize = 10_000;
-/// Number of documents that one call makes equal.
+/// Most documents that one call makes equal at the destination.
 const BATCH_LEN: usize = 500;
-/// Most attempts to repair the documents that a verification still finds different.
+/// Most attempts to repair the documents of one part of the file that a verification still finds different.
 const ATTEMPTS_MAX: u32 = 3;
-/// Most rounds in which documents that were displaced from a unique index are written again.
+/// Most rounds in which one batch, and then the documents that it displaced from a unique index, are written.
 const DISPLACED_ROUNDS_MAX: u32 = 16;
 
-/// Retries of one write of a batch.
+/// Limits of the retries of one write of a batch.
 const BUDGET: Budget = Budget {
     attempts_max: 60,
     elapsed_max: Duration::from_secs(120),
@@ -57,9 +57,9 @@ const BUDGET: Budget = Budget {
 pub struct RepairSpec {
     /// Condition that the copied documents match: a document that does not match it counts as absent at the source.
     pub filter: Option<Document>,
-    /// The retries of the verification after the writes.
+    /// The retries of the verification that follows the writes.
     pub retries: Retries,
-    /// Most refused documents, and most remaining ones, that the report lists; it counts all of them.
+    /// Most refused documents, and most that still differ, that the whole report lists; it counts all of them.
     pub listed_max: usize,
 }
 
@@ -69,22 +69,22 @@ impl Default for RepairSpec {
     }
 }
 
-/// A document that the destination refuses.
+/// A document that the destination refuses to store.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refused {
-    /// The document and its difference, as the file names them.
+    /// The document and its difference, as the mismatch file names them.
     #[serde(flatten)]
     pub mismatch: Mismatch,
-    /// The error that the destination returned.
+    /// The error that the destination returned for the document, as text.
     pub cause: String,
-    /// The remedy, if one is known.
+    /// The remedy for the operator; `None` if none is known.
     pub help: Option<String>,
 }
 
 /// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RepairReport {
-    /// Number of documents that the file named.
+    /// Number of documents that the mismatch file named.
     pub named: u64,
     /// Number of documents that were written at the destination.
     pub written: u64,
@@ -92,18 +92,18 @@ pub struct RepairReport {
     pub deleted: u64,
     /// Number of named documents that were found equal afterwards.
     pub repaired: u64,
-    /// Number of documents that the destination refuses.
+    /// Number of named documents that the destination refuses.
     pub refused: u64,
-    /// Number of documents that were written and still differ.
+    /// Number of named documents that were written or deleted and still differ.
     pub remaining: u64,
-    /// The first documents that were refused.
+    /// The first documents that were refused, at most [`RepairSpec::listed_max`].
     pub refusals: Vec<Refused>,
-    /// The first documents that still differ.
+    /// The first documents that still differ, at most [`RepairSpec::listed_max`].
     pub differences: Vec<Mismatch>,
 }
 
 impl RepairReport {
-    /// True if every named document is now equal.
+    /// Returns true if every named document now equals the source's.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.refused == 0 && self.remaining == 0
@@ -113,19 +113,21 @@ impl RepairReport {
 /// The error that ended a repair early.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// The file cannot be used.
+    /// The mismatch file cannot be used.
     #[error(transparent)]
     File(#[from] MismatchFileError),
-    /// An error of a cluster, or of a collection that the file names.
+    /// An error of a cluster, or of a collection that the mismatch file names.
     #[error(transparent)]
     Cluster(#[from] Error),
 }
 
-/// Repairs the documents that `mismatches` names. `progress` receives the number of documents processed so far.
+/// Copies the documents that `mismatches` names from `source` to `destination` again. `progress` receives the number
+/// of documents processed so far.
 ///
 /// # Errors
-/// Fails on a line that cannot be used, on a collection that does not exist, and on a server's error that persists
-/// despite retries. Documents that were repaired before that stay repaired; it is safe to run the repair again.
+/// Fails on a line of the mismatch file that cannot be used, on a collection that does not exist, and on a server's
+/// error that persists despite retries. Documents that were repaired before that stay repaired; it is safe to run the
+/// repair again.
 pub async fn repair(
     source: &Endpoint,
     destination: &Endpoint,
@@ -239,7 +241,8 @@ async fn still_differing(
     Ok(found.differences)
 }
 
-/// Makes the documents equal in batches. If a document of a batch is refused, the batch is written one by one.
+/// Makes the documents that `mismatches` names equal at the destination, in batches. If a document of a batch is
+/// refused, the batch is written one by one, and the document is added to `refused`.
 async fn write_all(
     pair: &Pair,
     mismatches: &[Mismatch],
@@ -297,7 +300,8 @@ fn add(report: &mut RepairReport, tally: Tally) {
     report.deleted += tally.deleted;
 }
 
-/// Makes the documents equal, and those that had to be displaced because of a unique index.
+/// Makes the documents of these `_id`s equal at the destination, and those that had to be displaced because of a
+/// unique index.
 async fn write_batch(pair: &Pair, ids: &[Id], control: &Control) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut ids = ids.to_vec();

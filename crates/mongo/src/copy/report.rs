@@ -8,7 +8,8 @@ use super::follow::CAUGHT_UP_MS;
 use super::{CopyJob, KIND};
 use crate::replicate::route::{Reader, Route};
 
-/// Most flows that a report shows: with more, the line is too long to read and the record slow to write.
+/// Most flows between two shards that a progress report shows: with more, the line is too long to read and the record
+/// slow to write.
 const FLOWS_SHOWN: usize = 6;
 
 impl CopyJob<'_> {
@@ -97,7 +98,8 @@ impl CopyJob<'_> {
     }
 }
 
-/// Returns the bytes that this process sent from shard to shard, the largest flows first.
+/// Returns the number of bytes that this process sent from each shard to each other one, the largest flows first, at
+/// most [`FLOWS_SHOWN`].
 fn flows(route: &Route) -> Vec<Flow> {
     let mut sent: Vec<(usize, usize, u64)> =
         route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0).collect();
@@ -110,7 +112,7 @@ fn flows(route: &Route) -> Vec<Flow> {
     sent.iter().take(FLOWS_SHOWN).map(flow).collect()
 }
 
-/// Formats flows as one line.
+/// Formats flows between shards as one line of text, in MB.
 fn format_flows(flows: &[Flow]) -> String {
     let one = |Flow { from, to, bytes }: &Flow| format!("{from} to {to}: {} MB", bytes / 1_000_000);
     flows.iter().map(one).collect::<Vec<String>>().join(", ")

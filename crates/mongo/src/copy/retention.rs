@@ -17,8 +17,8 @@ use crate::server::retention::{self, Retention, Suspension};
 use crate::server::structure::name_of;
 
 impl State {
-    /// Records the rules that collection `n` of the destination gets at the end: those of the source, and those of the
-    /// destination's own indexes.
+    /// Records the retention rules that collection `n` of the destination gets at the end of the job: those of the
+    /// source, and those of the destination's own indexes.
     pub(super) fn note_retention(
         &mut self,
         n: usize,
@@ -42,7 +42,8 @@ impl State {
     }
 }
 
-/// Records the rules of the source's collections from number `first` on, before any collection is created.
+/// Records in the job's state the retention rules of the source's collections from number `first` on, before any of
+/// them is created at the destination.
 ///
 /// # Errors
 /// Fails if a cluster does not reply, a collection is gone, or the job was taken over.
@@ -70,7 +71,8 @@ pub(super) async fn note_from(
     if state.retention == before { Ok(()) } else { save(run, state).await }
 }
 
-/// Records the rules of the destination's collections, and then suspends them.
+/// Records in the job's state the retention rules that the collections in `found` get at the end, and then suspends
+/// the rules of those that exist at the destination.
 ///
 /// # Errors
 /// Fails if the destination stays unavailable or refuses, or the job was taken over.
@@ -100,8 +102,8 @@ pub(super) async fn suspend(
     Ok(())
 }
 
-/// Sets the rules that the destination of a job gets at its end. By then clients have moved or the job was cancelled,
-/// so a rule that the server refuses is reported as a warning and is not an error.
+/// Sets the retention rules that a job's collections get at the destination at its end. By then clients have moved or
+/// the job was cancelled, so a rule that the server refuses is reported as a warning and is not an error.
 ///
 /// # Errors
 /// Fails if the record is not one of a copy, or the destination does not reply.
@@ -121,7 +123,7 @@ pub async fn restore_retention(
     restore(destination, &plan_with(record, &state)?, &state, reporter).await
 }
 
-/// Sets the rules as [`restore_retention`] does, for a job whose state is newer than its record.
+/// Sets the retention rules as [`restore_retention`] does, for a job whose state is newer than its record.
 pub(super) async fn restore(
     destination: &Endpoint,
     plan: &Plan,
@@ -152,7 +154,8 @@ pub(super) async fn restore(
     Ok(())
 }
 
-/// Returns the rules of the plan's collections that still exist, numbered as in the plan of the reverse job.
+/// Returns the retention rules, according to the source's `definitions`, of the plan's collections that the source
+/// still has, numbered as in the plan of the reverse job.
 pub(super) fn reverse_retention(
     clusters: &Clusters,
     plan: &Plan,

@@ -24,7 +24,7 @@ use crate::server::retention::Retention;
 use earlier::Flat;
 pub use job::{Commit, CutOver, Job, ReverseJob, SourceBlock};
 
-/// A resume token as a record holds it: the whole document, as canonical extended JSON.
+/// A resume token of a change stream as a job's record holds it: the whole document, as canonical extended JSON.
 ///
 /// Besides `_data`, a token has `_typeBits` if an `_id` is a number whose type the key string alone does not determine
 /// (a 64-bit integer, a double, a decimal), and servers refuse a token without them. Records of versions that stored
@@ -44,7 +44,7 @@ impl ResumeToken {
         ext_json::parse_document(&self.0).map_err(|e| Error::malformed("the job's resume token", e))
     }
 
-    /// True for a token of a version that stored `_data` alone.
+    /// Returns true for a token from the record of a version of Imago that stored `_data` alone.
     fn is_cut(&self) -> bool {
         !self.0.starts_with('{')
     }
@@ -53,13 +53,17 @@ impl ResumeToken {
 /// The progress of a copy, persisted as the checkpoint of its record.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct State {
-    /// The source's cluster time before any document was read: seconds and increment.
+    /// The source's cluster time (seconds since 1970, and increment) at which the stream starts without a token: at
+    /// first the time before any document was read; later, a time up to which all changes are applied. `None` until
+    /// the copy is prepared.
     pub t0: Option<(u32, u32)>,
-    /// The token from which the stream resumes; `None` until a change has been applied.
+    /// The token from which the stream resumes; `None` until a change has been applied, and after a change of the set
+    /// of collections or a settled cut-over, when the stream starts at `t0`.
     pub token: Option<ResumeToken>,
-    /// The source's cluster time at `token`: seconds and increment.
+    /// The source's cluster time up to which all changes are applied: seconds since 1970, and increment; `None` until
+    /// a position is saved.
     pub applied_to: Option<(u32, u32)>,
-    /// True once the indexes are built.
+    /// True once the indexes of all collections, joined ones included, are built at the destination.
     pub is_indexed: bool,
     /// Collections that have joined since the plan was made, numbered after those of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -67,7 +71,7 @@ pub struct State {
     /// Views that have joined since the plan was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined_views: Vec<Planned>,
-    /// Collections that the source no longer has, by their number.
+    /// Collections of the job that the source no longer has, by their number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gone: BTreeMap<usize, Gone>,
     /// The names of each collection's indexes at the source when the job last followed them, once they are built. An
@@ -75,11 +79,11 @@ pub struct State {
     /// process worked at the job. Other indexes at the destination are not the job's.
     #[serde(default)]
     pub followed_indexes: Vec<Vec<String>>,
-    /// The retention rules (expiry of documents) that each collection of the destination gets at the end, by the
-    /// collection's number. They are suspended while the job follows.
+    /// The retention rules (expiry of documents) that each collection of the destination gets at the end of the job,
+    /// by the collection's number. They are suspended while the job follows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub retention: BTreeMap<usize, Retention>,
-    /// The state that only this kind of job has.
+    /// The part of the state that only one kind of job has.
     pub job: Job,
 }
 
@@ -90,7 +94,7 @@ impl State {
         Self { job: Job::Reshard(Commit::default()), ..Self::default() }
     }
 
-    /// Returns the cut-over, or `None` for a reshard job.
+    /// Returns the state of the job's cut-over, or `None` for a reshard job.
     #[must_use]
     pub fn cut_over(&self) -> Option<&CutOver> {
         match &self.job {
@@ -99,7 +103,7 @@ impl State {
         }
     }
 
-    /// Returns the cut-over. The caller knows that the job is not a reshard job.
+    /// Returns the state of the job's cut-over, to be changed. The job must not be a reshard job.
     pub(crate) fn cut_over_mut(&mut self) -> &mut CutOver {
         match &mut self.job {
             Job::Copy(cut_over) | Job::WayBack(ReverseJob { cut_over, .. }) => cut_over,
@@ -107,7 +111,7 @@ impl State {
         }
     }
 
-    /// Returns the state of a reverse job, or `None` if the job is not one.
+    /// Returns the part of the state that a reverse job has, or `None` if the job is not one.
     #[must_use]
     pub fn reverse_job_state(&self) -> Option<&ReverseJob> {
         match &self.job {
@@ -116,14 +120,15 @@ impl State {
         }
     }
 
-    /// Returns the state without the block that an attempt at the cut-over had set, after that block was lifted.
+    /// Returns the state without the write block that an attempt at the cut-over had set at the source, after that
+    /// block was lifted.
     #[must_use]
     pub fn with_block_lifted(mut self) -> Self {
         self.cut_over_mut().block = SourceBlock::None;
         self
     }
 
-    /// Returns the commit of a reshard job, or `None` for other jobs.
+    /// Returns the state of a reshard job's commit, or `None` for other jobs.
     #[must_use]
     pub fn commit(&self) -> Option<&Commit> {
         match &self.job {
@@ -132,7 +137,7 @@ impl State {
         }
     }
 
-    /// Returns the commit. The caller knows that the job is a reshard job.
+    /// Returns the state of the job's commit, to be changed. The job must be a reshard job.
     pub(crate) fn commit_mut(&mut self) -> &mut Commit {
         match &mut self.job {
             Job::Reshard(commit) => commit,
@@ -140,7 +145,8 @@ impl State {
         }
     }
 
-    /// True if this is a reverse job whose destination, the old cluster, refuses its users' writes meanwhile.
+    /// Returns true if this is a reverse job whose destination, the old cluster, refuses its users' writes while it
+    /// follows.
     #[must_use]
     pub fn is_destination_blocked(&self) -> bool {
         self.reverse_job_state().is_some_and(|back| back.is_destination_blocked)
@@ -153,10 +159,11 @@ impl State {
         }
     }
 
-    /// Refuses to resume a job while it is unknown which cluster the clients use.
+    /// Returns a precondition error if it is unknown which cluster the clients use, because the hook of a cut-over
+    /// began and its end is not recorded: the job `id` must not resume then.
     ///
     /// # Errors
-    /// Returns a precondition error that says how to decide it.
+    /// Returns a precondition error that says how the operator resolves this.
     pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
         if !self.cut_over().is_some_and(|cut_over| cut_over.hook_begun) {
             return Ok(());
@@ -199,26 +206,27 @@ pub fn state_of(record: &Record) -> Result<State> {
     Ok(state)
 }
 
-/// Saves the state as the job's checkpoint, unless the job is to end.
+/// Saves the state as the checkpoint of the job's record. Fails if the job is stopped or was taken over.
 pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save(value).await.map_err(Error::from)
 }
 
-/// Saves the state that a successor needs, even if the job is to end. Fails if this process no longer owns the job.
+/// Saves the state as the checkpoint of the job's record for a successor, even if the job is to end. Fails if this
+/// process no longer owns the job.
 pub(crate) async fn save_final(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save_final(value).await.map_err(Error::from)
 }
 
-/// Records the position up to which the stream is applied.
+/// Records in `state` the position of the stream up to which changes are applied.
 pub(super) fn note(state: &mut State, checkpoint: &Checkpoint) -> Result<()> {
     state.token = Some(ResumeToken::of(&checkpoint.token)?);
     state.applied_to = Some((checkpoint.time.time, checkpoint.time.increment));
     Ok(())
 }
 
-/// Returns the position at which a process that resumes from this state opens the stream.
+/// Returns the position at which a process that resumes from `state` opens the change stream.
 pub(super) fn start_of(state: &State) -> Result<Start> {
     let time = match &state.token {
         Some(token) if !token.is_cut() => return Ok(Start::After(token.whole()?)),

@@ -31,9 +31,9 @@ use crate::server::timing::PATIENCE;
 use crate::verify::{StructureDifference, index_differences, options_differences};
 
 impl CopyJob<'_> {
-    /// Builds the indexes of every collection, and defines the views and stored functions. `besides` is built in the
-    /// first collection even if the collection already lists it: for a sharded collection, the list comes from a
-    /// single shard.
+    /// Builds the indexes of every collection at the destination, and defines the views and stored functions. The
+    /// index `besides` is built in the first collection even if the list of its indexes there has it: for a sharded
+    /// collection, the list comes from a single shard.
     ///
     /// # Errors
     /// Returns an error that ends the job, such as a unique index that the source's own documents violate.
@@ -110,7 +110,8 @@ impl CopyJob<'_> {
         self.match_structure_with_retries(ns).await
     }
 
-    /// Runs `match_structure`, and repeats it while a cluster elects or is unavailable. The operation is idempotent.
+    /// Runs [`CopyJob::match_structure`] for the collection number `ns`, and repeats it while a cluster elects or is
+    /// unavailable. The operation is idempotent.
     async fn match_structure_with_retries(&mut self, ns: usize) -> Result<()> {
         let began = Instant::now();
         let mut attempt = 0;
@@ -127,7 +128,8 @@ impl CopyJob<'_> {
         }
     }
 
-    /// Makes the indexes and options of a collection equal to those that the source has now.
+    /// Makes the indexes and options of the collection number `ns` at the destination equal to those that the source
+    /// has now.
     async fn match_structure(&mut self, ns: usize) -> Result<()> {
         if self.coordinator.is_gone(ns) {
             return Ok(());
@@ -190,7 +192,8 @@ impl CopyJob<'_> {
         Ok(())
     }
 
-    /// Saves the retention rules of collection `ns` before they are changed at the destination.
+    /// Saves the retention rules of collection number `ns` in the job's record before they are changed at the
+    /// destination.
     async fn note_retention(
         &mut self,
         ns: usize,
@@ -210,7 +213,7 @@ impl CopyJob<'_> {
         Suspension::between(&self.clusters.source, &self.clusters.destination)
     }
 
-    /// Removes the differences that a comparison of both catalogs found, and records those that remain. The same
+    /// Removes the differences `found` by a comparison of both catalogs, and records those that remain. The same
     /// difference is not tried twice in a row.
     ///
     /// # Errors
@@ -246,7 +249,8 @@ impl CopyJob<'_> {
         Ok(())
     }
 
-    /// Describes the indexes and options that the job could not make equal, and the indexes that are being built.
+    /// Describes, as obstacles to a cut-over, the indexes and options that the job could not make equal, and the
+    /// indexes that are being built at the source.
     pub(super) fn structure_obstacles(&self) -> Vec<String> {
         let one = |(ns, found): (&usize, &Vec<StructureDifference>)| {
             let pair = &self.pairs[*ns];
@@ -257,7 +261,8 @@ impl CopyJob<'_> {
         self.unmatched.iter().map(one).chain(self.building.clone()).collect()
     }
 
-    /// Refuses a cut-over that would abort an index build at the source, as of the last inspection.
+    /// Returns a precondition error if a cut-over would abort an index build at the source, as of the last
+    /// inspection.
     ///
     /// # Errors
     /// Returns a precondition error that names the index.
@@ -271,7 +276,8 @@ impl CopyJob<'_> {
         }
     }
 
-    /// Builds one index. A unique index is built at a settled point, where both sides are of one time.
+    /// Builds one index in the destination's collection `to`. A unique index is built at a settled point, where the
+    /// destination equals the source as of one time.
     async fn build_one(&mut self, to: &Handle, index: &Document) -> Result<()> {
         if !is_unique(index) {
             return to.create_indexes(std::slice::from_ref(index)).await;
@@ -297,18 +303,18 @@ pub(super) struct Differences {
     building: Vec<String>,
 }
 
-/// The result of comparing one collection.
+/// The result of comparing the indexes and options of one collection at both sides.
 #[derive(Default)]
 struct Compared {
     /// Indexes of the source that are missing or differ at the destination, and options if the job created the
     /// collection. Further indexes at the destination are its users'.
     differing: Vec<StructureDifference>,
-    /// The source's definition; `None` if a side has no such collection.
+    /// The collection's definition at the source; `None` if a side has no such collection.
     source: Option<Definition>,
 }
 
-/// Compares a collection's indexes and options. Returns no differences if a side has no such collection: the stream
-/// reports that.
+/// Compares a collection's indexes and options at both sides. Returns no differences if a side has no such
+/// collection: the stream reports that.
 async fn differences(pair: &Pair, planned: &Planned, suspension: Suspension) -> Result<Compared> {
     let (source, destination) =
         tokio::try_join!(pair.source.definition(), pair.destination.definition())?;
@@ -332,8 +338,8 @@ async fn differences(pair: &Pair, planned: &Planned, suspension: Suspension) -> 
     Ok(Compared { differing, source: Some(source) })
 }
 
-/// Returns the destination's indexes of each collection, and none for a collection that is gone: its name may now be a
-/// view's.
+/// Returns the indexes of each collection at the destination, by its number, and none for a collection that is gone:
+/// its name may now be a view's.
 async fn indexes_of(
     pairs: &[Pair],
     is_gone: Vec<bool>,
@@ -350,8 +356,8 @@ async fn indexes_of(
     stream::iter(looks).buffered(INSPECTIONS_MAX).try_collect().await
 }
 
-/// Returns the collections that the job created and that now differ from the source's, or whose definition at the
-/// source has changed since this process started.
+/// Returns the numbers of the collections that the job created and that now differ from the source's, or whose
+/// definition at the source has changed since this process started.
 async fn outdated(
     pairs: &[Pair],
     definitions: &[Definition],
@@ -373,7 +379,7 @@ async fn outdated(
     Ok(looked.into_iter().filter(|(_, is_outdated)| *is_outdated).map(|(n, _)| n).collect())
 }
 
-/// Compares all collections of a job that are not gone, and returns the differences by the collection's number.
+/// Compares the indexes and options of all collections of a job that are not gone, and returns the differences.
 pub(super) async fn all_differences(
     pairs: &[Pair],
     plan: &Plan,

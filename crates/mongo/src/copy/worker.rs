@@ -21,8 +21,9 @@ use crate::server::endpoint::Endpoint;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
 
-/// Copies slices of a job until none is left, and returns the number of documents and bytes that were copied.
-/// `route_of` returns the route of the bulk past the router, or the reason that workers are refused.
+/// Copies slices of the job `id`, `workers` at a time, until none is left, and returns the number of documents and
+/// bytes that were copied. `route_of` receives the job's record and destination, and returns the route for copies
+/// without the router, or the reason that workers are refused.
 ///
 /// # Errors
 /// Returns the error that ended this worker. The job continues without this process.
@@ -83,7 +84,7 @@ pub async fn run_worker<F: Future<Output = Result<Option<Arc<Route>>>>>(
     Ok(counters.copied())
 }
 
-/// Reads the operator's requests to the job, and applies its limits, pause and end to this worker.
+/// Reads the operator's requests from the job's record, and applies the job's limits, pause and end to this worker.
 async fn follow_requests(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
     let record = journal.load(id).await?;
     control.throttle().set(record.limits).map_err(JournalError::from)?;

@@ -12,7 +12,7 @@ use crate::namespace::Namespace;
 use crate::server::collection::{Definition, Handle, Kind, Listed};
 use crate::server::retention;
 
-/// True if the view has the same definition at both sides, or neither side has a view of that name.
+/// Returns true if `view` has the same definition in both listed catalogs, or neither has a view of its name.
 pub(super) fn is_same_view(
     at_source: &[Listed],
     at_destination: &[Listed],
@@ -103,7 +103,8 @@ pub(in crate::copy) async fn reconcile(
     Ok(state)
 }
 
-/// Drops the copies of collections that are gone. Returns true if there were any.
+/// Drops the copies of collections that are gone, if the job created them; restores the retention rules of the
+/// others. Returns true if a collection was gone and not handled yet.
 async fn drop_copies(
     clusters: &Clusters,
     run: &Run,
@@ -135,7 +136,8 @@ async fn drop_copies(
     Ok(any)
 }
 
-/// Drops the job's views whose names are no longer views at the source. Returns true if there were any.
+/// Drops, at the destination, the job's views whose names are no longer views at the source. Returns true if there
+/// were any.
 async fn drop_views(clusters: &Clusters, run: &Run, plan: &Plan) -> Result<bool> {
     let mut any = false;
     for view in &plan.views {

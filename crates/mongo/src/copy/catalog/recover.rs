@@ -18,12 +18,12 @@ use crate::error::{Error, Result, code};
 use crate::server::collection::Handle;
 use crate::state::journal::MongoJournal;
 
-/// Error codes of a read of a name that is now a view, or does not exist: `NamespaceNotFound`,
+/// Server error codes of a read of a name that is now a view, or does not exist: `NamespaceNotFound`,
 /// `CommandNotSupportedOnView`, `OptionNotSupportedOnView`, `InvalidPipelineOperator` (of a read with bounds).
 const NOT_A_COLLECTION: [i32; 4] = [26, 166, 167, 168];
 
-/// Returns true if the job, which ended by `error`, can be started anew at once. None of this process's writes is in
-/// progress any more.
+/// Returns true if the job, whose run ended with `error`, can be run again at once, because the source's catalog
+/// changed. The caller ensures that none of this process's writes is in progress any more.
 ///
 /// # Errors
 /// Returns [`Error::Disrupted`] if the cause is a collection without which the job cannot continue; fails if a cluster

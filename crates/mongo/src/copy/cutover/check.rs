@@ -19,7 +19,7 @@ use crate::server::block;
 use crate::server::endpoint::Endpoint;
 use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
-/// Checks the conditions that can be checked without disturbing the job's coordinator.
+/// Checks the conditions of a cut-over that can be checked without disturbing the job's coordinator.
 pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Options) -> Result<()> {
     let (state, plan, id) = (state_of(record)?, plan_of(record)?, &record.id);
     if record.kind != KIND {
@@ -67,7 +67,7 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Optio
     if options.ignore_new { Ok(()) } else { nothing_left_out(&news) }
 }
 
-/// Refuses a source that may lack the last writes of its replica set: they would be lost.
+/// Returns a precondition error if the source may lack the last writes of its replica set: they would be lost.
 pub(super) async fn has_last_writes(source: &Endpoint) -> Result<()> {
     if source.has_last_writes().await? {
         return Ok(());
@@ -81,7 +81,7 @@ pub(super) async fn has_last_writes(source: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Refuses a cut-over that leaves out collections which match the plan's patterns and cannot join the job.
+/// Returns a precondition error if source collections match the plan's patterns and cannot join the job.
 fn nothing_left_out(news: &CatalogDiff) -> Result<()> {
     if news.left_out.is_empty() {
         return Ok(());
@@ -94,8 +94,8 @@ fn nothing_left_out(news: &CatalogDiff) -> Result<()> {
     ))
 }
 
-/// Returns true if the job has every collection that its patterns match. Fails if the source has collections that
-/// cannot join, unless `ignore_new` is set.
+/// Returns true if the job has every collection that its patterns match, and its views and functions are up to date.
+/// Fails if the source has collections that cannot join, unless `ignore_new` is set.
 pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options) -> Result<bool> {
     let news = news(clusters, plan).await?;
     if !options.ignore_new {
@@ -104,16 +104,17 @@ pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options)
     Ok(news.is_empty() && !plan.is_all_gone())
 }
 
-/// Most differing documents of a collection that are recorded for the exact comparison.
+/// Most differing documents of one collection that the first comparison records for the exact one.
 const SUSPECTS_MAX: usize = 100_000;
 /// Retries of the first comparison: most documents that differ in it were being changed. Those that change all the
-/// time, or while the copy lags, are compared exactly.
+/// time, or while the copy lags, are compared exactly afterwards.
 const FIRST_RETRIES: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 500 };
 
-/// Number of collections that are compared at the same time: each comparison takes some round trips.
+/// Most collections that are compared at the same time: each comparison takes some round trips.
 const CHECKS_AT_ONCE: usize = 8;
 
-/// Compares options, indexes and documents while changes are applied, and returns the number of documents compared.
+/// Compares options, indexes and documents (those that `mode` selects) while changes are applied, and returns the
+/// number of documents compared. With a `route`, the shards are read past the router.
 ///
 /// A document that still differs after the retries may be wrong, or its copy may only lag. No number of retries can
 /// distinguish the two, so the coordinator is settled: then the destination must equal the source as of one time, byte
@@ -180,7 +181,8 @@ pub(crate) async fn check(
     Ok(reports.iter().map(|report| report.compared).sum())
 }
 
-/// Settles the coordinator, and keeps those of the differences in `reports` that remain at the settled point.
+/// Settles the coordinator (the destination then equals the source as of one time), and removes from `reports` the
+/// differences that do not remain at the settled point.
 async fn recheck_exactly(copying: &mut CopyJob<'_>, reports: &mut [Report]) -> Result<()> {
     let at = copying.coordinator.settle().await?;
     let control = copying.control();
@@ -214,8 +216,8 @@ fn refuse(report: &Report) -> Result<()> {
     ))
 }
 
-/// Refuses a destination that lacks an index of the source; further indexes at the destination are its users'. Options
-/// count if the job created the collection.
+/// Returns a precondition error if the destination lacks an index of the source; further indexes at the destination
+/// are its users'. Different options count if the job created the collection (`is_made`).
 fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
     let options = report.options_differences.iter().filter(|_| is_made).map(|o| ("option", o));
     let indexes = report.index_differences.iter().filter(|index| index.source.is_some());
@@ -232,7 +234,8 @@ fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
     ))
 }
 
-/// Returns the documents of the last `last_changes` changes, for each collection.
+/// Returns, for each collection by its number, the `_id`s that the last `last_changes` changes over all collections
+/// wrote.
 fn last_of(copying: &CopyJob<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
     let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
     for (ns, id) in copying.coordinator.recent().rev().take(last_changes) {
@@ -243,7 +246,8 @@ fn last_of(copying: &CopyJob<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
     ids
 }
 
-/// Compares the documents of the last changes, and returns the number of documents compared.
+/// Compares the documents of the last `last_changes` changes under the write block, and returns the number of
+/// documents compared. Fails if one of them differs.
 pub(crate) async fn compare_last_changes(
     run: &Run,
     copying: &CopyJob<'_>,
@@ -270,8 +274,8 @@ pub(crate) async fn compare_last_changes(
     Ok(compared)
 }
 
-/// Compares as [`compare_last_changes`] does, but with the source as it was when the coordinator was settled at
-/// `at`: once, without retries. It also works for a source whose documents may still be deleted.
+/// Compares as [`compare_last_changes`] does, but with the source as it was at the cluster time `at`, when the
+/// coordinator was settled: once, without retries. It also works for a source whose documents may still be deleted.
 pub(crate) async fn compare_last_changes_as_of(
     at: Timestamp,
     run: &Run,

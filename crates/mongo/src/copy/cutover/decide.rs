@@ -1,4 +1,4 @@
-//! Deciding where the clients are, after a cut-over that died while its hook ran.
+//! Records which cluster the clients use, after a cut-over that died while its hook ran.
 //!
 //! Only an operator can determine that. Until then the job does not resume, and the block stays.
 
@@ -21,8 +21,8 @@ pub enum ClientsAt {
 }
 
 /// Records which cluster the clients use, for a job whose cut-over died while its hook ran. If it is the source, the
-/// block is lifted and the job can be resumed. If it is the destination, the job is done, and the block stays. Returns
-/// the reverse job, if the clients are at the destination and there is one.
+/// write block is lifted and the job can be resumed. If it is the destination, the job is done, and the write block
+/// stays. Returns the reverse job, if the clients are at the destination and there is one.
 ///
 /// # Errors
 /// Returns a precondition error if no cut-over of the job died while its hook ran; fails if a cluster refuses.

@@ -16,8 +16,9 @@ use crate::server::retention::Retention;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::{Leases, Slice};
 
-/// Creates a reverse job whose bulk counts as copied, since the old cluster equals the new one as of now, and returns
-/// its id. `retention` holds the rules of the old cluster's collections, which the job suspends once it runs.
+/// Creates a reverse job of the job `forward`. Its bulk counts as copied, since the old cluster equals the new one as
+/// of now. Returns its id. `retention` holds the retention rules of the old cluster's collections, by the
+/// collection's number in the reverse job's plan; the reverse job suspends them once it runs.
 pub(super) async fn prepare(
     clusters: &Clusters,
     forward: &Run,
@@ -56,7 +57,8 @@ pub(super) async fn prepare(
     Ok(record.id)
 }
 
-/// Cancels the reverse job of an attempt that failed. No process has worked at it.
+/// Cancels the reverse job `id`, which an attempt at a cut-over created before it failed. No process has worked at
+/// it.
 pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
     let journal = MongoJournal::new(reversed(clusters).destination);
     let claimed = match journal.claim(id, "cutover", 0).await {
@@ -67,7 +69,7 @@ pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
     Ok(journal.release(id, claimed.epoch).await?)
 }
 
-/// Returns the clusters of the reverse job, given those of the job that was cut over.
+/// Returns the clusters of the reverse job, given those of the job that was cut over: source and destination swapped.
 #[must_use]
 pub fn reversed(clusters: &Clusters) -> Clusters {
     Clusters {
@@ -76,10 +78,10 @@ pub fn reversed(clusters: &Clusters) -> Clusters {
     }
 }
 
-/// Returns the reverse job of a job that was cut over with `--reverse`.
+/// Returns the id of the reverse job of the job `id`, which was cut over with `--reverse`.
 ///
 /// # Errors
-/// Returns a precondition error if the job was cut over without it.
+/// Returns a precondition error if the job was cut over without `--reverse`.
 #[crate::boxed]
 pub async fn reverse_of(clusters: &Clusters, id: &JobId) -> Result<JobId> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;

@@ -1,4 +1,4 @@
-//! Lifts the block that a cut-over left at the source.
+//! Lifts the write block that a cut-over left at the source.
 //!
 //! A write block applies to the whole cluster, and the server does not record its owner. The job does: its record says
 //! whether the block that its cut-over set is in force. Any other block (of another job, of an administrator) is
@@ -23,13 +23,14 @@ use crate::state::journal::MongoJournal;
 pub struct Unblocked {
     /// The job whose source was unblocked.
     pub job: JobId,
-    /// True if the source still refuses its users' writes. It is always false.
+    /// True if the source still refuses its users' writes. After a successful [`unblock`] it is always false.
     pub is_blocked: bool,
-    /// If a block that was not the job's was lifted by force, the reason that it was not.
+    /// The reason that the write block was not this job's, if it was lifted by force; `None` if it was the job's.
     pub overridden: Option<String>,
 }
 
-/// Lifts the block that a job's cut-over left at its source; with `is_forced`, any block.
+/// Lifts the write block that the cut-over of the job `id` left at its source; with `is_forced`, any write block
+/// there. `process` is the name under which the job is claimed meanwhile.
 ///
 /// # Errors
 /// Returns a precondition error if the block is not the job's, or if it is unknown which cluster the clients use;
@@ -76,7 +77,7 @@ pub async fn unblock(
     Ok(Unblocked { job: id.clone(), is_blocked: false, overridden })
 }
 
-/// Returns the reason that a block at the source is not this job's to lift, or `None` if it is.
+/// Returns the reason that a write block at the source is not this job's to lift, or `None` if it is.
 async fn refusal_reason(
     clusters: &Clusters,
     record: &Record,

@@ -6,10 +6,11 @@
 use crate::error::Result;
 use crate::server::endpoint::Endpoint;
 
-/// Largest difference, in ms, that is not reported: even clusters without a time service drift by less within a week.
+/// Largest difference between the clocks of both clusters, in ms, that is not reported: even clusters without a time
+/// service drift by less within a week.
 const APART_MAX_MS: u64 = 30_000;
 
-/// Returns a note if the clocks of both clusters differ by too much, or `None`.
+/// Returns a note for the operator if the clocks of both clusters differ by more than [`APART_MAX_MS`], else `None`.
 ///
 /// # Errors
 /// Fails if a cluster does not reply.

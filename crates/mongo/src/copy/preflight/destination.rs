@@ -21,15 +21,15 @@ const NAMESPACE_BYTES_MAX: usize = 255;
 /// Privileges that a copy needs on the destination's databases.
 const WRITES: [&str; 7] =
     ["collMod", "createCollection", "createIndex", "find", "insert", "remove", "update"];
-/// Further privileges that it needs to shard the collections.
+/// Further privileges that a copy needs on the destination's databases to shard the collections.
 const SHARDS: [&str; 2] = ["enableSharding", "moveChunk"];
-/// Privileges that it needs on a collection of stored functions.
+/// Privileges that a copy needs on each collection of stored functions at the destination.
 const WRITES_FUNCTIONS: [&str; 4] = ["find", "insert", "remove", "update"];
-/// Privileges that it needs on the database that holds the state of jobs.
+/// Privileges that a copy needs on the destination's database that holds the state of jobs.
 const STATE: [&str; 5] = ["createIndex", "find", "insert", "remove", "update"];
 
-/// Refuses a collection that cannot be sharded by this key. Otherwise the servers would refuse it only after all of it
-/// is copied.
+/// Returns a precondition error if the collection `listed` cannot be sharded by `key`, because it is capped or has a
+/// unique index that does not begin with `key`. Otherwise the servers would refuse it only after all of it is copied.
 pub(super) fn check_key(key: &Key, listed: &Listed, indexes: &[Document]) -> Result<()> {
     if listed.options.get_bool("capped").unwrap_or(false) {
         return Err(Error::precondition(
@@ -52,8 +52,8 @@ pub(super) fn check_key(key: &Key, listed: &Listed, indexes: &[Document]) -> Res
     }
 }
 
-/// Refuses a sharded collection if some shards lack an index that others have: only its owner knows which shards are
-/// right.
+/// Returns a precondition error if some shards of the collection lack an index that others have: only its owner knows
+/// which shards are right.
 pub(super) async fn check_indexes_are_even(from: &Handle) -> Result<()> {
     let gaps = index_gaps(from).await?;
     if gaps.is_empty() {
@@ -66,7 +66,8 @@ pub(super) async fn check_indexes_are_even(from: &Handle) -> Result<()> {
     ))
 }
 
-/// Refuses a destination collection that exists and cannot hold the documents.
+/// Returns a precondition error if the collection `into` exists at the destination, with the definition `existing`,
+/// and cannot hold the documents of `listed`.
 pub(super) async fn check_existing(
     into: &Handle,
     existing: Option<&Definition>,
@@ -127,7 +128,7 @@ fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Resul
     }
 }
 
-/// Refuses names that the destination's servers reject.
+/// Returns a precondition error if the destination's servers reject a name in the plan.
 pub(super) async fn check_names(destination: &Endpoint, plan: &Plan) -> Result<()> {
     let all: Vec<&Planned> = plan.all().collect();
     for planned in &all {
@@ -161,7 +162,7 @@ pub(super) async fn check_names(destination: &Endpoint, plan: &Plan) -> Result<(
     Ok(())
 }
 
-/// Refuses a user without the privileges that the copy needs at the destination.
+/// Returns a precondition error if the destination's user lacks a privilege that the copy needs there.
 pub(super) async fn check_rights(destination: &Endpoint, plan: &Plan) -> Result<()> {
     let status = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = destination.run("admin", status).await?;
@@ -192,7 +193,7 @@ pub(super) async fn check_rights(destination: &Endpoint, plan: &Plan) -> Result<
     of(STATE_DB, None, &STATE, " readWrite")
 }
 
-/// The document that `text` is, if it can be a shard key.
+/// Parses `text` as a shard key; returns `None` without a text, and an error if it cannot be a shard key.
 pub(super) fn key_of(text: Option<&str>) -> Result<Option<Key>> {
     text.map(Key::parse).transpose()
 }

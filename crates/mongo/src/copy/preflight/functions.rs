@@ -10,7 +10,8 @@ use crate::server::endpoint::Endpoint;
 /// Largest size, in bytes, of a collection of stored functions: each comparison reads all of them.
 pub(in crate::copy) const BYTES_MAX: usize = 4 << 20;
 
-/// Plans the copy of each collection of stored functions that the request names.
+/// Checks the preconditions of the copy of each collection of stored functions that the request names, and returns
+/// their entries in the plan.
 ///
 /// # Errors
 /// Returns a precondition error that names the first obstacle, or a server's error.
@@ -76,7 +77,7 @@ pub(super) async fn plan(
     Ok(functions)
 }
 
-/// Returns the error that refuses a collection of functions larger than [`BYTES_MAX`].
+/// Returns the error that refuses the collection `ns` of stored functions, which is larger than [`BYTES_MAX`].
 pub(in crate::copy) fn too_large(ns: &Namespace) -> Error {
     Error::precondition(
         format!("{ns} holds more than {} MB of functions", BYTES_MAX >> 20),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::job::{Commit, CutOver, Job, ReverseJob, SourceBlock};
 use crate::server::block::Block;
 
-/// The fields of all kinds of job; each belongs to one kind.
+/// The fields of the states of all kinds of job in the earlier format; each belongs to one kind.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Flat {
@@ -26,8 +26,8 @@ pub(super) struct Flat {
 }
 
 impl Flat {
-    /// Converts the fields to the state of one kind of job. Records of a copy and of its reverse job are both of kind
-    /// `copy`.
+    /// Converts the fields to the state of one kind of job: a copy or its reverse job if `is_copy`, else a reshard
+    /// job. Records of a copy and of its reverse job are both of kind `copy`.
     pub(super) fn of_kind(self, is_copy: bool) -> Job {
         if !is_copy {
             return Job::Reshard(Commit {
