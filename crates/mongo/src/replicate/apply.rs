@@ -36,43 +36,45 @@ mod form;
 use form::{form, needs_room, replacement};
 pub(crate) use form::{has_array, inserts, key_of};
 
-/// A collection and its copy.
+/// A collection at the source and its copy at the destination.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// The collection to read.
+    /// The collection at the source, which is read.
     pub source: Handle,
-    /// The collection to write.
+    /// The collection at the destination, which is written.
     pub destination: Handle,
-    /// Condition that a document must match to be copied. A document that does not match it counts as absent.
+    /// Condition that a document must match to be copied; `None` for all documents. A document that does not match it
+    /// counts as absent at the source.
     pub filter: Option<Document>,
     /// True if `_id`s of different bytes may be equal by the collection's collation.
     pub is_collated: bool,
-    /// The fields of the destination's shard key, if an `_id` alone does not determine the document's shard; else
-    /// empty.
+    /// The fields of the shard key at the destination, if an `_id` alone does not determine the document's shard;
+    /// else empty.
     pub shard_key: Vec<String>,
     /// True if the destination holds documents that are not the source's (`--into-existing`).
     pub has_foreign: bool,
 }
 
-/// The state of the source that is read.
+/// The state of the source that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAt {
-    /// The newest state that a majority has, but none older than this time.
+    /// The newest state that a majority has, but none older than this cluster time of the source.
     After(Timestamp),
-    /// The state at exactly this time.
+    /// The state at exactly this cluster time of the source.
     Exactly(Timestamp),
 }
 
-/// A document that may differ, and its known change.
+/// A document that may differ at the destination, and its known changes.
 #[derive(Clone, Debug)]
 pub struct Want {
     /// The `_id` of the document.
     pub id: Id,
-    /// The kind of change.
+    /// The combined kind of the document's changes, which decides the form of write; [`Change::Any`] if it is
+    /// unknown.
     pub change: Change,
 }
 
-/// The writes that were done.
+/// The number and size of the writes at the destination.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Number of documents that were written.
@@ -83,13 +85,14 @@ pub struct Tally {
     pub bytes: u64,
 }
 
-/// Most `_id`s in one `$in`.
+/// Most `_id`s in the `$in` of one query or delete.
 const IDS_MAX: usize = 500;
 /// Most attempts to resolve one document's conflicts in a unique index.
 const DISPLACE_ATTEMPTS_MAX: usize = 16;
 
-/// Makes the documents that `wants` names equal at the destination. Appends to `stale` the `_id`s of documents that
-/// were removed because they conflicted in a unique index.
+/// Reads the documents that `wants` names from the source as of `at`, makes them equal at the destination, and
+/// returns the number of writes. Appends to `stale` the `_id`s of documents that were removed because they conflicted
+/// in a unique index.
 ///
 /// # Errors
 /// A transient error of either server may leave any part of `wants` applied; the call can be repeated safely.
@@ -135,7 +138,7 @@ pub async fn apply(pair: &Pair, wants: &[Want], at: ReadAt, stale: &mut Vec<Id>)
     Ok(tally)
 }
 
-/// A document that was read, with its `_id`.
+/// A document as a server returned it, with its `_id`.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub id: Id,
@@ -150,7 +153,7 @@ fn documents<'a>(
     found_in(array, &pair.source)
 }
 
-/// Returns the documents of a batch, with their `_id`s.
+/// Returns the documents of the batch `array`, with their `_id`s. Errors name the collection `from`.
 pub(crate) fn found_in<'a>(array: &'a bson::RawArray, from: &Handle) -> Result<Vec<Found<'a>>> {
     let malformed = |cause: String| Error::malformed(format!("find on {}", from.ns), cause);
     let parse = |value: bson::error::Result<RawBsonRef<'a>>| {
@@ -167,7 +170,7 @@ fn reading(pair: &Pair, error: mongodb::error::Error) -> Error {
     Error::server(format!("find on {}", pair.source.ns), error)
 }
 
-/// Returns the read concern for reads at `at`.
+/// Returns the read concern of a command that reads the state `at`.
 #[must_use]
 pub fn read_concern(at: ReadAt) -> RawDocumentBuf {
     match at {
@@ -185,7 +188,7 @@ fn named<'a>(ids: impl Iterator<Item = &'a Id>) -> RawDocumentBuf {
     rawdoc! {"_id": {"$in": array}}
 }
 
-/// Returns a filter for documents that match `filter` and, if it is given, `only`.
+/// Returns the filter for documents that match `filter` and, if it is given, `only`.
 fn narrowed(filter: RawDocumentBuf, only: Option<&Document>) -> Result<RawDocumentBuf> {
     let Some(only) = only else { return Ok(filter) };
     let only = RawDocumentBuf::try_from(only)
@@ -210,7 +213,8 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
     answer("reading changed documents", found).await?.map_err(|error| reading(pair, error))
 }
 
-/// Writes documents over any versions of them that the destination has.
+/// Writes the documents in `found` to the destination, over any versions of them that it has. `known` returns the
+/// kind of an `_id`'s changes. Appends to `stale` as [`apply`] does.
 pub(crate) async fn put(
     pair: &Pair,
     found: &[Found<'_>],
@@ -280,8 +284,8 @@ pub(crate) async fn put(
     Ok(())
 }
 
-/// Writes one document that the destination refused: because its `_id` changed its type, or because it conflicts in a
-/// unique index.
+/// Writes one document that the destination refused with `error`: because its `_id` changed its type, or because it
+/// conflicts in a unique index.
 async fn resolve_refusal(
     pair: &Pair,
     found: &Found<'_>,
@@ -308,7 +312,8 @@ async fn resolve_refusal(
     Err(refusal(pair, found, &error))
 }
 
-/// Removes the documents that hold the values of `found` in a unique index.
+/// Removes the documents at the destination that have the values of `found` in a unique index, and appends their
+/// `_id`s to `stale`. `error` is the destination's refusal of `found`, which names the values.
 async fn displace(
     pair: &Pair,
     found: &Found<'_>,
@@ -354,12 +359,12 @@ async fn exists(pair: &Pair, id: &Id) -> Result<bool> {
 }
 
 impl Pair {
-    /// Returns the error for a document that the destination refused, with the remedy.
+    /// Returns the error for a document that the destination refused with `error`, with the remedy.
     pub(crate) fn refusal(&self, found: &Found<'_>, error: &WriteError) -> Error {
         refusal(self, found, error)
     }
 
-    /// Returns the statement that makes the destination hold exactly this document.
+    /// Returns the update statement that makes the destination hold exactly this document.
     pub(crate) fn replacement(&self, found: &Found<'_>) -> RawDocumentBuf {
         replacement(found, self)
     }
@@ -389,14 +394,15 @@ fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
     }
 }
 
-/// Removes the older versions of documents that only an insert can write unchanged.
+/// Deletes at the destination the older versions of those documents in `found` that only an insert can write
+/// unchanged.
 pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
     let only_new: Vec<&Id> =
         found.iter().filter(|found| needs_room(found.raw)).map(|found| &found.id).collect();
     if only_new.is_empty() { Ok(()) } else { remove(to, only_new.into_iter(), None).await }
 }
 
-/// Deletes documents by `_id` on all shards; with `only`, just those that match it.
+/// Deletes the documents of these `_id`s on all shards; with `only`, just those that match that filter.
 pub(crate) async fn remove(
     to: &Handle,
     ids: impl Iterator<Item = &Id>,
@@ -420,14 +426,14 @@ pub(crate) async fn remove(
 
 /// The location of the documents of one `_id` at the destination.
 enum Place {
-    /// There is one document, with these shard key values.
+    /// There is one document of this `_id`, with these shard key values.
     At(RawDocumentBuf),
     /// There are several documents of this `_id`.
     Many,
 }
 
-/// Reads the present shard key values of these documents at the destination. Returns `None` if their `_id`s determine
-/// the shards.
+/// Returns the present shard key values of these documents at the destination, by `_id`; documents that it lacks are
+/// left out. Returns `None` if the documents' `_id`s determine their shards.
 async fn placed<'a>(
     pair: &Pair,
     found: impl Iterator<Item = &'a Found<'a>>,

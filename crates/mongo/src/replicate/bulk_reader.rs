@@ -48,21 +48,21 @@ mod slice_slot;
 use lease_renewal::LeaseGuard;
 use shape::Shape;
 
-/// Counters that all workers of a job share in this process.
+/// Counters of one job that all workers of this process share.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Number of documents copied by slices that are in progress or done.
+    /// Number of documents that this process has copied, in slices that are in progress or done.
     pub documents: AtomicU64,
-    /// Size of these documents, in bytes.
+    /// Size, in bytes, of the documents that this process has copied.
     pub bytes: AtomicU64,
-    /// Notified when a slice is done.
+    /// Notified when a worker of this process has copied a slice.
     pub slice_done: Notify,
-    /// Number of slices that are being copied.
+    /// Number of slices that this process is copying now.
     at_work: AtomicUsize,
 }
 
 impl Counters {
-    /// Returns the number of documents copied so far, and their size in bytes.
+    /// Returns the number of documents that this process has copied so far, and their size in bytes.
     #[must_use]
     pub fn copied(&self) -> (u64, u64) {
         (self.documents.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
@@ -72,21 +72,21 @@ impl Counters {
 /// A worker, which copies slices of the bulk; cloned for each slice that a process copies at a time.
 #[derive(Clone)]
 pub struct Worker {
-    /// The collections, in the job's order.
+    /// The source and destination of each collection, by its number in the job.
     pub pairs: Arc<Vec<Pair>>,
-    /// The definition of each collection at the source.
+    /// The definition of each collection at the source, by its number in the job.
     pub definitions: Arc<Vec<Definition>>,
-    /// The leases of the slices.
+    /// The leases of the job's slices.
     pub leases: Leases,
     /// The control by which the job is paused, cancelled and throttled.
     pub control: Control,
     /// The counters, shared with the other workers of this process.
     pub counters: Arc<Counters>,
-    /// The route past the router; only a reshard job has one.
+    /// The route by which documents are copied from shard to shard without the router; `None` unless a job reshards.
     pub route: Option<Arc<Route>>,
 }
 
-/// Interval between checks for a slice whose lease has expired.
+/// Interval at which a worker without a slice checks for one whose lease has expired.
 const EXPIRED_CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl Worker {
@@ -159,23 +159,28 @@ impl Worker {
     }
 }
 
-/// The copy of one slice.
+/// The copy of one slice by one worker.
 struct SliceCopy<'a> {
     worker: &'a Worker,
     pair: &'a Pair,
     definition: &'a Definition,
     slice: &'a Slice,
     lease_guard: &'a LeaseGuard,
+    /// The source's cluster time that every read of the slice includes.
     horizon: Timestamp,
-    /// The last `_id` that was written: reading resumes after it when a server was lost.
+    /// The last `_id` that was written, after which reading resumes when a server was lost; `None` before the first
+    /// write, and for a collection without an order.
     last_written: Option<Id>,
-    /// For each shard that is read past the router: the last `_id` that was written, and whether the shard is read to
-    /// its end.
+    /// For each shard that is read past the router, by its index in the route: the last `_id` that was written
+    /// (`None` before the first write), and true once the shard is read to its end.
     shard_cursors: Vec<(Option<Id>, bool)>,
-    /// The chunk map by which the shards were read.
+    /// The chunk map of the source by which the last pass read the shards; `None` before the first pass.
     chunk_map: Option<ChunkMapSnapshot>,
+    /// Number of documents of the slice that were copied so far.
     documents: u64,
+    /// Size, in bytes, of the documents of the slice that were copied so far.
     bytes: u64,
+    /// The `_id`s of documents that a unique index refused, which are left to the applier.
     leftovers: Vec<Id>,
 }
 
@@ -209,7 +214,7 @@ impl SliceCopy<'_> {
         }
     }
 
-    /// Reads from the position where the last pass stopped to the end of the slice.
+    /// Copies from the position where the last pass stopped to the end of the slice.
     async fn pass(&mut self) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let from = self.pair.source.endpoint.clone();
@@ -313,7 +318,8 @@ impl SliceCopy<'_> {
         Ok(())
     }
 
-    /// Writes a batch in which some documents need another form of write than a plain insert.
+    /// Writes a batch in which some documents need another form of write than a plain insert. Returns the errors,
+    /// whose indexes are positions in `batch`.
     async fn write_odd(&self, batch: &RawArray) -> Result<Vec<WriteError>> {
         let found = found_in(batch, &self.pair.source)?;
         let (mut plain, mut odd) = (Vec::new(), Vec::new());
@@ -384,7 +390,7 @@ impl SliceCopy<'_> {
     }
 }
 
-/// Counts the collection's documents that match its filter.
+/// Returns the number of the source's documents that match the collection's filter.
 ///
 /// # Errors
 /// Fails if the source does not reply.

@@ -26,43 +26,43 @@ mod parse;
 use parse::parse;
 pub use parse::token_time;
 
-/// The position at which a reader starts.
+/// The position of the change stream at which a reader starts.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// The reader starts with the first change at or after this time.
+    /// The reader starts with the first change at or after this cluster time of the source.
     At(Timestamp),
-    /// The reader starts with the change after this token.
+    /// The reader starts with the change after this resume token.
     After(RawDocumentBuf),
 }
 
-/// One event at the source.
+/// One event at the source that concerns a collection of the reader.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A document was written or deleted.
     DirtyKey {
-        /// The number of the collection among the reader's namespaces.
+        /// The index of the document's collection among the reader's namespaces.
         ns: usize,
         /// The `_id` of the document.
         id: Id,
-        /// The kind of change.
+        /// The kind of change, as far as the applier may rely on it.
         change: Change,
         /// The source's cluster time of the change.
         time: Timestamp,
-        /// The details; `None` unless the reader is [`ChangeReader::detailed`].
+        /// The write in detail; `None` unless the reader is [`ChangeReader::detailed`].
         detail: Option<Box<Detail>>,
     },
     /// Indexes or options of a collection changed.
     Structure {
-        /// The number of the collection among the reader's namespaces.
+        /// The index of the changed collection among the reader's namespaces.
         ns: usize,
-        /// The operation: `createIndexes`, `dropIndexes`, `modify`, …
+        /// The server's name of the operation: `createIndexes`, `dropIndexes`, `modify`, …
         what: String,
     },
-    /// The name no longer belongs to the collection, which was dropped, renamed or replaced.
+    /// The name of a collection no longer belongs to that collection, which was dropped, renamed or replaced.
     Disruption {
-        /// The number of the collection among the reader's namespaces.
+        /// The index of the ended collection among the reader's namespaces.
         ns: usize,
-        /// The event, as a past participle.
+        /// The event that ended the collection, as a past participle ("dropped").
         what: String,
         /// The source's cluster time of the event.
         time: Timestamp,
@@ -74,13 +74,14 @@ pub enum Event {
 pub struct Detail {
     /// The kind of write.
     pub write: Write,
-    /// The UUID, as text, of the collection that was written to: its name may belong to another one since.
+    /// The UUID, as text, of the collection that was written to: its name may belong to another one since. `None` if
+    /// the server does not report it.
     pub of: Option<String>,
-    /// The whole document after an insert or a replacement.
+    /// The whole document after an insert or a replacement; `None` for other writes.
     pub document: Option<RawDocumentBuf>,
 }
 
-/// Kinds of writes.
+/// The kind of a write to a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// The document equals [`Detail::document`]: an insert or a replacement.
@@ -96,9 +97,9 @@ pub enum Write {
 pub struct Batch {
     /// The events, in the stream's order; empty if nothing happened.
     pub events: Vec<Event>,
-    /// The token after which a reader gets the changes that follow this batch.
+    /// The resume token after which a reader gets the changes that follow this batch.
     pub token: RawDocumentBuf,
-    /// The cluster time up to which every change is in this batch or an earlier one.
+    /// The source's cluster time up to which every change is in this batch or an earlier one.
     pub time: Timestamp,
     /// The source's wall clock at the first event, in ms since 1970; `None` if there is no event, or the server does
     /// not report it.
@@ -111,35 +112,36 @@ pub struct ChangeReader {
     cursor: Option<RawBatchCursor>,
 }
 
-/// The stream to read, and the position from which to read it.
+/// The change stream to read, and the position from which to read it.
 struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
-    /// The database whose stream is read if there are no namespaces, because its time advances.
+    /// The database whose stream is read if there are no namespaces, because that stream's time advances too.
     db: String,
     at: Start,
     /// Longest wait of the server for a change before it sends an empty reply.
     await_max: Duration,
     is_detailed: bool,
-    /// True if the stream must continue when one of the collections ends.
+    /// True if the stream must continue when one of the collections is dropped or renamed.
     is_open: bool,
     /// For each namespace, the fields given to [`ChangeReader::placing_by`].
     placing: Vec<Vec<String>>,
-    /// Most changes in one reply.
+    /// Most changes in one reply of the stream.
     events_max: usize,
 }
 
-/// Most changes in one reply. Without a limit a reply holds 16 MB of them, tens of thousands: nothing is applied while
-/// the source collects those, and then the checkpoint waits for all of them.
+/// Most changes in one reply of the stream, unless [`ChangeReader::limit`] sets another limit. Without a limit a
+/// reply holds 16 MB of them, tens of thousands: nothing is applied while the source collects those, and then the
+/// checkpoint waits for all of them.
 pub const EVENTS_MAX: usize = 5_000;
-/// Most attempts to reopen the stream without a batch in between.
+/// Most attempts in a row to reopen the stream, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
-/// Default of the longest time that a stream waits for a change.
+/// Default of the longest time that the server waits for a change before it sends an empty batch.
 pub const AWAIT_MAX: Duration = Duration::from_millis(500);
 
 impl ChangeReader {
-    /// Creates a reader of `namespaces` that starts at `start`. If there is no change, an empty batch follows after
-    /// `await_max`. The first read opens the stream.
+    /// Creates a reader of the changes of `namespaces` in `source` that starts at `start`. If there is no change, an
+    /// empty batch follows after `await_max`. The first read opens the stream.
     #[must_use]
     pub fn new(
         source: Endpoint,
@@ -178,7 +180,8 @@ impl ChangeReader {
         self
     }
 
-    /// Sets whether the stream continues when one of the collections is dropped or renamed.
+    /// Sets whether the stream continues when one of the collections is dropped or renamed (`is_open`), which needs
+    /// the stream of the database.
     #[must_use]
     pub fn open_ended(mut self, is_open: bool) -> Self {
         self.wanted.is_open = is_open;
@@ -194,14 +197,15 @@ impl ChangeReader {
         self
     }
 
-    /// Limits the number of changes in a reply, from the next reply on. The stream is reopened if the limit changes.
+    /// Limits the number of changes in a reply of the stream to `events_max`, from the next reply on. The stream is
+    /// reopened if the limit changes.
     pub fn limit(&mut self, events_max: usize) {
         if self.wanted.events_max != events_max {
             (self.wanted.events_max, self.cursor) = (events_max, None);
         }
     }
 
-    /// Opens the stream now, so that an unusable start is detected before anything depends on it.
+    /// Opens the stream now, so that an unusable start position is detected before anything depends on it.
     ///
     /// # Errors
     /// Fails as [`ChangeReader::next`] does.
@@ -220,12 +224,12 @@ impl ChangeReader {
         Ok(())
     }
 
-    /// Returns the next batch. If nothing happens, the batch is empty and its token and time show the stream's
-    /// position.
+    /// Waits for the next batch of the stream and returns it. If nothing happens, the batch is empty and its token
+    /// and time show the stream's position.
     ///
     /// # Errors
-    /// Returns [`Error::OplogRolledOver`] if the start is before the oldest entry; otherwise the server's error, if
-    /// reopening the stream does not resolve it.
+    /// Returns [`Error::OplogRolledOver`] if the position is before the oldest entry of the oplog; otherwise the
+    /// server's error, if reopening the stream does not resolve it.
     #[crate::boxed]
     pub async fn next(&mut self) -> Result<Batch> {
         let mut attempt = 0;
@@ -343,7 +347,8 @@ impl Wanted {
         ]
     }
 
-    /// Pauses before the stream is reopened, or returns the error if reopening would not help.
+    /// Pauses before attempt number `attempt` to reopen the stream after `error`, or returns the error if reopening
+    /// would not help.
     async fn pause(&self, error: Error, attempt: u32) -> Result<()> {
         let resumable = error.is_transient() || is_lost_cursor(&error);
         if !resumable || attempt > REOPEN_ATTEMPTS_MAX {
@@ -387,14 +392,14 @@ enum Scope {
     Cluster,
 }
 
-/// True for a stream that ended without an error: it was invalidated or killed. The reader reopens it, and if that is
-/// impossible, the server then returns the reason.
+/// Returns true for the error of a stream that ended without a server's error: it was invalidated or killed. The
+/// reader reopens it, and if that is impossible, the server then returns the reason.
 fn is_lost_cursor(error: &Error) -> bool {
     matches!(error, Error::Malformed { cause, .. } if cause == "the stream ended")
 }
 
-/// Builds the expression for the paths of the fields that an update changed, without their values; empty for other
-/// events.
+/// Returns the aggregation expression for the paths of the fields that an update changed, without their values; it is
+/// empty for other events.
 fn changed_fields() -> Document {
     let or_none = |value: Bson| doc! {"$ifNull": [value, []]};
     let each = |of: Bson, part: &str| doc! {"$map": {"input": of, "in": format!("$$this.{part}")}};

@@ -45,18 +45,18 @@ pub use progress::Progress;
 use reading::{read_ahead, received};
 use rounds::RoundDone;
 
-/// Number of dirty keys in memory above which the stream is not read.
+/// Number of dirty keys in memory, over all collections of a job, above which the stream is not read.
 pub const DIRTY_KEYS_MAX: usize = 500_000;
 /// Number of lanes of a collection. All changes of one `_id` go through the same lane.
 const LANES: usize = 8;
-/// Number of batches that are read before their changes are recorded.
+/// Most batches of the stream that are read before their changes are recorded.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
 const SLICE_CHECK_EVERY: Duration = Duration::from_millis(500);
-/// Number of changes that are remembered for the last comparison before a cut-over.
+/// Number of the last changes, over all collections, that are kept for the last comparison before a cut-over.
 pub const RECENT_MAX: usize = 10_000;
 
-/// The token and the times of a stream position.
+/// The resume token and the times of the position after one batch of the stream.
 #[derive(Clone, Debug)]
 struct Mark {
     token: RawDocumentBuf,
@@ -65,16 +65,16 @@ struct Mark {
     wall_ms: Option<i64>,
 }
 
-/// A position of the stream: a process that resumes there misses no change.
+/// A position of the change stream: a process that resumes there misses no change.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The token after which the stream resumes.
+    /// The resume token after which the stream resumes.
     pub token: RawDocumentBuf,
     /// The source's cluster time at the token.
     pub time: Timestamp,
 }
 
-/// A coordinator; see the module's documentation.
+/// The coordinator of one job; see the module's documentation.
 pub struct Coordinator {
     source: Endpoint,
     pairs: Arc<Vec<Pair>>,
@@ -97,14 +97,14 @@ pub struct Coordinator {
     leases: Leases,
     control: Control,
     counters: Arc<Counters>,
-    /// Changes of indexes and options that are not followed yet: the collection's number and the event.
+    /// Changes of indexes and options that the job has not followed yet: the collection's number and the event.
     structure: Vec<(usize, String)>,
-    /// The collections that are read; see [`Parts::members`].
+    /// The further properties of each collection, by its number; see [`Parts::members`].
     members: Vec<Member>,
     is_open: bool,
-    /// Ends of collections that are not handled yet: the collection's number and the event.
+    /// Ends of collections that the caller has not taken yet: the collection's number and the event.
     ended: Vec<(usize, String)>,
-    /// The batch that passed the settled point, and that point. It is recorded when the point is left.
+    /// The first batch that passed the settled point, and that point. It is recorded when the point is left.
     late: Option<(Batch, Timestamp)>,
     slices_read_at: Instant,
     last_batch_at: Instant,
@@ -119,23 +119,23 @@ pub struct Coordinator {
 /// The properties of a collection that its [`Pair`] does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// An event before this time ended an earlier collection of this name, which this job no longer copies.
+    /// An event up to this source time ended an earlier collection of this name, which this job no longer copies.
     pub since: Timestamp,
     /// True once the collection was dropped or renamed: its changes are skipped.
     pub is_gone: bool,
 }
 
-/// The parameters of a coordinator.
+/// The parameters of [`Coordinator::begin`].
 pub struct Parts {
-    /// The source's cluster.
+    /// The cluster from which the changes are read.
     pub source: Endpoint,
-    /// The collections, with their numbers as indexes.
+    /// The source and destination of each collection, by its number.
     pub pairs: Arc<Vec<Pair>>,
-    /// The further properties of each collection.
+    /// The further properties of each collection, by its number.
     pub members: Vec<Member>,
     /// A database of the source whose stream is read if there are no collections.
     pub db: String,
-    /// True if the job continues when one of its collections ends.
+    /// True if the job continues when one of its collections ends at the source.
     pub is_open: bool,
     /// The slices of all collections.
     pub slices: Vec<Slice>,
@@ -145,9 +145,9 @@ pub struct Parts {
     pub control: Control,
     /// The counters, which the workers of this process share.
     pub counters: Arc<Counters>,
-    /// The position at which the stream begins.
+    /// The position at which the change stream begins.
     pub start: Start,
-    /// Longest time that the stream waits for a change.
+    /// Longest time that the server waits for a change before it sends an empty batch.
     pub await_max: Duration,
 }
 
@@ -155,7 +155,7 @@ impl Coordinator {
     /// Opens the stream, inspects the slices, and returns the coordinator.
     ///
     /// # Errors
-    /// Fails if the stream cannot be opened at its start, or the destination does not reply.
+    /// Fails if the stream cannot be opened at `start`, or the destination does not reply.
     #[crate::boxed]
     pub async fn begin(parts: Parts) -> Result<Self> {
         let namespaces: Vec<Namespace> =
@@ -233,7 +233,7 @@ impl Coordinator {
         Ok(coordinator)
     }
 
-    /// Waits for one event, and handles it.
+    /// Waits for a finished round, a batch of changes, a copied slice or a tick; handles it, and starts rounds.
     ///
     /// # Errors
     /// Returns an error that ends the job: see [`Error`].
@@ -266,13 +266,13 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Returns the split points of each collection.
+    /// Returns the split points of each collection, by its number: the lower bounds of its slices but the first.
     #[must_use]
     pub fn cuts(&self) -> &[Vec<Id>] {
         &self.cuts
     }
 
-    /// True once the bulk of every collection is at the destination.
+    /// Returns true once the bulk of every collection is at the destination.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.pending.iter().all(PendingChanges::is_copied)
@@ -286,7 +286,7 @@ impl Coordinator {
         Some(Checkpoint { token: mark.token.clone(), time: mark.time })
     }
 
-    /// Returns the time up to which all changes are durable at the destination; 0 if nothing was read yet.
+    /// Returns the source's time up to which all changes are durable at the destination; 0 if nothing was read yet.
     #[must_use]
     pub fn applied_to(&self) -> Timestamp {
         self.checkpoint().map_or(Timestamp { time: 0, increment: 0 }, |checkpoint| checkpoint.time)
@@ -297,7 +297,7 @@ impl Coordinator {
         self.recent.iter()
     }
 
-    /// Takes the changes of indexes and options that were seen since the last call.
+    /// Takes the changes of indexes and options since the last call, as the collection's number and the event.
     pub fn take_structure(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.structure)
     }
@@ -307,7 +307,7 @@ impl Coordinator {
         std::mem::take(&mut self.ended)
     }
 
-    /// True once the source no longer has the collection.
+    /// Returns true once the source no longer has the collection number `ns`.
     #[must_use]
     pub fn is_gone(&self, ns: usize) -> bool {
         self.members[ns].is_gone
@@ -318,9 +318,9 @@ impl Coordinator {
         self.is_awaited.send_replace(is_awaited);
     }
 
-    /// Makes all later writes to a collection bypass its validator, and waits for those in progress. The collection
-    /// has a validator now, and the source's documents are copied even if they violate it. Returns all collections in
-    /// the form in which they are written from now on.
+    /// Makes all later writes to the collection number `ns` bypass its validator, and waits for those in progress.
+    /// The source's documents are copied even if they violate the validator, which the collection has now. Returns
+    /// all collections in the form in which they are written from now on.
     ///
     /// # Errors
     /// Fails if a round in progress failed.
@@ -479,13 +479,13 @@ impl Coordinator {
         at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
     }
 
-    /// True if a change of indexes or options is not followed yet.
+    /// Returns true if a change of indexes or options waits for [`Coordinator::take_structure`].
     #[must_use]
     pub fn has_structure(&self) -> bool {
         !self.structure.is_empty()
     }
 
-    /// True if the end of a collection is not handled yet.
+    /// Returns true if the end of a collection waits for [`Coordinator::take_ended`].
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()

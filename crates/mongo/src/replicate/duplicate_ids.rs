@@ -17,7 +17,8 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::answer_within;
 use crate::server::timing::SEARCH_MAX;
 
-/// Fails if more than one document of the source has one of these `_id`s, which a read returned twice.
+/// Returns an error if more than one document of the source has one of the `_id`s in `met_twice`, which a read
+/// returned twice.
 ///
 /// # Errors
 /// [`Error::Document`] names the first such `_id`; fails if the source does not reply.
@@ -41,7 +42,7 @@ pub(crate) async fn refuse(pair: &Pair, met_twice: &[Id]) -> Result<()> {
     })
 }
 
-/// Returns the pipeline stage that selects documents with these `_id`s.
+/// Returns the aggregation stage that selects the documents with these `_id`s.
 ///
 /// # Errors
 /// Fails if an `_id` cannot be read.
@@ -52,8 +53,8 @@ pub(crate) fn with_ids(ids: &[Id]) -> Result<Document> {
     Ok(doc! {"$match": {"_id": {"$in": ids}}})
 }
 
-/// Returns an `_id` that more than one of the documents selected by `of_which` has, or `None`. The router counts them,
-/// as of the time `at` if it is given.
+/// Returns an `_id` that more than one of the documents selected by the aggregation stages `of_which` has, or `None`.
+/// The router counts them, as of the cluster time `at` if it is given.
 ///
 /// # Errors
 /// Fails if the cluster does not reply.

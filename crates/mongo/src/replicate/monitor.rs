@@ -20,26 +20,27 @@ use crate::server::endpoint::{Endpoint, answer_within};
 
 mod majority;
 
-/// Interval between checks of the secondaries' lag.
+/// Interval between checks of the lag of the destination's secondaries.
 const LAG_EVERY: Duration = Duration::from_secs(1);
-/// Interval between the notes in the oplogs of a sharded source.
+/// Interval between the heartbeats of a sharded source: notes in the oplogs of its shards.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
-/// Interval between the pings of a cluster.
+/// Pause between two pings of a cluster.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// Longest wait for the reply to a ping.
+/// Longest wait for a cluster's reply to a ping.
 const PING_MAX: Duration = Duration::from_secs(4);
-/// Interval between checks of the oplogs.
+/// Interval between checks of the source's oplogs.
 const OPLOG_EVERY: Duration = Duration::from_secs(10);
-/// Time after which replica sets that were not reached are tried again.
+/// Further pause before replica sets of the destination that could not be reached are tried again.
 const REACH_EVERY: Duration = Duration::from_secs(60);
-/// Number of failed attempts to reach the replica sets after which their oplogs are not watched.
+/// Number of failed attempts to reach the source's replica sets after which their oplogs are not watched.
 const REACHED_WITHIN: u32 = 3;
-/// Time left in an oplog, in seconds, below which a warning is possible.
+/// Time, in seconds, until an oplog drops the job's next change, below which a warning is possible.
 const OPLOG_LEFT_S: u32 = 3_600;
-/// The name under which the lag of secondaries suspends the job.
+/// The name of the control's gate by which the lag of the destination's secondaries suspends the job.
 const GATE: &str = "secondary lag";
 
-/// The source's time up to which all changes are applied, in seconds since 1970; 0 if none is. The job writes it.
+/// The source's cluster time up to which all changes are applied, in seconds since 1970; 0 if none is. The job writes
+/// it, and the monitor of the source's oplogs reads it.
 pub type Applied = Arc<AtomicU32>;
 
 /// Starts all monitors of a job. They run until the returned handles are dropped.
@@ -69,7 +70,8 @@ pub fn watch(
     all.map(AbortOnDropHandle::new).collect()
 }
 
-/// Reports that a cluster does not reply, as long as it does not: work that waits for the cluster reports nothing.
+/// Suspends the job (by the gate `gate`) and warns while the cluster `of` does not reply: work that waits for the
+/// cluster reports nothing.
 async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: Reporter) {
     let (mut heard, mut told) = (Instant::now(), false);
     loop {
@@ -95,7 +97,8 @@ async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: R
     }
 }
 
-/// Writes notes into the oplogs of a sharded source, so that its change stream does not wait for idle shards.
+/// Writes notes into the oplogs of a sharded source periodically, so that its change stream does not wait for idle
+/// shards. Ends for a replica set, or if the user lacks the privilege.
 async fn heartbeats(source: Endpoint, reporter: Reporter) {
     while source.is_sharded() {
         match source.heartbeat().await {
@@ -159,7 +162,7 @@ fn seconds(ms: u64) -> f64 {
 /// The name of a replica set, and the connection to it.
 type Set = (String, Endpoint);
 
-/// Connects to the replica sets that hold a cluster's documents, unless `sets` has them already.
+/// Connects to the replica sets that hold the documents of the cluster `of`, unless `sets` has them already.
 async fn reach(of: &Endpoint, sets: &mut Vec<Set>) -> Result<()> {
     if sets.is_empty() {
         let reached = of.shards().await?.into_iter();
@@ -168,7 +171,8 @@ async fn reach(of: &Endpoint, sets: &mut Vec<Set>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the secondary with the largest lag, and that lag in ms; `None` if there is no secondary.
+/// Returns the name of the destination's secondary with the largest lag, and that lag in ms; `None` if there is no
+/// secondary.
 async fn lag_ms(destination: &Endpoint, sets: &mut Vec<Set>) -> Result<Option<(String, u64)>> {
     reach(destination, sets).await?;
     let mut worst = None;
@@ -238,26 +242,27 @@ struct Window {
     newest_s: u32,
 }
 
-/// The development of an oplog's window.
+/// The development of the window of one replica set's oplog.
 ///
 /// Once an oplog is full, its oldest entry advances by one second a second, as long as the source is written at the
 /// rate of the oplog's content. It advances in steps, since the server drops many entries at once: so the distance
 /// between two checks means nothing, and any distance means that the oplog is full.
 #[derive(Debug, Default)]
 struct WindowTrend {
-    /// Time of the oldest entry at the last check, in seconds since 1970.
+    /// Time of the oplog's oldest entry at the last check, in seconds since 1970; `None` before the first check.
     oldest_s: Option<u32>,
-    /// True once the oldest entry has advanced.
+    /// True once the oplog's oldest entry has advanced: the oplog is full.
     is_full: bool,
-    /// The time left at the last warning, in seconds; `None` if there was none, or the job has recovered.
+    /// The time until changes are dropped, in seconds, at the last warning; `None` if there was none, or the job has
+    /// recovered.
     warned_s: Option<u32>,
 }
 
 impl WindowTrend {
-    /// Returns the time, in seconds, until the changes after `applied_s` are dropped, if that is worth a warning; else
-    /// `None`. It is if the time is short, and the job has used up more than half of the oplog's window, which a job
-    /// that keeps up never does, even if the oplog is small. It is again once the time left has halved, and after the
-    /// job had recovered.
+    /// Returns the time, in seconds, until the changes after `applied_s` (the source's time up to which changes are
+    /// applied, in seconds since 1970) are dropped, if that is worth a warning; else `None`. It is if the time is
+    /// short, and the job has used up more than half of the oplog's window, which a job that keeps up never does,
+    /// even if the oplog is small. It is again once the time left has halved, and after the job had recovered.
     fn warns(&mut self, window: Window, applied_s: u32) -> Option<u32> {
         let before = self.oldest_s.replace(window.oldest_s);
         self.is_full |= before.is_some_and(|before| before < window.oldest_s);
@@ -278,7 +283,7 @@ impl WindowTrend {
     }
 }
 
-/// Returns the windows of the source's oplogs, by replica set.
+/// Returns the windows of the source's oplogs, with the names of the replica sets; empty oplogs are left out.
 async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, Window)>> {
     reach(source, sets).await?;
     let mut windows = Vec::new();
@@ -290,7 +295,8 @@ async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, 
     Ok(windows)
 }
 
-/// Returns the time of the first entry of a set's oplog in this order, in seconds since 1970.
+/// Returns the time of the oldest (`order` 1) or the newest (`order` -1) entry of a replica set's oplog, in seconds
+/// since 1970; `None` if the oplog is empty.
 async fn end_s(source: &Endpoint, order: i32) -> Result<Option<u32>> {
     let command = doc! {
         "find": "oplog.rs", "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1},

@@ -34,32 +34,32 @@ use crate::namespace::SHADOW_PREFIX;
 use crate::server::collection::number;
 use crate::server::endpoint::{Endpoint, answer_within};
 
-/// Pace while the latency without the bulk is measured, in bytes per second: practically a pause.
+/// Pace of the bulk while the latency without it is measured, in bytes per second: practically a pause.
 const STILL_S: u64 = 1;
-/// Initial pace, in bytes per second.
+/// Initial pace of the bulk once clients are found, in bytes per second.
 const FIRST_S: u64 = 2_000_000;
-/// Lowest pace, in bytes per second, even if clients notice it: the copy must end.
+/// Lowest pace of the bulk, in bytes per second, even if clients notice it: the copy must end.
 pub(crate) const LEAST_S: u64 = 1_000_000;
-/// The range of the pace, in bytes per second.
+/// The range of the bulk's pace, in bytes per second.
 const BOUNDS: Bounds = Bounds { least_s: LEAST_S, most_s: 1_000_000_000 };
-/// Duration of one measurement, in which each server is sent a query every [`ASK_EVERY`].
+/// Duration of one measurement of latencies, in which each server is sent a query every [`ASK_EVERY`].
 const LOOK: Duration = Duration::from_millis(2_500);
-/// Duration of the bulk's pause before each measurement.
+/// Duration of the bulk's pause before each measurement, in which the latency without the bulk is measured.
 const STILL: Duration = Duration::from_millis(500);
 /// Duration of the first pause of the bulk, when no latency is known yet.
 const FIRST_STILL: Duration = Duration::from_secs(3);
-/// Duration of the first measurement. It is short because nothing passes before it ends.
+/// Duration of the first measurement of latencies. It is short because no deferrable work passes before it ends.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
-/// Interval between the queries to one server.
+/// Interval between the latency queries to one server.
 const ASK_EVERY: Duration = Duration::from_millis(40);
-/// Time after which operations in progress at the start of a pause have ended.
+/// Time after which operations of the bulk that were in progress at the start of its pause have ended.
 const SETTLES: Duration = Duration::from_millis(100);
-/// Longest wait for a reply. A server that takes longer is too slow by any measure.
+/// Longest wait for the reply to a query. A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Number of successive measurements without clients after which the cluster counts as having none.
 const QUIET_CHECKS: u32 = 2;
 
-/// A watch that sets the pace. When it is dropped, the pace is removed.
+/// A watch that sets the pace of deferrable work. When the guard is dropped, the pace is removed.
 pub struct PaceGuard {
     pace: Arc<Setter>,
     _task: AbortOnDropHandle<()>,
@@ -75,7 +75,7 @@ impl PaceGuard {
     }
 }
 
-/// Sets the pace until the watch ends, and never after that.
+/// Sets the pace of deferrable work until the watch ends, and never after that.
 struct Setter {
     control: Control,
     is_over: Mutex<bool>,
@@ -109,29 +109,29 @@ impl Drop for PaceGuard {
 /// A cluster whose clients are spared, and its collections that the job uses.
 #[derive(Clone, Debug)]
 pub struct SparedCluster {
-    /// The cluster itself.
+    /// The connection to the cluster, by which its servers are found.
     pub cluster: Endpoint,
-    /// Collections that the job reads there. `reads` or `writes` must have at least one.
+    /// Collections that the job reads in the cluster. `reads` or `writes` must have at least one.
     pub reads: Vec<Namespace>,
-    /// Collections there that only the job uses.
+    /// Collections of the cluster that only the job uses, so that operations on them are not clients'.
     pub writes: Vec<Namespace>,
 }
 
 impl SparedCluster {
-    /// Creates the entry for a cluster from which one collection is read.
+    /// Returns the entry for a cluster from which only the collection `ns` is read.
     #[must_use]
     pub fn of(cluster: Endpoint, ns: Namespace) -> Self {
         Self { cluster, reads: vec![ns], writes: Vec::new() }
     }
 
-    /// Returns the namespace that the queries use.
+    /// Returns the collection in which the latency queries search.
     fn query_namespace(&self) -> &Namespace {
         self.reads.iter().chain(&self.writes).next().expect("a job reads or writes a collection")
     }
 }
 
-/// Watches the servers of clusters, and sets the pace if the job's limits require it, until the result is dropped. No
-/// deferrable work passes until the first measurement ends.
+/// Watches the servers of these clusters, and sets the pace of deferrable work if the job's limits require it, until
+/// the result is dropped. No deferrable work passes until the first measurement ends.
 pub fn watch(
     watched: Vec<SparedCluster>,
     control: Control,
@@ -168,7 +168,7 @@ struct Watch {
     control: Control,
     pace: Arc<Setter>,
     reporter: Option<Reporter>,
-    /// The last reported state: true if the bulk is paced.
+    /// The state that was reported last: true if the bulk is paced; `None` before the first report.
     is_paced: Option<bool>,
 }
 
@@ -228,7 +228,8 @@ impl Watch {
         join_all(self.clusters.iter_mut().map(Cluster::detect_clients)).await;
     }
 
-    /// Measures the latencies of queries for a time, in µs, in the clusters whose clients are spared.
+    /// Queries the servers of the clusters whose clients are spared for the time `lasts`, and returns the latencies
+    /// in µs.
     async fn ask(&mut self, lasts: Duration) -> Vec<u64> {
         let spared = self.clusters.iter_mut().filter(|cluster| cluster.is_spared());
         let servers: Vec<&mut Server> = spared.flat_map(|cluster| &mut cluster.servers).collect();
@@ -260,39 +261,40 @@ impl Watch {
     }
 }
 
-/// A cluster that is watched.
+/// A cluster whose clients are watched.
 struct Cluster {
     servers: Vec<Server>,
-    /// Number of successive checks that found no client.
+    /// Number of successive checks that found no client in the cluster.
     quiet: u32,
 }
 
 struct Server {
     endpoint: Endpoint,
     watched: Arc<SparedCluster>,
-    /// The counts of the last successful check.
+    /// The server's counts at the last successful check; `None` before the first one, or after the server refused
+    /// them.
     seen: Option<CountSnapshot>,
-    /// Number of queries sent so far.
+    /// Number of latency queries that this watch has sent to the server.
     queries_sent: u64,
     presence: Presence,
 }
 
-/// The counts of a server at one time.
+/// The operation counts of a server at one time.
 #[derive(Clone, Copy, Debug)]
 struct CountSnapshot {
     counted: OperationCounts,
     queries_sent: u64,
-    /// Number of this process's finds before the server was queried.
+    /// Number of finds that this process had sent to the cluster before the server was asked for its counts.
     finds: u64,
     at: Instant,
 }
 
-/// Numbers of operations since the server started.
+/// Numbers of operations that a server has executed since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OperationCounts {
-    /// Reads of the collections that the job reads.
+    /// Number of reads of the collections that the job reads.
     reads: u64,
-    /// All other operations of clients.
+    /// Number of all other operations in applications' collections, except those that only the job uses.
     others: u64,
 }
 
@@ -324,7 +326,7 @@ impl Cluster {
         self.quiet < QUIET_CHECKS
     }
 
-    /// Records whether there were clients since the last call.
+    /// Records whether the cluster's servers had clients since the last call.
     async fn detect_clients(&mut self) {
         let has_clients = join_all(self.servers.iter_mut().map(Server::has_clients)).await;
         let is_quiet = !has_clients.contains(&true);
@@ -333,7 +335,7 @@ impl Cluster {
 }
 
 impl Server {
-    /// Measures the latencies of queries for a time, in µs.
+    /// Queries the server every [`ASK_EVERY`] for the time `lasts`, and returns the latencies in µs.
     async fn measure(&mut self, lasts: Duration) -> Vec<u64> {
         let began = Instant::now();
         let mut answers_us = Vec::new();
@@ -345,7 +347,7 @@ impl Server {
         answers_us
     }
 
-    /// True if there were clients since the last call, according to the server's counts.
+    /// Returns true if the server had clients since the last call, according to its operation counts.
     async fn has_clients(&mut self) -> bool {
         let look = self.count_since().await;
         tracing::debug!(at = self.endpoint.redacted(), ?look, "operations");
@@ -379,7 +381,8 @@ impl Server {
         PollResult::Counted { reads, others, ms }
     }
 
-    /// Sends a query, and returns the latency of its reply, in µs.
+    /// Sends one query for an absent `_id`, and returns the latency of its reply, in µs; [`ANSWER_MAX`] without a
+    /// reply.
     async fn ask(&mut self) -> u64 {
         let absent = doc! {"_id": {"imago": "absent"}};
         let ns = self.watched.query_namespace();
@@ -402,7 +405,7 @@ impl Server {
     }
 }
 
-/// Databases in which servers and Imago store their own data.
+/// Databases in which servers and Imago store their own data: operations there do not count as clients'.
 const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
 
 fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> OperationCounts {

@@ -35,17 +35,18 @@ const ARRAY: u8 = ElementType::Array as u8;
 const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
 const NULL: u8 = ElementType::Null as u8;
 
-/// A chunk map: the shard, by its index, that owns each range of the key.
+/// A chunk map: the shard, by its index in [`Route::names`], that owns each range of the shard key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// The fields of the shard key, in order.
     fields: Vec<String>,
-    /// The lower bound and the shard of each chunk, in the order of the bounds.
+    /// The lower bound and the shard's index of each chunk, in the order of the bounds.
     chunks: Vec<(Id, usize)>,
 }
 
 impl Map {
-    /// Creates a map from the lower bounds of all chunks, in order. The first bound is the least key there is.
+    /// Creates the map of a collection with the shard key `key` from the lower bounds of all chunks, in order, and
+    /// the indexes of their shards. The first bound is the least key there is.
     ///
     /// # Errors
     /// Fails if a bound cannot be encoded.
@@ -58,7 +59,7 @@ impl Map {
         Ok(Self { fields: key.keys().cloned().collect(), chunks })
     }
 
-    /// Returns the shard that owns a document.
+    /// Returns the index of the shard that owns the document `raw`.
     fn shard_of(&self, raw: &RawDocument) -> usize {
         self.shard_at(&key_of(raw, &self.fields))
     }
@@ -69,8 +70,8 @@ impl Map {
         self.chunks[at.saturating_sub(1)].1
     }
 
-    /// Returns the shard that owns a document, or `None` for a document that no shard may have, because it has an
-    /// array in its key.
+    /// Returns the index of the shard that owns the document `raw`, or `None` for a document that no shard may have,
+    /// because it has an array in its key.
     fn place_of(&self, raw: &RawDocument) -> Option<usize> {
         let key = key_of(raw, &self.fields);
         // Reading the key does not descend into arrays: a field inside one is read as null.
@@ -80,51 +81,52 @@ impl Map {
     }
 }
 
-/// The old chunk map as of one time.
+/// The chunk map of the original collection as of one time.
 #[derive(Clone, Debug)]
 pub struct ChunkMapSnapshot {
     map: Map,
-    /// The map's version, which differs between maps.
+    /// The chunk map's version, which differs between maps.
     version: Bson,
-    /// A cluster time after all changes that led to the map.
+    /// A cluster time after all chunk moves and splits that led to the map.
     pub at: Timestamp,
 }
 
 impl ChunkMapSnapshot {
-    /// True if this shard owns the document.
+    /// Returns true if the shard with the index `shard` owns the document `raw`.
     #[must_use]
     pub fn is_owned(&self, shard: usize, raw: &RawDocument) -> bool {
         self.map.shard_of(raw) == shard
     }
 
-    /// True if no chunk was moved or split between the two.
+    /// Returns true if no chunk was moved or split between the two snapshots.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.version == other.version
     }
 }
 
-/// The shards that hold the bulk of one collection, and to which it is copied.
+/// The shards that hold the bulk of one collection, and to which it is copied without the router.
 #[derive(Debug)]
 pub struct Route {
-    /// The shards, by name.
+    /// The names of the shards. A shard's index is its position here.
     pub names: Vec<String>,
-    /// The connection to each shard.
+    /// The connection to each shard's replica set, by the shard's index.
     pub shards: Vec<Endpoint>,
-    /// The member of each shard from which the bulk is read.
+    /// The member of each shard from which the bulk is read, by the shard's index.
     pub readers: Vec<Reader>,
-    /// The collection, through the router.
+    /// The original collection, through the router.
     router: Handle,
-    /// The new chunk map.
+    /// The chunk map of the shadow collection, to which the bulk is copied.
     new: Map,
-    /// For each pair of shards (at index from × shards + to): a semaphore that limits the sends in progress, and the
-    /// number of bytes sent.
+    /// For each pair of shards (at index from × number of shards + to): a semaphore that limits the sends in
+    /// progress, and the number of bytes sent.
     flows: Vec<(Semaphore, AtomicU64)>,
 }
 
 impl Route {
-    /// Creates the route of `router`'s collection to the shards by the map `new`; each shard has its reader.
-    /// `sockets(from, to)` is the most sends that may be in progress between two shards.
+    /// Creates the route of `router`'s collection to the shards by the new chunk map `new`; each shard has its name,
+    /// its connection and its reader. `sockets(from, to)` is the most sends that may be in progress between two
+    /// shards at a time.
     #[must_use]
     pub fn new(
         router: Handle,
@@ -142,7 +144,7 @@ impl Route {
         Arc::new(Self { names, shards, readers, router, new, flows })
     }
 
-    /// Reads the old chunk map.
+    /// Reads the present chunk map of the original collection, and advances the shards' cluster time to one after it.
     ///
     /// # Errors
     /// Fails if the cluster does not reply, or the collection differs from the one that was planned.
@@ -181,7 +183,7 @@ impl Route {
         Ok(ChunkMapSnapshot { map: Map::new(&key, &chunks)?, version, at })
     }
 
-    /// True if the old chunk map is still the one in `seen`.
+    /// Returns true if the present chunk map of the original collection is still the one in `seen`.
     ///
     /// # Errors
     /// Fails if the cluster does not reply.
@@ -190,7 +192,7 @@ impl Route {
         Ok(self.version().await? == seen.version)
     }
 
-    /// Reads the version of the newest change of any chunk, with the collection's identity.
+    /// Returns the version of the newest change of any chunk of the original collection, with the collection's UUID.
     async fn version(&self) -> Result<Bson> {
         let entry = self.first("collections", doc! {"_id": self.router.ns.to_string()}).await?;
         let uuid = entry.get("uuid").cloned().unwrap_or(Bson::Null);
@@ -216,8 +218,9 @@ impl Route {
         })
     }
 
-    /// Returns the documents of a batch that shard `from` owns, by the shard that gets them, and as last element those
-    /// that no shard may have, which only the router refuses to write.
+    /// Returns those of `documents` that the shard `from` owns by the chunk map `seen`, grouped by the index of the
+    /// shard that gets them; the last group has the documents that no shard may have, which only the router refuses
+    /// to write.
     #[must_use]
     pub fn parts<'a>(
         &self,
@@ -233,14 +236,16 @@ impl Route {
         parts
     }
 
-    /// Waits until a send from one shard to another may start, and counts its bytes.
+    /// Waits until a send from the shard `from` to the shard `to` may start, and counts its bytes. The send may last
+    /// until the returned permit is dropped.
     pub async fn send(&self, from: usize, to: usize, bytes: u64) -> SemaphorePermit<'_> {
         let (sockets, sent) = &self.flows[from * self.shards.len() + to];
         sent.fetch_add(bytes, Ordering::Relaxed);
         sockets.acquire().await.expect("never closed")
     }
 
-    /// Returns the bytes that this process sent from shard to shard, as (from, to, bytes).
+    /// Returns, for each pair of shards, the indexes of the sending and the receiving shard, and the number of bytes
+    /// that this process sent.
     pub fn sent(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
         let count = self.shards.len();
         let flows = self.flows.iter().enumerate();

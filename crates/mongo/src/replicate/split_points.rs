@@ -23,14 +23,15 @@ use crate::server::endpoint::{Endpoint, answer_within, prefer_secondary};
 use crate::server::shard::uniform;
 use crate::server::timing::SEARCH_MAX;
 
-/// Most documents of a collection whose index is scanned: that takes half a minute.
+/// Most documents of a collection whose `_id` index is scanned for split points: that takes half a minute.
 const WALK_MAX: u64 = 50_000_000;
-/// Number of sampled `_id`s for each part.
+/// Number of `_id`s that are sampled for each part into which a collection is cut.
 const SAMPLE_PER_PART: u64 = 20;
-/// With shards, number of marks (of all shards together) for each part.
+/// For a sharded collection, number of marks (candidate split points, over all shards) for each part.
 const MARKS_PER_PART: u64 = 8;
 
-/// Returns strictly increasing `_id`s that cut a collection of about `documents` documents into at most `parts` parts.
+/// Returns strictly increasing `_id`s that cut the collection `source` of about `documents` documents into at most
+/// `parts` parts of about equal numbers of documents.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.
@@ -52,21 +53,23 @@ pub async fn cut(source: &Handle, documents: u64, parts: u64) -> Result<Vec<Id>>
     Ok(cuts(sample, usize::try_from(parts).expect("few parts")))
 }
 
-/// Returns the collection on each replica set that has it, or `None` if one of them cannot be reached.
+/// Returns the collection `source` on each replica set of its cluster, past the router, or `None` if one of them
+/// cannot be reached.
 async fn sets(source: &Handle) -> Result<Option<Vec<Handle>>> {
     let reached = source.endpoint.shards().await?;
     let of = |set: Endpoint| Handle::new(set, source.ns.clone());
     Ok(reached.into_iter().map(|(_, set)| set.ok().map(of)).collect())
 }
 
-/// Marks every `step` keys on each shard, so that every mark stands for the same number of documents, and selects the
-/// split points among the marks.
+/// Takes every `step`th `_id` on each shard as a mark (a candidate split point), so that every mark stands for the
+/// same number of documents, and returns the split points selected among the marks.
 async fn walk_all(sets: &[Handle], step: u64, parts: u64) -> Result<Vec<Id>> {
     let marks_max = parts * MARKS_PER_PART;
     let marks = try_join_all(sets.iter().map(|set| Box::pin(walk(set, step, marks_max)))).await?;
     Ok(cuts(marks.concat(), usize::try_from(parts).expect("few parts")))
 }
 
+/// Returns every `step`th key of the `_id` index of `source`, at most `parts` - 1 of them, in order.
 async fn walk(source: &Handle, step: u64, parts: u64) -> Result<Vec<Id>> {
     let mut bounds: Vec<Id> = Vec::new();
     while (bounds.len() as u64) < parts - 1 {
@@ -86,7 +89,7 @@ async fn walk(source: &Handle, step: u64, parts: u64) -> Result<Vec<Id>> {
     Ok(bounds)
 }
 
-/// Returns the `_id`s of about `size` random documents.
+/// Returns the `_id`s of about `size` random documents of a collection of about `documents` documents.
 async fn draw(source: &Handle, documents: u64, size: u64) -> Result<Vec<Id>> {
     let command = doc! {
         "aggregate": &source.ns.coll,
@@ -118,7 +121,8 @@ async fn all(source: &Handle, command: RawDocumentBuf) -> Result<Vec<Id>> {
     answer_within(SEARCH_MAX, &doing, read).await?
 }
 
-/// True if `id` can be a bound: servers refuse bounds between which and the end of the index there is nothing.
+/// Returns true if `id` can be a bound of a slice: servers refuse bounds between which and the end of the index there
+/// is nothing.
 fn is_bound(id: &Id) -> bool {
     !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey)
 }

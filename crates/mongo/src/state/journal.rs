@@ -41,16 +41,16 @@ use crate::state::leases::Leases;
 /// Name of the collection of records in [`STATE_DB`].
 pub const JOBS: &str = "jobs";
 
-/// Number of request ids that a document stores. If a reply is lost and more than this many other changes follow,
-/// the change is no longer recognised as applied, and is evaluated again.
+/// Most request ids that the document of one job stores. If a reply is lost and more than this many other changes
+/// follow, the change is no longer recognised as applied, and is evaluated again.
 const SENDINGS_MAX: usize = 32;
-/// Time allowed for a majority to confirm a write.
+/// Longest time that the server waits for a majority to confirm a write.
 const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Time allowed for one round. It is longer than the driver's server selection, so that the driver's own error is
-/// reported.
+/// Longest time of one round, the commands of one attempt at an operation. It is longer than the driver's server
+/// selection, so that the driver's own error is reported.
 const ROUND_MAX: Duration = Duration::from_secs(25);
-/// Retry budget of an operation: enough for the election of a primary, and for many processes that change one job
-/// concurrently.
+/// Limits of the retries of one operation on the journal: enough for the election of a primary, and for many
+/// processes that change one job concurrently.
 const BUDGET: Budget = Budget {
     attempts_max: 100,
     elapsed_max: Duration::from_secs(20),
@@ -59,29 +59,33 @@ const BUDGET: Budget = Budget {
 /// Server error code of a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// Journal in the collection [`JOBS`] of the database [`STATE_DB`].
+/// The journal of a cluster's jobs, in the collection [`JOBS`] of the database [`STATE_DB`].
 #[derive(Clone, Debug)]
 pub struct MongoJournal {
     endpoint: Endpoint,
     jobs: Collection<Document>,
+    /// The collection and the cluster, as errors name them.
     place: String,
 }
 
-/// Result of a read of a record.
+/// Result of a read of a job's record.
 struct Reading {
     record: Record,
+    /// The request ids that the document stores.
     sendings: Vec<String>,
     /// The server's clock at the read, in milliseconds since the Unix epoch.
     now_ms: u64,
 }
 
-/// A change that was sent, and its result if it took effect.
+/// A change of a record that was sent, and its result if it took effect.
 struct Sent<T> {
+    /// The random id of the request.
     sending: String,
+    /// The result that the change returned.
     answer: T,
 }
 
-/// Reason why a round ended without a result.
+/// Reason why a round (one attempt at an operation) ended without a result.
 #[derive(Debug, thiserror::Error)]
 enum Miss {
     #[error("others changed the job at the same time")]
@@ -92,7 +96,7 @@ enum Miss {
     Refused(#[from] JournalError),
 }
 
-/// Purpose of a round, in the words of its error, and the privilege that it needs.
+/// Purpose of a round, in the words of its error (`what`), and the server privilege that it needs (`action`).
 #[derive(Clone, Copy)]
 struct Doing {
     what: &'static str,
@@ -106,7 +110,7 @@ const REMOVE: Doing = Doing { what: "remove the job", action: "remove" };
 const ASK_TIME: Doing = Doing { what: "ask for the time", action: "hello" };
 
 impl MongoJournal {
-    /// Returns the journal in this cluster, which is a job's destination.
+    /// Returns the journal in the cluster `endpoint`, which is a job's destination.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         let majority = WriteConcern::builder()
@@ -123,7 +127,8 @@ impl MongoJournal {
         Self { endpoint, jobs, place }
     }
 
-    /// Returns the servers' clock, in milliseconds since the Unix epoch. Ages are computed from it.
+    /// Returns the clock of the cluster's servers, in milliseconds since the Unix epoch. Ages of heartbeats are
+    /// computed from it.
     ///
     /// # Errors
     /// Fails if the cluster does not answer.
@@ -138,8 +143,9 @@ impl MongoJournal {
         .await
     }
 
-    /// Applies one change: reads the document, applies the change, and replaces the document that was read. Repeats
-    /// this until no concurrent change intervenes.
+    /// Applies the change `apply` to the record of the job `id`: reads the document, applies the change with the
+    /// server's time in ms since 1970, and replaces the document that was read. Repeats this until no concurrent
+    /// change intervenes, and returns the result of `apply`.
     async fn change<T: Send>(
         &self,
         id: &JobId,
@@ -182,8 +188,8 @@ impl MongoJournal {
         took_effect(sent, &[sending]).ok_or(Miss::Raced)
     }
 
-    /// Confirms a rejection by a conditional write. The read was current if the write matches the document that was
-    /// read, or, without `must_match`, if it matches none.
+    /// Confirms the rejection `refusal` by a conditional write. The read was current if the write matches the
+    /// document `read`, or, without `must_match`, if it matches none.
     async fn confirm(
         &self,
         read: Document,
@@ -199,8 +205,8 @@ impl MongoJournal {
         }
     }
 
-    /// Removes the slices of a job that has ended, which are no longer read. A failure is logged and leaves the job
-    /// ended.
+    /// Removes the slices of the job `id`, which has ended, so that they are no longer read. A failure is logged and
+    /// leaves the job ended.
     async fn clear(&self, id: &JobId) {
         let leases = Leases::new(self.endpoint.clone(), id.clone(), String::new());
         if let Err(error) = leases.remove().await {
@@ -293,7 +299,7 @@ impl MongoJournal {
         })
     }
 
-    /// Classifies a driver's error: retryable, or final for the operation.
+    /// Classifies an error of the driver in the round `doing`: retryable, or final for the operation.
     fn miss(&self, doing: Doing, error: &mongodb::error::Error) -> Miss {
         if Error::server(doing.what, error.clone()).is_transient() {
             return Miss::Transient(redacted_message(error));
@@ -313,8 +319,8 @@ impl MongoJournal {
         })
     }
 
-    /// Returns the document of a record: the fields that people search by, and the record as text, in which no
-    /// field name can be interpreted as an operator or a path.
+    /// Returns the document that stores a record: the fields that people search by, the stored request ids with
+    /// `sending` added, and the record as text, in which no field name can be interpreted as an operator or a path.
     fn document(
         &self,
         record: &Record,
@@ -455,7 +461,8 @@ fn remember<T>(sent: &Mutex<Vec<Sent<T>>>, sending: Sent<T>) {
     }
 }
 
-/// Returns the result of the change whose request id is among the stored ones, or `None` if there is none.
+/// Takes from `sent` the result of the change whose request id is among the stored ids `kept`, or returns `None` if
+/// there is none.
 fn took_effect<T>(sent: &Mutex<Vec<Sent<T>>>, kept: &[String]) -> Option<T> {
     let mut sent = match sent.lock() {
         Ok(sent) => sent,

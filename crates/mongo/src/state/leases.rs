@@ -37,9 +37,9 @@ mod snapshot;
 
 pub use snapshot::SliceSnapshot;
 
-/// Duration of a lease that is not renewed.
+/// Duration of a slice's lease that is not renewed, by the destination's clock.
 pub const LEASE: Duration = Duration::from_secs(24);
-/// Interval between renewals of a lease.
+/// Interval at which the holder of a slice's lease renews it.
 pub const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// Most `_id`s of one slice that may be left to the applier because a unique index rejected their documents.
 pub const LEFTOVERS_MAX: usize = 10_000;
@@ -47,29 +47,29 @@ pub const LEFTOVERS_MAX: usize = 10_000;
 const _: () =
     assert!(LEASED_WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= LEASE.as_secs());
 
-/// One slice of one collection: a range of `_id`s.
+/// One slice of one collection: a range of `_id`s that is copied as one unit.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Index of the collection in the job.
+    /// Number of the slice's collection in the job, from 0.
     pub ns: usize,
-    /// Index of the slice in the collection.
+    /// Number of the slice in its collection, from 0, in the order of the ranges.
     pub n: usize,
-    /// Lower bound, inclusive; `None` if the range is open.
+    /// Lower bound of the `_id`s, inclusive; `None` if the range is open.
     pub min: Option<Id>,
-    /// Upper bound, exclusive; `None` if the range is open.
+    /// Upper bound of the `_id`s, exclusive; `None` if the range is open.
     pub max: Option<Id>,
 }
 
-/// Lease of a slice that this process may copy.
+/// Lease of a slice, which permits this process to copy the slice.
 #[derive(Clone, Debug)]
 pub struct Lease {
     /// The leased slice.
     pub slice: Slice,
-    /// Number of times that the slice was leased, including this one.
+    /// Number of times that the slice was leased by any process, including this lease.
     pub attempt: i32,
 }
 
-/// Access to the slices of one job.
+/// Access to the slices, the leases and the horizon of one job, for one process.
 #[derive(Clone, Debug)]
 pub struct Leases {
     at: Endpoint,
@@ -81,14 +81,14 @@ const SLICES: &str = "slices";
 const HORIZONS: &str = "horizons";
 
 impl Leases {
-    /// Returns access to the slices of `job`. The process leases them under the name `owner`, which no other
-    /// process uses.
+    /// Returns access to the slices of `job` in the cluster `at`. The process leases them under the name `owner`,
+    /// which no other process uses.
     #[must_use]
     pub fn new(at: Endpoint, job: JobId, owner: String) -> Self {
         Self { at, job, owner }
     }
 
-    /// Persists the job's slices. Slices that exist already are unchanged.
+    /// Persists these slices of the job. Slices that exist already are unchanged.
     ///
     /// # Errors
     /// Fails if the destination rejects the writes.
@@ -114,15 +114,15 @@ impl Leases {
         Ok(())
     }
 
-    /// Creates the index for queries by job. Jobs share the collection, and the slices of a running job are read
-    /// every second.
+    /// Creates the index of the collection of slices for queries by job. Jobs share the collection, and the slices of
+    /// a running job are read every second.
     async fn index(&self) -> Result<()> {
         let slices = Handle::new(self.at.clone(), Namespace::new(STATE_DB, SLICES));
         let index = doc! {"key": {"job": 1, "ns": 1, "n": 1}, "name": "job_ns_n"};
         answer("indexing the slices", slices.create_indexes(&[index])).await?
     }
 
-    /// Leases a free slice of the collections with an index below `collections`: the best one for a worker that
+    /// Leases a free slice of the collections with a number below `collections`: the best one for a worker that
     /// copied `last` before ([`imago_plan::copy::slice_picker`]). Returns `None` if no slice is free at the moment.
     /// Further collections may have joined the job after the caller read the list of its collections.
     ///
@@ -184,7 +184,8 @@ impl Leases {
         self.update(self.held(lease), doc! {"lease_until": lease_end()}).await
     }
 
-    /// Marks the slice as copied, once its last write is durable. Returns false if the lease was lost.
+    /// Marks the slice of `lease` as copied, once its last write is durable, with the number of its documents, their
+    /// size in bytes, and the `_id`s that are left to the applier. Returns false if the lease was lost.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
@@ -228,8 +229,9 @@ impl Leases {
         .map(|_| ())
     }
 
-    /// Persists the horizon, if it is later than the persisted one. Slices that are leased after this returns are
-    /// read from a state that includes all changes up to `time`. Returns the destination's time of the write.
+    /// Persists the source's cluster time `time` as the horizon, if it is later than the persisted one. Slices that
+    /// are leased after this returns are read from a state that includes all changes up to `time`. Returns the
+    /// destination's cluster time of the write.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
@@ -249,7 +251,7 @@ impl Leases {
         operation_time(&reply).ok_or_else(|| Error::malformed("update", "no operationTime"))
     }
 
-    /// Returns the persisted horizon. A worker calls it after it won a lease.
+    /// Returns the persisted horizon, a cluster time of the source. A worker calls this after it won a lease.
     ///
     /// # Errors
     /// Fails if the destination does not answer; a precondition error if the job has ended.
@@ -266,7 +268,7 @@ impl Leases {
         })
     }
 
-    /// Returns the bounds of every slice, ordered by collection and slice.
+    /// Returns every slice of the job with its bounds, ordered by collection and slice.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
@@ -278,7 +280,7 @@ impl Leases {
         Ok(slices)
     }
 
-    /// Removes the slices of all collections with index `first` and above.
+    /// Removes the job's slices of all collections with the number `first` and above.
     ///
     /// # Errors
     /// Fails if the destination does not answer.

@@ -15,16 +15,18 @@ use memchr::memmem::Finder;
 use super::{Found, Pair};
 use crate::bson::order::element_at;
 
-/// The forms of write that leave a document unchanged.
+/// The forms of write by which a document arrives at a server unchanged, byte for byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// True if a plain insert does. Otherwise only the upsert of a [`replacement`] does, and only if no version of the
-    /// document exists: a server that changes a top-level zero timestamp inserts its own time.
+    /// True if a plain insert leaves the document unchanged. Otherwise only the upsert of a [`replacement`] does, and
+    /// only if no version of the document exists: a server that changes a top-level zero timestamp inserts its own
+    /// time.
     pub inserts: bool,
-    /// True if a plain replacement does.
+    /// True if an update whose `u` is the plain document leaves it unchanged.
     pub replaces: bool,
 }
 
+/// Determines the forms of write that leave a document unchanged, from its top-level fields.
 pub(crate) fn form(raw: &RawDocument) -> Form {
     let mut form = Form { inserts: true, replaces: true };
     for field in raw.iter_elements() {
@@ -47,11 +49,11 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
     form
 }
 
-/// Computes [`Form::inserts`] without parsing every field if no zero timestamp is possible: in the bulk, parsing would
-/// cost more than all other work on a document.
+/// Returns [`Form::inserts`] of a document, without parsing every field if no zero timestamp is possible: in the
+/// bulk, parsing would cost more than all other work on a document.
 ///
-/// Such a field is its type, its name, a NUL and eight zeros: before nine zeros, only the bytes back to the previous
-/// NUL can be its type and name.
+/// A zero timestamp is encoded as its type, its name, a NUL and eight zeros: before nine zeros, only the bytes back
+/// to the previous NUL can be its type and name.
 pub(crate) fn inserts(raw: &RawDocument) -> bool {
     static ZEROS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&[0; 9]));
     const TIMESTAMP: u8 = ElementType::Timestamp as u8;
@@ -63,14 +65,15 @@ pub(crate) fn inserts(raw: &RawDocument) -> bool {
     !ZEROS.find_iter(bytes).any(is_suspect) || form(raw).inserts
 }
 
-/// True if only an insert leaves the document unchanged, so that an older version must be removed first.
+/// Returns true if only an insert leaves the document unchanged, so that an older version at the destination must be
+/// removed first.
 pub(super) fn needs_room(raw: &RawDocument) -> bool {
     let form = form(raw);
     !form.inserts || (!form.replaces && has_twins(raw))
 }
 
-/// True if a document has two fields of the same name, at any depth. Servers store such documents, but describe a
-/// change of one by the names of its fields: their secondaries would make both fields equal.
+/// Returns true if a document has two fields of the same name, at any depth. Servers store such documents, but
+/// describe a change of one by the names of its fields: their secondaries would make both fields equal.
 fn has_twins(raw: &RawDocument) -> bool {
     let mut names = HashSet::new();
     raw.iter_elements().filter_map(Result::ok).any(|field| {
@@ -86,11 +89,11 @@ fn value_has_twins(value: Option<RawBsonRef<'_>>) -> bool {
     }
 }
 
-/// Largest document, in bytes, that is written as a difference. A larger one is replaced as a whole if that leaves it
-/// unchanged.
+/// Size of a document, in bytes, up to which an update writes only its difference to the oplog. A larger document is
+/// replaced as a whole if that leaves it unchanged.
 const DIFF_BYTES_MAX: usize = 256 * 1024;
 
-/// Returns the statement that makes the destination hold exactly this document.
+/// Returns the update statement that makes the destination of `pair` hold exactly the document `found`.
 ///
 /// The fields of the shard key, which route the statement, are compared by bytes, as chunk bounds are: under another
 /// collation several values are equal and may be on several shards, and a router refuses the statement (code 61).
@@ -124,7 +127,8 @@ pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     statement
 }
 
-/// Returns a document's values of a key's fields, with null for an absent field, as in a shard key.
+/// Returns a document with the values that `raw` has at `fields`, the paths of a shard key; null for an absent field,
+/// as in a shard key.
 pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
     let mut key = Vec::with_capacity(KEY_BYTES);
     key.extend([0; 4]);
@@ -146,8 +150,8 @@ pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
 const KEY_BYTES: usize = 64;
 const NULL: u8 = ElementType::Null as u8;
 
-/// True if a document has an array at a field of a shard key, or on the path to it, where none is allowed. No shard
-/// owns such a document, and a router that filters by ownership never returns it.
+/// Returns true if a document has an array at a field of a shard key (`fields`), or on the path to it, where none is
+/// allowed. No shard owns such a document, and a router that filters by ownership never returns it.
 pub(crate) fn has_array(raw: &RawDocument, fields: &[String]) -> bool {
     fields.iter().any(|path| {
         let mut here = raw;

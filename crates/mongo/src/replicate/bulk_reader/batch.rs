@@ -2,24 +2,24 @@
 
 use imago_job::throttle::Throttle;
 
-/// Largest batch, in bytes: large enough that a round trip costs little in comparison, and small enough that a worker,
-/// which holds a few batches, needs little memory.
+/// Largest batch of the bulk, in bytes: large enough that a round trip costs little in comparison, and small enough
+/// that a worker, which holds a few batches, needs little memory.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
-/// Most shards for which a batch is enlarged: reading slows clients down too.
+/// Most shards for each of which a batch is enlarged by one part: reading large batches slows clients down too.
 const PARTS_MAX: u64 = 4;
-/// Smallest part of a batch that one server is sent, in bytes: a command costs the server, and so clients, as much as
-/// a dozen documents of a kilobyte. Much larger parts slow clients down too: at 1 MB/s with 300 operations a second,
-/// the 99th percentile of reads, 2.45 ms without a job, was 3.92 ms with parts of 10 KB, 2.94 with 30 KB and 4.32 with
-/// 80 KB (75 s of each).
+/// Smallest part of a batch that one server is sent while the bulk is limited, in bytes: a command costs the server,
+/// and so clients, as much as a dozen documents of a kilobyte. Much larger parts slow clients down too: at 1 MB/s
+/// with 300 operations a second, the 99th percentile of reads, 2.45 ms without a job, was 3.92 ms with parts of 10
+/// KB, 2.94 with 30 KB and 4.32 with 80 KB (75 s of each).
 const PART_BYTES_MIN: u64 = 32 * 1024;
-/// Assumed size of a document, in bytes, before any document was read.
+/// Assumed mean size of a document, in bytes, before any document of the slice was read.
 const DOCUMENT_BYTES: u64 = 1_024;
 /// Most documents in a batch.
 const DOCUMENTS_MAX: u64 = 20_000;
 
-/// Returns the number of documents to read at once, given that `documents` had `bytes` so far, and that each of
-/// `shards` is sent its part of a batch. Small commands cost servers, and so clients, more than their bytes do, so a
-/// part is as large as the batch for a single server.
+/// Returns the number of documents to read in one batch, given that `documents` had `bytes` bytes so far, and that
+/// each of `shards` shards is sent its part of a batch. Small commands cost servers, and so clients, more than their
+/// bytes do, so a part is as large as the batch for a single server.
 pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64, u64)) -> i32 {
     let average = bytes.checked_div(documents).unwrap_or(DOCUMENT_BYTES).max(1);
     // A batch passes the throttle as a whole: a batch of several seconds would be a burst.
@@ -30,8 +30,8 @@ pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64,
     i32::try_from(wanted.min(limit).clamp(1, DOCUMENTS_MAX)).expect("at most 20,000")
 }
 
-/// True if a cursor that was opened for batches of one size should be reopened for another: the pace changed by more
-/// than its usual fluctuation.
+/// Returns true if a cursor that was opened for batches of `opened` documents should be reopened for batches of
+/// `wanted`: the pace changed by more than its usual fluctuation.
 pub(super) fn is_another(opened: i32, wanted: i32) -> bool {
     wanted / 2 > opened || wanted < opened / 2
 }

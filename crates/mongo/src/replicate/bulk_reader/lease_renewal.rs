@@ -10,11 +10,12 @@ use crate::error::{Error, Result};
 use crate::server::timing;
 use crate::state::leases::{self, Lease, Leases};
 
-/// A lease that is renewed until this is dropped.
+/// A lease of a slice that is renewed in the background until this guard is dropped.
 pub(super) struct LeaseGuard {
-    /// The start of this process's hold of the lease.
+    /// The time at which this process began to renew the lease.
     began: Instant,
-    /// Time of the lease's last renewal, in ms after `began`; `u64::MAX` once it is lost.
+    /// Time at which the lease's last successful renewal was requested, in ms after `began`; `u64::MAX` once it is
+    /// lost.
     renewed_ms: Arc<AtomicU64>,
     _renewal: AbortOnDropHandle<()>,
 }
@@ -45,7 +46,7 @@ impl LeaseGuard {
         self.renewed_ms.load(Ordering::Acquire) == LOST
     }
 
-    /// Fails if the lease is lost, or was renewed too long ago for a write to be sent now.
+    /// Fails if the lease is lost, or was renewed too long ago for a write of the slice to be sent now.
     pub(super) fn check(&self) -> Result<()> {
         let renewed_ms = self.renewed_ms.load(Ordering::Acquire);
         if renewed_ms == LOST {

@@ -17,7 +17,7 @@ use crate::server::endpoint::answer;
 use crate::server::write::{self, WriteError};
 
 impl SliceCopy<'_> {
-    /// Reads as [`SliceCopy::pass`] does, but from each shard, and writes to each shard.
+    /// Copies the rest of the slice as [`SliceCopy::pass`] does, but reads from each shard, and writes to each shard.
     pub(super) async fn pass_shards(&mut self, route: &Route) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let seen = route.read_chunk_map().await?;
@@ -125,8 +125,8 @@ impl SliceCopy<'_> {
         Ok(Found { id, raw })
     }
 
-    /// Handles a document that the shadow collection refused: one that already exists is left unchanged, and one that
-    /// a unique index refuses is left to the coordinator.
+    /// Handles the document `raw`, which the shadow collection refused with `error`: one that already exists is left
+    /// unchanged, and one that a unique index refuses is left to the coordinator.
     fn resolve_error(&mut self, raw: &RawDocument, error: &WriteError) -> Result<()> {
         let found = self.found(raw)?;
         match error.code {

@@ -7,15 +7,15 @@ use crate::bson::order::{Id, id_element};
 use crate::error::{Error, Result};
 use crate::replicate::apply::inserts;
 
-/// Properties of a batch, from one pass over it.
+/// Properties of a batch of documents, from one pass over its bytes.
 pub(super) struct Shape {
-    /// Number of documents.
+    /// Number of documents in the batch.
     pub(super) documents: u64,
-    /// True if each document can be inserted unchanged by a plain insert.
+    /// True if each document of the batch can be inserted unchanged by a plain insert.
     pub(super) is_plain: bool,
-    /// The `_id` of the first document; `None` for an empty batch.
+    /// The `_id` of the batch's first document; `None` for an empty batch.
     pub(super) first: Option<Id>,
-    /// The `_id` of the last document; `None` for an empty batch.
+    /// The `_id` of the batch's last document; `None` for an empty batch.
     pub(super) last: Option<Id>,
     /// `_id`s that two consecutive documents of the batch have.
     pub(super) twice: Vec<Id>,

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::{Counters, Worker};
 use crate::error::Result;
 
-/// Interval between checks whether another slice may be started.
+/// Interval at which a worker checks whether it may start another slice.
 const SLOT_CHECK_EVERY: Duration = Duration::from_millis(250);
 
-/// Counts a slice as being copied until it is dropped.
+/// A permission to copy one slice, which counts in [`Counters`] as being copied until this is dropped.
 pub(super) struct SliceSlot(Arc<Counters>);
 
 impl Drop for SliceSlot {
@@ -20,9 +20,9 @@ impl Drop for SliceSlot {
 }
 
 impl Worker {
-    /// Waits until another slice may be started. At the same pace, copying slices one after another is less work than
-    /// copying them all at once: changes in a slice that was not started need not be applied. So another slice is
-    /// started only if those in progress do not reach the pace.
+    /// Waits until this process may start another slice, and counts it. At the same pace, copying slices one after
+    /// another is less work than copying them all at once: changes in a slice that was not started need not be
+    /// applied. So another slice is started only if those in progress do not reach the pace.
     pub(super) async fn wait_for_slot(&self) -> Result<SliceSlot> {
         let counters = &self.counters;
         loop {

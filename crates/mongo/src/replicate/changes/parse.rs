@@ -1,4 +1,4 @@
-//! Parsing the replies of a change stream.
+//! Parses the replies of a change stream.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, RawArray, RawDocument, RawDocumentBuf, Timestamp};
@@ -10,6 +10,7 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 
+/// Parses one reply of the change stream into a batch with the events of the wanted collections.
 pub(super) fn parse(reply: &RawBatch, wanted: &Wanted) -> Result<Batch> {
     const DOING: &str = "reading the change stream";
     let malformed = |cause: String| Error::malformed(DOING, cause);
@@ -136,7 +137,8 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
     Ok(parsed)
 }
 
-/// True if an update left all of `fields` unchanged.
+/// Returns true if an update left all of `fields` unchanged. `changed` has the paths of the changed fields; `None` if
+/// they are unknown.
 fn keeps(changed: Option<&RawArray>, fields: &[String]) -> bool {
     let Some(changed) = changed else { return fields.is_empty() };
     let is_within = |path: &str, of: &str| {
@@ -164,9 +166,9 @@ fn detail_of(event: &RawDocument) -> bson::error::Result<Detail> {
     Ok(Detail { write, of: of.as_ref().map(Bson::to_string), document })
 }
 
-/// The cluster time inside a resume token: its `_data` is a hexadecimal key string whose first
-/// field is the time (`82`, then seconds and increment, big endian). Every server since 4.2 writes
-/// it so; high-water-mark tokens, which carry no event, included.
+/// Returns the cluster time inside a resume token, or `None` if the token has another format. A token's `_data` is a
+/// hexadecimal key string whose first field is the time (`82`, then seconds and increment, big endian). Every server
+/// since 4.2 writes it so; high-water-mark tokens, which carry no event, included.
 #[must_use]
 pub fn token_time(token: &RawDocument) -> Option<Timestamp> {
     let data = token.get_str("_data").ok()?;

@@ -5,15 +5,16 @@ use super::Coordinator;
 /// The coordinator's progress, for display.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Number of changes that were read from the stream.
+    /// Number of changes of documents that this coordinator has read from the change stream.
     pub changes_read: u64,
-    /// Number of documents that rounds wrote or deleted.
+    /// Number of documents that this coordinator's rounds wrote or deleted at the destination.
     pub changes_applied: u64,
-    /// Number of dirty keys in memory.
+    /// Number of dirty keys in memory, over all collections.
     pub dirty_keys: usize,
-    /// Lag of the destination behind the source, in ms; with shards, changes that the stream has not shown yet count.
+    /// Lag of the destination behind the source, in ms; of a sharded source, the time by which the stream is late
+    /// counts too.
     pub lag_ms: u64,
-    /// Lag, in ms, of the changes that the stream has shown: idle shards do not add to it.
+    /// Lag of the destination, in ms, behind the changes that the stream has shown: idle shards do not add to it.
     pub behind_ms: u64,
 }
 
@@ -42,8 +43,8 @@ impl Coordinator {
         oldest.map_or(0, |oldest| self.age_ms(oldest)).max(silence_ms)
     }
 
-    /// Returns the lag of the stream behind the present, in ms, to within a second; 0 for a replica set. With shards,
-    /// the idlest shard may delay the stream.
+    /// Returns the time, in ms, by which the change stream is behind the source's clock, to within a second; 0 for a
+    /// replica set. With shards, the idlest shard may delay the stream.
     fn stream_lag_ms(&self) -> u64 {
         let newest = self.marks.values().next_back();
         let newest = newest.filter(|_| self.source.is_sharded());

@@ -10,10 +10,13 @@ use super::progress;
 use crate::error::{Error, Result};
 use crate::replicate::changes::{Batch, ChangeReader, EVENTS_MAX};
 
-/// Most changes in a reply of the stream while clients are spared, as long as that keeps up with them: collecting more
-/// occupies a processor of each shard for a while.
+/// Most changes in a reply of the change stream while clients are spared, as long as that keeps up with them:
+/// collecting more occupies a processor of each shard for a while.
 const PACED_EVENTS_MAX: usize = 128;
 
+/// Reads batches of the stream and sends them to the coordinator, until it ends or the reader fails. While clients
+/// are spared and no caller waits (`is_awaited`), batches are small, and a pause follows each. This machine's clock
+/// is ahead of the source's by `clock_ahead_ms`.
 pub(super) async fn read_ahead(
     mut reader: ChangeReader,
     send: mpsc::Sender<Result<Batch>>,
@@ -43,7 +46,8 @@ pub(super) async fn read_ahead(
     }
 }
 
-/// Returns the age of the first change of a batch, by the source's clock.
+/// Returns the age of the first change of a batch, by the source's clock; this machine's clock is ahead of that by
+/// `clock_ahead_ms`.
 fn age_of(batch: &Batch, clock_ahead_ms: i64) -> Duration {
     let first_ms = batch.first_wall_ms.unwrap_or(i64::from(batch.time.time) * 1_000);
     Duration::from_millis(progress::age_ms(first_ms, clock_ahead_ms))

@@ -1,8 +1,8 @@
 //! Rounds: batches of dirty keys that are applied to the destination.
 //!
 //! A round reads the present states of its documents and writes them ([`crate::replicate::apply`]), concurrently with
-//! the coordinator. [`imago_plan::copy::pending_changes`] selects its keys. At full speed several rounds run at a time, each
-//! as large as possible. While clients are spared, one small round runs at a time, and a pause follows it.
+//! the coordinator. [`imago_plan::copy::pending_changes`] selects its keys. At full speed several rounds run at a
+//! time, each as large as possible. While clients are spared, one small round runs at a time, and a pause follows it.
 
 use std::time::{Duration, Instant};
 
@@ -18,36 +18,39 @@ use crate::error::{Error, Result, code};
 use crate::replicate::apply::{self, Pair, ReadAt, Tally, Want};
 use crate::server::timing::PATIENCE;
 
-/// Most rounds that run at the same time.
+/// Most rounds that one coordinator runs at the same time.
 const ROUNDS_MAX: usize = 4;
-/// Smallest round, in dirty keys, while clients are spared: used while servers reply so quickly that one such round at
-/// a time suffices. Clients hardly notice it.
+/// Size of the smallest round, in dirty keys, while clients are spared: used while servers reply so quickly that one
+/// such round at a time suffices. Clients hardly notice it.
 const PACED_TOUCHES: usize = 32;
-/// Time within which all ready dirty keys are to be applied while clients are spared. Dirty keys that waited for a
-/// slice become ready together when the slice is copied; a round is only as large as this time requires.
+/// Time within which all ready dirty keys (those that wait only for a round) are to be applied while clients are
+/// spared. Dirty keys that waited for a slice become ready together when the slice is copied; a round is only as
+/// large as this time requires.
 const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// Number of ready dirty keys above which clients are no longer spared: changes then arrive faster than small rounds
 /// apply them, and keeping up with the source takes precedence.
 const PACED_READY_MAX: usize = 10_000;
-/// Most dirty keys of a settled point that form one round of all lanes: one read finds them, and one write of each
+/// Most dirty keys that one round of all lanes applies at a settled point: one read finds them, and one write of each
 /// kind applies them.
 const JOINT_KEYS_MAX: usize = 500;
-/// Most dirty keys of one round.
+/// Most dirty keys of one round, be it of one lane or of all lanes of a collection.
 const ROUND_KEYS_MAX: usize = 2_000;
 
 /// A finished round.
 pub(super) struct RoundDone {
-    /// The collection's number.
+    /// The number of the collection to which the round was applied.
     pub ns: usize,
-    /// The dirty keys, in one round for each lane.
+    /// The dirty keys that were to be applied, in one [`Round`] for each lane.
     pub rounds: Vec<Round<Id>>,
-    /// Duration of the reads and writes.
+    /// Duration of the round's reads and writes.
     pub took: Duration,
-    /// The writes done, and the `_id`s to be marked dirty again.
+    /// The writes done, and the `_id`s of documents that were displaced from a unique index, to be marked dirty
+    /// again.
     pub outcome: Result<(Tally, Vec<Id>)>,
 }
 
 impl Coordinator {
+    /// Starts the rounds that may run now. With `exactly`, they read the source as of exactly that cluster time.
     pub(super) fn dispatch(&mut self, exactly: Option<Timestamp>) {
         // A round passes the throttle as a whole: a round of several seconds would be a burst.
         let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
@@ -75,8 +78,8 @@ impl Coordinator {
         }
     }
 
-    /// Starts a round of all lanes of one collection, unless a round is running: a few commands for each server. If
-    /// clients are spared, a pause follows.
+    /// Starts a round of up to `keys_max` dirty keys from all lanes of one collection, unless a round is running:
+    /// that takes a few commands for each server. If clients are spared, a pause follows.
     fn dispatch_jointly(&mut self, keys_max: usize, exactly: Option<Timestamp>) {
         let rests = self.is_sparing() && Instant::now() < self.next_round_at;
         if !self.rounds.is_empty() || rests {
@@ -111,7 +114,7 @@ impl Coordinator {
         });
     }
 
-    /// True if clients are spared, and no caller waits for the coordinator.
+    /// Returns true if clients are spared, and no caller waits for the coordinator to catch up.
     fn is_sparing(&self) -> bool {
         self.control.throttle().is_paced() && !*self.is_awaited.borrow()
     }
@@ -121,12 +124,14 @@ impl Coordinator {
         self.dirty_keys() - self.pending.iter().map(PendingChanges::aside).sum::<usize>()
     }
 
-    /// Returns the number of dirty keys in one round while clients are spared.
+    /// Returns the number of dirty keys in one round while clients are spared, if `ready` dirty keys wait only for a
+    /// round.
     fn paced_keys(&self, ready: usize) -> usize {
         let sizes = Sizes { least: PACED_TOUCHES, most: ROUND_KEYS_MAX };
         piece_size(self.round_took, ready, PACED_DRAIN, sizes)
     }
 
+    /// Records the result of a round: its dirty keys are applied, and displaced documents become dirty.
     pub(super) fn finish(&mut self, done: RoundDone) -> Result<()> {
         let dirty_keys = done.rounds.iter().map(|round| round.dirty_keys.len()).sum::<usize>();
         tracing::trace!(dirty_keys, ready = self.ready(), took = ?done.took, "a round has ended");

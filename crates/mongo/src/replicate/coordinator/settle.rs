@@ -14,12 +14,13 @@ use crate::error::{Error, Result, code};
 use crate::replicate::apply::ReadAt;
 use crate::server::timing::PATIENCE;
 
-/// Most attempts to settle. A new attempt starts if the source no longer has the state of the requested time.
+/// Most attempts to settle. A new attempt, at a later time, starts if the source no longer has the state of the
+/// requested time.
 const SETTLE_ATTEMPTS_MAX: usize = 8;
 
 impl Coordinator {
-    /// Makes the destination equal to the source as of exactly one time, and returns that time. Nothing more is
-    /// applied until [`Coordinator::leave_settled`].
+    /// Makes the destination equal to the source as of exactly one cluster time, and returns that time. Nothing more
+    /// is applied until [`Coordinator::leave_settled`].
     ///
     /// # Errors
     /// Returns an error that ends the job; fails if the source's history is too short to be read as of one time.
@@ -55,6 +56,8 @@ impl Coordinator {
         ))
     }
 
+    /// Applies all changes up to `at` by reads as of exactly that time. Returns false if the source no longer has
+    /// that state, so that some documents were read in a later one.
     async fn settle_at(&mut self, at: Timestamp) -> Result<bool> {
         let mut exact = true;
         let is_sharded = self.source.is_sharded();

@@ -12,13 +12,14 @@ use super::{Set, reach, seconds};
 use crate::error::Result;
 use crate::server::endpoint::Endpoint;
 
-/// Interval between checks of the members' positions.
+/// Interval between checks of the positions of the replica sets' members.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// Lag of the majority behind the primary, in ms, from which it is reported. Heartbeats report the members' positions
-/// every two seconds.
+/// Lag of a replica set's majority behind its primary, in ms, from which the lag is reported. Heartbeats report the
+/// members' positions every two seconds.
 const NAMED_FROM_MS: u64 = 4_000;
 
-/// Reports the members for which a cluster's majorities wait as a cause of the job's slowness, until it is dropped.
+/// Reports the members for which the majorities of the cluster `of` wait as a cause of the job's slowness, under the
+/// name `whose`, until the future is dropped.
 pub(super) async fn watch(of: Endpoint, whose: &'static str, control: Control) {
     let mut sets = Vec::new();
     loop {
@@ -62,7 +63,8 @@ fn at_ms(member: &Document) -> Option<i64> {
     member.get_datetime("optimeDate").ok().map(|at| at.timestamp_millis())
 }
 
-/// Returns the lag of the majority's position behind the primary's, in ms, or `None` without a primary.
+/// Returns the lag of the majority's position behind the primary's, in ms, according to `status`
+/// (`replSetGetStatus`); `None` without a primary, or without a reported position.
 fn majority_lag_ms(status: &Document) -> Option<u64> {
     let primary = members(status).find(|member| state(member) == 1).and_then(at_ms)?;
     let optimes = status.get_document("optimes").ok()?;
@@ -70,8 +72,8 @@ fn majority_lag_ms(status: &Document) -> Option<u64> {
     u64::try_from(primary - committed.timestamp_millis()).ok()
 }
 
-/// Describes the voting members that lack the changes which the majority lacks, with the reason of each. Returns
-/// `None` if the majority's lag is small.
+/// Describes the voting members of the replica set `set` that lack the changes which the majority lacks, with the
+/// reason of each. Returns `None` if the majority's lag is small.
 fn lagging_members(set: &str, status: &Document, config: &Document) -> Option<String> {
     let lag_ms = majority_lag_ms(status).filter(|lag_ms| *lag_ms >= NAMED_FROM_MS)?;
     let primary = members(status).find(|member| state(member) == 1).and_then(at_ms)?;

@@ -8,9 +8,9 @@ use bson::Document;
 use crate::error::{Error, Result};
 use crate::server::endpoint::Endpoint;
 
-/// Time after which a member that failed is tried again.
+/// Time after a failure of the planned member after which it is read again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Longest wait for a member's reply: another member can replace it.
+/// Longest wait for the planned member's reply: another member can replace it.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The member from which one shard is read, and its replacement.
@@ -18,7 +18,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 pub struct Reader {
     /// The whole replica set, in which the driver selects a secondary if there is one.
     set: Endpoint,
-    /// The planned member; `None` for any member.
+    /// The planned member; `None` if the driver selects any member.
     chosen: Option<Endpoint>,
     failed: Mutex<Failed>,
 }
@@ -26,9 +26,9 @@ pub struct Reader {
 /// The last failure of the planned member.
 #[derive(Debug, Default)]
 struct Failed {
-    /// Time of the failure.
+    /// Time of the last failure that replaced the planned member; `None` if there was none.
     at: Option<Instant>,
-    /// Description of the replacement, until it is reported.
+    /// Description of the replacement; `None` if there is none that was not reported yet.
     unreported: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Reader {
         Ok(Self { set, chosen, failed: Mutex::default() })
     }
 
-    /// Returns the member to read from now.
+    /// Returns the connection to read from now: to the planned member, or to the whole set while that is replaced.
     #[must_use]
     pub fn now(&self) -> &Endpoint {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).at;
@@ -50,8 +50,8 @@ impl Reader {
         self.chosen.as_ref().filter(|_| !is_away).unwrap_or(&self.set)
     }
 
-    /// Records that a read failed with this error, and returns the error. If the planned member may be the cause,
-    /// other members replace it for a minute.
+    /// Records that a read of this shard failed with `error`, and returns the error. If the planned member may be the
+    /// cause, other members replace it for a minute.
     #[must_use]
     pub fn failed(&self, error: Error) -> Error {
         let Some(chosen) = self.chosen.as_ref().filter(|_| error.is_transient()) else {
@@ -74,7 +74,8 @@ impl Reader {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).unreported.take()
     }
 
-    /// Advances the planned member's cluster time: see [`Endpoint::advance_cluster_time`].
+    /// Advances the planned member's cluster time to the one in `reply`, unless it is replaced: see
+    /// [`Endpoint::advance_cluster_time`].
     pub(super) async fn advance_cluster_time(&self, reply: &Document) {
         if let Some(chosen) =
             self.chosen.as_ref().filter(|chosen| std::ptr::eq(*chosen, self.now()))

@@ -1,7 +1,7 @@
-//! Progress of a job's slices.
+//! Reads the progress of a job's slices.
 //!
-//! It is read every second while changes are applied, so the read is small. The `_id`s that a slice left to the
-//! applier may be ten thousand, and are read once, when the slice is first found copied.
+//! The progress is read every second while changes are applied, so the read is small. The `_id`s that a slice left to
+//! the applier may be ten thousand, and are read once, when the slice is first found copied.
 
 use std::collections::HashMap;
 
@@ -13,25 +13,26 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::server::collection::number;
 
-/// State of a slice at a read.
+/// State of one slice of a job when it was read.
 #[derive(Clone, Debug)]
 pub struct SliceSnapshot {
-    /// Index of the collection in the job.
+    /// Number of the slice's collection in the job, from 0.
     pub ns: usize,
-    /// Index of the slice in the collection.
+    /// Number of the slice in its collection, from 0.
     pub n: usize,
     /// Progress of the slice's copy.
     pub state: SliceState,
-    /// Number of documents copied, once the slice is copied.
+    /// Number of documents that were copied from the slice, once it is copied; 0 before.
     pub documents: u64,
-    /// Number of bytes copied, once the slice is copied.
+    /// Size of these documents in bytes, once the slice is copied; 0 before.
     pub bytes: u64,
-    /// `_id`s left to the applier, if the read includes them.
+    /// The `_id`s that the slice left to the applier, if the read includes them; else empty.
     pub leftovers: Vec<Id>,
 }
 
 impl Leases {
-    /// Returns the state of every slice at or after the destination's time `after`, without leftovers.
+    /// Returns the state of every slice of the job at or after the destination's cluster time `after` (`None`: any
+    /// majority-committed state), without leftovers.
     ///
     /// # Errors
     /// Fails if the destination does not answer.
@@ -41,8 +42,9 @@ impl Leases {
         all.iter().map(parse_slice_snapshot).collect()
     }
 
-    /// Like [`Leases::states_after`], with the leftovers of those slices that are copied and that `known`, indexed
-    /// by collection and slice, does not mark as copied. Leftovers may be many, and no longer change.
+    /// Returns the states as [`Leases::states_after`] does, with the leftovers of those slices that are copied and
+    /// that `known`, indexed by collection and slice, does not mark as copied. Leftovers may be many, and no longer
+    /// change.
     ///
     /// # Errors
     /// Fails if the destination does not answer, or a member that lags answers.
