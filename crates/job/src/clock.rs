@@ -1,12 +1,12 @@
-//! The wall clock. Code that needs timestamps gets it as a parameter, so that tests can replace it.
+//! The wall clock. Code that needs timestamps gets the clock as a parameter, so that tests can replace it.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns the time in milliseconds since the Unix epoch.
+/// A function that returns the present time, in milliseconds since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Returns the machine's wall clock.
+/// Returns a [`Clock`] that reads the machine's wall clock.
 pub fn wall() -> Clock {
     Arc::new(now_ms)
 }

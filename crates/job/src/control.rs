@@ -1,10 +1,9 @@
-//! Controls whether an operation may continue; it is checked before each step.
+//! Controls whether an operation may continue; the operation checks its control before each step.
 //!
 //! A [`Control`] combines everything that can block or end an operation: the operator's request (through the
-//! journal), signals to this process, gates that the operation closes itself for a named cause (such as the
-//! lag of a secondary), and the throttle. An operation calls [`Control::checkpoint`] between steps and
-//! [`Control::take`] before each batch. Both wait while the operation is blocked, and return [`Stop`] if it
-//! must end.
+//! journal), signals to this process, gates that the operation closes itself for a named cause (such as the lag of a
+//! secondary), and the throttle. An operation calls [`Control::checkpoint`] between steps and [`Control::take`]
+//! before each batch. Both wait while the operation is blocked, and return [`Stop`] if it must end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::record::{Limits, Requested, ZeroLimit};
 use crate::throttle::Throttle;
 
-/// The reason why an operation must end before it is complete.
+/// The reason why an operation must end in this process before the job is complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
-    /// This process was interrupted by a signal; the job can be resumed.
+    /// A signal interrupted this process; the job can be resumed.
     #[error("interrupted; the job can be resumed")]
     Interrupted,
     /// Another process requested the job, and may claim it now.
@@ -29,15 +28,17 @@ pub enum Stop {
     /// The operator cancelled the job.
     #[error("cancelled by the operator")]
     Cancelled,
-    /// Another process took the job over; this process must not touch it any more.
+    /// Another process took the job over; this process must not work at it any more. Contains the details, in words.
     #[error("another process took the job over: {0}")]
     TakenOver(String),
-    /// The journal could not be reached for so long that another process may take the job over.
+    /// The journal could not be reached for so long that another process may take the job over. Contains the last
+    /// error, in words.
     #[error("the job's state could not be saved: {0}")]
     JournalLost(String),
 }
 
-/// The operator's requests, the limits, and the reasons to stop, as an operation sees them. Cheap to clone.
+/// The operator's requests, the limits, and the reasons to stop, as one job's operation sees them. Clones are cheap
+/// and share their state.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -48,22 +49,22 @@ struct Shared {
     gates: watch::Sender<BTreeMap<&'static str, String>>,
     slowed: watch::Sender<BTreeMap<&'static str, String>>,
     throttle: Throttle,
-    /// Cancelled by signals to the process.
+    /// Cancelled by signals to the process, or when the process is to end.
     interrupted: CancellationToken,
-    /// Cancelled when the operation must end for another reason, which is then stored in `why`.
+    /// Cancelled when the operation must end for a reason other than a signal; `why` then contains the reason.
     stopped: CancellationToken,
     why: OnceLock<Stop>,
 }
 
 impl Default for Control {
-    /// Returns a control without limits, gates and stop requests, other than those of its holder.
+    /// Returns a control without limits that no signal interrupts: only calls of its own methods block or stop it.
     fn default() -> Self {
         Self::new(Limits::default(), CancellationToken::new()).expect("no limit is zero")
     }
 }
 
 impl Control {
-    /// Returns a control with these limits. `interrupted` is cancelled when the process is to end.
+    /// Returns a control with these limits on the speed. The caller cancels `interrupted` when the process is to end.
     pub fn new(limits: Limits, interrupted: CancellationToken) -> Result<Self, ZeroLimit> {
         Ok(Self {
             shared: Arc::new(Shared {
@@ -78,7 +79,7 @@ impl Control {
         })
     }
 
-    /// Waits while the job is paused or a gate is closed. Returns an error if the operation must end.
+    /// Waits while the job is paused or a gate is closed. Returns an error as soon as the operation must end.
     #[crate::boxed]
     pub async fn checkpoint(&self) -> Result<(), Stop> {
         let mut requested = self.shared.requested.subscribe();
@@ -97,14 +98,15 @@ impl Control {
         .await
     }
 
-    /// Waits as [`Control::checkpoint`] does, and then until the throttle admits these documents and bytes.
+    /// Waits as [`Control::checkpoint`] does, and then until the throttle admits a batch of `documents` documents
+    /// with `bytes` bytes.
     #[crate::boxed]
     pub async fn take(&self, documents: u64, bytes: u64) -> Result<(), Stop> {
         self.checkpoint().await?;
         self.or_stop(self.shared.throttle.take(documents, bytes)).await
     }
 
-    /// Waits as [`Control::take`] does, for deferrable work, which also keeps to the pace.
+    /// Waits as [`Control::take`] does, for a batch of deferrable work, which also keeps to the pace.
     #[crate::boxed]
     pub async fn take_paced(&self, documents: u64, bytes: u64) -> Result<(), Stop> {
         self.checkpoint().await?;
@@ -113,13 +115,13 @@ impl Control {
         self.checkpoint().await
     }
 
-    /// Sleeps for this time. Returns an error as soon as the operation must end.
+    /// Sleeps for the time `pause`. Returns an error as soon as the operation must end.
     #[crate::boxed]
     pub async fn sleep(&self, pause: Duration) -> Result<(), Stop> {
         self.or_stop(tokio::time::sleep(pause)).await
     }
 
-    /// Awaits `work`. If the operation must end first, drops `work` and returns the reason.
+    /// Awaits `work` and returns its result. If the operation must end first, drops `work` and returns the reason.
     pub async fn or_stop<T>(&self, work: impl Future<Output = T>) -> Result<T, Stop> {
         if let Some(stop) = self.stopped() {
             return Err(stop);
@@ -138,13 +140,14 @@ impl Control {
         ends.then(|| self.why())
     }
 
-    /// Ends the operation. Only the first reason counts.
+    /// Ends the operation for the reason `why`. Only the first reason counts.
     pub fn stop(&self, why: Stop) {
         let _: Result<(), Stop> = self.shared.why.set(why);
         self.shared.stopped.cancel();
     }
 
-    /// Applies the operator's present request.
+    /// Applies the operator's present request: stops the operation for a cancellation or handover, blocks or unblocks
+    /// it otherwise.
     pub fn request(&self, wanted: Requested) {
         match wanted {
             Requested::Cancel => self.stop(Stop::Cancelled),
@@ -154,30 +157,30 @@ impl Control {
         self.shared.requested.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
 
-    /// Returns true if the operator's request is to pause.
+    /// Returns true if the operator's present request is to pause.
     pub fn is_paused(&self) -> bool {
         *self.shared.requested.borrow() == Requested::Pause
     }
 
-    /// Returns the throttle.
+    /// Returns the throttle, which limits the speed of the operation.
     pub fn throttle(&self) -> &Throttle {
         &self.shared.throttle
     }
 
-    /// Closes a gate, for a cause in words for the operator, such as `secondary lag 12 s over the limit 10
-    /// s`. Each gate has one cause; the operation waits until all gates are open.
+    /// Closes the gate with this name, for a cause in words for the operator, such as `secondary lag 12 s over the
+    /// limit 10 s`. Each gate has one cause; the operation waits until all gates are open.
     pub fn close_gate(&self, gate: &'static str, cause: impl Into<String>) {
         let cause = cause.into();
         self.shared.gates.send_modify(|gates| drop(gates.insert(gate, cause)));
     }
 
-    /// Opens a gate.
+    /// Opens the gate with this name. Does nothing if it is open.
     pub fn open_gate(&self, gate: &'static str) {
         self.shared.gates.send_if_modified(|gates| gates.remove(gate).is_some());
     }
 
-    /// Sets the cause for which a part of the operation, named by `whose`, waits by itself, such as an
-    /// unavailable majority. This blocks nothing. `None` removes the cause.
+    /// Sets the cause, in words for the operator, for which the part of the operation with the name `whose` waits by
+    /// itself, such as an unavailable majority. This blocks nothing. `None` removes the cause.
     pub fn set_slowdown(&self, whose: &'static str, cause: Option<String>) {
         self.shared.slowed.send_modify(|slowed| match cause {
             Some(cause) => drop(slowed.insert(whose, cause)),
@@ -185,16 +188,16 @@ impl Control {
         });
     }
 
-    /// Returns the causes for which the operation waits by itself, in words for the operator; `None` if there
-    /// are none.
+    /// Returns the causes that were set by [`Control::set_slowdown`], in words for the operator; `None` if there are
+    /// none.
     pub fn slowed_by(&self) -> Option<String> {
         let slowed = self.shared.slowed.borrow();
         let causes: Vec<&str> = slowed.values().map(String::as_str).collect();
         (!causes.is_empty()).then(|| causes.join("; "))
     }
 
-    /// Returns the cause that blocks the operation, or for which it waits by itself, in words for the
-    /// operator; `None` if it is running.
+    /// Returns the cause that blocks the operation (a pause or closed gates), or else the causes for which it waits
+    /// by itself, in words for the operator; `None` if there are none.
     pub fn blocked_by(&self) -> Option<String> {
         if self.is_paused() {
             return Some("paused by the operator".to_owned());

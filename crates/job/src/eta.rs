@@ -1,11 +1,11 @@
 //! The speed of a job and its expected end: a smoothed rate, and an estimate if the rate allows one.
 //!
-//! The rate is an average over the recent past whose weights halve every half-life. Numerator and denominator
-//! are smoothed alike, so that the rate is right from the first interval on and a stall lowers it at once.
-//! There is no estimate before enough was observed, if the total is unknown or already exceeded, or after a
-//! long stall.
+//! The rate is an average over the recent past whose weights halve every half-life. Numerator and denominator are
+//! smoothed alike, so that the rate is right from the first interval on and a stall lowers it at once. There is no
+//! estimate before enough was observed, if the total is unknown or already exceeded, or after a long stall.
 
-/// Measures the rate of a counter. The caller passes the times, in milliseconds.
+/// Measures the rate of a counter, such as the documents that a job has processed. The caller passes the times, in
+/// milliseconds since any fixed point.
 #[derive(Clone, Debug)]
 pub struct Meter {
     half_life_ms: f64,
@@ -16,15 +16,15 @@ pub struct Meter {
     time_ms: f64,
 }
 
-/// Minimum time of observation before there is a rate, in milliseconds.
+/// Minimum time between the first and the last observation before there is a rate, in milliseconds.
 const OBSERVED_MS_MIN: u64 = 1_000;
-/// Number of half-lives without movement after which the rate no longer predicts the future.
+/// Number of half-lives in which the counter did not grow, after which its rate no longer predicts the future.
 const STALLED_HALF_LIVES: f64 = 4.0;
-/// Longest estimate, in milliseconds: a hundred days. A longer one is not returned.
+/// Longest estimate that is returned, in milliseconds: a hundred days.
 const ETA_MS_MAX: f64 = 100.0 * 24.0 * 3_600_000.0;
 
 impl Meter {
-    /// Returns a meter whose weights halve every `half_life_ms`.
+    /// Returns a meter without observations, in whose average the weights halve every `half_life_ms` milliseconds.
     ///
     /// # Panics
     ///
@@ -41,8 +41,8 @@ impl Meter {
         }
     }
 
-    /// Records that the counter reached `done` at `now_ms`. A lower value than before restarts the
-    /// measurement.
+    /// Records that the counter had the value `done` at the time `now_ms`. A value lower than the last one restarts
+    /// the measurement.
     pub fn observe(&mut self, now_ms: u64, done: u64) {
         match self.last {
             Some((_, before)) if done < before => *self = Self::new(self.half_life_ms as u64),
@@ -64,15 +64,15 @@ impl Meter {
         self.last = Some((now_ms, done));
     }
 
-    /// Returns the amount per second; `None` before the minimum time of observation.
+    /// Returns the smoothed growth of the counter per second; `None` before the minimum time of observation.
     pub fn rate_s(&self) -> Option<f64> {
         let (at_ms, _) = self.last?;
         let seen = at_ms - self.first_ms >= OBSERVED_MS_MIN;
         seen.then(|| self.amount / self.time_ms * 1_000.0)
     }
 
-    /// Returns the time from the last observation until `total` is reached, in milliseconds; `None` if it
-    /// cannot be estimated, zero once the total is reached.
+    /// Returns the estimated time from the last observation until the counter reaches `total`, in milliseconds;
+    /// `None` if it cannot be estimated, zero once the total is reached.
     pub fn eta_ms(&self, total: Option<u64>) -> Option<u64> {
         let ((at_ms, done), total) = (self.last?, total?);
         let remaining = match total.checked_sub(done) {

@@ -1,84 +1,83 @@
 //! Typed events of a job, in one stream that every display renders.
 //!
-//! An event is one line of JSON with stable field names:
-//! `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`. Absent numbers are `null`: unknown is not
-//! zero.
+//! An event is one line of JSON with stable field names: `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`.
+//! Absent numbers are `null`: unknown is not zero.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::JobId;
 
-/// An event of a job, with its time.
+/// An event of a job, with the time at which it was reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Time of the event, in milliseconds since the Unix epoch.
+    /// Time at which the event was reported, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The id of the job.
+    /// The id of the job that reported the event.
     pub job: JobId,
-    /// The kind of operation, for example `copy`.
+    /// The kind of operation that the job runs, for example `copy`.
     pub kind: String,
-    /// The content of the event.
+    /// The content of the event; its variant is the field `event` in JSON.
     #[serde(flatten)]
     pub body: Body,
 }
 
-/// The content of an event.
+/// The content of an event, apart from its time, job and kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
-    /// The job changes its phase.
+    /// The job enters a phase.
     Phase {
-        /// The previous phase; `None` at the beginning.
+        /// The phase before; `None` if the process has not reported a phase of this job before.
         from: Option<String>,
-        /// The new phase.
+        /// The phase that the job enters.
         to: String,
     },
-    /// The job's progress.
+    /// A report of the job's progress; a later one supersedes it.
     Progress(Box<Progress>),
-    /// A problem that the operator should know and can act on.
+    /// A problem that the operator should know and can act on. The job continues.
     Warning {
-        /// A stable identifier for programs.
+        /// A stable identifier of the kind of problem, for programs that read the events.
         code: String,
-        /// The problem and its object.
+        /// The problem and the affected object, in words.
         message: String,
-        /// The remedy for the problem.
+        /// The remedy for the problem, in words.
         help: String,
     },
-    /// The job made a decision.
+    /// A decision that the job made by itself.
     Decision {
-        /// The decision.
+        /// The decision, in words.
         what: String,
-        /// The reason for the decision.
+        /// The reason for the decision, in words.
         why: String,
     },
-    /// The job measured a quantity.
+    /// A quantity that the job measured once.
     Measurement {
         /// The name of the quantity, with the unit last, for example `write_block_ms`.
         name: String,
-        /// The value, in the unit of the name.
+        /// The measured value, in `unit`.
         value: f64,
-        /// The unit of the value.
+        /// The unit of `value`.
         unit: String,
     },
-    /// The job was paused.
+    /// The job was paused, and its operation waits.
     Paused {
-        /// The cause of the pause.
+        /// The cause of the pause, in words.
         cause: String,
     },
-    /// The job resumed.
+    /// The job continues after a pause.
     Resumed,
     /// The job is complete.
     Done,
-    /// The job failed.
+    /// The job failed, or this process lost it.
     Failed {
-        /// The problem, its object, and the remedy.
+        /// The error as a text: the problem, the affected object, and the remedy.
         error: String,
     },
     /// The operator cancelled the job.
     Cancelled,
-    /// The process ends before the job is complete; the job can be resumed.
+    /// This process was interrupted, and ends before the job is complete; the job can be resumed.
     Interrupted,
-    /// Another process requested the job and continues it.
+    /// This process ends because another process requested the job and continues it.
     HandedOver,
 }
 
@@ -87,53 +86,54 @@ pub enum Body {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// The present phase.
+    /// Name of the present phase.
     pub phase: String,
-    /// Number of documents done.
+    /// Number of documents that the job has processed so far.
     pub documents_done: u64,
-    /// Documents in total, if known.
+    /// Number of documents that the job has to process in total; `None` if unknown.
     pub documents_total: Option<u64>,
-    /// Number of bytes done.
+    /// Number of bytes of documents that the job has processed so far.
     pub bytes_done: u64,
-    /// Bytes in total, if known.
+    /// Number of bytes that the job has to process in total; `None` if unknown.
     pub bytes_total: Option<u64>,
-    /// Number of changes applied.
+    /// Number of changes of the source that the job has applied at the destination so far.
     pub changes_applied: u64,
     /// Lag of the applied changes relative to the source, in milliseconds; `None` if unknown.
     pub lag_ms: Option<u64>,
-    /// Estimated time until the phase ends, in milliseconds; `None` if unknown.
+    /// Estimated time from now until the phase ends, in milliseconds; `None` if unknown.
     pub eta_ms: Option<u64>,
-    /// Smoothed rate, in documents per second; `None` if unknown.
+    /// Smoothed rate of processed documents, in documents per second; `None` if unknown.
     pub rate_documents_s: Option<f64>,
-    /// Smoothed rate, in bytes per second; `None` if unknown.
+    /// Smoothed rate of processed bytes, in bytes per second; `None` if unknown.
     pub rate_bytes_s: Option<f64>,
-    /// The cause that the job waits for; `None` if it is not blocked.
+    /// The cause that the job waits for, in words; `None` if it is not blocked.
     pub blocked_by: Option<String>,
-    /// True if the job may be cut over; `None` for an operation without a cut-over.
+    /// True if the job may be cut over now; `None` for an operation without a cut-over.
     pub cutover_ready: Option<bool>,
-    /// The reasons why the job may not be cut over.
+    /// The reasons why the job may not be cut over now, in words; empty if it may.
     pub cutover_obstacles: Vec<String>,
-    /// The job's present activity.
+    /// The job's present activity, in words.
     pub doing: String,
-    /// The largest flows between servers, by the traffic of this process so far.
+    /// The largest flows of documents from shard to shard, by the number of bytes that this process has sent so far;
+    /// empty unless the job is a reshard.
     pub flows: Vec<Flow>,
-    /// The operator's next step.
+    /// The next step that the operator can take, in words.
     pub next: String,
 }
 
-/// The traffic from one server to another.
+/// The documents that this process has sent from one server, such as a shard, to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Name of the sending server.
     pub from: String,
     /// Name of the receiving server.
     pub to: String,
-    /// Size of the traffic, in bytes.
+    /// Number of bytes that were sent so far.
     pub bytes: u64,
 }
 
 impl Body {
-    /// Returns true if the job, or this process's work at it, ends with this event.
+    /// Returns true if the job, or this process's work at the job, ends with this event.
     pub fn is_terminal(&self) -> bool {
         matches!(
             self,
@@ -145,7 +145,7 @@ impl Body {
         )
     }
 
-    /// Returns true if `later` is of the same kind and includes the content of this event.
+    /// Returns true if `later`, an event of the same job, makes this event superfluous: both report progress.
     pub fn is_superseded_by(&self, later: &Body) -> bool {
         matches!((self, later), (Body::Progress(_), Body::Progress(_)))
     }

@@ -1,9 +1,9 @@
 //! A journal in a local directory, with one JSON file per job.
 //!
-//! A record is replaced as a whole: the new one is written to another file, fsynced and renamed over the old
-//! one, and the directory is fsynced. So at any time, also after a crash, there is either the old record or
-//! the new one, and an acknowledged change is on disk. Changes exclude each other, also between processes, by
-//! a lock on a second file; the system releases the lock when its holder dies.
+//! A record is replaced as a whole: the new record is written to another file, fsynced and renamed over the old one,
+//! and the directory is fsynced. So at any time, also after a crash, there is either the old record or the new one,
+//! and an acknowledged change is on disk. Changes exclude each other, also between processes, by a lock on a second
+//! file; the system releases the lock when its holder dies.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -18,12 +18,12 @@ use crate::id::JobId;
 use crate::journal::{Answer, Claimed, Journal, JournalError, OperatorRequests, Request, Update};
 use crate::record::Record;
 
-/// Longest wait for a lock. A lock is held only for one write, so a process that waits longer waits for a
-/// holder that is stuck.
+/// Longest wait for the lock on a job's record. A lock is held only for one write, so a process that waits longer
+/// waits for a holder that is stuck.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
-/// A journal in a directory.
+/// A journal in a local directory, with one JSON file per job.
 #[derive(Clone)]
 pub struct FileJournal {
     files: Files,
@@ -36,12 +36,14 @@ struct Files {
 }
 
 impl FileJournal {
-    /// Opens the journal in `directory`, which is created if it does not exist.
+    /// Opens the journal in `directory`, which is created if it does not exist. Timestamps are those of the wall
+    /// clock.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, JournalError> {
         Self::open_with_clock(directory, clock::wall())
     }
 
-    /// Opens the journal in `directory`. Its records get their timestamps from `clock`.
+    /// Opens the journal in `directory`, which is created if it does not exist. Its records get their timestamps from
+    /// `clock`.
     pub fn open_with_clock(
         directory: impl Into<PathBuf>,
         clock: Clock,
@@ -56,7 +58,8 @@ impl FileJournal {
         Ok(Self { files })
     }
 
-    /// Runs `work` on a thread that may block on the disk without blocking other tasks.
+    /// Runs `work` on a thread that may block on the disk without blocking other tasks, and returns the future of its
+    /// result.
     fn answer<'a, T: Send + 'static>(
         &self,
         work: impl FnOnce(Files) -> Result<T, JournalError> + Send + 'static,
@@ -222,7 +225,7 @@ impl Files {
         })
     }
 
-    /// Replaces the record. The caller holds the lock.
+    /// Replaces the stored record of a job, which need not exist. The caller holds the lock on the record.
     fn write(&self, record: &Record) -> Result<(), JournalError> {
         let text = serde_json::to_vec_pretty(record).map_err(|error| JournalError::Damaged {
             id: record.id.to_string(),

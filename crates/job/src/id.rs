@@ -1,6 +1,6 @@
-//! A job's id: short enough to type, sorted by time of creation, unique without coordination.
+//! Ids of jobs: short enough to type, sorted by time of creation, unique without coordination.
 //!
-//! Nine digits of milliseconds since the Unix epoch, a hyphen, and four random digits, in base 32 without
+//! An id has nine digits of milliseconds since the Unix epoch, a hyphen, and four random digits, in base 32 without
 //! letters that look alike (Crockford's), in lower case. Two ids are equal only if they were made in the same
 //! millisecond with the same 20 random bits; the journal then refuses the second.
 
@@ -13,30 +13,30 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const TIME_DIGITS: usize = 9;
 const RANDOM_DIGITS: usize = 4;
 
-/// A job's id, such as `1k7z0q2fv-3d9a`.
+/// The id of a job, such as `1k7z0q2fv-3d9a`: the time of the job's creation and 20 random bits, in base 32.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(String);
 
-/// The error of a text that is not a job id.
+/// The error that a text is not a job id. Contains that text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a job id (one looks like 1k7z0q2fv-3d9a; `imago job list` shows them)")]
 pub struct NotAJobId(String);
 
 impl JobId {
-    /// Returns a new id for the present time.
+    /// Returns a new id, made of the present time of the wall clock and random bits.
     pub fn generate() -> Self {
         Self::from_parts(crate::clock::now_ms(), rand::random())
     }
 
-    /// Returns the id for a time in milliseconds since the Unix epoch and a random number, of which the
-    /// lowest 20 bits count.
+    /// Returns the id that is made of the time `at_ms`, in milliseconds since the Unix epoch, and of the lowest 20
+    /// bits of `random`.
     pub fn from_parts(at_ms: u64, random: u32) -> Self {
         let time = digits(at_ms, TIME_DIGITS);
         Self(format!("{time}-{}", digits(u64::from(random), RANDOM_DIGITS)))
     }
 
-    /// Returns the id as text.
+    /// Returns the id in its text form, such as `1k7z0q2fv-3d9a`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,11 +1,11 @@
 //! The life of a long operation: phases, events, control, and persisted state.
 //!
-//! This crate must not know the operation itself. It carries phases, numbers and words that the
-//! operation chose, and never interprets them.
+//! This crate must not know which operation a job runs. It carries phases, numbers and words that the operation
+//! chose, and never interprets them.
 //!
-//! An operation gets a [`Reporter`] for its events and a [`Control`] that tells whether it may continue.
-//! State that must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a job
-//! subscribes to its stream of [`Event`]s.
+//! An operation gets a [`Reporter`] for its events and a [`Control`] that tells whether the operation may continue.
+//! State that must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a job subscribes to
+//! the job's stream of [`Event`]s.
 
 pub mod clock;
 pub mod control;
@@ -25,8 +25,8 @@ pub mod run;
 pub mod state;
 pub mod throttle;
 
-/// Boxes the future of an async function that other crates call, so that its body is compiled once, here, and not in
-/// each crate that awaits it.
+/// Boxes the future of an async function that other crates call. The function's body is then compiled once, in this
+/// crate, and not in each crate that awaits it.
 pub(crate) use async_recursion::async_recursion as boxed;
 
 pub use control::{Control, Stop};

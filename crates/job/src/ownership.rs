@@ -1,11 +1,11 @@
 //! Tells a process for how long it can be certain that it still owns its job.
 //!
-//! A job is taken over when its owner has been silent for long enough. The owner may be the last to learn of
-//! that: it may have been frozen, or disconnected from the journal. So before each step that must not
-//! coincide with its successor's, the owner checks how long ago the journal last confirmed its ownership.
+//! A job is taken over when its owner has been silent for long enough. The owner may be the last to learn of the
+//! takeover: it may have been frozen, or disconnected from the journal. So before each step that must not coincide
+//! with a step of its successor, the owner checks how long ago the journal last confirmed its ownership.
 //!
-//! Invariant: the age counts from before the confirmed save was *sent*, so the heartbeat in the journal is
-//! never older than that.
+//! Invariant: the age of a confirmation counts from before the confirmed save was *sent*, so the heartbeat in the
+//! journal is never older than that age.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,26 +36,28 @@ impl Moment {
     }
 }
 
-/// The confirmed ownership of a job: see the module's documentation. Cheap to clone.
+/// The time since the journal last confirmed that this process owns its job: see the module's documentation. Clones
+/// are cheap and share that time.
 #[derive(Clone, Debug)]
 pub struct Ownership {
     claimed: Moment,
-    /// Time from the claim until the last confirmed save was sent, in ms.
+    /// Time from the claim until the last confirmed save was sent, in milliseconds.
     confirmed_ms: Arc<AtomicU64>,
 }
 
 impl Ownership {
-    /// Returns the ownership by a claim that was requested at `claimed` and has been granted.
+    /// Returns the ownership that begins with a granted claim, which was requested at `claimed`.
     pub(crate) fn new(claimed: Moment) -> Self {
         Self { claimed, confirmed_ms: Arc::default() }
     }
 
-    /// Records that a save which was sent at `sent` was acknowledged under the owner's epoch.
+    /// Records that the journal acknowledged a save, under the owner's epoch, that was sent at `sent`.
     pub(crate) fn confirm(&self, sent: Moment) {
         self.confirmed_ms.fetch_max(sent.ms_since(self.claimed), Ordering::AcqRel);
     }
 
-    /// Returns the age of the last save that the journal acknowledged, from before that save was sent.
+    /// Returns the time since the last acknowledged save was sent, or since the claim was requested if no save was
+    /// acknowledged.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age_at(Moment::now())

@@ -1,8 +1,8 @@
-//! The record of a job: the state from which any process, on any machine, can continue it.
+//! The record of a job: the state from which any process, on any machine, can continue the job.
 //!
-//! Every change that a journal may make to a record is a method here. The method first checks the change, and
-//! changes nothing if it refuses. A journal must only make "read, change, write" atomic; if it has no locks,
-//! it can use [`Record::revision`].
+//! Every change that a journal may make to a record is a method of [`Record`]. The method first checks the change,
+//! and changes nothing if it refuses. A journal must only make "read, change, write" atomic; if the journal has no
+//! locks, it can use [`Record::revision`].
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,95 +13,98 @@ use crate::id::JobId;
 pub use crate::limits::{Limits, ZeroLimit};
 use crate::state::State;
 
-/// A job in its persisted form.
+/// The persisted form of a job: request, state, owner, the operator's requests, progress and checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The job's id.
     pub id: JobId,
-    /// The kind of operation, such as `copy`; chosen by the operation.
+    /// The kind of operation that the job runs, such as `copy`; chosen by the operation.
     pub kind: String,
-    /// The request, in a format of the operation. Contains no secrets.
+    /// The request that the job fulfils, in a format of the operation. Contains no secrets.
     pub spec: Value,
-    /// The job's state.
+    /// The state of the job in its life cycle.
     pub state: State,
     /// Time of the job's creation, in milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Time of the record's last change, in milliseconds since the Unix epoch.
     pub updated_at_ms: u64,
-    /// Number of changes of the record.
+    /// Number of changes of the record since it was created.
     pub revision: u64,
-    /// Number of claims; only the latest claim may save (0: never claimed).
+    /// Number of claims of the job, which is the epoch of the latest claim; only that claim may save (0: never
+    /// claimed).
     pub epoch: u64,
     /// The process that works at the job; `None` if no process does.
     pub owner: Option<Owner>,
-    /// The operator's last request for control.
+    /// The operator's last request for control: run, pause, cancel or hand over.
     pub control: Requested,
     /// The operator's limits on the job's speed.
     pub limits: Limits,
     /// The job's progress at its last save; `None` before the first.
     pub progress: Option<Progress>,
-    /// The state from which the operation can resume; opaque to all other code.
+    /// The state from which the operation can resume, in a format of the operation; opaque to all other code.
     pub checkpoint: Value,
 }
 
-/// The process that works at a job.
+/// The process that works at a job, with its claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// The process, as it names itself, for example `host/1234`.
+    /// Name of the process, as chosen by itself, for example `host/1234`.
     pub process: String,
-    /// The epoch of the process's claim.
+    /// The epoch of the process's claim of the job.
     pub epoch: u64,
-    /// Time of the owner's last heartbeat, in milliseconds since the Unix epoch.
+    /// Time of the last claim or save by this owner, in milliseconds since the Unix epoch.
     pub heartbeat_at_ms: u64,
 }
 
-/// The operator's request to a job.
+/// The operator's request for control of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requested {
-    /// Run the job.
+    /// Run the job, or continue it after a pause.
     #[default]
     Run,
     /// Pause the job, keeping all of its work.
     Pause,
     /// Cancel the job, leaving the source untouched.
     Cancel,
-    /// End the process without completing the job, so that another process can claim it. The claim resets the
-    /// request.
+    /// End the process that works at the job without completing the job, so that another process can claim it. That
+    /// claim resets this request to [`Requested::Run`].
     HandOver,
 }
 
-/// The fields that the owner saves; those that are `None` stay as they are.
+/// The fields of a job's record that its owner saves; fields that are `None` stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
-    /// The new state; refused if it cannot follow the present one.
+    /// The new state of the job; refused if it may not follow the present one.
     pub state: Option<State>,
-    /// The job's new progress.
+    /// The new progress of the job.
     pub progress: Option<Progress>,
-    /// The state from which the operation can resume.
+    /// The new state from which the operation can resume, in a format of the operation.
     pub checkpoint: Option<Value>,
 }
 
-/// The operator's requests, as the owner receives them in the reply to a save.
+/// The operator's present requests to a job, as the owner receives them in the reply to a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperatorRequests {
-    /// The operator's last request for control.
+    /// The operator's last request for control: run, pause, cancel or hand over.
     pub control: Requested,
-    /// Limits on the job's speed.
+    /// The operator's present limits on the job's speed.
     pub limits: Limits,
 }
 
-/// A request of the operator to a running or waiting job.
+/// A request of the operator to a job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Run, pause, cancel or hand over the job.
     Control(Requested),
-    /// New values of all limits.
+    /// Replace all limits on the job's speed by these.
     Limits(Limits),
 }
 
 impl Record {
-    /// Returns the record of a planned job. `spec` must not contain secrets: redact connection strings first.
+    /// Returns the record of a planned job with a new id, for an operation of the kind `kind` with the request
+    /// `spec`, created at `at_ms` milliseconds since the Unix epoch. `spec` must not contain secrets: redact
+    /// connection strings first.
     pub fn new(kind: impl Into<String>, spec: Value, at_ms: u64) -> Self {
         Self {
             id: JobId::from_parts(at_ms, rand::random()),
@@ -120,7 +123,8 @@ impl Record {
         }
     }
 
-    /// Makes `process` the owner and returns the new epoch; see [`crate::journal::Journal::claim`].
+    /// Makes `process` the owner and returns the new epoch; see [`crate::journal::Journal::claim`]. `now_ms` is the
+    /// present time, in milliseconds since the Unix epoch.
     pub fn claim(
         &mut self,
         process: &str,
@@ -146,7 +150,8 @@ impl Record {
         Ok(self.epoch)
     }
 
-    /// Applies the owner's update; see [`crate::journal::Journal::save`].
+    /// Applies the owner's update and returns the operator's requests; see [`crate::journal::Journal::save`].
+    /// `now_ms` is the present time, in milliseconds since the Unix epoch.
     pub fn save(
         &mut self,
         epoch: u64,
@@ -174,7 +179,8 @@ impl Record {
         Ok(OperatorRequests { control: self.control, limits: self.limits })
     }
 
-    /// Ends the ownership; see [`crate::journal::Journal::release`].
+    /// Ends the ownership of the claim with this epoch; see [`crate::journal::Journal::release`]. `now_ms` is the
+    /// present time, in milliseconds since the Unix epoch.
     pub fn release(&mut self, epoch: u64, now_ms: u64) -> Result<(), JournalError> {
         self.check_epoch(epoch)?;
         self.owner = None;
@@ -182,7 +188,8 @@ impl Record {
         Ok(())
     }
 
-    /// Applies the operator's request; see [`crate::journal::Journal::request`].
+    /// Stores the operator's request; see [`crate::journal::Journal::request`]. `now_ms` is the present time, in
+    /// milliseconds since the Unix epoch.
     pub fn request(&mut self, request: &Request, now_ms: u64) -> Result<(), JournalError> {
         self.check_not_final()?;
         match *request {
@@ -196,17 +203,19 @@ impl Record {
         Ok(())
     }
 
-    /// Replaces the checkpoint of a job that has ended; see [`crate::journal::Journal::amend`].
+    /// Replaces the checkpoint of a job whose state is final; see [`crate::journal::Journal::amend`]. `now_ms` is the
+    /// present time, in milliseconds since the Unix epoch.
     ///
     /// # Panics
-    /// Panics if the job has not ended: callers have checked that it has, and no other state can follow.
+    /// Panics if the job's state is not final: callers have checked that it is, and no other state can follow.
     pub fn amend(&mut self, checkpoint: &Value, now_ms: u64) {
         assert!(self.state.is_final(), "job {} has not ended", self.id);
         self.checkpoint = checkpoint.clone();
         self.touch(now_ms);
     }
 
-    /// Checks that the record may be removed; see [`crate::journal::Journal::remove`].
+    /// Checks that the job's state is final, so that its record may be removed, and returns an error if not; see
+    /// [`crate::journal::Journal::remove`].
     pub fn check_final(&self) -> Result<(), JournalError> {
         if self.state.is_final() {
             return Ok(());
@@ -221,7 +230,8 @@ impl Record {
         Err(JournalError::Final { id: self.id.clone(), state: self.state.clone() })
     }
 
-    /// Checks that `epoch` is that of the present owner: no other epoch may change the record.
+    /// Checks that `epoch` is that of the present owner, because no other claim may change the record, and returns an
+    /// error if it is not.
     fn check_epoch(&self, epoch: u64) -> Result<(), JournalError> {
         if self.owner.as_ref().is_some_and(|owner| owner.epoch == epoch) {
             return Ok(());

@@ -4,9 +4,9 @@
 //!
 //! - Of a job's progress events only the newest waits in a subscriber's queue, since it includes the older
 //!   ones.
-//! - Every other event waits until it is taken, up to [`PENDING_MAX`] of them. A renderer with more pending
-//!   events is stuck: from then on the oldest events are dropped, terminal events last. A warning
-//!   `events_lost` reports their number when the renderer continues.
+//! - Every other event waits until its subscriber takes it, up to [`PENDING_MAX`] of them. A renderer with more
+//!   pending events is stuck: from then on the oldest events are dropped, terminal events last. A warning
+//!   `events_lost` reports the number of dropped events when the renderer continues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,10 +17,10 @@ use crate::clock::{self, Clock};
 use crate::event::{Body, Event, Progress};
 use crate::id::JobId;
 
-/// Maximum number of events that wait for one subscriber.
+/// Maximum number of events that wait in the queue of one subscriber.
 pub const PENDING_MAX: usize = 4096;
 
-/// The stream of events of a process; cheap to clone.
+/// The stream of the events of all jobs of a process. Clones are cheap and share the stream.
 #[derive(Clone)]
 pub struct Events {
     shared: Arc<Shared>,
@@ -44,7 +44,7 @@ struct Latest {
     progress: Option<Progress>,
 }
 
-/// Reports the events of one job. Cheap to clone.
+/// Reports the events of one job to the process's stream of events. Cheap to clone.
 #[derive(Clone)]
 pub struct Reporter {
     events: Events,
@@ -52,7 +52,8 @@ pub struct Reporter {
     kind: String,
 }
 
-/// The subscription of one renderer, with the events that it has not received yet.
+/// The subscription of one renderer to a process's stream of events, with the events that the renderer has not
+/// received yet.
 pub struct Subscription {
     events: Events,
     queue: Arc<Queue>,
@@ -71,7 +72,7 @@ struct Pending {
     closed: bool,
 }
 
-/// Locks a mutex even after a panic in another thread: every change is a single step, so the data is
+/// Locks a mutex, even after a panic in another thread: every change of the data is a single step, so the data is
 /// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
@@ -92,12 +93,12 @@ impl Events {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
     }
 
-    /// Returns the reporter of `job`, an operation of this kind.
+    /// Returns the reporter of `job`, whose operation is of this kind, such as `copy`.
     pub fn reporter(&self, job: JobId, kind: impl Into<String>) -> Reporter {
         Reporter { events: self.clone(), job, kind: kind.into() }
     }
 
-    /// Subscribes to all events from now on.
+    /// Subscribes to all events of the process that are reported from now on.
     pub fn subscribe(&self) -> Subscription {
         let queue = Arc::new(Queue::default());
         let mut streams = lock(&self.shared.state);
@@ -108,7 +109,7 @@ impl Events {
         Subscription { events: self.clone(), queue }
     }
 
-    /// Ends the stream: subscribers receive their pending events, and then the end.
+    /// Ends the stream: subscribers receive their pending events, and then the end. Later events are dropped.
     pub fn close(&self) {
         let mut streams = lock(&self.shared.state);
         streams.closed = true;
@@ -131,27 +132,27 @@ impl Events {
 }
 
 impl Reporter {
-    /// Returns the id of the job.
+    /// Returns the id of the job whose events are reported.
     pub fn job(&self) -> &JobId {
         &self.job
     }
 
-    /// Returns the stream to which the events are reported.
+    /// Returns the stream to which the job's events are reported.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Reports an event.
+    /// Reports an event of the job with this content, at the present time.
     pub fn emit(&self, body: Body) {
         self.events.emit(self, body);
     }
 
-    /// Reports the begin of a phase.
+    /// Reports that the job enters the phase `to`.
     pub fn phase(&self, to: impl Into<String>) {
         self.emit(Body::Phase { from: self.latest(|latest| latest.phase.clone()), to: to.into() });
     }
 
-    /// Reports the job's progress. An empty phase is replaced by the present one.
+    /// Reports the job's progress. If `progress.phase` is empty, the phase that was reported last replaces it.
     pub fn progress(&self, mut progress: Progress) {
         if progress.phase.is_empty() {
             progress.phase = self.latest(|latest| latest.phase.clone()).unwrap_or_default();
@@ -159,7 +160,7 @@ impl Reporter {
         self.emit(Body::Progress(Box::new(progress)));
     }
 
-    /// Reports a warning: a stable code, the problem with its object, and the remedy.
+    /// Reports a warning: a stable code for programs, the problem with the affected object, and the remedy.
     pub fn warning(
         &self,
         code: impl Into<String>,
@@ -170,17 +171,17 @@ impl Reporter {
         self.emit(Body::Warning { code, message, help });
     }
 
-    /// Reports a decision and its reason.
+    /// Reports a decision that the job made, and its reason, both in words.
     pub fn decision(&self, what: impl Into<String>, why: impl Into<String>) {
         self.emit(Body::Decision { what: what.into(), why: why.into() });
     }
 
-    /// Reports a measurement. Its name ends with the unit.
+    /// Reports a value that the job measured, in `unit`. The name ends with the unit, for example `write_block_ms`.
     pub fn measurement(&self, name: impl Into<String>, value: f64, unit: impl Into<String>) {
         self.emit(Body::Measurement { name: name.into(), value, unit: unit.into() });
     }
 
-    /// Returns the last reported progress of the job; `None` before the first.
+    /// Returns the progress that was last reported for the job; `None` if there was none.
     pub fn latest_progress(&self) -> Option<Progress> {
         self.latest(|latest| latest.progress.clone())
     }
@@ -191,7 +192,7 @@ impl Reporter {
 }
 
 impl Subscription {
-    /// Returns the next event, or `None` after the end of the stream. Safe to cancel.
+    /// Waits for the next event and returns it, or `None` after the end of the stream. Safe to cancel.
     #[crate::boxed]
     pub async fn next(&mut self) -> Option<Event> {
         loop {
@@ -209,7 +210,7 @@ impl Subscription {
         }
     }
 
-    /// Returns the next event if one is pending, otherwise `None`.
+    /// Returns the next event without waiting; `None` if no event is pending.
     pub fn try_next(&mut self) -> Option<Event> {
         lock(&self.queue.state).take()
     }

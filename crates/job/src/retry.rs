@@ -1,4 +1,4 @@
-//! Retries within a budget.
+//! Retries of a failed action, within a budget of attempts and time.
 //!
 //! Delays grow and are jittered ([`imago_plan::pacing::backoff`]); attempts and time are limited. The error names the
 //! action, the number of attempts, the elapsed time, the limit that was reached, and the last cause.
@@ -15,45 +15,45 @@ use tokio::time::Instant;
 
 use crate::control::{Control, Stop};
 
-/// Limits of the attempts.
+/// Limits on the attempts of one action, and the delays between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Maximum number of attempts, the first included; at least one is made.
     pub attempts_max: u32,
-    /// Maximum time from the begin of the first attempt until the begin of the last.
+    /// Maximum time from the start of the first attempt until the start of the last.
     pub elapsed_max: Duration,
-    /// The delays between attempts.
+    /// The delays between consecutive attempts.
     pub backoff: Backoff,
 }
 
-/// The limit that ended the attempts.
+/// The limit that ended the attempts of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// The maximum number of attempts.
+    /// The maximum number of attempts, [`Budget::attempts_max`].
     Attempts,
-    /// The maximum time.
+    /// The maximum time, [`Budget::elapsed_max`].
     Elapsed,
-    /// No limit: the error is permanent, so that a retry does not help.
+    /// No limit was reached: the last error is permanent, so that a retry does not help.
     Permanent,
 }
 
-/// The reason why the attempts ended without success.
+/// The reason why the attempts of an action ended without success.
 #[derive(Debug)]
 pub enum RetryError<E> {
-    /// The last attempt failed.
+    /// The last attempt failed, and no other was permitted.
     Failed {
-        /// The attempted action.
+        /// The attempted action; completes the sentence "cannot …".
         what: String,
         /// Number of attempts that were made.
         attempts: u32,
-        /// Time since the first attempt began, in milliseconds.
+        /// Time from the start of the first attempt to the end of the last, in milliseconds.
         elapsed_ms: u64,
         /// The limit that ended the attempts.
         bound: Bound,
         /// The error of the last attempt.
         last: E,
     },
-    /// The operation must end.
+    /// The operation that made the attempts must end.
     Stopped(Stop),
 }
 
@@ -93,8 +93,9 @@ impl<E: Error + 'static> Error for RetryError<E> {
     }
 }
 
-/// Calls `attempt` (with its number, from 1) until it succeeds, fails with an error that is not `transient`,
-/// or exhausts the budget. `what` completes the sentence "cannot …".
+/// Calls `attempt` (with its number, from 1) and returns its result once it succeeds. Ends with an error if `attempt`
+/// fails with an error that is not `transient`, if the budget is exhausted, or if `control` stops the operation.
+/// `what` names the action and completes the sentence "cannot …".
 pub async fn retry<T, E, F>(
     what: &str,
     budget: &Budget,

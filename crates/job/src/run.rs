@@ -1,12 +1,11 @@
 //! One process's work at a job, from its claim to its end. Combines journal, control and events.
 //!
-//! [`Run::begin`] claims the job and starts a heartbeat, which saves progress, keeps other processes from
-//! taking the job over, and reads the operator's requests. The operation then calls [`Run::enter`] at each
-//! phase and [`Run::save`] at each checkpoint, checks [`Run::control`] before each step, and ends with
-//! [`Run::end`].
+//! [`Run::begin`] claims the job and starts a heartbeat, which saves progress, keeps other processes from taking the
+//! job over, and reads the operator's requests. The operation then calls [`Run::enter`] at each phase and
+//! [`Run::save`] at each checkpoint, checks [`Run::control`] before each step, and ends with [`Run::end`].
 //!
-//! Invariant: the state in the journal is `Paused` exactly while the control blocks the operation on the
-//! operator's request (up to the delay of a heartbeat), and nothing is saved after a takeover.
+//! Invariant: the state in the journal is `Paused` exactly while the control blocks the operation on the operator's
+//! request (up to the delay of a heartbeat), and nothing is saved after a takeover.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,19 +27,20 @@ use crate::reporter::{Events, Reporter};
 use crate::retry::{Budget, RetryError, retry};
 use crate::state::State;
 
-/// Intervals and limits of a run's heartbeats in the journal.
+/// Interval and time limits of the heartbeats by which the owner of a job keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerTiming {
-    /// Interval between heartbeats; each saves progress and reads the operator's requests.
+    /// Interval between two heartbeats; each saves progress and reads the operator's requests.
     pub heartbeat: Duration,
-    /// Age of an owner's last heartbeat from which on its job may be taken over.
+    /// Age of an owner's last heartbeat from which on another process may take the job over.
     pub stale_after: Duration,
-    /// Time for which an owner continues without a confirmed heartbeat. Meanwhile it writes nothing, because
-    /// it cannot know whether it still owns the job; the journal reports that when it is available again.
+    /// Time without a confirmed heartbeat after which an owner stops. Until then it writes nothing, because it cannot
+    /// know whether it still owns the job; the journal reports that when it is available again.
     pub gives_up_after: Duration,
 }
 
-/// Default of `gives_up_after`: a journal that is unavailable for five minutes ends no run.
+/// Default of [`OwnerTiming::gives_up_after`], longer than five minutes: a journal that is unavailable for five
+/// minutes ends no run.
 pub const GIVES_UP_AFTER: Duration = Duration::from_secs(330);
 
 impl Default for OwnerTiming {
@@ -53,33 +53,34 @@ impl Default for OwnerTiming {
     }
 }
 
-/// The result of a run.
+/// The way in which a process's work at a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The job is complete.
     Done,
     /// The job failed. The text names the problem, the affected object, and the remedy.
     Failed(String),
-    /// The run was stopped. A cancelled job is final, an interrupted one can be resumed.
+    /// The operation was stopped before the job was complete. A cancelled job is final; a job that was interrupted or
+    /// handed over can be resumed.
     Stopped(Stop),
 }
 
-/// The reason why a run could not continue.
+/// The reason why a process could not continue its work at a job.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The run was stopped.
+    /// The operation must end before the job is complete.
     #[error(transparent)]
     Stopped(#[from] Stop),
     /// The journal refused a request, or failed permanently.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal was unavailable for longer than the retry budget.
+    /// The journal was unavailable for longer than the retry budget of a save.
     #[error(transparent)]
     Unreachable(Box<RetryError<JournalError>>),
 }
 
-/// One process's work at a job. Cheap to clone. If the last clone is dropped without [`Run::end`], heartbeats
-/// stop, and another process can take the job over when the last one is stale.
+/// One process's work at a job. Cheap to clone. If the last clone is dropped without [`Run::end`], heartbeats stop,
+/// and another process can take the job over when the last heartbeat is stale.
 #[derive(Clone)]
 pub struct Run {
     shared: Arc<Shared>,
@@ -95,14 +96,14 @@ struct Shared {
     reporter: Reporter,
     ownership: Ownership,
     timing: OwnerTiming,
-    /// The state in the journal; `None` after the end of the run. Locked during saves, so that they reach the
-    /// journal in the order in which they are made.
+    /// The job's state in the journal; `None` after the end of the run. The lock is held during a save, so that saves
+    /// reach the journal in the order in which they are made.
     state: Mutex<Option<State>>,
 }
 
 impl Run {
-    /// Claims the job for `process` and starts its heartbeats. `interrupted` is cancelled when this process
-    /// is to end.
+    /// Claims the job `id` for `process`, a name such as `host/1234`, and starts its heartbeats. The job's events go
+    /// to `events`. The caller cancels `interrupted` when this process is to end.
     #[crate::boxed]
     pub async fn begin(
         journal: Arc<dyn Journal>,
@@ -134,32 +135,32 @@ impl Run {
         Ok(Self { shared, _heartbeat: Arc::new(AbortOnDropHandle::new(heartbeat)) })
     }
 
-    /// Returns the record at the time of the claim, from which the operation resumes.
+    /// Returns the job's record at the time of the claim, from which the operation resumes.
     pub fn record(&self) -> &Record {
         &self.shared.claimed
     }
 
-    /// Returns the epoch of the claim.
+    /// Returns the epoch of this process's claim of the job.
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
     }
 
-    /// Returns the control, to be checked before each step.
+    /// Returns the control, which the operation checks before each step.
     pub fn control(&self) -> &Control {
         &self.shared.control
     }
 
-    /// Returns the confirmed ownership of the job.
+    /// Returns the ownership of the job, by which the operation checks how long ago the journal confirmed it.
     pub fn ownership(&self) -> Ownership {
         self.shared.ownership.clone()
     }
 
-    /// Returns the reporter of the job.
+    /// Returns the reporter, to which the operation reports the job's events.
     pub fn reporter(&self) -> &Reporter {
         &self.shared.reporter
     }
 
-    /// Enters a phase: persists it, and then reports it. Waits while the job is paused.
+    /// Enters the phase with this name: saves it in the journal, and then reports it. Waits while the job is paused.
     #[crate::boxed]
     pub async fn enter(&self, phase: &str) -> Result<(), RunError> {
         loop {
@@ -175,7 +176,7 @@ impl Run {
         }
     }
 
-    /// Persists the state from which the operation can resume.
+    /// Saves the checkpoint, from which the operation can resume, in the journal.
     #[crate::boxed]
     pub async fn save(&self, checkpoint: Value) -> Result<(), RunError> {
         let mut state = self.shared.state.lock().await;
@@ -183,7 +184,8 @@ impl Run {
         self.shared.save(&mut state, &update, &self.shared.control).await.map(drop)
     }
 
-    /// Saves as [`Run::save`] does, even if the operation must end: for state that its successor needs.
+    /// Saves the checkpoint as [`Run::save`] does, even if the operation must end: for state that the job's next
+    /// owner needs.
     #[crate::boxed]
     pub async fn save_final(&self, checkpoint: Value) -> Result<(), RunError> {
         let mut state = self.shared.state.lock().await;
@@ -191,9 +193,9 @@ impl Run {
         self.shared.save(&mut state, &update, &Control::default()).await.map(drop)
     }
 
-    /// Ends the run: persists the final state, ends the ownership, and reports the end. After an interruption
-    /// the state stays unchanged, so that the job can be resumed. A run that was taken over or has lost its
-    /// journal saves nothing.
+    /// Ends the run: saves the final state, ends the ownership of the job, and reports the end. After an interruption
+    /// or a handover the state stays unchanged, so that the job can be resumed. A run that was taken over or has lost
+    /// its journal saves nothing.
     #[crate::boxed]
     pub async fn end(&self, ending: Ending) -> Result<(), RunError> {
         let shared = &self.shared;
@@ -233,14 +235,14 @@ impl Run {
     }
 }
 
-/// Retry budget of a save during a run: a database that is unavailable for five minutes ends no run.
+/// Retry budget of a save while the operation runs: a journal that is unavailable for five minutes ends no run.
 const BUDGET: Budget = Budget {
     attempts_max: 400,
     elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
-/// Retry budget of the last save: enough for the election of a new primary. The command that ends the run
-/// waits for it.
+/// Retry budget of a save after the operation was stopped, and of the release: enough for the election of a new
+/// primary. The command that ends the run waits for the save.
 const FINAL_SAVE_RETRY: Budget =
     Budget { attempts_max: 50, elapsed_max: Duration::from_secs(30), ..BUDGET };
 
@@ -249,7 +251,8 @@ fn is_transient(error: &JournalError) -> bool {
 }
 
 impl Shared {
-    /// Saves under the lock on the state, and stores the saved state in `state`.
+    /// Saves `update` in the journal, retrying within a budget until `control` stops, and stores the saved state in
+    /// `state`, which the caller has locked.
     async fn save(
         &self,
         state: &mut Option<State>,
@@ -286,7 +289,7 @@ impl Shared {
         self.control.stop(Stop::TakenOver(format!("job {} has a new owner", self.id)));
     }
 
-    /// Sends one heartbeat: saves progress, and applies the operator's requests.
+    /// Sends one heartbeat: saves the job's progress, and applies the operator's requests from the reply.
     async fn send_heartbeat(&self) -> Result<(), RunError> {
         let mut state = self.state.lock().await;
         if state.is_none() {
@@ -332,7 +335,7 @@ impl Shared {
     }
 }
 
-/// Sends heartbeats until the run ends, the job is taken over, or the journal is lost.
+/// Sends heartbeats until the run ends, another process takes the job over, or the journal is lost.
 async fn heartbeats(shared: Arc<Shared>) {
     let OwnerTiming { heartbeat, stale_after, gives_up_after } = shared.timing;
     let mut alive = Instant::now();
@@ -384,7 +387,7 @@ impl From<RetryError<JournalError>> for RunError {
 }
 
 impl Update {
-    /// Returns an update of the state only.
+    /// Returns an update that changes only the job's state.
     pub fn of(state: State) -> Self {
         Self { state: Some(state), ..Self::default() }
     }

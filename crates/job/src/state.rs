@@ -7,30 +7,30 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The state of a job. The operation defines the names of phases.
+/// The state of a job in its life cycle. The names of phases are chosen by the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
     /// The plan is stored, and nothing was executed.
     Planned,
-    /// The job is running.
+    /// A process works at the job, or worked at it until it was interrupted.
     Running {
-        /// The present phase.
+        /// The phase that the operation is in.
         phase: String,
     },
-    /// The job waits to be resumed.
+    /// The operator paused the job, which waits to be resumed.
     Paused {
         /// The phase in which the job was paused, and in which it will resume.
         phase: String,
     },
-    /// The job is complete.
+    /// The operation is complete. The state is final.
     Done,
-    /// The job failed; it may be resumed when the cause is removed.
+    /// The job failed; it may be resumed when the cause of the failure is removed.
     Failed {
-        /// The problem, the affected object, and the remedy.
+        /// The error as a text: the problem, the affected object, and the remedy.
         error: String,
     },
-    /// The operator cancelled the job; the source is untouched.
+    /// The operator cancelled the job; the source is untouched. The state is final.
     Cancelled,
 }
 
@@ -38,14 +38,15 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {from} cannot become {to}")]
 pub struct IllegalTransition {
-    /// The present state.
+    /// The state that the job is in.
     pub from: State,
-    /// The requested state.
+    /// The state that was requested, and may not follow `from`.
     pub to: State,
 }
 
 impl State {
-    /// Returns an error if `to` may not follow this state. The same state may always be saved again.
+    /// Checks that the state `to` may follow this state, and returns an error if not. The same state may always be
+    /// saved again.
     pub fn check_transition(&self, to: &State) -> Result<(), IllegalTransition> {
         use State::{Cancelled, Done, Failed, Paused, Planned, Running};
         let legal = match (self, to) {
@@ -62,12 +63,12 @@ impl State {
         if legal { Ok(()) } else { Err(IllegalTransition { from: self.clone(), to: to.clone() }) }
     }
 
-    /// Returns true if no other state can follow.
+    /// Returns true if no other state can follow this one: the job is done or cancelled.
     pub fn is_final(&self) -> bool {
         matches!(self, State::Done | State::Cancelled)
     }
 
-    /// Returns the name of the state in one word, without its phase or error.
+    /// Returns the name of the state in one word, such as `running`, without its phase or error.
     pub fn word(&self) -> &'static str {
         match self {
             State::Planned => "planned",

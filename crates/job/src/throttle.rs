@@ -1,12 +1,12 @@
-//! Limits on the speed of a job: documents and bytes per second, changeable while it runs.
+//! Limits on the speed of a job: documents and bytes per second, changeable while the job runs.
 //!
-//! [`imago_plan::pacing::token_bucket`] computes the waits; this module sleeps. All limits apply together. When a limit
-//! changes, each waiting request wakes up and computes its wait again. `governor` does not fit: its quota is
+//! [`imago_plan::pacing::token_bucket`] computes the waits; this module sleeps. All limits apply together. When a
+//! limit changes, each waiting request wakes up and computes its wait again. `governor` does not fit: its quota is
 //! fixed, and it refuses a request that is larger than the burst.
 //!
-//! In addition to the operator's limits there is a *pace*, which a monitor of the servers sets and changes.
-//! It applies only to deferrable work, such as the bulk of a copy: changes must be applied at the rate at
-//! which they occur.
+//! In addition to the operator's limits there is a *pace*, a limit in bytes per second which a monitor of the servers
+//! sets and changes. The pace applies only to deferrable work, such as the bulk of a copy: changes must be applied at
+//! the rate at which they occur.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::record::{Limits, ZeroLimit};
 
-/// Limits documents and bytes per second. Cheap to clone; all clones share the limits.
+/// Limits the documents and bytes per second of one job. Clones are cheap and share the limits.
 #[derive(Clone)]
 pub struct Throttle {
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ pub struct Throttle {
 struct Shared {
     began: Instant,
     buckets: Mutex<Buckets>,
-    /// The number of changes of the limits so far.
+    /// Number of changes of the limits and of the pace since the throttle was created.
     changed: watch::Sender<u64>,
 }
 
@@ -36,14 +36,13 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
-    /// Time at which the pace last delayed a request, or was set, in nanoseconds since the throttle was
-    /// created.
+    /// Time at which the pace last delayed a request, or was set, in nanoseconds since the throttle was created.
     pace_delayed_at_ns: u64,
-    /// Size of batches while no pace is set.
+    /// Size of batches of deferrable work while no pace is set.
     batch_size: BatchSize,
 }
 
-/// The position of a request in the bucket of each limit.
+/// The position of one request in the token bucket of each limit; `None` where there is no such limit.
 #[derive(Clone, Copy)]
 struct Reservation {
     documents: Option<Position>,
@@ -52,7 +51,7 @@ struct Reservation {
 }
 
 impl Throttle {
-    /// Returns a throttle with these limits.
+    /// Returns a throttle with these limits and without a pace.
     pub fn new(limits: Limits) -> Result<Self, ZeroLimit> {
         limits.check()?;
         let bucket = |rate: Option<u64>| rate.map(|rate_s| Bucket::new(rate_s, burst(rate_s), 0));
@@ -69,12 +68,12 @@ impl Throttle {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Returns the present limits.
+    /// Returns the operator's present limits.
     pub fn limits(&self) -> Limits {
         self.lock().limits
     }
 
-    /// Changes the limits, also for waiting requests.
+    /// Replaces the operator's limits, also for requests that already wait.
     pub fn set(&self, limits: Limits) -> Result<(), ZeroLimit> {
         limits.check()?;
         let now_ns = self.now_ns();
@@ -112,9 +111,9 @@ impl Throttle {
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Returns the maximum size of a batch of deferrable work, in bytes, at most `most`. It is the amount
-    /// that the limits admit in a hundredth of a second, because a batch is sent to the servers as a whole
-    /// and delays the requests after it. It is more if that does not reach a limit
+    /// Returns the maximum size of a batch of deferrable work, in bytes, at most `most`. It is the amount that the
+    /// limits admit in a hundredth of a second, because a batch is sent to the servers as a whole and delays the
+    /// requests after it. The size is larger if batches of that size do not reach a limit
     /// ([`imago_plan::pacing::batch_size`]), except at a pace: there, slow replies are a reason to slow down.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
@@ -128,15 +127,15 @@ impl Throttle {
         self.lock().pace.is_some()
     }
 
-    /// Returns true if there is a pace, and no request has had to wait for it for more than a second.
+    /// Returns true if there is a pace, and for more than a second no request has had to wait for it.
     pub fn is_below_pace(&self) -> bool {
         let now_ns = self.now_ns();
         let buckets = self.lock();
         buckets.pace.is_some() && now_ns.saturating_sub(buckets.pace_delayed_at_ns) > PACE_IDLE_NS
     }
 
-    /// Waits until these documents and bytes are admitted. Safe to cancel: a cancelled request still counts
-    /// as admitted, so it delays later requests.
+    /// Waits until the operator's limits admit a batch of `documents` documents with `bytes` bytes. Safe to cancel: a
+    /// cancelled request still counts as admitted, so it delays later requests.
     #[crate::boxed]
     pub async fn take(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
@@ -144,7 +143,7 @@ impl Throttle {
         self.wait(reservation).await;
     }
 
-    /// Waits as [`Throttle::take`] does, for deferrable work, which also keeps to the pace.
+    /// Waits as [`Throttle::take`] does, for a batch of deferrable work, which also keeps to the pace.
     #[crate::boxed]
     pub async fn take_paced(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
@@ -221,20 +220,20 @@ impl Buckets {
     }
 }
 
-/// Work that has not waited for the pace for this time is slower than the pace, in nanoseconds.
+/// Time in nanoseconds: deferrable work that has not waited for the pace for longer is slower than the pace.
 const PACE_IDLE_NS: u64 = 1_000_000_000;
 
-/// Minimum size of a batch, in bytes: smaller batches would consist mostly of round trips.
+/// Minimum size of a batch of deferrable work, in bytes: smaller batches would consist mostly of round trips.
 const BATCH_BYTES_MIN: u64 = 32 * 1024;
 
-/// Returns the burst at a rate: the amount of a tenth of a second. That keeps batches moving, and hardly
-/// loads the servers.
+/// Returns the burst of a limit of `rate_s` units per second: the amount of a tenth of a second. A burst of that size
+/// keeps batches moving, and hardly loads the servers.
 fn burst(rate_s: u64) -> u64 {
     (rate_s / 10).max(1)
 }
 
-/// Returns the burst at a pace: one batch. Deferrable work is spread evenly, because batches of several
-/// workers at once would delay clients like one large batch.
+/// Returns the burst at a pace of `rate_s` bytes per second, in bytes: one batch. Deferrable work is spread evenly,
+/// because batches of several workers at once would delay clients like one large batch.
 fn batch(batch_size: BatchSize, rate_s: u64) -> u64 {
     batch_size.of(rate_s).max(BATCH_BYTES_MIN)
 }

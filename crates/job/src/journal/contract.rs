@@ -1,4 +1,4 @@
-//! The contract of a journal, as tests that each implementation runs.
+//! The contract of a journal, as checks that the tests of each implementation run.
 
 use serde_json::json;
 
@@ -8,10 +8,10 @@ use crate::id::JobId;
 use crate::record::{Limits, Record, Requested};
 use crate::state::State;
 
-/// A claim with this limit is refused while there is an owner: no owner is ever stale.
+/// A claim with this `stale_after_ms` is refused while the job has an owner, since no owner is ever stale.
 const NEVER: u64 = u64::MAX;
 
-/// Checks the whole contract.
+/// Checks the whole contract of [`Journal`] with new jobs in `journal`. Panics where the contract is broken.
 #[crate::boxed]
 pub async fn check(journal: &dyn Journal) {
     a_record_is_loaded_as_it_was_created(journal).await;

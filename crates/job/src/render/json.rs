@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use super::Render;
 use crate::event::Event;
 
-/// Writes each event as one line of JSON.
+/// A renderer that writes each event as one line of JSON.
 pub struct JsonLines<W>(
-    /// The output.
+    /// The output to which the lines are written.
     pub W,
 );
 

@@ -6,10 +6,10 @@ use std::io;
 use super::Render;
 use crate::event::{Body, Event};
 
-/// The target of the log lines, for filters.
+/// The target of all log lines of this renderer, for filters of the log.
 pub const TARGET: &str = "imago::job";
 
-/// Writes each event to the log.
+/// A renderer that writes each event to the log of the process.
 pub struct Log;
 
 impl Render for Log {

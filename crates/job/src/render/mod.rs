@@ -1,4 +1,4 @@
-//! Renderers. Each display of a job renders the same stream of events.
+//! Renderers of events. Each display of a job renders the same stream of events.
 
 pub mod json;
 pub mod log;
@@ -13,24 +13,24 @@ use tokio::sync::oneshot;
 use crate::event::Event;
 use crate::reporter::Subscription;
 
-/// A renderer of events.
+/// A renderer of events, such as a terminal display, a log or metrics.
 pub trait Render: Send + 'static {
     /// Renders one event. An error, such as a closed output, ends the rendering but not the job.
     fn show(&mut self, event: &Event) -> io::Result<()>;
 
-    /// Cleans up after the last event.
+    /// Cleans up after the last event, or after an event that could not be rendered.
     fn end(&mut self) {}
 }
 
-/// A renderer that runs on its own thread.
+/// A renderer that runs on its own thread until its subscription ends.
 #[must_use = "wait for it, or the last events may not be shown"]
 pub struct Rendering {
     ended: oneshot::Receiver<()>,
 }
 
-/// Renders all events of `subscription` until its stream is closed.
+/// Starts a thread that renders all events of `subscription` until their stream is closed or `renderer` fails.
 ///
-/// Uses a separate thread, because a terminal or a pipe may block for ever, and must not block other work.
+/// The thread is separate, because a terminal or a pipe may block for ever, and must not block other work.
 pub fn spawn(mut subscription: Subscription, mut renderer: impl Render) -> io::Result<Rendering> {
     let (tell, ended) = oneshot::channel();
     let runtime = Handle::current();
@@ -48,7 +48,7 @@ pub fn spawn(mut subscription: Subscription, mut renderer: impl Render) -> io::R
 }
 
 impl Rendering {
-    /// Waits until all events were rendered, but at most for `bound`. Returns false if the time limit was
+    /// Waits until the renderer has ended, but at most for the time `bound`. Returns false if that time limit was
     /// reached.
     #[crate::boxed]
     pub async fn finish(self, bound: Duration) -> bool {

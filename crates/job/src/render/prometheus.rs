@@ -23,7 +23,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use super::Render;
 use crate::event::{Body, Event, Progress};
 
-/// The error of metrics that cannot be served.
+/// The error that metrics cannot be served at the requested address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics at {address}; choose an address of this machine and a free port")]
 pub struct ServeError {
@@ -31,13 +31,13 @@ pub struct ServeError {
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// A renderer that records events as metrics.
+/// A renderer that records events as Prometheus metrics.
 pub struct Prometheus {
     recorder: PrometheusRecorder,
 }
 
-/// Serves metrics at `address` for as long as the process lives, and returns their renderer. Must be called
-/// within a runtime.
+/// Serves metrics over HTTP at `address` for as long as the process lives, and returns the renderer that records
+/// them. Must be called within a Tokio runtime.
 pub fn serve(address: SocketAddr) -> Result<Prometheus, ServeError> {
     let (recorder, server) = PrometheusBuilder::new()
         .with_http_listener(address)
@@ -53,7 +53,8 @@ pub fn serve(address: SocketAddr) -> Result<Prometheus, ServeError> {
     Ok(Prometheus { recorder })
 }
 
-/// Runs the recorder's upkeep periodically: the recorder stores samples until then.
+/// Runs the upkeep of the metrics recorder every five seconds, for ever: the recorder stores all samples of a
+/// histogram until its upkeep.
 async fn tidy(handle: PrometheusHandle) {
     loop {
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
@@ -67,7 +68,7 @@ impl Prometheus {
         Self { recorder: PrometheusBuilder::new().build_recorder() }
     }
 
-    /// Returns the metrics in the text format of Prometheus.
+    /// Returns all recorded metrics in the text format of Prometheus.
     pub fn text(&self) -> String {
         self.recorder.handle().render()
     }
@@ -130,7 +131,8 @@ fn record_progress(kind: &str, progress: &Progress) {
     }
 }
 
-/// Converts the name and the value of a measurement to the base units of Prometheus: seconds and bytes.
+/// Converts the name and the value of a measurement to the base units of Prometheus: names that end in `_ms`, `_us`
+/// or `_mb` become seconds and bytes, others stay as they are.
 fn in_base_units(name: &str, value: f64) -> (String, f64) {
     let units = [("_ms", "_seconds", 1e-3), ("_us", "_seconds", 1e-6), ("_mb", "_bytes", 1e6)];
     for (unit, base, factor) in units {
