@@ -1,6 +1,6 @@
 //! Errors of a cluster, a job or a document, and their remedies.
 //!
-//! Every error names the operation that failed and its object; [`Error::help`] gives the remedy. The exit code of a
+//! Every error names the operation that failed and its object; [`Error::help`] returns the remedy. The exit code of a
 //! command follows from [`Error::class`]. A connection string appears in an error only in redacted form.
 
 use imago_job::control::Stop;
@@ -13,15 +13,15 @@ mod redact;
 pub(crate) use redact::redact_documents;
 pub use redact::{UNAUTHORIZED, redacted_message};
 
-/// The result of an operation on a cluster.
+/// The result of an operation on a cluster, a job or a document.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Class of a command's error, from which its exit code follows.
+/// Class of an error, from which the exit code of the command follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// The operation was attempted and failed.
     Failed,
-    /// The request is invalid as it was typed.
+    /// The request is invalid as the user typed it.
     Usage,
     /// A precondition is not met. Nothing was changed.
     Precondition,
@@ -29,51 +29,51 @@ pub enum Class {
     Interrupted,
 }
 
-/// An error of this crate.
+/// The reason why an operation on a cluster, a job or a document failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An argument is invalid.
+    /// An argument of the request is invalid.
     #[error("{what}")]
     Usage {
-        /// Description of the error.
+        /// Description of the invalid argument.
         what: String,
-        /// Remedy.
+        /// The remedy: how to write the argument.
         help: String,
     },
-    /// A precondition is not met. Nothing was changed.
+    /// A precondition of the operation is not met. Nothing was changed.
     #[error("{what}")]
     Precondition {
         /// Description of the unmet precondition and of the object that it concerns.
         what: String,
-        /// Step that meets the precondition.
+        /// The step that meets the precondition.
         help: String,
     },
-    /// A cluster cannot be reached.
+    /// The cluster does not reply.
     #[error("the {role} {cluster} cannot be reached: {cause}")]
     Unreachable {
         /// Role of the cluster: `source` or `destination`.
         role: &'static str,
         /// Redacted connection string of the cluster.
         cluster: String,
-        /// Message of one of the cluster's servers, or of the driver.
+        /// Error message of one of the cluster's servers, or of the driver.
         cause: String,
-        /// Remedy.
+        /// The remedy for the cause.
         help: String,
     },
-    /// A cluster rejected the credentials.
+    /// The cluster rejected the credentials.
     #[error("the {role} {cluster} refused the credentials: {cause}")]
     Credentials {
         /// Role of the cluster: `source` or `destination`.
         role: &'static str,
         /// Redacted connection string of the cluster.
         cluster: String,
-        /// The server's message.
+        /// The error message of the server that refused.
         cause: String,
     },
-    /// A server answered a command with an error.
+    /// A server replied to a command with an error.
     #[error("{doing} failed: {}", redacted_message(cause))]
     Server {
-        /// The command and its object.
+        /// Name of the command, and its object.
         doing: String,
         /// The server's error. It is not a `#[source]`, because its own text contains the parts that
         /// [`redacted_message`] removes.
@@ -82,15 +82,15 @@ pub enum Error {
     /// A server is in a temporary state: an election, stale routing, a majority that is out of reach.
     #[error("{doing} failed temporarily: {cause}")]
     Transient {
-        /// The command and its object.
+        /// Name of the command, and its object.
         doing: String,
-        /// The server's message.
+        /// Description of the temporary state, or the server's message.
         cause: String,
     },
     /// The operation failed in all attempts that its retry budget allows.
     #[error("{tried}")]
     Exhausted {
-        /// Message with the operation, the number of attempts, the elapsed time, and the last failure.
+        /// Message with the operation, the number of attempts, the elapsed time, and the error of the last attempt.
         tried: String,
         /// Error of the last attempt.
         #[source]
@@ -99,38 +99,38 @@ pub enum Error {
     /// A document cannot be written at the destination.
     #[error("document {id} of {ns} cannot be written at the destination: {cause}")]
     Document {
-        /// The collection at the destination.
+        /// Full name of the document's collection at the destination.
         ns: String,
         /// The document's `_id`, as extended JSON.
         id: String,
-        /// The server's message.
+        /// The error message of the destination's server.
         cause: String,
-        /// Remedy.
+        /// The remedy for the cause.
         help: String,
     },
     /// The source's oplog no longer contains the changes that the job needs.
     #[error("the source's oplog no longer reaches back to {needed}: {cause}")]
     OplogRolledOver {
-        /// Position in the oplog that the job needs.
+        /// The position in the oplog from which the job must read.
         needed: String,
-        /// The server's message.
+        /// The error message of the source's server.
         cause: String,
     },
-    /// The source rejects the position from which the job resumes, although its oplog may reach back that far: the
+    /// The source rejects the position from which the job resumes, although the oplog may reach back that far: the
     /// source is a different cluster now, or the position belongs to another cluster.
     #[error("the source refuses to resume the change stream after {needed}: {cause}")]
     PositionRefused {
-        /// Position in the oplog that the job needs.
+        /// The position in the oplog from which the job must read.
         needed: String,
-        /// The server's message.
+        /// The error message of the source's server.
         cause: String,
     },
     /// A collection of the job was dropped, renamed or resharded at the source while it was being copied.
     #[error("{ns} was {what} at the source while it was being copied")]
     Disrupted {
-        /// The collection at the source.
+        /// Full name of the collection at the source.
         ns: String,
-        /// What happened to the collection, as a past participle: dropped, renamed to …, resharded.
+        /// The event that hit the collection, as a past participle: dropped, renamed to …, resharded.
         what: String,
     },
     /// Collections of the job were created or dropped at the source while its writes were being blocked.
@@ -139,61 +139,61 @@ pub enum Error {
          blocked"
     )]
     CatalogChanged {
-        /// The job.
+        /// The id of the job.
         job: imago_job::id::JobId,
     },
-    /// The outcome of a request is unknown. The next process of the job determines it.
+    /// It is unknown whether a request took effect. The next process that runs the job determines it.
     #[error("cannot determine yet {what}: {cause}")]
     Undecided {
         /// The unknown fact, as an indirect question ("whether …").
         what: String,
-        /// Message of the last error.
+        /// Error message of the last attempt to determine the fact.
         cause: String,
     },
-    /// Another process took over the job or the slice.
+    /// Another process took over the job or the slice, so this process must stop.
     #[error("{what} was taken over by another process")]
     Superseded {
-        /// The job or the slice.
+        /// Name of the job or the slice.
         what: String,
     },
-    /// The job's state could not be read or written.
+    /// The job's record could not be read or written.
     #[error(transparent)]
     Journal(#[from] imago_job::journal::JournalError),
-    /// The operation was stopped by a signal or by a command.
+    /// A signal or a request of the operator stopped the operation.
     #[error(transparent)]
     Stopped(#[from] Stop),
-    /// A server's reply lacks a part that the protocol promises, or has it in another form.
+    /// A server's reply lacks a part that the protocol promises, or has that part in another form.
     #[error("{doing}: the server's reply is malformed: {cause}")]
     Malformed {
         /// The command to which the server replied.
         doing: String,
-        /// The missing or malformed part.
+        /// The part that is missing or malformed.
         cause: String,
     },
 }
 
 impl Error {
-    /// Returns an [`Error::Server`] for the failed command `doing`.
+    /// Returns an [`Error::Server`] for the command `doing`, which a server answered with the error `cause`.
     pub fn server(doing: impl Into<String>, cause: mongodb::error::Error) -> Self {
         Self::Server { doing: doing.into(), cause: Box::new(cause) }
     }
 
-    /// Returns an [`Error::Malformed`] for the reply to the command `doing`.
+    /// Returns an [`Error::Malformed`] for the reply to the command `doing`; `cause` names the malformed part.
     pub fn malformed(doing: impl Into<String>, cause: impl ToString) -> Self {
         Self::Malformed { doing: doing.into(), cause: cause.to_string() }
     }
 
-    /// Returns an [`Error::Precondition`].
+    /// Returns an [`Error::Precondition`]: `what` describes the unmet precondition, `help` the step that meets it.
     pub fn precondition(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Precondition { what: what.into(), help: help.into() }
     }
 
-    /// Returns an [`Error::Usage`].
+    /// Returns an [`Error::Usage`]: `what` describes the invalid argument, `help` the remedy.
     pub fn usage(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Usage { what: what.into(), help: help.into() }
     }
 
-    /// Returns the class of this error.
+    /// Returns the class of this error, from which the exit code of the command follows.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -219,7 +219,7 @@ impl Error {
         }
     }
 
-    /// Returns the remedy for the user, or `None` if there is none to give.
+    /// Returns the remedy in words for the user, or `None` if none is known.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         Some(match self {
@@ -273,7 +273,7 @@ impl Error {
         })
     }
 
-    /// Returns true if the same attempt may succeed a moment later: elections, cut connections, stale routing,
+    /// Returns true if the same attempt may succeed a moment later: after elections, cut connections, stale routing,
     /// overload. Every operation that is retried because of this is idempotent.
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -314,7 +314,7 @@ impl From<RetryError<Error>> for Error {
     }
 }
 
-/// Returns the server's error code, or `None` if the error does not come from a server's reply.
+/// Returns the code of a server's error, or `None` if the error does not come from a server's reply.
 #[must_use]
 pub fn code(error: &mongodb::error::Error) -> Option<i32> {
     match error.kind.as_ref() {

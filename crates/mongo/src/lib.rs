@@ -1,10 +1,10 @@
-//! Copies, verifies, repairs and cuts over live MongoDB collections.
+//! Copies, verifies, repairs, reshards and cuts over live MongoDB collections.
 //!
-//! The folders are layers; imports point downwards only: `reshard` above `copy`, `verify`,
-//! `replicate`, `state`, `server` and `bson`, in this order.
+//! The folders are layers; imports point downwards only: `reshard` above `copy`, `verify`, `replicate`, `state`,
+//! `server` and `bson`, in this order.
 //!
-//! This crate must not know its caller or any terminal. It reports through `imago_job` events and
-//! returns typed errors.
+//! This crate must not know its caller or any terminal. It reports through `imago_job` events and returns typed
+//! errors.
 
 pub mod bson;
 pub mod copy;
@@ -20,5 +20,5 @@ pub mod verify;
 /// rather than in each crate that awaits it.
 pub(crate) use async_recursion::async_recursion as boxed;
 
-/// The database at the destination that contains the persisted state of jobs.
+/// Name of the database at the destination that contains the persisted state of jobs.
 pub const STATE_DB: &str = "imago";

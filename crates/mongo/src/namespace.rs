@@ -1,4 +1,4 @@
-//! Names of collections, and the selectors by which a user names one or many of them.
+//! Namespaces (full names of collections), and the selectors by which a user names one or many collections.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Full name of a collection: database and collection.
+/// Full name of a collection, `database.collection`, as MongoDB defines a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Namespace {
@@ -61,7 +61,7 @@ impl From<Namespace> for String {
     }
 }
 
-/// Selection of collections: the argument of `--ns`.
+/// Selection of the collections of a job: the argument of `--ns`.
 #[derive(Clone, Debug)]
 pub enum Selector {
     /// One collection, possibly with another name at the destination.
@@ -71,13 +71,13 @@ pub enum Selector {
         /// The collection at the destination.
         to: Namespace,
     },
-    /// Every collection whose full name matches the pattern, except internal ones.
+    /// Every collection whose full name matches the pattern, except those of servers and of Imago.
     Matching(Pattern),
-    /// Every collection except internal ones.
+    /// Every collection except those of servers and of Imago.
     All,
 }
 
-/// Pattern for full names, such as `shop.*` or `*.reviews`; `*` matches any sequence of characters.
+/// Pattern for full names of collections, such as `shop.*` or `*.reviews`; `*` matches any sequence of characters.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -110,7 +110,8 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// Returns true if this is a pattern or `all` and matches `ns`, which may be an internal collection.
+    /// Returns true if this selector is a pattern or `all` and matches `ns`, even if `ns` is a collection of a server
+    /// or of Imago.
     #[must_use]
     pub fn covers(&self, ns: &Namespace) -> bool {
         match self {
@@ -120,7 +121,8 @@ impl Selector {
         }
     }
 
-    /// Returns the name of `ns` at the destination, or `None` if `ns` is not selected.
+    /// Returns the full name that the source's collection `ns` has at the destination, or `None` if `ns` is not
+    /// selected.
     #[must_use]
     pub fn select(&self, ns: &Namespace) -> Option<Namespace> {
         match self {
@@ -144,10 +146,10 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Prefix of the names of all shadow collections.
+/// Prefix of the names of all shadow collections, which a reshard fills and then renames.
 pub const SHADOW_PREFIX: &str = "imago.shadow.";
 
-/// Returns true for collections that belong to a server or to Imago rather than to an application. That includes
+/// Returns true if the collection `ns` belongs to a server or to Imago rather than to an application. That includes
 /// shadow collections: a shadow is renamed to the name of another collection, or dropped.
 #[must_use]
 pub fn is_servers_own(ns: &Namespace) -> bool {
@@ -156,7 +158,7 @@ pub fn is_servers_own(ns: &Namespace) -> bool {
         || ns.coll.starts_with(SHADOW_PREFIX)
 }
 
-/// Returns true for databases that belong to a server or to Imago.
+/// Returns true if the database `db` belongs to a server or to Imago rather than to an application.
 #[must_use]
 pub fn is_servers_own_database(db: &str) -> bool {
     matches!(db, "admin" | "config" | "local" | crate::STATE_DB)

@@ -1,8 +1,8 @@
 //! Canonical MongoDB Extended JSON (version 2) for raw BSON values.
 //!
-//! Mismatch files contain `_id`s of any type, and reading a file must return the same bytes. The order of fields
-//! and repeated field names in nested documents are therefore preserved, which a conversion through a map would not
-//! do.
+//! Mismatch files contain `_id`s of any type, and reading such a file must return the bytes that were written. The
+//! order of fields and repeated field names in nested documents are therefore preserved, which a conversion through a
+//! map would not do.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,7 +17,7 @@ mod tests;
 pub(crate) use parse::Json;
 pub use parse::{ExtJsonError, parse, parse_document};
 
-/// Raw BSON value that serializes as canonical extended JSON.
+/// A raw BSON value, which serializes as canonical extended JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct ExtJson<'a>(pub RawBsonRef<'a>);
 
@@ -111,7 +111,8 @@ fn one<S: Serializer, V: Serialize + ?Sized>(
     Single(name, value).serialize(s)
 }
 
-/// Returns the shortest text that parses to the same double.
+/// Returns the text of a double in extended JSON: `NaN`, `Infinity`, `-Infinity`, or the shortest text that parses to
+/// the same double.
 fn double_text(v: f64) -> String {
     if v.is_nan() {
         "NaN".to_owned()

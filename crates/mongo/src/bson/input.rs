@@ -5,18 +5,19 @@ use bson::{Document, RawDocumentBuf};
 use super::ext_json;
 use crate::error::{Error, Result};
 
-/// Parses a filter that a user typed.
+/// Parses a filter that a user typed, in extended JSON.
 ///
 /// # Errors
-/// A usage error if `text` is not a document in extended JSON.
+/// Returns a usage error if `text` is not a document in extended JSON.
 pub fn parse_filter(text: &str) -> Result<Document> {
     parse_document(text, "the filter")
 }
 
-/// Parses a document that a user typed. `what` names it in the error.
+/// Parses a document that a user typed, in extended JSON. `what` names the document in the error, such as "the
+/// filter".
 ///
 /// # Errors
-/// A usage error if `text` is not a document in extended JSON.
+/// Returns a usage error if `text` is not a document in extended JSON.
 pub fn parse_document(text: &str, what: &str) -> Result<Document> {
     let bad = |cause: String| {
         Error::usage(

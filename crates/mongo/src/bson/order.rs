@@ -3,12 +3,11 @@
 //! Slices, lanes and the verifier depend on Imago and the server agreeing on the order of two `_id`s and on their
 //! equality. This module implements that order for every BSON type, over raw bytes.
 //!
-//! Types are ranked first (MinKey, undefined, null, numbers, strings and symbols, objects, arrays,
-//! binary, ObjectId, boolean, date, timestamp, regular expression, DBPointer, code, code with
-//! scope, MaxKey), values within a rank afterwards. The four numeric types are one rank and are
-//! compared by their exact mathematical value, strings by their bytes (the simple collation).
-//! The reference is the server's manual, "Comparison/Sort Order", and the order of a real
-//! mongod's `_id` index, which the tests read back.
+//! Types are ranked first (MinKey, undefined, null, numbers, strings and symbols, objects, arrays, binary, ObjectId,
+//! boolean, date, timestamp, regular expression, DBPointer, code, code with scope, MaxKey), values within a rank
+//! afterwards. The four numeric types are one rank and are compared by their exact mathematical value, strings by
+//! their bytes (the simple collation). The reference is the server's manual, "Comparison/Sort Order", and the order
+//! of a real mongod's `_id` index, which the tests read back.
 //!
 //! Invariant: [`cmp_values`] is a total order, and values that it calls equal hash equally.
 
@@ -28,19 +27,19 @@ use number::Number;
 
 /// Compares two BSON values of any types as mongod's indexes do.
 ///
-/// Numbers of different types are compared exactly; `NaN` is the smallest number and equal to
-/// itself; fields of documents are compared by type, then name, then value.
+/// Numbers of different types are compared exactly; `NaN` is the smallest number and equal to itself; fields of
+/// documents are compared by type, then name, then value.
 #[must_use]
 pub fn cmp_values(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     Value::from_raw(a).cmp(&Value::from_raw(b))
 }
 
-/// Feeds `value` to `state`; values that are equal under [`cmp_values`] feed the same bytes.
+/// Feeds `value` to the hasher `state`; values that are equal under [`cmp_values`] feed the same bytes.
 pub fn hash_value<H: Hasher>(value: RawBsonRef<'_>, state: &mut H) {
     Value::from_raw(value).hash_into(state);
 }
 
-/// A value, decoded as far as comparison needs it.
+/// A BSON value, decoded as far as its comparison needs it.
 #[derive(Debug, Clone)]
 enum Value<'a> {
     MinKey,
@@ -57,17 +56,19 @@ enum Value<'a> {
     Binary(usize, u8, &'a [u8]),
     ObjectId([u8; 12]),
     Bool(bool),
-    /// Milliseconds since the Unix epoch, signed.
+    /// Signed milliseconds since the Unix epoch.
     Date(i64),
-    /// Seconds in the high half, increment in the low half, unsigned.
+    /// The stored timestamp as one unsigned number: seconds since the Unix epoch in the high half, increment in the
+    /// low half.
     Timestamp(u64),
     Regex(&'a [u8], &'a [u8]),
-    /// Length, namespace, terminator and ObjectId as stored.
+    /// The namespace's length, the namespace with its terminator, and the ObjectId, as stored.
     DbPointer(Cow<'a, [u8]>),
     Code(&'a [u8]),
     CodeWithScope(&'a [u8], &'a [u8]),
     MaxKey,
-    /// Bytes that are not a BSON value. They sort after all values, by their bytes, so that the order stays total.
+    /// Type byte and bytes of data that are no BSON value. Such data sort after all values, by type byte and bytes,
+    /// so that the order stays total.
     Malformed(u8, &'a [u8]),
 }
 
@@ -107,7 +108,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the server's rank of the value's type.
+    /// Returns the server's rank of the value's type, by which values of different types are ordered.
     fn rank(&self) -> u8 {
         match self {
             Value::MinKey => 0,
@@ -186,7 +187,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Compares field by field: type, then name if `with_names`, then value. A prefix of a document sorts before it.
+/// Compares the fields of the documents `a` and `b` one by one: type, then name if `with_names`, then value. A
+/// document that is a prefix of the other sorts before it.
 fn cmp_elements(a: &[u8], b: &[u8], with_names: bool) -> Ordering {
     let (mut left, mut right) = (Elements::new(a), Elements::new(b));
     loop {
@@ -218,13 +220,14 @@ fn hash_elements<H: Hasher>(doc: &[u8], with_names: bool, state: &mut H) {
     state.write_u8(0xff);
 }
 
-/// Hashes the length first, so that a byte moved from one value to its neighbour changes the hash.
+/// Feeds `bytes` to the hasher, after their length, so that a byte moved from one value to its neighbour changes the
+/// hash.
 fn hash_bytes<H: Hasher>(bytes: &[u8], state: &mut H) {
     state.write(&(bytes.len() as u64).to_le_bytes());
     state.write(bytes);
 }
 
-/// Returns the stored bytes of a value, for the types whose parts the `bson` crate does not expose.
+/// Returns the stored bytes of `value`, for the types whose parts the `bson` crate does not expose.
 fn payload_of(value: RawBsonRef<'_>) -> Vec<u8> {
     let mut doc = RawDocumentBuf::new();
     doc.append(bson::raw::cstr!(""), value);

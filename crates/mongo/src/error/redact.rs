@@ -1,15 +1,15 @@
 //! Messages of server and driver errors, in a form that is fit for logs and users.
 //!
-//! The driver prints an error with its labels and the whole reply in hexadecimal, and servers quote documents:
-//! keys, filters, values that do not belong in a log. The message that remains has the error's text and its code;
-//! for a missing privilege it has the command and the database.
+//! The driver prints an error with its labels and the whole reply in hexadecimal, and servers quote documents: keys,
+//! filters, values that do not belong in a log. The redacted message has the error's text and its code; for a missing
+//! privilege it has the command and the database.
 
 use mongodb::error::{Error, ErrorKind};
 
-/// Server error code of a missing privilege.
+/// Server error code `Unauthorized`: the user lacks a privilege.
 pub const UNAUTHORIZED: i32 = 13;
 
-/// Returns the message of an error without labels, replies and the contents of documents.
+/// Returns the message of a driver's error without labels, replies and the contents of documents.
 #[must_use]
 pub fn redacted_message(error: &Error) -> String {
     match error.kind.as_ref() {
@@ -31,7 +31,7 @@ pub fn redacted_message(error: &Error) -> String {
     }
 }
 
-/// Returns the message for a missing privilege. The server's text is "not authorized on shop to execute command {
+/// Returns the message for a missing privilege, given the server's text "not authorized on shop to execute command {
 /// insert: … }"; the name of the command stands for the privilege.
 fn unauthorized(message: &str) -> String {
     let parts = message.split_once("not authorized on ").and_then(|(_, rest)| {
@@ -45,8 +45,7 @@ fn unauthorized(message: &str) -> String {
     }
 }
 
-/// Returns the message with each part in braces or brackets, which may quote a document, replaced by `{…}` or
-/// `[…]`.
+/// Returns `message` with each part in braces or brackets, which may quote a document, replaced by `{…}` or `[…]`.
 #[must_use]
 pub fn redact_documents(message: &str) -> String {
     let (mut kept, mut depth) = (String::with_capacity(message.len()), 0_usize);

@@ -1,8 +1,8 @@
 //! The write block: the source refuses its users' writes during a cut-over.
 //!
-//! `setUserWriteBlockMode` (6.0 and newer) applies to the whole cluster: it refuses, with error 371, every write of
-//! every user without `bypassWriteBlockingMode`, deletes included, in all databases but the server's own. Without
-//! authorisation it stops no client, so that case is an error here.
+//! `setUserWriteBlockMode` (6.0 and newer) applies to the whole cluster: the cluster refuses, with error 371, every
+//! write of every user without `bypassWriteBlockingMode`, deletes included, in all databases but the server's own.
+//! Without authorisation the command stops no client, so that case is an error here.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,20 +20,20 @@ mod stall;
 
 use stall::Sets;
 
-/// The way in which writes to a collection are blocked.
+/// The way in which writes to a collection are blocked during a cut-over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Block {
-    /// The server blocks the writes of every user without `bypassWriteBlockingMode`, in the whole cluster.
+    /// The server refuses the writes of every user without `bypassWriteBlockingMode`, in the whole cluster.
     #[default]
     UserWrites,
-    /// A validator of the collection that no document satisfies blocks inserts and updates. Deletes are admitted.
+    /// A validator of the collection that no document satisfies refuses inserts and updates. Deletes are admitted.
     Validator,
     /// Writes are not blocked: the operator has stopped the writers.
     None,
 }
 
-/// Checks that `source` can block the writes of its users.
+/// Checks that the cluster `source` can block the writes of its users, and that the connected user may request it.
 ///
 /// # Errors
 /// Returns a precondition error that names the obstacle, and an alternative.
@@ -55,8 +55,8 @@ pub async fn check(source: &Endpoint) -> Result<()> {
     if may(&info, "setUserWriteBlockMode") { Ok(()) } else { Err(forbidden()) }
 }
 
-/// Returns the obstacle to a write block at `source`, as a note for the operator; `None` if there is no obstacle, or
-/// if that cannot be determined now.
+/// Returns the obstacle to a write block at the cluster `source`, in words for the operator; `None` if there is no
+/// obstacle, or if the check fails for another reason.
 #[crate::boxed]
 pub async fn obstacle(source: &Endpoint) -> Option<String> {
     match check(source).await {
@@ -67,8 +67,9 @@ pub async fn obstacle(source: &Endpoint) -> Option<String> {
     }
 }
 
-/// Checks that this user's own writes bypass the block. A process that changes a cluster under its block must be able
-/// to write there, including its own record; otherwise it could not even lift the block in order.
+/// Checks that the connected user's own writes bypass a write block of `cluster`. A process that changes a cluster
+/// under a write block must be able to write there, including its own record; otherwise it could not even lift the
+/// block in order.
 ///
 /// # Errors
 /// Returns a precondition error that names the missing privilege.
@@ -83,14 +84,15 @@ pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Reads the connected user and its privileges.
+/// Reads the `authInfo` of `connectionStatus`: the users of the connection to `source`, and their privileges.
 pub(crate) async fn about_user(source: &Endpoint) -> Result<Document> {
     let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = source.run("admin", ask).await?;
     Ok(status.get_document("authInfo").cloned().unwrap_or_default())
 }
 
-/// Returns those of `actions` that this user certainly lacks; none without authorisation.
+/// Returns those of `actions` that the connected user may perform on no resource of `source`; empty without
+/// authorisation.
 ///
 /// # Errors
 /// Fails if the source does not reply.
@@ -102,12 +104,13 @@ pub(crate) async fn lacking<'a>(source: &Endpoint, actions: &[&'a str]) -> Resul
     Ok(actions.iter().copied().filter(|action| !may(&info, action)).collect())
 }
 
-/// True if the cluster authenticates its clients.
+/// Returns true if `info`, the `authInfo` of `connectionStatus`, shows that the client is authenticated.
 pub(crate) fn has_users(info: &Document) -> bool {
     info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty())
 }
 
-/// True if the user may perform the action, or the server does not report privileges: then the attempt decides.
+/// Returns true if `info`, the `authInfo` of `connectionStatus`, has the action, or if the server does not report
+/// privileges: then the attempt decides.
 fn may(info: &Document, action: &str) -> bool {
     let Ok(privileges) = info.get_array("authenticatedUserPrivileges") else { return true };
     privileges.iter().filter_map(Bson::as_document).any(|privilege| {
@@ -116,8 +119,8 @@ fn may(info: &Document, action: &str) -> bool {
     })
 }
 
-/// Returns true if users' writes are blocked now, or `None` if this user lacks the privilege to read it (the role
-/// `clusterMonitor` has it).
+/// Returns true if users' writes are blocked at the cluster `source` now, or `None` if the connected user lacks the
+/// privilege to read that (the role `clusterMonitor` has it).
 ///
 /// # Errors
 /// Fails if the source does not reply.
@@ -147,43 +150,43 @@ fn forbidden() -> Error {
     )
 }
 
-/// Blocks the writes of a cluster's users. It connects in advance to the servers that must be watched meanwhile, since
-/// no server can be reached once all operations wait for a block.
+/// Blocks the writes of a cluster's users. A blocker connects in advance to the servers that must be watched
+/// meanwhile, since no server can be reached once all operations wait for a write block.
 pub struct Blocker<'a> {
     source: &'a Endpoint,
     sets: Sets,
 }
 
 impl<'a> Blocker<'a> {
-    /// Connects to the servers, and blocks nothing yet.
+    /// Connects to the servers of the cluster `source` that must be watched, and blocks nothing yet.
     #[crate::boxed]
     pub async fn reach(source: &'a Endpoint) -> Self {
         Self { source, sets: Sets::reach(source).await }
     }
 
-    /// Blocks the writes of the source's users. The operation is idempotent.
+    /// Blocks the writes of the source's users until [`lift`]. The operation is idempotent.
     ///
     /// # Errors
-    /// Fails if the source refuses, or transactions prevent the block.
+    /// Fails if the source refuses, or if transactions prevent the write block.
     #[crate::boxed]
     pub async fn set(&self) -> Result<()> {
         command(self.source, true, || self.sets.watch()).await
     }
 }
 
-/// Connects to the servers and blocks the writes, as [`Blocker::set`] does.
+/// Connects to the servers of the cluster `source` and blocks its users' writes, as [`Blocker::set`] does.
 ///
 /// # Errors
-/// Fails if the source refuses, or transactions prevent the block.
+/// Fails if the source refuses, or if transactions prevent the write block.
 #[crate::boxed]
 pub async fn set(source: &Endpoint) -> Result<()> {
     Blocker::reach(source).await.set().await
 }
 
-/// Lifts the block, and retries until it is lifted. The operation is idempotent.
+/// Lifts the write block of the cluster `source`, and retries until it is lifted. The operation is idempotent.
 ///
 /// # Errors
-/// Fails if the source stays unavailable for longer than 330 s.
+/// Fails if the source stays unavailable for longer than 330 s, or if transactions prevent the lift.
 #[crate::boxed]
 pub async fn lift(source: &Endpoint) -> Result<()> {
     let control = Control::default();
@@ -199,13 +202,14 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
     .map_err(Error::from)
 }
 
-/// Most attempts to set or lift the block, of which each but the last was killed while it waited at a shard.
+/// Maximum number of attempts to set or lift the write block; an attempt that was killed while it waited at a shard
+/// is followed by the next.
 const KILLED_MAX: usize = 10;
-/// Time after which a lift may be waiting for a lock.
+/// Time after which a command that lifts the write block may be waiting for a lock.
 const LIFTED_WITHIN: Duration = Duration::from_secs(1);
-/// Pause before the next attempt, in which operations that queued after the block continue.
+/// Pause after an attempt that was killed, in which operations that queued after the write block continue.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// The server's code for an operation that was killed.
+/// Server error code `Interrupted`: the operation was killed.
 const INTERRUPTED: i32 = 11601;
 
 async fn command<W: Future<Output = Infallible>>(

@@ -13,22 +13,22 @@ use crate::namespace::{Namespace, Selector, is_servers_own, is_servers_own_datab
 use crate::server::endpoint::{Endpoint, answer};
 use crate::server::timing::OWNED_WRITE_WITHIN;
 
-/// The location of a collection, and the conditions for writes to it.
+/// A collection at one cluster, and the conditions for writes to it.
 #[derive(Clone, Debug)]
 pub struct Handle {
     /// The cluster that has the collection.
     pub endpoint: Endpoint,
-    /// The name of the collection there.
+    /// Full name of the collection at that cluster.
     pub ns: Namespace,
-    /// True if writes bypass the collection's validator: the source's documents are copied even if they are older than
-    /// the validator.
+    /// True if writes bypass the collection's validator: the source's documents are copied even if they are older
+    /// than the validator.
     pub bypass_validation: bool,
-    /// For the destination of a job: documents are written only while this process certainly owns the job
-    /// ([`crate::server::timing::OWNED_WRITE_WITHIN`]). `None` for other collections.
+    /// For the destination of a job: the ownership of that job, since documents are written only while this process
+    /// certainly owns the job ([`crate::server::timing::OWNED_WRITE_WITHIN`]). `None` for other collections.
     pub owner: Option<Ownership>,
 }
 
-/// The kind of object that a namespace names.
+/// The kind of object that a database lists under the full name of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -40,46 +40,47 @@ pub enum Kind {
     TimeSeries,
 }
 
-/// The properties of a collection, without its documents.
+/// The properties of a collection, view or time series, without its documents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
-    /// The kind of the object.
+    /// Kind of the object: collection, view or time series.
     pub kind: Kind,
-    /// The options with which it was created.
+    /// The options of the object, as `listCollections` returns them.
     pub options: Document,
-    /// Its indexes, that of `_id` included, without index versions.
+    /// The collection's complete indexes, that of `_id` included, without index versions; empty for other objects.
     pub indexes: Vec<Document>,
-    /// The names of indexes that are being built: they are not usable yet, and the build may fail.
+    /// The names of the collection's indexes that are being built: they are not usable yet, and a build may fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub building: Vec<String>,
-    /// Its shard key; `None` if it is not sharded.
+    /// The collection's shard key; `None` if the collection is not sharded.
     pub shard_key: Option<Document>,
 }
 
-/// The size of a collection.
+/// The size of a collection, according to the server's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
-    /// Number of documents, according to the server's statistics.
+    /// Number of documents in the collection.
     pub documents: u64,
-    /// Size of the documents as BSON, in bytes.
+    /// Size of all documents as BSON, uncompressed, in bytes.
     pub bytes: u64,
 }
 
 impl Definition {
-    /// True if strings, and so `_id`s, are compared by a collation.
+    /// Returns true if a collation other than the simple one orders the collection's strings, and so its `_id`s.
     #[must_use]
     pub fn is_collated(&self) -> bool {
         let locale = self.options.get_document("collation").and_then(|c| c.get_str("locale"));
         locale.is_ok_and(|locale| locale != "simple")
     }
 
-    /// True for a capped collection: its size is bounded, and its documents are stored in the order of their inserts.
+    /// Returns true for a capped collection: its size is bounded, and its documents are stored in the order of their
+    /// inserts.
     #[must_use]
     pub fn is_capped(&self) -> bool {
         self.options.get_bool("capped").unwrap_or(false)
     }
 
-    /// True if the collection has a validator, which checks documents when they are written.
+    /// Returns true if the collection has a validator, which checks documents when they are written.
     #[must_use]
     pub fn is_validated(&self) -> bool {
         self.options.contains_key("validator")
@@ -87,10 +88,10 @@ impl Definition {
 }
 
 impl Handle {
-    /// Refuses to write while it is uncertain that this process still owns the job.
+    /// Refuses the write `doing` while it is uncertain that this process still owns the job of this collection.
     ///
     /// # Errors
-    /// Returns [`Error::Transient`]: the next heartbeat may make it certain again.
+    /// Returns [`Error::Transient`]: the next heartbeat may make the ownership certain again.
     pub(crate) fn check_owner(&self, doing: &str) -> Result<()> {
         let Some(age) = self.owner.as_ref().map(Ownership::age) else { return Ok(()) };
         if age <= OWNED_WRITE_WITHIN {
@@ -100,7 +101,8 @@ impl Handle {
         Err(Error::Transient { doing: format!("{doing} on {}", self.ns), cause })
     }
 
-    /// Creates a handle of the collection `ns` at `endpoint`.
+    /// Returns a handle of the collection `ns` at `endpoint`, which belongs to no job and whose validator is in
+    /// force.
     #[must_use]
     pub fn new(endpoint: Endpoint, ns: Namespace) -> Self {
         Self { endpoint, ns, bypass_validation: false, owner: None }
@@ -125,7 +127,7 @@ impl Handle {
         Ok(Some(Definition { kind, options, indexes, building, shard_key }))
     }
 
-    /// Reads the collection's indexes, without index versions, and without those that are being built.
+    /// Reads the collection's complete indexes, sorted by name, without index versions.
     ///
     /// # Errors
     /// Fails if the server does not reply or refuses.
@@ -134,7 +136,7 @@ impl Handle {
         Ok(self.listed_indexes().await?.0)
     }
 
-    /// Reads the collection's indexes, and the names of those that are being built.
+    /// Reads the collection's complete indexes, sorted by name, and the names of the indexes that are being built.
     ///
     /// # Errors
     /// Fails if the server does not reply or refuses.
@@ -186,7 +188,7 @@ impl Handle {
         Ok(found.and_then(|found| found.get_document("key").ok().cloned()))
     }
 
-    /// Reads the collection's number of documents and their bytes from the server's statistics.
+    /// Reads the number and the size of the collection's documents from the server's statistics.
     ///
     /// # Errors
     /// Fails if the server does not reply.
@@ -196,7 +198,7 @@ impl Handle {
         Ok(Size { documents: number(&stats, "count"), bytes: number(&stats, "size") })
     }
 
-    /// True if the collection has no document.
+    /// Returns true if the collection has no document.
     ///
     /// # Errors
     /// Fails if the server does not reply.
@@ -211,7 +213,7 @@ impl Handle {
         Ok(found.is_none())
     }
 
-    /// Creates the collection with these options.
+    /// Creates the collection with these options, which have the form that `listCollections` returns.
     ///
     /// # Errors
     /// Fails if the server refuses.
@@ -233,10 +235,10 @@ impl Handle {
         self.endpoint.run(&self.ns.db, command).await.map(|_| ())
     }
 
-    /// Drops the collection or view; it is no error if that does not exist.
+    /// Drops the collection or view. A missing one is no error.
     ///
     /// # Errors
-    /// Fails if the server refuses.
+    /// Fails if the server refuses, or if it is uncertain that this process owns the job.
     #[crate::boxed]
     pub async fn drop(&self) -> Result<()> {
         self.check_owner("drop")?;
@@ -248,10 +250,11 @@ impl Handle {
         }
     }
 
-    /// Builds indexes and waits until they are usable on a majority.
+    /// Builds indexes of the collection and waits until a majority can use them.
     ///
     /// # Errors
-    /// Fails if the server refuses, or a unique index finds duplicates.
+    /// Fails if the server refuses, if a unique index finds duplicates, or if it is uncertain that this process owns
+    /// the job.
     #[crate::boxed]
     pub async fn create_indexes(&self, indexes: &[Document]) -> Result<()> {
         if indexes.is_empty() {
@@ -267,10 +270,10 @@ impl Handle {
         self.endpoint.run_at_length(&self.ns.db, command).await.map(|_| ())
     }
 
-    /// Drops an index by its name; it is no error if that does not exist.
+    /// Drops the index with this name. A missing index is no error.
     ///
     /// # Errors
-    /// Fails if the server refuses.
+    /// Fails if the server refuses, or if it is uncertain that this process owns the job.
     #[crate::boxed]
     pub async fn drop_index(&self, name: &str) -> Result<()> {
         self.check_owner("dropIndexes")?;
@@ -282,8 +285,8 @@ impl Handle {
     }
 }
 
-/// Returns an index as it is to be created. Without an explicit collation it would get the collection's collation,
-/// while an index that a server lists without a collation has the simple one.
+/// Returns `index` with an explicit collation, as it is to be created. Without one the new index would get the
+/// collection's collation, while an index that a server lists without a collation has the simple one.
 fn collated(mut index: Document) -> Document {
     if !index.contains_key("collation") {
         index.insert("collation", doc! {"locale": "simple"});
@@ -291,18 +294,18 @@ fn collated(mut index: Document) -> Document {
     index
 }
 
-/// A collection or view that a database lists.
+/// A collection, view or time series that a database lists.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The name.
+    /// Full name of the object.
     pub ns: Namespace,
-    /// The kind of the object.
+    /// Kind of the object: collection, view or time series.
     pub kind: Kind,
-    /// The options with which it was created.
+    /// The options of the object, as `listCollections` returns them.
     pub options: Document,
 }
 
-/// Lists every collection and view of the cluster that belongs to an application.
+/// Lists every collection and view of the cluster that belongs to an application, sorted by full name.
 ///
 /// # Errors
 /// Fails if the server does not reply or refuses.
@@ -313,7 +316,7 @@ pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// Lists every collection and view, including the `system` collections of applications' databases.
+/// Lists every collection and view of applications' databases, including `system` collections, sorted by full name.
 async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     let names = endpoint.client().list_database_names().into_future();
     let names = answer("listDatabases", names).await?;
@@ -328,15 +331,15 @@ async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// The name of the collection that holds a database's stored functions.
+/// The name of the collection that holds a database's stored JavaScript functions.
 pub const FUNCTIONS: &str = "system.js";
 
-/// A collection that a pattern matches and that a job leaves out.
+/// A collection that the selector of a job matches and that the job does not copy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// The name of the collection.
+    /// Full name of the collection.
     pub ns: Namespace,
-    /// The reason that it is left out.
+    /// The reason why the collection is left out, in words.
     pub why: String,
 }
 
@@ -346,8 +349,9 @@ impl std::fmt::Display for LeftOut {
     }
 }
 
-/// Returns the collections whose names a selector matches and that are left out all the same: time series, and the
-/// `system` collections of applications' databases. The internal collections of views and time series do not count.
+/// Returns the collections whose names `selector` matches and that a job leaves out all the same: time series, and
+/// the `system` collections of applications' databases. The internal collections of views and time series are not
+/// returned.
 ///
 /// # Errors
 /// Fails if the server does not reply or refuses.
@@ -394,7 +398,8 @@ async fn listed(endpoint: &Endpoint, db: &str, filter: Document) -> Result<Vec<L
     parsed.collect()
 }
 
-/// Reads a count, which a server may return in any of its number types; 0 if it is absent.
+/// Returns the count in the field `field` of a server's reply, which may be of any of the server's number types; 0 if
+/// it is absent or negative.
 #[must_use]
 pub fn number(document: &Document, field: &str) -> u64 {
     match document.get(field) {

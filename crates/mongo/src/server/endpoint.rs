@@ -23,45 +23,45 @@ mod identity;
 use identity::identity_of;
 pub use identity::is_same_cluster;
 
-/// The kind of a cluster.
+/// The kind of a cluster: replica set or sharded cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A replica set, with its name.
+    /// A replica set with this name.
     ReplicaSet(String),
-    /// A sharded cluster, behind a router.
+    /// A sharded cluster, reached through a router.
     Sharded,
 }
 
-/// A connection to a cluster that has replied.
+/// A connection to one cluster, or to a shard or member of it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     client: Client,
-    /// The options of the connection, with the credentials, which their `Debug` does not print.
+    /// The options of the connection, with the credentials, which `Debug` of the options does not print.
     options: Box<ClientOptions>,
     shape: Shape,
-    /// Server version, e.g. `[6, 0, 5]`.
+    /// Server version: major, minor, patch, for example `[6, 0, 5]`.
     version: [i32; 3],
     role: &'static str,
     redacted: String,
     identity: String,
-    /// The counter of [`Endpoint::finds`], which all endpoints of a cluster's servers share.
+    /// The counter of [`Endpoint::finds`], which the endpoints of a cluster, its shards and its members share.
     finds: Arc<AtomicU64>,
 }
 
-/// Longest wait for the first reply of a cluster, in ms; see [`reach_within`].
+/// Longest wait for the first reply of a cluster, in milliseconds; set by [`reach_within`].
 static REACHED_WITHIN_MS: AtomicU64 = AtomicU64::new(5_000);
 
-/// Sets this process's longest wait for the first reply of a cluster.
+/// Sets this process's longest wait for the first reply of a cluster in [`Endpoint::connect`].
 pub fn reach_within(max: Duration) {
     let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
     REACHED_WITHIN_MS.store(max_ms, Ordering::Relaxed);
 }
 
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause before the next attempt if a cluster's member reports that it has no replica set yet.
+/// Pause before the next attempt if a member of the cluster reports that it has no replica set yet.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for a shard by callers that can also use the router.
+/// Longest wait for a shard's reply by callers that can also use the router.
 const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Endpoint {
@@ -121,14 +121,14 @@ impl Endpoint {
         Ok(Self { client, options, shape, version, role, redacted, identity, finds })
     }
 
-    /// Returns the driver's client.
+    /// Returns the driver's client of this connection.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Creates a client of other servers that accept the same user, such as a shard's. The servers need not exist: an
-    /// operation fails if no server replies within `max`.
+    /// Returns a client of other servers with the same user, such as a shard's: `hosts`, of the replica set `set`
+    /// (empty if unknown). They need not exist: an operation fails if no server replies within `max`.
     pub(crate) fn sibling(
         &self,
         hosts: Vec<ServerAddress>,
@@ -147,7 +147,7 @@ impl Endpoint {
     }
 
     /// Connects to a shard of this cluster, past the router, as the same user. `host` is written as in
-    /// `config.shards`. The role of the connection is that of a destination, since it is written to.
+    /// `config.shards`. The connection's role is `destination`, since the shard is written to.
     ///
     /// # Errors
     /// Fails if the shard does not reply within `max`, or does not accept the user.
@@ -173,8 +173,8 @@ impl Endpoint {
         Ok(shard)
     }
 
-    /// Creates a connection to one member of this replica set, as the same user. An operation fails if the member does
-    /// not reply within `max`: no other member replaces it. `host` is written as in the set's configuration.
+    /// Returns a connection to the member `host` of this replica set (written as in the set's configuration), as the
+    /// same user. An operation fails if the member does not reply within `max`: no other member replaces it.
     ///
     /// # Errors
     /// Fails if `host` is no address.
@@ -196,7 +196,7 @@ impl Endpoint {
     }
 
     /// Returns the replica sets that hold this cluster's documents, by name, past the router, with an error for each
-    /// set that does not reply within 5 s. For a replica set, that is the set itself.
+    /// set that does not reply within 5 s. For a replica set, returns the set itself.
     ///
     /// # Errors
     /// Fails if the router does not list the shards.
@@ -216,37 +216,37 @@ impl Endpoint {
         Ok(join_all(reached).await)
     }
 
-    /// Returns this connection in another role.
+    /// Returns this connection with another role in messages: `source` or `destination`.
     #[must_use]
     pub fn in_role(self, role: &'static str) -> Self {
         Self { role, ..self }
     }
 
-    /// Returns the shape: replica set or sharded cluster.
+    /// Returns the kind of the cluster: replica set or sharded cluster.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// True if the endpoint is a router.
+    /// Returns true if the connection leads to a router of a sharded cluster.
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.shape == Shape::Sharded
     }
 
-    /// Returns the server version: major, minor, patch.
+    /// Returns the version of the cluster's server: major, minor, patch.
     #[must_use]
     pub fn version(&self) -> [i32; 3] {
         self.version
     }
 
-    /// Returns the role: `source` or `destination`.
+    /// Returns the role of the cluster in messages: `source` or `destination`.
     #[must_use]
     pub fn role(&self) -> &'static str {
         self.role
     }
 
-    /// Returns the connection string without user, password and options.
+    /// Returns the connection string of the cluster without user, password and options.
     #[must_use]
     pub fn redacted(&self) -> &str {
         &self.redacted
@@ -258,18 +258,18 @@ impl Endpoint {
         &self.identity
     }
 
-    /// Returns the number of finds that this process has sent to the cluster, through the router or past it. A
-    /// server's own count includes those that reached it; the rest of its count is other clients'.
+    /// Returns the number of counted finds that this process has sent to the cluster, through the router or past it.
+    /// A server's own count includes those that reached that server; the rest of its count is other clients'.
     pub(crate) fn finds(&self) -> u64 {
         self.finds.load(Ordering::SeqCst)
     }
 
-    /// Counts a find. Called before each find of those that a job sends in large numbers.
+    /// Adds one to [`Endpoint::finds`]. Called before each find of those that a job sends in large numbers.
     pub(crate) fn count_find(&self) {
         self.finds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Runs one command on the primary (or through the router).
+    /// Runs `command` in the database `db`, on the primary (or through the router), and returns the reply.
     ///
     /// # Errors
     /// Returns the server's error, with the command's name and database; [`Error::Transient`] if there is no reply
@@ -280,7 +280,7 @@ impl Endpoint {
         answer(&doing, self.run_at_length(db, command)).await?
     }
 
-    /// Runs a command that may take long, such as an index build.
+    /// Runs a command that may take long, such as an index build: the wait for the reply is not limited.
     ///
     /// # Errors
     /// Returns the server's error, with the command's name and database.
@@ -291,10 +291,10 @@ impl Endpoint {
         db.run_command(command).await.map_err(|error| Error::server(doing, error))
     }
 
-    /// Runs a command that is built from raw bytes, as [`Endpoint::run`] does.
+    /// Runs the command `name`, which is given as raw bytes, as [`Endpoint::run`] does.
     ///
     /// # Errors
-    /// As [`Endpoint::run`].
+    /// Fails as [`Endpoint::run`] does.
     #[crate::boxed]
     pub async fn run_raw(&self, db: &str, name: &str, command: RawDocumentBuf) -> Result<Document> {
         let doing = format!("{name} on the {} {db}", self.role);
@@ -308,7 +308,7 @@ impl Endpoint {
         format!("{name} on the {} {db}", self.role)
     }
 
-    /// Returns the cluster's time: every write that was acknowledged before the call is at or before it.
+    /// Returns the cluster time: every write that was acknowledged before the call is at or before that time.
     ///
     /// A router knows only the times of operations that passed through it, and there may be others. So every shard is
     /// asked, by a command that any user may run.
@@ -330,15 +330,14 @@ impl Endpoint {
         })
     }
 
-    /// Returns a time such that every write that was acknowledged before the call is at or before it, and every write
+    /// Returns a cluster time: every write that was acknowledged before the call is at or before it, and every write
     /// that starts after the call is later.
     ///
-    /// On a sharded cluster the second half needs more work. Each shard has its own clock, which advances when a
-    /// client carries a later time from another shard; until then a shard may still issue times that another one has
-    /// passed. A second command to all shards carries it.
+    /// On a sharded cluster, each shard has its own clock, which advances when a client carries a later time from
+    /// another shard; until then it may issue times that another shard has passed. A second command carries the time.
     ///
     /// # Errors
-    /// As [`Endpoint::cluster_time`].
+    /// Fails as [`Endpoint::cluster_time`] does.
     #[crate::boxed]
     pub async fn fence(&self) -> Result<Timestamp> {
         let time = self.cluster_time().await?;
@@ -350,9 +349,9 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// Writes a note into the oplog of every shard, which changes no collection but advances the shard's time. A
-    /// cluster's change stream is only as far as its idlest shard, and a shard without writes advances only every ten
-    /// seconds. Returns false if this user lacks the action `appendOplogNote`.
+    /// Writes a no-op entry into the oplog of every shard, which advances the shard's cluster time; does nothing for
+    /// a replica set. A cluster's change stream is only as far as its idlest shard, and a shard without writes
+    /// advances only every ten seconds. Returns false if this user lacks the action `appendOplogNote`.
     ///
     /// # Errors
     /// Fails if a shard does not reply.
@@ -395,8 +394,8 @@ impl Endpoint {
         answer(doing, tell).await?.map(|_| ()).map_err(|error| Error::server(doing, error))
     }
 
-    /// True if the endpoint has the last acknowledged writes: it is a router, or a replica set with its primary. A
-    /// single other member lags, and by any time if it is a delayed one.
+    /// Returns true if the endpoint has the last acknowledged writes: it is a router, or a replica set with its
+    /// primary. A single other member lags, and by any time if it is a delayed one.
     ///
     /// # Errors
     /// Fails if the cluster does not reply.
@@ -405,7 +404,7 @@ impl Endpoint {
         Ok(self.is_sharded() || reply.get_bool("isWritablePrimary").unwrap_or(true))
     }
 
-    /// Returns this machine's lead over the cluster's clock, in ms, to within a round trip; negative if it is slow.
+    /// Returns this machine's lead over the cluster's wall clock in ms, to within a round trip; negative if slow.
     ///
     /// # Errors
     /// Fails if the cluster does not reply, or its reply has no time of day.
@@ -417,10 +416,10 @@ impl Endpoint {
     }
 }
 
-/// Longest wait for a reply that a server sends at once: nothing else detects a suspended server or a cut connection.
+/// Longest wait for a reply that a server sends at once: only it detects a suspended server or a cut connection.
 pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Waits for a server's reply, for at most [`ANSWER_MAX`].
+/// Awaits the request `work` for at most [`ANSWER_MAX`], and returns its result. `doing` names it in the error.
 ///
 /// # Errors
 /// Returns [`Error::Transient`] if there is no reply within [`ANSWER_MAX`].
@@ -428,7 +427,7 @@ pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> 
     answer_within(ANSWER_MAX, doing, work).await
 }
 
-/// Waits as [`answer`] does, for a request that has another limit.
+/// Awaits the request `work` as [`answer`] does, but for at most `max`.
 ///
 /// # Errors
 /// Returns [`Error::Transient`] if there is no reply within `max`.
@@ -443,13 +442,13 @@ pub async fn answer_within<T>(
     })
 }
 
-/// Returns the `operationTime` of a reply, or `None` if it has none.
+/// Returns the `operationTime` of a server's reply, or `None` if it has none.
 #[must_use]
 pub fn operation_time(reply: &Document) -> Option<Timestamp> {
     reply.get_timestamp("operationTime").ok()
 }
 
-/// Returns the criteria by which reads use a secondary if there is one.
+/// Returns the criteria by which reads use a secondary if there is one, else the primary.
 #[must_use]
 pub fn prefer_secondary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::SecondaryPreferred {
@@ -457,7 +456,7 @@ pub fn prefer_secondary() -> SelectionCriteria {
     })
 }
 
-/// Returns the criteria by which reads use the primary.
+/// Returns the criteria by which reads use the primary only.
 #[must_use]
 pub fn primary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::Primary)

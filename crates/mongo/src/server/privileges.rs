@@ -2,9 +2,9 @@
 
 use bson::{Bson, Document};
 
-/// Returns those of `actions` that a user may not perform on a database, or on one of its collections if `coll` is
-/// given. `status` is the server's reply to `connectionStatus` with `showPrivileges`; without authorisation every
-/// client may perform all of them.
+/// Returns those of `actions` that the connected user may not perform on the database `db`, or on its collection
+/// `coll` if that is given. `status` is the server's reply to `connectionStatus` with `showPrivileges`; without
+/// authorisation every client may perform all actions.
 pub(crate) fn privileges_lacking<'a>(
     status: &Document,
     db: &str,
@@ -32,7 +32,7 @@ pub(crate) fn is_any(resource: &Document) -> bool {
     resource.get_bool("anyResource").unwrap_or(false)
 }
 
-/// Returns the actions that no privilege grants on a resource accepted by `covers`.
+/// Returns those of `actions` that no privilege of `held` grants on a resource accepted by `covers`.
 pub(crate) fn lacking<'a>(
     held: &[&Document],
     actions: &[&'a str],

@@ -1,5 +1,4 @@
-//! Retention: the rules by which a server deletes documents by itself, and their suspension at a
-//! destination.
+//! Retention: the rules by which a server deletes documents by itself, and their suspension at a destination.
 //!
 //! A server expires documents by TTL indexes, and in clustered collections by `expireAfterSeconds`; it evicts the
 //! oldest documents of a capped collection. A destination that did so by itself would not equal the source as of one
@@ -10,8 +9,8 @@
 //! - While a job has a destination, only the job deletes documents there: TTL indexes have a time that is never
 //!   reached ([`NEVER_S`], as mongosync sets it), clustered collections have none, and capped ones have a size that
 //!   they do not reach ([`UNBOUNDED_BYTES`]).
-//! - The job's state holds the rules of its destination before they are suspended, so that the cut-over, an operator's
-//!   decision, or a cancellation can restore them.
+//! - The job's state holds the retention rules of the destination before they are suspended, so that the cut-over, an
+//!   operator's decision, or a cancellation can restore them.
 //!
 //! A document whose date is more than [`NEVER_S`] (68 years) in the past still expires.
 
@@ -25,53 +24,54 @@ use crate::error::Result;
 use crate::server::collection::{Definition, Handle, Kind};
 use crate::server::endpoint::Endpoint;
 
-/// Expiry of a suspended TTL index, in seconds: the longest that servers accept.
+/// Expiry time of a suspended TTL index, in seconds after the date in the document: the longest that servers accept.
 pub const NEVER_S: i64 = 2_147_483_647;
-/// Expiry of a suspended TTL index before 6.0, in seconds: some of these servers refuse a time longer than that since
-/// 1970.
+/// Expiry time of a suspended TTL index at a server before 6.0, in seconds after the date in the document: some of
+/// these servers refuse a time longer than that since 1970.
 const NEVER_BEFORE_6_S: i64 = 1_700_000_000;
-/// Size of a suspended capped collection, in bytes. Servers allocate only the used part.
+/// Maximum size of a suspended capped collection, in bytes. Servers allocate only the used part.
 pub const UNBOUNDED_BYTES: i64 = 1 << 40;
-/// The `max` that servers list for a capped collection whose `max` was removed.
+/// The `max` (number of documents) that servers list for a capped collection whose `max` was removed.
 pub(crate) const NO_MAX: i64 = 2_147_483_647;
 
 const EXPIRE_AFTER: &str = "expireAfterSeconds";
 
-/// The retention rules of one collection. The default keeps every document.
+/// The rules by which a server deletes documents of one collection. The default keeps every document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// The expiry of each TTL index, in seconds, by the index's name.
+    /// The expiry time of each TTL index, in seconds after the date in the document, by the index's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub indexes: BTreeMap<String, i64>,
-    /// The expiry of a clustered collection, in seconds; `None` if its documents do not expire.
+    /// The expiry time of a clustered collection, in seconds after the date in `_id`; `None` if its documents do not
+    /// expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expire_after_s: Option<i64>,
-    /// The bounds of a capped collection; `None` for other collections.
+    /// The limits of a capped collection; `None` for other collections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capped: Option<Capped>,
 }
 
-/// The bounds of a capped collection.
+/// The limits of a capped collection, beyond which the oldest documents are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capped {
-    /// Largest size, in bytes.
+    /// Maximum size of the collection, in bytes.
     pub size: i64,
-    /// Most documents; `None` if their number is not bounded.
+    /// Maximum number of documents in the collection; `None` if it is not bounded.
     pub max: Option<i64>,
 }
 
-/// The rules that are suspended between two clusters.
+/// The retention rules that a job suspends at its destination, by the versions of both clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspension {
-    /// True if capped collections are included: from 6.0 on, a source reports evictions as deletes, and a destination
-    /// can change the size.
+    /// True if the limits of capped collections are suspended: from 6.0 on, a source reports evictions as deletes,
+    /// and a destination can change the size.
     pub capped: bool,
-    /// Expiry of a suspended TTL index, in seconds.
+    /// Expiry time that a suspended TTL index gets, in seconds after the date in the document.
     pub never_s: i64,
 }
 
 impl Suspension {
-    /// Returns the suspension that the versions of two clusters permit.
+    /// Returns the suspension that the versions of the two clusters permit.
     #[must_use]
     pub fn between(source: &Endpoint, destination: &Endpoint) -> Self {
         let is_new = destination.version() >= [6, 0, 0];
@@ -81,7 +81,7 @@ impl Suspension {
         }
     }
 
-    /// Returns a definition with its rules suspended.
+    /// Returns `definition` with its retention rules suspended.
     #[must_use]
     pub fn applied_to(self, definition: &Definition) -> Definition {
         let mut suspended = definition.clone();
@@ -90,7 +90,7 @@ impl Suspension {
         suspended
     }
 
-    /// Suspends the rule of an index that is to be built.
+    /// Suspends the expiry of an index that is to be built; an index without an expiry stays as it is.
     pub fn index(self, index: &mut Document) {
         if index.contains_key(EXPIRE_AFTER) {
             index.insert(EXPIRE_AFTER, self.never());
@@ -101,7 +101,7 @@ impl Suspension {
         i32::try_from(self.never_s).map_or(Bson::Int64(self.never_s), Bson::Int32)
     }
 
-    /// Returns those rules of a definition that are in force and that this suspends.
+    /// Returns those retention rules of `definition` that are in force and that this suspension covers.
     #[must_use]
     pub fn of(self, definition: &Definition) -> Retention {
         let mut rules = Retention::of(definition);
@@ -109,7 +109,7 @@ impl Suspension {
         rules
     }
 
-    /// Returns the options of a collection with its rules suspended, as [`Suspension::applied_to`] does.
+    /// Returns the options of a collection with its retention rules suspended, as [`Suspension::applied_to`] does.
     #[must_use]
     pub fn options(self, options: &Document) -> Document {
         let mut options = options.clone();
@@ -122,8 +122,8 @@ impl Suspension {
     }
 }
 
-/// Returns the expiry of a TTL index in seconds; `None` if it is never reached. Servers before 5.0 accepted every
-/// number: NaN expires nothing.
+/// Returns the expiry time of a TTL index, in seconds after the date in the document; `None` if the index has no
+/// expiry, or one that is never reached. Servers before 5.0 accepted every number: NaN expires nothing.
 pub(crate) fn expires_after_s(index: &Document) -> Option<i64> {
     let after = index.get(EXPIRE_AFTER)?;
     let is_number = !matches!(after, Bson::Double(n) if n.is_nan());
@@ -132,7 +132,7 @@ pub(crate) fn expires_after_s(index: &Document) -> Option<i64> {
 }
 
 impl Retention {
-    /// Returns the rules of a definition that are in force, without suspended ones.
+    /// Returns the retention rules of `definition` that are in force, without suspended ones.
     #[must_use]
     pub fn of(definition: &Definition) -> Self {
         let time = |index: &Document| Some((name_of(index).to_owned(), expires_after_s(index)?));
@@ -149,14 +149,14 @@ impl Retention {
         }
     }
 
-    /// True if these rules never delete a document.
+    /// Returns true if these rules never delete a document.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns these rules of a destination, overridden by those of `source`; the rules of the destination's further
-    /// indexes stay.
+    /// Returns these rules, those of a destination, overridden by the rules of `source`; the expiry times of the
+    /// destination's further indexes stay.
     #[must_use]
     pub fn overridden_by(mut self, source: Self) -> Self {
         self.indexes.extend(source.indexes);
@@ -164,10 +164,10 @@ impl Retention {
     }
 }
 
-/// Suspends the rules that are in force in `to`, whose definition is `have`.
+/// Suspends the retention rules that are in force in the collection `to`, whose definition is `have`.
 ///
 /// # Errors
-/// Fails if the server does not reply or refuses.
+/// Fails if the server does not reply or refuses, or if it is uncertain that this process owns the job.
 #[crate::boxed]
 pub async fn suspend(to: &Handle, have: &Definition, suspension: Suspension) -> Result<()> {
     let in_force = suspension.of(have);
@@ -185,11 +185,11 @@ pub async fn suspend(to: &Handle, have: &Definition, suspension: Suspension) -> 
     Ok(())
 }
 
-/// Sets `rules` in `to`. Indexes that do not exist, rules that are in force already, and a collection that is gone are
-/// left unchanged.
+/// Puts the retention rules `rules` in force in the collection `to`. Indexes that do not exist, rules that are in
+/// force already, and a collection that is gone are left unchanged.
 ///
 /// # Errors
-/// Fails if the server does not reply or refuses.
+/// Fails if the server does not reply or refuses, or if it is uncertain that this process owns the job.
 #[crate::boxed]
 pub async fn restore(to: &Handle, rules: &Retention) -> Result<()> {
     if rules.is_empty() {
@@ -228,7 +228,8 @@ async fn modify(to: &Handle, change: Document) -> Result<()> {
     to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }
 
-/// Returns the whole number that a value of any of the server's number types holds, or `None` for another type.
+/// Returns the whole number that `value` holds, which may be of any of the server's number types, or `None` for
+/// another type.
 pub(crate) fn integer(value: &Bson) -> Option<i64> {
     match value {
         Bson::Int32(n) => Some(i64::from(*n)),

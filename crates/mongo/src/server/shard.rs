@@ -13,19 +13,20 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::server::structure::is_same_index;
 
-/// Number of initial chunks on each shard for a hashed key.
+/// Number of initial chunks on each shard of a collection with a hashed key.
 const HASHED_CHUNKS_PER_SHARD: i32 = 2;
-/// Number of sampled documents for each shard.
+/// Number of sampled documents for each shard, from which the split points of a ranged key follow.
 const SAMPLE_PER_SHARD: u64 = 200;
-/// Error code `ConflictingOperationInProgress`: a shard of the migration takes part in another one.
+/// Server error code `ConflictingOperationInProgress`: a shard of the migration takes part in another one.
 const BUSY: i32 = 117;
-/// Time allowed for a migration to wait for busy shards.
+/// Longest time for which a migration waits for busy shards.
 const BUSY_MAX: Duration = Duration::from_secs(120);
-/// Pause before a migration is tried again.
+/// Pause before a migration that found a shard busy is tried again.
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Shards the empty collection `to` by `key`. Splits a ranged key at the points that divide a sample of the documents
-/// of `from` equally among the shards, and moves the chunks there. Completes an attempt that died.
+/// of `from` equally among the shards, and moves each chunk to its shard. Completes the work of an earlier process
+/// that died meanwhile.
 ///
 /// # Errors
 /// Fails if the router refuses.
@@ -82,8 +83,8 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     Ok(())
 }
 
-/// Shards an empty collection by one text field, so that each shard gets an equal share of documents whose keys are
-/// distributed as `sample` is.
+/// Shards the empty collection `to` by the text field `field`, so that each shard gets an equal share of documents
+/// whose keys are distributed as `sample` is.
 ///
 /// # Errors
 /// Fails if the router refuses.
@@ -94,14 +95,14 @@ pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result
     spread_at(to, field, &cuts(sample, count)).await
 }
 
-/// Shards an empty collection by a field, with one chunk on each shard. `points` are the lower bounds of all chunks
-/// but the first, in order: one fewer than there are shards.
+/// Shards the empty collection `to` by `field`, with one chunk on each shard. `points` are the lower bounds of all
+/// chunks but the first, in order: one fewer than there are shards.
 ///
 /// # Errors
 /// Fails if the router refuses.
 ///
 /// # Panics
-/// If the cluster has no shard.
+/// Panics if the cluster has no shard.
 pub async fn spread_at<V: Clone + Into<Bson>>(
     to: &Handle,
     field: &str,
@@ -124,7 +125,7 @@ pub async fn spread_at<V: Clone + Into<Bson>>(
     Ok(())
 }
 
-/// True if an index can serve as the one that a sharded collection needs for its key.
+/// Returns true if `index` can be the index that a collection sharded by `key` needs.
 pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
     let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
@@ -132,12 +133,12 @@ pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     is_whole && index.get_document("key").is_ok_and(|found| is_same_index(&of(found), &of(key)))
 }
 
-/// An index that is missing or differs on some shards of a collection.
+/// An index that some shards of a collection lack, or have in another form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexGap {
     /// The name of the index.
     pub index: String,
-    /// The shards that lack it, or have a different index of this name.
+    /// The names of the shards that lack the index, or have a different index of this name.
     pub lacks: Vec<String>,
 }
 
@@ -147,9 +148,9 @@ impl std::fmt::Display for IndexGap {
     }
 }
 
-/// Returns the indexes that differ between the shards that hold documents of a collection: a router lists those of one
-/// shard only. Empty for a replica set or an unsharded collection; shards that this user cannot reach are not
-/// compared.
+/// Returns the indexes that differ between the shards that hold documents of the collection `of`: a router lists the
+/// indexes of one shard only. Empty for a replica set or an unsharded collection; shards that the connected user
+/// cannot reach are not compared.
 ///
 /// # Errors
 /// Fails if the router does not list the chunks.
@@ -202,10 +203,10 @@ fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
     names.into_iter().filter_map(gap).collect()
 }
 
-/// Returns the index that a collection needs to be sharded by `key`; it is built before the server would build one. If
-/// an index of `like` can serve, that index is returned, with its own name and uniqueness. Otherwise the name differs
-/// from those of all indexes in `like`, which are built too. If an index is equal but hidden, servers accept no second
-/// index on the key alone, but one that begins with the key.
+/// Returns the index that a collection needs to be sharded by `key`; Imago builds it before the server would build
+/// one. If an index of `like` can serve, that index is returned, with its own name and uniqueness. Otherwise the name
+/// differs from those of all indexes in `like`, which are built too. If an index is equal but hidden, servers accept
+/// no second index on the key alone, but one that begins with the key.
 pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
     if let Some(serving) = like.iter().find(|index| serves(index, key)) {
         return serving.clone();
@@ -234,7 +235,7 @@ pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
     doc! {"key": of, "name": name}
 }
 
-/// Returns the lower bounds of the collection's chunks except the first, in order.
+/// Returns the lower bounds of the chunks of the collection `to`, except the first chunk, in order.
 async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
     let bound = |(min, _): (Document, String)| {
         let min = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("a chunk", e))?;
@@ -243,7 +244,7 @@ async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
     chunks(to).await?.into_iter().skip(1).map(bound).collect()
 }
 
-/// Returns the collection's chunks in order: the lower bound of each, and its shard.
+/// Returns the chunks of the collection `of` in order: the lower bound of each, and the name of its shard.
 pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
     let config = of.endpoint.client().database("config");
     let doing = "reading config.chunks";
@@ -266,8 +267,8 @@ pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
     read.map_err(failed)?.into_iter().map(parse).collect()
 }
 
-/// Moves a chunk once its shards are free: a shard takes part in one migration at a time, including those of the
-/// balancer.
+/// Runs the moveChunk `command` once both shards are free: a shard takes part in one migration at a time, including
+/// those of the balancer.
 async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -282,7 +283,8 @@ async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
     }
 }
 
-/// Returns the names of the shards. The first is the one on which a new collection is created: its share stays there.
+/// Returns the names of the cluster's shards. The first is the primary shard of the database of `to`, on which a new
+/// collection is created: that shard's share stays there.
 async fn shards(to: &Handle) -> Result<Vec<String>> {
     let config = to.endpoint.client().database("config").collection::<Document>("shards");
     let failed = |error| Error::server("reading config.shards", error);
@@ -302,7 +304,7 @@ async fn shards(to: &Handle) -> Result<Vec<String>> {
     Ok(found.iter().filter_map(|shard| shard.get_str("_id").ok().map(str::to_owned)).collect())
 }
 
-/// Returns the key values that cut a sample of the source's documents into `shares` equal shares.
+/// Returns the values of `key` that cut a sample of the documents of `from` into `shares` equal shares.
 async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Vec<Id>> {
     let mut projection = doc! {"_id": 0};
     for field in key.keys() {
@@ -343,11 +345,12 @@ fn document_of(key: &Id) -> Result<Document> {
     }
 }
 
-/// Number of documents up to which a sample reads all of them: about a minute for each shard, even from disk.
+/// Maximum number of documents of a collection of which a sample reads all documents: that takes about a minute for
+/// each shard, even from disk.
 pub(crate) const READ_MAX: u64 = 10_000_000;
 
-/// Returns the pipeline stage that selects about `size` of `documents` documents at random: each with the same
-/// probability up to [`READ_MAX`] documents, and by `$sample` above.
+/// Returns the pipeline stage that selects about `size` of a collection's `documents` documents at random: each with
+/// the same probability if the collection has at most [`READ_MAX`] documents, by `$sample` if it has more.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub(crate) fn uniform(documents: u64, size: u64) -> Document {
     if documents <= READ_MAX {

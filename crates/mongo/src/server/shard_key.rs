@@ -14,20 +14,20 @@ use crate::bson::input::parse_document;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 
-/// The value of a hashed key for an absent field: the hash of null.
+/// The hash that stands for an absent field in a hashed shard key: the servers' hash of null.
 const HASH_OF_NULL: i64 = 2_338_878_944_348_059_895;
 
-/// A valid shard key.
+/// A shard key that the servers accept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// The key as the servers write it.
+    /// The key as the servers write it: `1` or `"hashed"` for each field, in order.
     pub pattern: Document,
 }
 
-/// The value of a key for one document.
+/// The value of a shard key for one document.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// The value, a document of the key's fields.
+    /// The value, as a document of the key's fields.
     pub(crate) at: Id,
     /// True if the document lacks a field of the key.
     pub(crate) is_missing: bool,
@@ -36,10 +36,10 @@ pub(crate) struct Value {
 }
 
 impl Key {
-    /// Parses a key as a user typed it.
+    /// Parses a shard key that a user typed, in extended JSON.
     ///
     /// # Errors
-    /// Returns a usage error if the servers would refuse it.
+    /// Returns a usage error if the servers would refuse the key.
     pub fn parse(text: &str) -> Result<Self> {
         let key = Self { pattern: parse_document(text, "the shard key")? };
         let bad = |why: String| {
@@ -65,12 +65,13 @@ impl Key {
         Ok(key)
     }
 
-    /// Iterates over the names of the key's fields.
+    /// Returns the names of the key's fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.pattern.keys().map(String::as_str)
     }
 
-    /// True if both keys have the same fields with the same kind of index; `1` and `1.0` are the same.
+    /// Returns true if the shard key `other` has the same fields in the same order, each hashed or not as in this
+    /// key; `1` and `1.0` are the same.
     #[must_use]
     pub fn is_same(&self, other: &Document) -> bool {
         let ways = self.pattern.iter().zip(other);
@@ -78,7 +79,7 @@ impl Key {
             .all(|((field, way), (other, its))| field == other && is_hashed(way) == is_hashed(its))
     }
 
-    /// Formats the key as extended JSON, as a user types it.
+    /// Returns the key as extended JSON, in the form in which a user types it.
     #[must_use]
     pub fn text(&self) -> String {
         let field = |(name, way): (&String, &Bson)| {
@@ -88,10 +89,10 @@ impl Key {
         format!("{{{}}}", self.pattern.iter().map(field).collect::<Vec<String>>().join(", "))
     }
 
-    /// True if a collection that is sharded by this key can have the index. Each shard enforces a unique index only
-    /// among its own documents. It is unique in the cluster if equal documents are on one shard, and they are if the
-    /// index begins with the key. An index that begins with `_id` is no less unique than the index of `_id`, which
-    /// every collection has.
+    /// Returns true if a collection that is sharded by this key can have `index`. Each shard enforces a unique index
+    /// only among its own documents. The index is unique in the cluster if equal documents are on one shard, and they
+    /// are if the index begins with the key. An index that begins with `_id` is no less unique than the index of
+    /// `_id`, which every collection has.
     pub(crate) fn keeps(&self, index: &Document) -> bool {
         if !index.get_bool("unique").unwrap_or(false) {
             return true;
@@ -102,8 +103,8 @@ impl Key {
         fields.first() == Some(&"_id") || fields.starts_with(&wanted)
     }
 
-    /// Returns the expression that extracts from a document the fields that [`Key::value`] needs. It uses names of its
-    /// own, because the name of a key's field may have dots.
+    /// Returns the aggregation expression that extracts from a document the fields that [`Key::value`] needs. The
+    /// extracted fields are named `f0`, `f1`, …, because the name of a key's field may have dots.
     pub(crate) fn expression(&self) -> Document {
         let part = |(index, (field, way)): (usize, (&String, &Bson))| {
             let path = format!("${field}");
@@ -122,7 +123,7 @@ impl Key {
         self.pattern.iter().enumerate().map(part).collect()
     }
 
-    /// Returns the key's value, given the result of [`Key::expression`].
+    /// Returns the key's value for a document, given the document's extract by [`Key::expression`].
     pub(crate) fn value(&self, taken: &RawDocument) -> Result<Value> {
         let (mut is_missing, mut is_array) = (false, false);
         let mut at = RawDocumentBuf::new();
@@ -156,7 +157,7 @@ fn is_ascending(way: &Bson) -> bool {
     }
 }
 
-/// Formats a value as canonical extended JSON.
+/// Returns the value of a shard key as canonical extended JSON.
 pub(crate) fn text_of(value: &Id) -> Result<String> {
     let failed = |cause| Error::malformed("a shard key's value", cause);
     serde_json::to_string(&ExtJson(value.as_raw())).map_err(failed)

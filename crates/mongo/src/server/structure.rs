@@ -12,11 +12,11 @@ use crate::server::collection::Handle;
 use crate::server::retention::{NO_MAX, integer};
 use crate::server::timing::retry_transient;
 
-/// Number of collections whose indexes are built at the same time: each collection, even a small one, takes a few
+/// Number of collections whose indexes are built concurrently: each collection, even a small one, takes a few
 /// commits.
 const BUILDS_AT_ONCE: usize = 4;
 
-/// Builds indexes; those that exist already are left unchanged.
+/// Builds the given indexes of each collection; indexes that exist already are left unchanged.
 pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control) -> Result<()> {
     let missing = indexes.iter().filter(|(_, indexes)| !indexes.is_empty());
     let builds = missing.map(|(to, indexes)| async move {
@@ -35,14 +35,14 @@ pub(crate) fn is_unique(index: &Document) -> bool {
     index.get_bool("unique").unwrap_or(false)
 }
 
-/// The change that makes an index of the destination equal to the source's index of the same name.
+/// The kind of change that makes an index of the destination equal to the source's index of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// No change: the indexes are equal.
+    /// No change: the two indexes are equal.
     None,
-    /// A `collMod` of the index's settings.
+    /// A `collMod` changes the settings of the destination's index.
     Settings,
-    /// A build, after the index that has the name is dropped.
+    /// The index is built, after the destination's index of the same name, if any, is dropped.
     Build,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {
     }
 }
 
-/// Makes the settings of an index equal to those at the source.
+/// Sets the settings of the index of `to` with the name of `index` to those of `index`, which is the source's.
 pub(crate) async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
     to.check_owner("collMod")?;
     let hidden = index.get_bool("hidden").unwrap_or(false);
@@ -111,12 +111,12 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
     to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }
 
-/// True if two indexes are equal. The order of fields in the key counts, that of settings does not.
+/// Returns true if two indexes are equal. The order of fields in the key counts, that of settings does not.
 pub(crate) fn is_same_index(a: &Document, b: &Document) -> bool {
     is_same(&plain_index(a).into(), &plain_index(b).into())
 }
 
-/// Returns an index without the fields that a server adds by itself, with its settings sorted by name.
+/// Returns `index` without the fields that a server adds by itself, with its settings sorted by name.
 pub(crate) fn plain_index(index: &Document) -> Document {
     let mut plain = sorted(index);
     for server_own in ["v", "ns", "background"] {
@@ -129,14 +129,15 @@ pub(crate) fn plain_index(index: &Document) -> Document {
     plain
 }
 
-/// Sorts the top-level fields by name; nested documents, such as key patterns, keep their order.
+/// Returns `document` with its top-level fields sorted by name; nested documents, such as key patterns, keep their
+/// order.
 pub(crate) fn sorted(document: &Document) -> Document {
     let fields: BTreeMap<&String, &Bson> = document.iter().collect();
     fields.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// True if values are equal. Numbers of different types can be equal: shells and drivers store the direction of an
-/// index as one type or the other.
+/// Returns true if two values are equal. Numbers of different types can be equal: shells and drivers store the
+/// direction of an index as one type or the other.
 pub(crate) fn is_same(a: &Bson, b: &Bson) -> bool {
     match (RawBson::try_from(a.clone()), RawBson::try_from(b.clone())) {
         (Ok(a), Ok(b)) => cmp_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq(),

@@ -10,28 +10,28 @@ use crate::error::{Error, Result, TRANSIENT, redact_documents};
 use crate::server::collection::{Handle, number};
 use crate::server::timing::WRITE_TIME_MAX;
 
-/// The error of one statement of a bulk write.
+/// The error of one statement of a bulk write, as the server reported it.
 #[derive(Clone, Debug)]
 pub struct WriteError {
-    /// The number of the statement, from 0.
+    /// The position of the statement in the bulk write, from 0.
     pub index: usize,
     /// The server's error code.
     pub code: i32,
-    /// The server's error message.
+    /// The server's error message, without the contents of documents.
     pub message: String,
-    /// For duplicate keys: the key of the index.
+    /// For duplicate keys: the key pattern of the unique index; `None` for other errors.
     pub key_pattern: Option<Document>,
-    /// For duplicate keys: the value that another document already has.
+    /// For duplicate keys: the value that another document already has; `None` for other errors.
     pub key_value: Option<Document>,
 }
 
-/// Error code: a document with the same value in a unique index exists.
+/// Server error code `DuplicateKey`: a document with the same value in a unique index exists.
 pub const DUPLICATE_KEY: i32 = 11000;
-/// Error code: the stored `_id` is equal to the new one, but has different bytes.
+/// Server error code `ImmutableField`: the stored `_id` is equal to the new one, but has different bytes.
 pub const IMMUTABLE_FIELD: i32 = 66;
 
 impl WriteError {
-    /// True if the duplicate value is the `_id` itself.
+    /// Returns true if the error is a duplicate `_id`, not a duplicate value in another unique index.
     #[must_use]
     pub fn is_duplicate_id(&self) -> bool {
         self.code == DUPLICATE_KEY
@@ -39,27 +39,27 @@ impl WriteError {
     }
 }
 
-/// The result of a bulk write.
+/// The result of a bulk write, which may have been sent as several commands.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// Number of documents that were inserted, matched or deleted.
+    /// Number of documents that were inserted, matched by an update, or deleted.
     pub count: u64,
-    /// The errors of the statements that failed, in their order.
+    /// The errors of the statements that failed, in the order of the statements.
     pub errors: Vec<WriteError>,
 }
 
-/// Largest size of the statements of one command, in bytes. The command's own fields add less than 16 KiB.
+/// Maximum size of the statements of one command, in bytes. The command's own fields add less than 16 KiB.
 const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Size, in bytes, after which a command is sent: small enough to bound memory, large enough that the round trip costs
-/// little.
+/// Size of the collected statements, in bytes, at which they are sent as one command: small enough to bound memory,
+/// large enough that the round trip costs little.
 const COMMAND_BYTES: usize = 4 * 1024 * 1024;
-/// Most statements in one command.
+/// Maximum number of statements in one command.
 const STATEMENTS_MAX: usize = 2_000;
 
-/// Inserts documents. The errors include those that exist already.
+/// Inserts documents into the collection `to`. The errors in the result include documents that exist already.
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some documents may then be inserted and others not.
+/// Fails if a command as a whole fails; some documents may then be inserted and others not.
 #[crate::boxed]
 pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> {
     let len = documents.len();
@@ -67,7 +67,7 @@ pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> 
     check_all_reported(to, len, bulk(to, "insert", "documents", documents).await?)
 }
 
-/// Inserts a batch exactly as a server sent it.
+/// Inserts a batch of documents, exactly as a server sent it, into the collection `to` by one command.
 ///
 /// # Errors
 /// Fails if the command as a whole fails; some documents may then be inserted and others not.
@@ -77,7 +77,8 @@ pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> 
     check_all_reported(to, documents.into_iter().count(), send(to, "insert", command).await?)
 }
 
-/// Checks that an unordered insert reports a result for each document: inserted, or refused.
+/// Returns `written`, or an error unless the unordered insert of `documents` documents reports a result for each of
+/// them: inserted, or refused.
 fn check_all_reported(to: &Handle, documents: usize, written: Written) -> Result<Written> {
     if written.count + written.errors.len() as u64 == documents as u64 {
         return Ok(written);
@@ -90,19 +91,19 @@ fn check_all_reported(to: &Handle, documents: usize, written: Written) -> Result
     Err(Error::Transient { doing: format!("insert on {}", to.ns), cause })
 }
 
-/// Runs update statements (`{q, u, upsert}`).
+/// Runs update statements (`{q, u, upsert}`) on the collection `to`.
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some statements may then be executed and others not.
+/// Fails if a command as a whole fails; some statements may then be executed and others not.
 #[crate::boxed]
 pub async fn update(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
     bulk(to, "update", "updates", statements.iter().map(|s| RawBsonRef::Document(s))).await
 }
 
-/// Runs delete statements (`{q, limit}`).
+/// Runs delete statements (`{q, limit}`) on the collection `to`.
 ///
 /// # Errors
-/// Fails if the command as a whole fails; some statements may then be executed and others not.
+/// Fails if a command as a whole fails; some statements may then be executed and others not.
 #[crate::boxed]
 pub async fn delete(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
     bulk(to, "delete", "deletes", statements.iter().map(|s| RawBsonRef::Document(s))).await
@@ -159,8 +160,8 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
     command
 }
 
-/// Returns the command with capacity for a field of `len` bytes and for the driver's own fields, so that megabytes are
-/// copied into it once.
+/// Returns `command` with capacity for a field of `len` bytes and for the driver's own fields, so that megabytes are
+/// copied into the command once.
 fn with_room(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
     let mut bytes = Vec::with_capacity(command.as_bytes().len() + len + 1_024);
     bytes.extend_from_slice(command.as_bytes());

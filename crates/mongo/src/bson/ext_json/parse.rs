@@ -10,30 +10,30 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use thiserror::Error;
 
-/// Reason why a text is not valid extended JSON.
+/// Reason why a text is not valid extended JSON, or not the expected document.
 #[derive(Debug, Error)]
 pub enum ExtJsonError {
-    /// The text is not valid JSON.
+    /// The text is valid neither as JSON nor as JSON5. Contains the error of the JSON parser.
     #[error("not valid JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// A `$…` wrapper has content that it does not allow.
+    /// An object with a type name such as `$oid` has content that this type does not allow.
     #[error("{{\"{wrapper}\": …}} cannot hold {found}")]
     Wrapper {
-        /// Name of the wrapper, such as `$oid`.
+        /// The type name, such as `$oid`.
         wrapper: String,
-        /// The content found.
+        /// The content of the object, for messages.
         found: String,
     },
-    /// The name of a field cannot be stored in BSON.
+    /// The name of a field contains NUL, so that BSON cannot store it. Contains the name.
     #[error("the field name {0:?} contains a NUL character")]
     Name(String),
-    /// The value is not a document.
+    /// The text is a value, but not a document. Contains the type of the value.
     #[error("expected a document in braces, found {0}")]
     NoDocument(String),
 }
 
-/// Parses one value. The notation of the database's shell is accepted as far as JSON5 has it: names without quotes,
-/// as in `{userID: 1}`, and single quotes.
+/// Parses one value in extended JSON, canonical or relaxed. The notation of the database's shell is accepted as far
+/// as JSON5 has it: names without quotes, as in `{userID: 1}`, and single quotes.
 ///
 /// # Errors
 /// Fails if `text` is not extended JSON.
@@ -46,7 +46,7 @@ pub fn parse(text: &str) -> Result<RawBson, ExtJsonError> {
     json.into_bson()
 }
 
-/// Parses a document, such as a filter.
+/// Parses a document, such as a filter, in extended JSON, canonical or relaxed; see [`parse`].
 ///
 /// # Errors
 /// Fails if `text` is not extended JSON, or is no document.
@@ -57,7 +57,7 @@ pub fn parse_document(text: &str) -> Result<RawDocumentBuf, ExtJsonError> {
     }
 }
 
-/// A JSON value whose objects preserve the order and the repetition of names.
+/// A parsed JSON value whose objects preserve the order and the repetition of names.
 #[derive(Debug, Clone)]
 pub(crate) enum Json {
     Null,
@@ -158,7 +158,7 @@ impl Json {
         }
     }
 
-    /// Returns the text of the field `name`, or `None` if this is not an object with such a text.
+    /// Returns the text in the field `name`, or `None` if this value is not an object with a text in that field.
     fn text_at(&self, name: &str) -> Option<&str> {
         self.at(name)?.text()
     }
@@ -185,8 +185,8 @@ fn document(fields: Vec<(String, Json)>) -> Result<RawDocumentBuf, ExtJsonError>
     Ok(document)
 }
 
-/// Returns the value that a `$…` wrapper represents, or `None` if `fields` is an ordinary document. Documents with
-/// query operators are ordinary.
+/// Returns the BSON value that the fields of a wrapper such as `{"$oid": …}` represent, or `None` if `fields` is an
+/// ordinary document. Documents with query operators are ordinary.
 fn wrapped(fields: &[(String, Json)]) -> Result<Option<RawBson>, ExtJsonError> {
     let (name, value) = match fields {
         [(name, value)] => (name.as_str(), value),
@@ -271,7 +271,8 @@ fn regex(value: &Json) -> Option<RawBson> {
     Some(RawBson::RegularExpression(Regex { pattern, options }))
 }
 
-/// Builds a DBPointer from its stored form, because the `bson` crate has no constructor for this type.
+/// Returns the DBPointer that `value` represents, or `None` if `value` is malformed. It is built from its stored
+/// form, because the `bson` crate has no constructor for this type.
 fn db_pointer(value: &Json) -> Option<RawBson> {
     let namespace = value.text_at("$ref")?.as_bytes();
     let id = ObjectId::parse_str(value.at("$id")?.text_at("$oid")?).ok()?.bytes();

@@ -1,6 +1,6 @@
 //! Iteration over the elements of a BSON document with bounds checks only.
 //!
-//! The verifier inspects the `_id` of every document and nothing else, and stored strings need not be valid UTF-8,
+//! The verifier inspects the `_id` of every document and no other field, and stored strings need not be valid UTF-8,
 //! so only bounds are checked. Bytes that do not parse are returned as one last element of the kind "malformed", so
 //! that comparison never fails and the order stays total.
 
@@ -9,29 +9,30 @@ use std::cmp::Ordering;
 
 use super::{Number, Value};
 
-/// Binary subtype 2, which stores its length twice.
+/// Binary subtype 2, an old one, whose values store their length twice.
 pub(super) const OLD_BINARY: u8 = 2;
 
-/// Offset in bytes of the payload in the document `{"": value}`: length, type, empty name.
+/// Offset in bytes of the value's payload in the document `{"": value}`, after the document's length, the type and
+/// the empty name.
 pub(super) const WRAPPED_PAYLOAD: usize = 6;
 
 const DOCUMENT: u8 = 0x03;
 
-/// Kind of an element whose bytes do not parse; no BSON type has this number.
+/// Type byte of an element whose bytes do not parse; no BSON type has this number.
 const MALFORMED: u8 = 0x80;
 
-/// One element of a document.
+/// One element (field) of a BSON document, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Element<'a> {
-    /// BSON type byte.
+    /// BSON type byte of the value.
     pub kind: u8,
-    /// Name of the field without its terminator; not necessarily valid UTF-8.
+    /// Name of the field without terminator; not necessarily valid UTF-8.
     pub name: &'a [u8],
-    /// Value as stored.
+    /// Bytes of the value as stored, without type and name.
     pub payload: &'a [u8],
 }
 
-/// Iterator over the elements of a document (length and terminator included).
+/// Iterator over the elements of a BSON document, which is given with its length and terminator.
 #[derive(Debug, Clone)]
 pub struct Elements<'a> {
     rest: &'a [u8],
@@ -39,7 +40,7 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Returns an iterator that starts at the first element of `doc`. It accepts malformed documents: see the
+    /// Returns an iterator that starts at the first element of `doc`. A malformed document is accepted: see the
     /// module's text.
     #[must_use]
     pub fn new(doc: &'a [u8]) -> Self {
@@ -74,15 +75,16 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Returns the `_id` of a stored document, or `None` if it has none. Servers store it first, but capped and system
-/// collections may have it at a later position.
+/// Returns the `_id` of the stored document `doc`, or `None` if there is none. Servers store the `_id` first, but
+/// capped and system collections may have it at a later position.
 #[must_use]
 pub fn id_element(doc: &[u8]) -> Option<Element<'_>> {
     Elements::new(doc).find(|element| element.name == b"_id" && element.kind != MALFORMED)
 }
 
 impl<'a> Element<'a> {
-    /// Compares the values alone, as [`super::cmp_values`] does, without parsing them first.
+    /// Compares the values of two elements, without their names, as [`super::cmp_values`] does. The values need not
+    /// be parsed before.
     #[must_use]
     pub fn cmp_value(&self, other: &Element<'_>) -> Ordering {
         self.value().cmp(&other.value())
@@ -98,7 +100,8 @@ fn le_len(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(head)).ok()
 }
 
-/// Returns the element at a dotted path, which leads through documents only, or `None` if there is none.
+/// Returns the element of `doc` at the dotted path `path`, which leads through embedded documents only, or `None` if
+/// there is none.
 #[must_use]
 pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
     let (way, last) = path.rsplit_once('.').map_or((None, path), |(way, last)| (Some(way), last));
@@ -110,7 +113,8 @@ pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
     Elements::new(doc).find(is_it)
 }
 
-/// Returns the size in bytes of the payload of type `kind` at the start of `body`, or `None` if it is malformed.
+/// Returns the size in bytes of the payload at the start of `body`, for the BSON type byte `kind`, or `None` if the
+/// payload is malformed.
 fn payload_size(kind: u8, body: &[u8]) -> Option<usize> {
     Some(match kind {
         0x06 | 0x0a | 0xff | 0x7f => 0,
@@ -170,7 +174,7 @@ fn value_of(kind: u8, payload: &[u8]) -> Option<Value<'_>> {
     })
 }
 
-/// Returns the bytes of a length-prefixed, zero-terminated string, or `None` if the length is wrong.
+/// Returns the bytes of the length-prefixed, zero-terminated string in `payload`, or `None` if the length is wrong.
 fn text(payload: &[u8]) -> Option<&[u8]> {
     if payload.len() < 5 || le_len(payload)? != payload.len() - 4 {
         return None;

@@ -1,4 +1,4 @@
-//! An owned `_id`: a small, comparable, hashable value with the bytes that were stored.
+//! An owned `_id`: a small, comparable, hashable value that preserves the stored bytes.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,8 +10,8 @@ use thiserror::Error;
 use super::{Element, Value, element, hash_value, id_element, payload_of};
 use crate::bson::ext_json::ExtJson;
 
-/// Largest size in bytes of an `_id`, with seven bytes of frame, that needs no heap allocation. It suffices for
-/// ObjectIds, numbers, dates, UUIDs and strings of up to 18 bytes.
+/// Largest size in bytes of an `_id`, with seven bytes of frame, that is stored without a heap allocation. It
+/// suffices for ObjectIds, numbers, dates, UUIDs and strings of up to 18 bytes.
 const INLINE_BYTES: usize = 30;
 
 /// Reason why a document has no usable `_id`.
@@ -20,7 +20,7 @@ pub enum IdError {
     /// The document has no `_id` field.
     #[error("a document of {document_bytes} bytes has no _id field")]
     Missing {
-        /// Length of the document in bytes.
+        /// Length of the document, in bytes.
         document_bytes: usize,
     },
     /// The `_id` contains bytes that are not a valid BSON value (mostly strings that are not UTF-8).
@@ -31,21 +31,21 @@ pub enum IdError {
     Malformed {
         /// BSON type byte of the `_id`.
         kind: u8,
-        /// The first bytes of the value, in hexadecimal.
+        /// The first 32 bytes of the `_id`'s value, in hexadecimal.
         hex: String,
-        /// Message of the parser.
+        /// Error message of the BSON parser.
         cause: String,
     },
 }
 
-/// An owned `_id` value.
+/// An owned `_id` value of any BSON type.
 ///
 /// `Eq`, `Ord` and `Hash` agree with mongod: `1`, `1.0` and `NumberDecimal("1.00")` are one `_id`. The stored bytes
 /// are preserved, so that [`Id::as_raw`] returns the original type.
 #[derive(Clone)]
 pub struct Id(Repr);
 
-/// The document `{"": value}`, inline if it is small.
+/// The BSON document `{"": value}` that stores an `_id`; inline if it is at most [`INLINE_BYTES`] long.
 #[derive(Clone)]
 enum Repr {
     Inline { len: u8, bytes: [u8; INLINE_BYTES] },
@@ -53,7 +53,7 @@ enum Repr {
 }
 
 impl Id {
-    /// Returns a copy of `value`.
+    /// Returns an `_id` that owns a copy of `value`.
     #[must_use]
     pub fn from_raw(value: RawBsonRef<'_>) -> Self {
         match value {
@@ -65,7 +65,7 @@ impl Id {
         }
     }
 
-    /// Returns the `_id` of a stored document.
+    /// Returns the `_id` of `document`, as a server stored it.
     ///
     /// # Errors
     /// Fails if the document has no `_id`, or its `_id` is not valid BSON.
@@ -82,13 +82,13 @@ impl Id {
         }
     }
 
-    /// Returns the value as stored.
+    /// Returns the `_id` as a BSON value of its original type.
     #[must_use]
     pub fn as_raw(&self) -> RawBsonRef<'_> {
         self.parse().expect("an Id was parsed when it was made")
     }
 
-    /// Returns the memory of this value in bytes, the heap included.
+    /// Returns the memory that this `_id` takes, in bytes, including the heap.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let heap = match &self.0 {
@@ -98,8 +98,8 @@ impl Id {
         size_of::<Self>() + heap
     }
 
-    /// Returns a hash that is the same in every process and release of Imago, for lanes and buckets. Equal `_id`s
-    /// have equal hashes.
+    /// Returns a hash of the `_id` that is the same in every process and release of Imago, for lanes and buckets.
+    /// Equal `_id`s have equal hashes.
     #[must_use]
     pub fn stable_hash(&self) -> u64 {
         let mut state = StableHasher::new();
@@ -144,7 +144,7 @@ impl Id {
         check_deep(self.parse()?)
     }
 
-    /// Returns the value as an element with an empty name.
+    /// Returns the `_id` as an element of a document, with an empty name.
     #[must_use]
     pub fn as_element(&self) -> Element<'_> {
         let bytes = self.bytes();
@@ -160,7 +160,7 @@ impl Id {
     }
 }
 
-/// Parses every nested value, so that no later access to the `_id` fails.
+/// Checks that `value` and every nested value can be parsed, so that no later access to the `_id` fails.
 fn check_deep(value: RawBsonRef<'_>) -> bson::error::Result<()> {
     let document = match value {
         RawBsonRef::Document(document) => document,
@@ -199,7 +199,7 @@ impl Hash for Id {
 }
 
 impl fmt::Display for Id {
-    /// Writes canonical extended JSON, on one line.
+    /// Writes the `_id` as canonical extended JSON, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match serde_json::to_string(&ExtJson(self.as_raw())) {
             Ok(text) => f.write_str(&text),
@@ -214,7 +214,7 @@ impl fmt::Debug for Id {
     }
 }
 
-/// 64-bit FNV-1a with a final mix of its bits, so that the low bits can select a lane.
+/// A hasher: 64-bit FNV-1a with a final mix of the bits, so that the low bits can select a lane.
 struct StableHasher(u64);
 
 impl StableHasher {

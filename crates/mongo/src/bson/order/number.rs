@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::hash::Hasher;
 
-/// A number of a stored type.
+/// A number of one of BSON's numeric types; `Int` stands for both integer types.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Number {
     Int(i64),
@@ -15,14 +15,14 @@ pub(super) enum Number {
     Decimal(Decimal),
 }
 
-/// A decoded decimal128.
+/// A decoded number of the type decimal128.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decimal {
     NaN,
     Infinite {
         negative: bool,
     },
-    /// `coefficient · 10^exponent`, with a coefficient below 10^34.
+    /// The number `±coefficient · 10^exponent`, with a coefficient below 10^34.
     Finite {
         negative: bool,
         coefficient: u128,
@@ -34,7 +34,7 @@ const MAX_COEFFICIENT: u128 = 10u128.pow(34) - 1;
 const EXPONENT_BIAS: i32 = 6176;
 
 /// Range of powers of ten outside which no finite double but zero lies: the smallest is 4.9e-324, the largest
-/// 1.8e308. A decimal whose most significant digit is outside the range needs no further comparison.
+/// 1.8e308. A decimal whose most significant digit is outside the range needs no further comparison with a double.
 const DOUBLE_DIGITS_MIN: i32 = -330;
 const DOUBLE_DIGITS_MAX: i32 = 310;
 
@@ -60,12 +60,12 @@ impl Decimal {
     }
 }
 
-/// Absolute value of a finite number, for comparing numbers of one sign.
+/// Absolute value of a finite number, for comparing two numbers of the same sign.
 #[derive(Clone, Copy)]
 enum Magnitude {
-    /// `digits · 10^exponent`
+    /// The value `digits · 10^exponent`.
     Ten { digits: u128, exponent: i32 },
-    /// `bits · 2^exponent`
+    /// The value `bits · 2^exponent`.
     Two { bits: u64, exponent: i32 },
 }
 
@@ -73,7 +73,7 @@ enum Magnitude {
 enum Place {
     NaN,
     NegativeInfinity,
-    /// The sign is -1, 0 or 1.
+    /// A finite number: its sign (-1, 0 or 1) and its absolute value.
     Finite(i8, Magnitude),
     Infinity,
 }
@@ -130,8 +130,8 @@ impl Number {
         }
     }
 
-    /// Feeds equal numbers of different types as the same bytes: as a long if a long can represent the number, else
-    /// as a double if a double can, else as a decimal without trailing zeros.
+    /// Feeds the number to the hasher so that equal numbers of different types feed the same bytes: as a long if a
+    /// long can represent the number, else as a double if a double can, else as a decimal without trailing zeros.
     pub(super) fn hash_into<H: Hasher>(&self, state: &mut H) {
         match *self {
             Number::Int(v) => hash_int(v, state),
@@ -159,7 +159,7 @@ fn sign_of(negative: bool, zero: bool) -> i8 {
     }
 }
 
-/// Returns the absolute value of a finite double as `bits · 2^exponent`.
+/// Returns the absolute value of the finite double `v`, as `bits · 2^exponent`.
 fn split_double(v: f64) -> (u64, i32) {
     let raw = v.to_bits();
     let field = i32::try_from((raw >> 52) & 0x7ff).expect("11 bits fit");
@@ -224,7 +224,7 @@ fn cmp_ten_two(ten: (u128, i32), two: (u64, i32)) -> Ordering {
     left.cmp(&right)
 }
 
-/// A natural number of any size: the lowest limb first, no zero limb on top.
+/// A natural number of any size: its 32-bit limbs, the lowest first, with no zero limb on top.
 #[derive(Debug, PartialEq, Eq)]
 struct Big(Vec<u32>);
 

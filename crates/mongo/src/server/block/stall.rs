@@ -1,11 +1,11 @@
-//! Resolves a write block that waits for a lock.
+//! Ends commands of a write block that wait for a lock for too long.
 //!
 //! Before a server starts to refuse writes it takes a global lock, for which it waits without a limit; later
 //! operations, reads included, queue after it. An open transaction can delay the lock as long as its client likes, up
 //! to a minute. And if a transaction over several shards is prepared, and its decision is to be written on the same
-//! shard, the two wait for each other for ever. So the process that sets or lifts the block watches it: block commands
-//! that wait for the lock too long are killed, the other operations continue, and the block is requested again.
-//! (Observed on 6.0.5: `crates/imago/tests/verbs/reshard/stall.rs`.)
+//! shard, the two wait for each other for ever. So the process that sets or lifts the write block watches the
+//! servers: commands of the write block that wait for the lock too long are killed, the other operations continue,
+//! and the write block is requested again. (Observed on 6.0.5: `crates/imago/tests/verbs/reshard/stall.rs`.)
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use bson::{Bson, Document, doc};
 use crate::error::{Error, Result};
 use crate::server::endpoint::{Endpoint, answer_within};
 
-/// Longest time that a block may wait at a server. Without open transactions it waits only for the longest operation
-/// in progress, and operations yield.
+/// Longest time that a command of the write block may wait for the lock at a server. Without open transactions it
+/// waits only for the longest operation in progress, and operations yield.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Interval between checks for waiting block commands.
+/// Interval between checks for waiting commands of the write block.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Longest wait for the reply of a shard while it is watched.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// The replica sets of a cluster, connected before any of their operations can wait.
+/// Connections to the replica sets of a cluster, made before any of their operations can wait.
 pub(super) struct Sets(Vec<Endpoint>);
 
 impl Sets {
-    /// Connects to the replica sets that this user can reach.
+    /// Connects to the replica sets of `cluster` that the connected user can reach.
     pub(super) async fn reach(cluster: &Endpoint) -> Self {
         let reached = match cluster.shards().await {
             Ok(reached) => reached,
@@ -46,7 +46,7 @@ impl Sets {
         Self(sets)
     }
 
-    /// Kills block commands that have waited too long, as long as it is polled.
+    /// Kills commands of the write block that have waited for longer than [`WAIT_MAX`]. Runs as long as it is polled.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -59,7 +59,7 @@ impl Sets {
     }
 }
 
-/// The block commands that wait, on a replica set and on a shard.
+/// Names of the commands of a write block that wait for the lock: on a replica set, and on a shard.
 const COMMANDS: [&str; 2] = ["setUserWriteBlockMode", "_shardsvrSetUserWriteBlockMode"];
 
 async fn kill_waiting(shard: &Endpoint) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Diagnosis of a cluster that could not be reached: each of its servers is asked separately.
 //!
-//! The driver ignores a server that belongs to another set than the named one, or uses another encryption, and reports
-//! that no server replied. Here each server is sent a greeting, without credentials, with TLS and without. Invariant:
-//! only a greeting is sent over a connection that the user did not request.
+//! The driver ignores a server that belongs to another set than the named one, or uses another encryption, and
+//! reports that no server replied. Here each server is sent a greeting (`hello`), without credentials, with TLS and
+//! without. Invariant: only a greeting is sent over a connection that the user did not request.
 
 use std::time::Duration;
 
@@ -16,30 +16,31 @@ use mongodb::options::{
 use super::Shape;
 use crate::error::redacted_message;
 
-/// Bounds of the wait for one server's greeting: the deadline of the cluster is clamped to them.
+/// Minimum and maximum of the wait for one server's greeting, to which the deadline of the cluster is clamped.
 const GREETED_WITHIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
-/// Most servers of a connection string that are asked.
+/// Maximum number of servers of a connection string that are asked.
 const PROBED_MAX: usize = 8;
 
-/// The reply of one server to the greeting.
+/// The reply of one server to the greeting (`hello`).
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// The server replied with the requested encryption: its shape (`None` for a standalone server), and its set's
-    /// members.
+    /// The server replied with the requested encryption. `shape` is its kind of cluster (`None` for a standalone
+    /// server), `members` are the hosts of its replica set.
     AsRequested { shape: Option<Shape>, members: Vec<String> },
-    /// The server replied with TLS although none was requested, or without TLS although it was.
+    /// The server replied with TLS although none was requested, or without TLS although it was requested.
     OtherEncryption,
-    /// The server did not reply, for this reason.
+    /// The server did not reply; contains the reason in words.
     None(String),
 }
 
-/// The cause of a failure to reach a cluster, and its remedy.
+/// The cause of a failure to reach a cluster, and the remedy.
 pub(super) struct Diagnosis {
     pub(super) cause: String,
     pub(super) help: String,
 }
 
-/// Asks each server of `options` separately, since none of them replied for the cluster within `waited`.
+/// Asks each server of `options` separately, since none of them replied to a request within the time `waited`, and
+/// returns the most likely cause.
 pub(super) async fn diagnose(options: &ClientOptions, waited: Duration) -> Diagnosis {
     let within = options.server_selection_timeout.unwrap_or(waited).min(waited);
     let within = within.clamp(GREETED_WITHIN[0], GREETED_WITHIN[1]);
@@ -104,7 +105,7 @@ async fn greet(
     }
 }
 
-/// Extracts the part about one server from the driver's message about all servers.
+/// Returns the part about one server of `message`, the driver's message about all servers.
 fn part_about_one_server(message: &str) -> String {
     let Some((_, rest)) = message.split_once("Error: ") else { return message.to_owned() };
     let rest = rest.strip_prefix("Kind: ").unwrap_or(rest);
@@ -112,7 +113,8 @@ fn part_about_one_server(message: &str) -> String {
     rest[..end].trim_end_matches(['}', ']', ' ', ',']).to_owned()
 }
 
-/// Selects the finding that explains the failure best.
+/// Returns the finding that explains best why no server of `answers` replied to the cluster's connection. `wanted` is
+/// the requested replica set, `waited` the time that the connection waited.
 fn conclude(
     wanted: Option<&str>,
     has_tls: bool,

@@ -1,9 +1,10 @@
 //! Checks a connection string against the specification of MongoDB's drivers, before the driver reads it.
 //!
 //! The driver refuses options that it does not have, although the specification requires a warning ("URI Options
-//! Specification", "Connection String Specification"). The table below has all of them. Invariants: an option without
-//! effect is named in a note, unless its value requests what Imago does anyway; no option for encryption or
-//! credentials is ignored; an error quotes no value, since a part of a password may be in its place.
+//! Specification", "Connection String Specification"). The table `OPTIONS` has all options of the specification.
+//! Invariants: an option without effect is named in a warning, unless its value requests what Imago does anyway; no
+//! option for encryption or credentials is ignored; an error quotes no value, since a part of a password may be in
+//! its place.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +13,13 @@ use mongodb::options::ClientOptions;
 
 use crate::error::{Error, Result, redacted_message};
 
-/// Fewest connections to each server that a pool must allow. A change stream uses one while it waits, and workers,
-/// lanes, the lease renewal and the monitor use theirs at the same time. This is the driver's default, with which
-/// everything is tested.
+/// Minimum number of connections to each server that a pool must allow. A change stream uses one while it waits, and
+/// workers, lanes, the lease renewal and the monitor use theirs at the same time. This is the driver's default, with
+/// which all tests run.
 const POOL_MIN: u32 = 10;
 
-/// Returns the options of a connection string, and logs those without effect.
+/// Returns the driver's options for the connection string `uri`, and logs the options without effect. `role` names
+/// the cluster in errors: `source` or `destination`.
 pub(super) async fn read(uri: &str, role: &'static str) -> Result<ClientOptions> {
     let unread = |what: &str, help: &str| {
         Error::usage(format!("the {role}'s connection string cannot be read: {what}"), help)
@@ -45,31 +47,32 @@ pub(super) async fn read(uri: &str, role: &'static str) -> Result<ClientOptions>
     })
 }
 
-/// A connection string that the driver can read.
+/// A connection string that the driver can read, and warnings about the original one.
 #[derive(Debug, PartialEq, Eq)]
 struct Accepted {
-    /// The connection string for the driver, with user and password.
+    /// The connection string for the driver, with user and password and without ignored options.
     uri: String,
-    /// A sentence for each option that is ignored or changed.
+    /// Warnings for the user: a sentence for each option that is ignored or changed.
     notes: Vec<String>,
 }
 
-/// A fault of a connection string, and its remedy.
+/// A fault of a connection string, and the remedy.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     what: String,
     help: &'static str,
 }
 
-/// The effect of an option.
+/// The effect of an option of a connection string.
 enum Use {
-    /// The driver applies it.
+    /// The driver applies the option.
     Driver,
-    /// It has no effect, for this reason.
+    /// The option has no effect; contains the reason.
     None(&'static str),
-    /// It has no effect, for this reason; but with one of these values it requests the present behaviour.
+    /// The option has no effect; contains the values that request what Imago does anyway, and the reason for a
+    /// warning about any other value.
     Anyway(&'static [&'static str], &'static str),
-    /// It cannot be ignored without harm; this is the remedy.
+    /// The option cannot be ignored without harm, and is refused; contains the remedy.
     Refused(&'static str),
 }
 
@@ -91,7 +94,7 @@ const QUEUE: &str = "a request waits for a connection as long as it may wait for
 const NO_PROXY: &str = "connections are made without a proxy";
 const NO_REVOCATION: &str = "the revocation of certificates is not checked";
 
-/// All options of the specification, in its spelling.
+/// All options of the specification, in its spelling, with their effects.
 const OPTIONS: &[(&str, Use)] = &[
     ("adaptiveRetries", Use::None("the driver does not have it")),
     ("appName", Use::Driver),
@@ -157,15 +160,15 @@ const OPTIONS: &[(&str, Use)] = &[
     ("zlibCompressionLevel", Use::None(NO_COMPRESSION)),
 ];
 
-/// The options of one string, in their order, each name in the table's spelling.
+/// The options of one connection string, in their order, each name in the spelling of [`OPTIONS`].
 #[derive(Default)]
 struct Options<'a> {
     taken: Vec<(&'static str, &'a str)>,
-    /// The notes. Each occurs once, although an option may be repeated.
+    /// Warnings about ignored or changed options. Each occurs once, although an option may be repeated.
     notes: BTreeSet<String>,
 }
 
-/// Parses a connection string by the table of options.
+/// Returns the connection string `uri` as the driver is to read it, according to [`OPTIONS`], or its first fault.
 fn accept(uri: &str) -> Result<Accepted, Fault> {
     let Some((place, written)) = uri.split_once('?') else {
         return Ok(Accepted { uri: uri.to_owned(), notes: Vec::new() });
@@ -265,7 +268,8 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    /// Returns the sizes of pools, raised to the connections that Imago needs.
+    /// Removes `maxPoolSize` and `minPoolSize` from the options, and returns them as `name=value`, raised to the
+    /// connections that Imago needs.
     fn pool(&mut self) -> Result<Vec<String>, Fault> {
         let size = |name: &str| {
             let parsed = self.value(name).map(str::parse::<u32>).transpose();

@@ -1,17 +1,17 @@
 //! The identity of a cluster, which depends neither on its address nor on its members.
 //!
 //! A sharded cluster has an id that any user may read: `sharded/ID`. A replica set has one too, in its configuration,
-//! which not every user may read: `NAME/HOST,HOST#ID`, or `NAME/HOST,HOST` without it. Two runs of a job may have
-//! different users, and members may be added or removed between them. So ids are compared if both are known, and names
-//! and members only if they are not.
+//! which not every user may read: `NAME/HOST,HOST#ID`, or `NAME/HOST,HOST` without the id. Two runs of a job may have
+//! different users, and members may be added or removed between them. So ids are compared if both are known, and
+//! names and members only if they are not.
 
 use bson::{Bson, Document, doc};
 use mongodb::Client;
 
 use super::{Shape, answer};
 
-/// Returns the identity of a cluster for a job's record, which prevents that the job is resumed with another cluster
-/// by mistake.
+/// Returns the identity of the cluster of `client`, which a job's record stores so that the job is not resumed with
+/// another cluster by mistake. `hello` is the cluster's reply to that command.
 pub(super) async fn identity_of(client: &Client, shape: &Shape, hello: &Document) -> String {
     match shape {
         Shape::Sharded => {
@@ -37,7 +37,7 @@ async fn cluster_id(client: &Client) -> Option<String> {
     version.get_object_id("clusterId").ok().map(|id| id.to_string())
 }
 
-/// Reads the replica set's id; returns `None` if it cannot be read.
+/// Reads the id of the replica set from its configuration; returns `None` if it cannot be read.
 async fn replica_set_id(client: &Client) -> Option<String> {
     let admin = client.database("admin");
     let asked = admin.run_command(doc! {"replSetGetConfig": 1}).into_future();
@@ -46,7 +46,7 @@ async fn replica_set_id(client: &Client) -> Option<String> {
     settings.get_object_id("replicaSetId").ok().map(|id| id.to_string())
 }
 
-/// True if two identities, perhaps of different times and users, belong to one cluster.
+/// Returns true if two identities, perhaps read at different times by different users, belong to the same cluster.
 #[must_use]
 pub fn is_same_cluster(one: &str, other: &str) -> bool {
     let (Some(left), Some(right)) = (ReplicaSet::of(one), ReplicaSet::of(other)) else {
@@ -58,7 +58,7 @@ pub fn is_same_cluster(one: &str, other: &str) -> bool {
     }
 }
 
-/// The parts of a replica set's identity. For a sharded cluster, `hosts` is its id.
+/// The parts of a replica set's identity. For a sharded cluster, `name` is `sharded` and `hosts` is the cluster's id.
 struct ReplicaSet<'a> {
     name: &'a str,
     hosts: &'a str,
