@@ -1,12 +1,12 @@
 //! Verification that a copy equals its source, while both may be changing.
 //!
-//! The method is that of the Mailbox migration ("Verifying copied data", 2013). Documents that differed are
-//! compared again with growing pauses, because a document that was read between a change and its copy is not a
-//! difference. The documents of the last operations are compared before clients move to the destination. Two gaps
-//! of that design are closed: documents that exist only at the destination, and the order of fields.
+//! The method is that of the Mailbox migration ("Verifying copied data", 2013). Documents that differed are compared
+//! again with growing pauses, because a document that was read between a change and its copy is not a difference. The
+//! documents of the last operations are compared before clients move to the destination. Two gaps of that method are
+//! closed: documents that exist only at the destination, and the order of fields.
 //!
 //! Invariants:
-//! - "Equal" means the same bytes. Nothing is parsed but the `_id`, which aligns both sides.
+//! - "Equal" means the same bytes. Only the `_id` of a document, which aligns both sides, is parsed.
 //! - Writes that were acknowledged at either side before the verification began are included: every read has
 //!   majority read concern and waits for the cluster time at which the verification began.
 //! - A difference is reported only after every retry, at the primaries, found it again.
@@ -61,16 +61,16 @@ use read_retry::retry_transient;
 use recheck::Confirmed;
 use suspects::Suspects;
 
-/// The documents that are compared.
+/// The documents that a verification compares.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mode {
     /// All documents of both sides.
     Full,
     /// About this many documents, drawn at random from each side.
     Sample(u64),
-    /// This share (0..1) of each side's documents, drawn at random.
+    /// This share (between 0 and 1) of each side's documents, drawn at random.
     Fraction(f64),
-    /// The documents that the source's last operations wrote; the value is the number of operations.
+    /// The documents that the source's last operations wrote; contains the number of operations.
     LastOps(u64),
     /// The documents with these `_id`s.
     Ids(Vec<Id>),
@@ -81,24 +81,26 @@ pub enum Mode {
 pub struct Spec {
     /// The documents that are compared.
     pub mode: Mode,
-    /// Query filter; only documents that match it are compared. `None` compares all.
+    /// Query filter; only documents that match it are compared. `None` compares all documents.
     pub filter: Option<Document>,
     /// Rounds and pauses of the retries before a difference is reported.
     pub retries: Retries,
-    /// Number of ranges of a full verification that are read concurrently.
+    /// Number of ranges of `_id`s that a full verification reads concurrently; one range at a time while the job is
+    /// paced.
     pub workers: usize,
-    /// Number of suspects, documents that differed once, above which the search for more of them ends.
+    /// Maximum number of suspects, documents that differed once; the search for more ends when it would be exceeded.
     pub suspects_max: usize,
-    /// Most differences that the report lists; its counts include all differences.
+    /// Maximum number of differences that the report lists; its counts include all differences.
     pub listed_max: usize,
-    /// True if options and indexes are compared too.
+    /// True if the options and indexes of the collections are compared too.
     pub structure: bool,
-    /// Route past the router to the shards, for a full comparison within one cluster; `None` reads through the
+    /// The route past the router to the shards, for a full comparison within one cluster; `None` reads through the
     /// router.
     pub route: Option<Arc<Route>>,
-    /// Bounds of the ranges of a full comparison. If the list is empty, the verification determines them itself.
+    /// The `_id`s at which a full comparison divides the collection into ranges. If the list is empty, the
+    /// verification determines them itself.
     pub cuts: Vec<Id>,
-    /// True if a job replicates to the destination and has suspended the retention rules there.
+    /// True if a job replicates to the destination and has suspended the retention rules (expiry and limits) there.
     pub is_retention_suspended: bool,
 }
 
@@ -119,14 +121,14 @@ impl Default for Spec {
     }
 }
 
-/// Result of reading the source's last operations.
+/// Counts of the source's last operations, as [`Mode::LastOps`] read them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastOps {
-    /// Number of requested operations.
+    /// Number of operations that were requested.
     pub wanted: u64,
     /// Number of operations that the source's log still contains, at most the requested number.
     pub found: u64,
-    /// Number of distinct documents that these operations wrote.
+    /// Number of distinct documents that the found operations wrote.
     pub documents: u64,
     /// The log that was read: `oplog` or `change stream`.
     pub read_from: String,
@@ -137,27 +139,27 @@ pub struct LastOps {
 pub struct Progress {
     /// Number of documents compared so far.
     pub compared: u64,
-    /// Estimated number of documents to compare, where it is known.
+    /// Estimated number of documents to compare; `None` if unknown.
     pub expected: Option<u64>,
-    /// Number of documents so far that differed at their last comparison.
+    /// Number of documents that differed at their last comparison.
     pub suspects: u64,
-    /// Number of the running round of retries; 0 during the first comparison.
+    /// Number of the round of retries that is running, from 1; 0 during the first comparison.
     pub retry: u32,
 }
 
-/// Result of a verification.
+/// Result of the verification of one collection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The collection at the source.
+    /// Full name of the collection at the source.
     pub source: String,
-    /// The collection at the destination.
+    /// Full name of the collection at the destination.
     pub destination: String,
     /// Number of documents (distinct `_id`s) that were compared.
     pub compared: u64,
-    /// Bytes of documents that were read from the source for the comparison.
+    /// Size of the documents that were read from the source for the comparison, in bytes.
     pub compared_bytes: u64,
-    /// True if the destination has no such collection. All of the source's documents are then counted as missing,
-    /// and none is listed.
+    /// True if the destination has no such collection. All of the source's documents are then counted as missing, and
+    /// none is listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_missing: bool,
     /// Number of documents that only the source has.
@@ -168,32 +170,33 @@ pub struct Report {
     pub different: u64,
     /// Number of `_id`s that one side has more than once (on different shards).
     pub duplicate: u64,
-    /// Number of differences among the above whose source document still changed between the last two rounds.
+    /// Number of differences included in the counts above whose source document still changed between the last two
+    /// rounds of retries.
     pub unsettled: u64,
     /// Number of documents that differed at the first comparison.
     pub suspected: u64,
     /// Number of suspected documents that a later comparison found equal.
     pub resolved: u64,
-    /// Number of suspected documents that are due for deletion by a TTL index and that one side's server has
-    /// deleted already. They are not differences.
+    /// Number of suspected documents that are due for deletion by a TTL index and that one side's server has deleted
+    /// already. They are not differences.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub expired: u64,
-    /// Number of rounds of retries.
+    /// Number of rounds in which suspected documents were compared again.
     pub retries: u32,
-    /// The first differences, at most [`Spec::listed_max`]; the counts include all of them.
+    /// The first differences, at most [`Spec::listed_max`]; the counts include all differences.
     pub differences: Vec<Mismatch>,
-    /// Collection options that differ.
+    /// The collection's options that differ.
     pub options_differences: Vec<StructureDifference>,
-    /// Indexes that differ.
+    /// The collection's indexes that differ.
     pub index_differences: Vec<StructureDifference>,
-    /// Result of reading the last operations, for [`Mode::LastOps`].
+    /// Counts of the last operations; `None` unless the mode was [`Mode::LastOps`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_ops: Option<LastOps>,
-    /// Reason why not everything was compared; `None` if everything was. The counts are exact for the part that was
-    /// compared.
+    /// Reason why not all requested documents were compared; `None` if all were. The counts are exact for the
+    /// documents that were compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
-    /// Duration of the verification, in ms.
+    /// Duration of the verification, in milliseconds.
     pub elapsed_ms: u64,
 }
 
@@ -203,7 +206,7 @@ fn is_zero(n: &u64) -> bool {
 }
 
 impl Report {
-    /// Returns the number of documents that differ.
+    /// Returns the number of documents that differ, of all kinds.
     #[must_use]
     pub fn document_differences(&self) -> u64 {
         self.missing + self.extra + self.different + self.duplicate
@@ -218,7 +221,8 @@ impl Report {
         } += 1;
     }
 
-    /// Replaces the differences by those that a later comparison confirmed, and counts the others as resolved.
+    /// Replaces the differences by `differences`, those that a later comparison confirmed, and counts the others as
+    /// resolved.
     pub(crate) fn keep(&mut self, differences: Vec<Mismatch>) {
         self.resolved += self.document_differences() - differences.len() as u64;
         (self.missing, self.extra, self.different, self.duplicate, self.unsettled) =
@@ -229,7 +233,7 @@ impl Report {
         self.differences = differences;
     }
 
-    /// Returns true if everything requested was compared and found equal.
+    /// Returns true if all that was requested was compared and found equal.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         !self.is_missing
@@ -242,7 +246,7 @@ impl Report {
 
 /// Receiver of the reports of a running verification.
 pub trait Watch: Send {
-    /// Receives the progress from time to time.
+    /// Receives the verification's progress from time to time.
     fn progress(&mut self, progress: Progress);
 
     /// Receives a difference that every retry confirmed.
@@ -264,12 +268,13 @@ impl Watch for Unwatched {
     }
 }
 
-/// Compares `source` with `destination`.
+/// Compares the collection `source` with `destination` as `spec` requests, and returns a report of the differences.
 ///
 /// # Errors
-/// A precondition error if the source does not exist, if either side is a time series, or if one is a view and the
-/// other is not; a usage error if both are views and only documents are to be compared; a server's error that
-/// retries did not remedy; [`Error::Stopped`] when `control` stops the verification.
+/// Returns a precondition error if the source does not exist, if either side is a time series, or if one is a view
+/// and the other is not; a usage error if both are views and only documents are to be compared, or if a mismatch
+/// cannot be recorded; a server's error that retries did not remedy; [`Error::Stopped`] when `control` stops the
+/// verification.
 #[crate::boxed]
 pub async fn verify(
     source: &Handle,
@@ -344,7 +349,7 @@ async fn defined(side: &Handle) -> Result<Option<Definition>> {
     Ok(definition)
 }
 
-/// Rejects collections that cannot be compared, because a report on them would be clean.
+/// Refuses two objects that cannot be compared, because a report on them would be clean.
 fn check_kinds(
     source: &Handle,
     left: &Definition,
@@ -375,7 +380,7 @@ fn check_kinds(
     Ok(())
 }
 
-/// Context of the comparisons of documents.
+/// Inputs that all comparisons of documents of one verification share.
 struct Search<'a> {
     lookup: &'a Lookup,
     spec: &'a Spec,
@@ -424,12 +429,12 @@ async fn documents(
     record(source, destination, spec, settled, watch, report)
 }
 
-/// Compares the documents with these `ids`, reading the source as of exactly `at`. The caller guarantees that the
-/// destination has that state and does not change. Returns the differences.
+/// Compares the documents with these `ids`, reading the source as of exactly the cluster time `at`. The caller
+/// guarantees that the destination has that state and does not change. Returns the differences.
 ///
 /// # Errors
-/// A server's error that retries did not remedy, including that the source no longer has the state as of `at`;
-/// [`Error::Stopped`] when `control` stops the comparison.
+/// Returns a server's error that retries did not remedy, including that the source no longer has the state as of
+/// `at`; [`Error::Stopped`] when `control` stops the comparison.
 pub(crate) async fn verify_as_of(
     at: Timestamp,
     source: &Handle,

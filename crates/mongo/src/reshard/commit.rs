@@ -1,14 +1,14 @@
 //! Commit: the shadow is renamed to the collection's name without loss of writes.
 //!
-//! Writes are blocked, the shadow is brought to the state of the collection as of one time after the block, the
-//! last changes are compared, and the server renames the shadow over the collection in one step. A block that
+//! Writes are blocked, the shadow is brought to the state of the collection as of one time after the write block, the
+//! last changes are compared, and the server renames the shadow over the collection in one step. A write block that
 //! admits deletes stays on the renamed collection until late writes are brought over
 //! ([`crate::reshard::commit::validation`], [`crate::reshard::commit::late_writes`]).
 //!
-//! The drain has a deadline: if it is missed, the block is lifted, and the commit is attempted again later. The
+//! The drain has a deadline: if it is missed, the write block is lifted, and the commit is attempted again later. The
 //! rename has none. Once it was requested, the server may perform it at any time, even if the reply is lost. The
-//! rename is retried, and its outcome polled, until it is known. A block that stops deletes too is lifted as soon
-//! as the rename is recorded, before its reply.
+//! rename is retried, and its outcome polled, until it is known. A write block that stops deletes too is lifted as
+//! soon as the rename is recorded, before its reply.
 //!
 //! Effects on clients (observed on 6.0.5, `crates/imago/tests/verbs/reshard/clients.rs`):
 //! - A change stream on the collection returns all changes up to the rename, then `invalidate`; the client opens a
@@ -44,37 +44,37 @@ use crate::server::block::{self, Blocker};
 use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// Time allowed for the outcome of a rename to become known.
+/// Longest time for which a process waits until the outcome of its rename is known.
 const DECIDED_WITHIN: Duration = Duration::from_secs(600);
-/// Server error code of a collection that does not exist.
+/// Server error code `NamespaceNotFound`: the collection does not exist.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Interval between checks whether a rename is recorded.
+/// Interval between checks whether the config servers have recorded the rename.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Durations and counts of a successful commit.
+/// Durations and counts of a successful commit of a reshard.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// Time from the request of the block until the block was lifted, in ms.
+    /// Time from the request of the write block until it was lifted, in milliseconds.
     pub block_ms: u64,
-    /// Duration of the drain, in ms.
+    /// Duration of the drain (applying the last changes to the shadow), in milliseconds.
     pub drain_ms: u64,
-    /// Time from the request of the rename until it was recorded or answered, in ms.
+    /// Time from the request of the rename until it was recorded or answered, in milliseconds.
     pub rename_ms: u64,
-    /// The steps of the block, in order, with their durations.
+    /// The steps of the write block, in order, with their durations.
     pub steps: Vec<BlockStep>,
-    /// Number of documents of the last changes that were compared under the block.
+    /// Number of documents of the last changes that were compared during the write block.
     pub last_verified: u64,
-    /// Changes to the old collection between the drain and the rename.
+    /// Changes of the old collection between the drain and the rename.
     pub late_writes: LateWrites,
 }
 
-/// Makes one attempt at the commit. Returns `None` if the drain took longer than `block_max`: the block is lifted
-/// then, and `copying` can only be ended.
+/// Makes one attempt at the commit: blocks writes by `block`, drains, compares and renames. Returns `None` if the
+/// drain took longer than `block_max`: the write block is lifted then, and `copying` can only be ended.
 ///
 /// # Errors
-/// An obstacle, with the block lifted; a rename whose outcome is still unknown after ten minutes, with the block
-/// left in place.
+/// Returns an obstacle, with the write block lifted; or [`Error::Undecided`] for a rename whose outcome is still
+/// unknown after ten minutes, with the write block left in place.
 pub(super) async fn commit(
     run: &Run,
     spec: &Spec,
@@ -167,14 +167,14 @@ pub(super) async fn commit(
     Ok(Some(Committed { block_ms, drain_ms, rename_ms, steps, last_verified, late_writes }))
 }
 
-/// Completes a commit after its rename: brings over late writes, and lifts the block. It is idempotent, so the
-/// successor of a process that died may repeat it.
+/// Completes a commit after its rename: brings over late writes, lifts the write block, and returns the late writes.
+/// The operation is idempotent, so the successor of a process that died may repeat it.
 ///
 /// The request of the rename stays in the record. Without it a successor would start again, with a shadow to which
 /// nothing is copied any more.
 ///
 /// # Errors
-/// Fails if the cluster does not answer, or the job belongs to another process.
+/// Fails if the cluster does not reply, or if the job belongs to another process.
 pub(super) async fn conclude(
     run: &Run,
     cluster: &Endpoint,
@@ -200,10 +200,10 @@ pub(super) async fn conclude(
     Ok(late_writes)
 }
 
-/// Lifts the block that the job's record says is set.
+/// Lifts the write block that is set according to `state`, the state of the job, and records that it is lifted.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if the cluster does not reply.
 pub(super) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
@@ -219,7 +219,8 @@ pub(super) async fn lift(
     Ok(())
 }
 
-/// Fails if writes are blocked already: the owner of that block may lift it at any time, including during a commit.
+/// Fails if users' writes are blocked already: the owner of that write block may lift it at any time, including
+/// during a commit.
 async fn refuse_foreign_block(cluster: &Endpoint) -> Result<()> {
     if block::is_set(cluster).await? != Some(true) {
         return Ok(());
@@ -232,8 +233,8 @@ async fn refuse_foreign_block(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Number of the last changes whose documents are compared under the block, while clients wait. They are mostly
-/// those applied at the end of the drain.
+/// Number of the last changes whose documents are compared during the write block, while clients wait. They are
+/// mostly those applied at the end of the drain.
 const LAST_CHANGES: usize = 300;
 
 struct Drained {
@@ -242,10 +243,10 @@ struct Drained {
     last_verified: u64,
 }
 
-/// Brings the shadow to the state of the collection as of one time after the block, compares the documents of the
-/// last changes, and records that the rename may be requested from now on.
+/// Brings the shadow to the state of the collection as of one time after the write block, compares the documents of
+/// the last changes, and records that the rename may be requested from now on.
 ///
-/// A request to stop the job is ignored here: returning without lifting the block would leave the block in place.
+/// A request to stop the job is ignored here: returning without lifting the write block would leave it in place.
 async fn drain(run: &Run, copying: &mut CopyJob<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
     let at = copying.coordinator.settle().await?;
@@ -277,18 +278,18 @@ async fn drain(run: &Run, copying: &mut CopyJob<'_>, block: Block) -> Result<Dra
     Ok(Drained { drain_ms, compare_ms, last_verified })
 }
 
-/// Returns the collection, for commands that are sent only while this process owns the job.
+/// Returns the handle of the resharded collection, for commands that are sent only while this process owns the job.
 fn fenced_handle(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
     let owner = Some(run.ownership());
     Handle { owner, ..Handle::new(cluster.clone(), spec.reshard.ns.clone()) }
 }
 
-/// Lifts the block that this job set, unless another process owns the job by now and lifts it. No rename is under
-/// way.
+/// Lifts the write block that this job set, unless another process owns the job by now and lifts it. No rename is
+/// under way.
 ///
-/// Clients wait, so while this process certainly owns the job the block is lifted first, even if the record cannot
-/// be saved. A successor then checks the outcome of the rename, finds that it did not happen, and lifts the block
-/// again.
+/// Clients wait, so while this process certainly owns the job the write block is lifted first, even if the record
+/// cannot be saved. A successor then checks the outcome of the rename, finds that it did not happen, and lifts the
+/// write block again.
 async fn unblock(
     run: &Run,
     spec: &Spec,
@@ -314,16 +315,16 @@ async fn unblock(
     copy::save_final(run, &copying.state).await
 }
 
-/// Outcome of a rename.
+/// Outcome of the rename of the shadow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RenameOutcome {
-    /// The shadow has the collection's name.
+    /// The shadow has the collection's name now.
     Renamed,
-    /// The rename has not happened.
+    /// The rename has not happened so far.
     NotYet,
 }
 
-/// Determines the outcome of a rename that is no longer under way.
+/// Determines whether a rename that is no longer under way has happened, from the UUIDs of the collections.
 pub(super) async fn probe_rename(cluster: &Endpoint, spec: &Spec) -> Result<RenameOutcome> {
     let ns = &spec.reshard.ns;
     let uuid = uuid_of(cluster, &Handle::new(cluster.clone(), ns.clone())).await?;
@@ -343,8 +344,8 @@ pub(super) async fn probe_rename(cluster: &Endpoint, spec: &Spec) -> Result<Rena
     }
 }
 
-/// Waits until no change of the collection's definition is under way, by an empty `collMod`: servers perform such
-/// changes one after the other.
+/// Waits until no change of the definition of the collection `ns` is under way, by an empty `collMod`: servers
+/// perform such changes one after the other.
 pub(super) async fn wait_for_ddl(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     let nothing = doc! {"collMod": &ns.coll, "writeConcern": {"w": "majority"}};
     match cluster.run_at_length(&ns.db, nothing).await {
@@ -357,8 +358,8 @@ pub(super) async fn wait_for_ddl(cluster: &Endpoint, ns: &Namespace) -> Result<(
 /// Determines the outcome of a requested rename, once it is no longer under way.
 ///
 /// # Errors
-/// [`Error::Transient`] while the rename waits for a lock at a shard; fails if the cluster does not answer, or
-/// another user changed the collection.
+/// Returns [`Error::Transient`] while the rename waits for a lock at a shard; fails if the cluster does not reply, or
+/// if another user changed the collection.
 pub(super) async fn rename_outcome(cluster: &Endpoint, spec: &Spec) -> Result<RenameOutcome> {
     wait_for_ddl(cluster, &spec.reshard.ns).await?;
     // Locks are not granted in the order of the requests: the operation that has just ended may have overtaken a
@@ -372,8 +373,8 @@ pub(super) async fn rename_outcome(cluster: &Endpoint, spec: &Spec) -> Result<Re
     probe_rename(cluster, spec).await
 }
 
-/// Returns true if a rename of the shadow is under way at any shard. Shards that do not answer are assumed to have
-/// none.
+/// Returns true if a rename of the collection `shadow` is under way at any shard. Shards that do not reply are
+/// assumed to have none.
 async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
     let (name, coll) = (shadow.to_string(), &shadow.coll);
     let pipeline = [
@@ -405,11 +406,12 @@ async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns when the config servers have durably recorded that the shadow has the collection's name.
+/// Waits until the config servers have durably recorded that the shadow, whose UUID is `shadow`, has the collection's
+/// name; for ever if `shadow` is `None`.
 ///
-/// They do so when every shard has renamed its part and does not admit operations on it yet: from then on every
-/// write goes to the renamed shadow. The reply to the request comes only after the shards have admitted operations
-/// again, which then delay it.
+/// They do so when every shard has renamed its part and does not admit operations on it yet: from then on every write
+/// goes to the renamed shadow. The reply to the request of the rename comes only after the shards have admitted
+/// operations again, which then delay it.
 async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     let Some(shadow) = shadow else { return std::future::pending().await };
     let of = Handle::new(cluster.clone(), spec.reshard.ns.clone());
@@ -424,7 +426,7 @@ async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
 }
 
 /// Requests the rename until its outcome is known, and only while this process owns the job: a successor that finds
-/// that the rename did not happen lifts the block.
+/// that the rename did not happen lifts the write block.
 async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let (shadow, ns) = (spec.shadow(), &spec.reshard.ns);
     let handle = fenced_handle(run, spec, cluster);
@@ -462,11 +464,11 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     }
 }
 
-/// Returns the UUID of a collection, which does not depend on its name, or `None` if it is not sharded or does not
-/// exist.
+/// Returns the UUID of the collection `of`, which does not depend on its name, or `None` if the collection is not
+/// sharded or does not exist.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if the cluster does not reply.
 pub(super) async fn uuid_of(cluster: &Endpoint, of: &Handle) -> Result<Option<String>> {
     let doing = "reading config.collections";
     let collections = cluster.client().database("config").collection::<Document>("collections");

@@ -1,7 +1,7 @@
 //! A change of a collection's shape as a job: prepare, execute, index, recover, verify, commit.
 //!
 //! All phases but the first and the last are a copy within one cluster ([`crate::copy`]), with its slices,
-//! checkpoints and workers. The record's spec is the copy's spec with the plan added.
+//! checkpoints and workers. The spec in the job's record is the copy's spec with the plan added.
 
 pub mod balance;
 pub(in crate::reshard) mod bulk;
@@ -45,21 +45,21 @@ use crate::server::timing::WRITE_TIME_MAX;
 use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 
-/// Least number of slices of a collection, unless they would be smaller than [`SLICE_BYTES_MIN`]. Changes in a
+/// Minimum number of slices of a collection, unless they would be smaller than [`SLICE_BYTES_MIN`]. Changes in a
 /// slice wait until the slice is copied, which takes long at a pace that spares clients.
 const SLICES: u64 = 32;
-/// Least size of a slice, in bytes; with smaller ones most of the work would be leases.
+/// Minimum size of a slice, in bytes; with smaller ones most of the work would be leases.
 const SLICE_BYTES_MIN: u64 = 2 * 1024 * 1024;
-/// Time that a read of the change stream may wait for changes during the commit. The block prevents new changes, so
-/// the drain must not wait for them.
+/// Time that a read of the change stream may wait for changes during the commit. The write block prevents new
+/// changes, so the drain must not wait for them.
 const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(5);
-/// Most attempts at a commit whose drain misses its deadline.
+/// Maximum number of attempts at a commit whose drain misses its deadline.
 const COMMITS_MAX: usize = 5;
 
-/// Checks that the cluster supports a change of shape with these options.
+/// Checks that the cluster supports a change of a collection's shape by `engine` with these options.
 ///
 /// # Errors
-/// A precondition error that names the obstacle.
+/// Returns a precondition error that names the obstacle.
 #[crate::boxed]
 pub async fn check(cluster: &Endpoint, options: &Options, engine: Engine) -> Result<()> {
     if !cluster.is_sharded() {
@@ -79,10 +79,11 @@ pub async fn check(cluster: &Endpoint, options: &Options, engine: Engine) -> Res
     }
 }
 
-/// Persists a planned job and returns its id; nothing else is written except the cluster lock.
+/// Stores the record of a planned reshard job and returns the job's id; nothing else is written except the cluster
+/// lock. `limits` are those on the job's speed.
 ///
 /// # Errors
-/// A precondition error for the first of the plan's obstacles; an error if the cluster rejects a write.
+/// Returns a precondition error for the first of the plan's obstacles; another error if the cluster rejects a write.
 #[crate::boxed]
 pub async fn create(
     cluster: &Endpoint,
@@ -123,7 +124,7 @@ pub async fn create(
     Ok(record.id)
 }
 
-/// Returns the cluster in both roles, source and destination.
+/// Returns two connections to the cluster, one in the role of the source and one in that of the destination.
 #[must_use]
 pub fn both_roles(cluster: &Endpoint) -> Clusters {
     Clusters {
@@ -132,10 +133,11 @@ pub fn both_roles(cluster: &Endpoint) -> Clusters {
     }
 }
 
-/// Runs a claimed job until the collection has its new shape, and records the outcome in the job's record.
+/// Runs a claimed job until the collection has its new shape, stores the result in the job's record, and returns the
+/// outcome.
 ///
 /// # Errors
-/// The error that ended the job, which the record has too. A cancelled job leaves the collection as it was.
+/// Returns the error that ended the job, which the record has too. A cancelled job leaves the collection as it was.
 #[crate::boxed]
 pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outcome> {
     let mut ended = Box::pin(work(cluster, &run, options)).await;
@@ -159,10 +161,11 @@ pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outc
     ended
 }
 
-/// Restores the state before the job: removes the block and the shadow, and restores the balancer flag.
+/// Restores the state before the job of `record`: lifts the write block, drops the shadow, and restores the balancer
+/// flag of the collection.
 ///
 /// # Errors
-/// Fails if the rename has happened already, or the cluster rejects a command.
+/// Fails if the rename has happened already, or if the cluster rejects a command.
 #[crate::boxed]
 pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     let (spec, mut state) = (Spec::of(record)?, copy::state_of(record)?);
@@ -206,8 +209,8 @@ async fn work(cluster: &Endpoint, run: &Run, options: &Options) -> Result<Outcom
     finish(cluster, run, &spec, began, verified, Ok((committed, tried))).await
 }
 
-/// Completes the commit if a rename that an earlier process requested has happened. Returns `None` if no rename was
-/// requested or it did not happen.
+/// Completes the commit if a rename that an earlier process requested has happened, and returns the late writes.
+/// Returns `None` if no rename was requested or it did not happen.
 async fn conclude_earlier_rename(
     cluster: &Endpoint,
     run: &Run,
@@ -234,7 +237,7 @@ async fn conclude_earlier_rename(
     Ok(Some(late_writes))
 }
 
-/// Lifts the block of an earlier attempt, disables the balancer for the collection, and creates the shadow.
+/// Lifts the write block of an earlier attempt, disables the balancer for the collection, and creates the shadow.
 async fn prepare(
     cluster: &Endpoint,
     run: &Run,
@@ -340,8 +343,8 @@ fn copy_options(
     }
 }
 
-/// Fills the shadow until it follows the collection, and compares both. Returns the number of compared documents,
-/// the result of the rehearsal, and the job's state.
+/// Fills the shadow until it follows the collection, and compares both. Returns the number of compared documents, the
+/// times of the rehearsal (`None` without one), and the job's state.
 async fn fill(
     clusters: &Clusters,
     run: &Run,
@@ -400,8 +403,8 @@ async fn fill(
     }
 }
 
-/// Restores the retention rules that the job suspended, so that the renamed collection expires documents by itself
-/// again.
+/// Restores the retention rules that the job suspended, so that the renamed collection `ns` expires documents by
+/// itself again.
 async fn restore_retention(cluster: &Endpoint, run: &Run, ns: &Namespace) -> Result<()> {
     let record = MongoJournal::new(cluster.clone()).load(&run.record().id).await?;
     let Some(rules) = copy::state_of(&record)?.retention.remove(&0) else { return Ok(()) };

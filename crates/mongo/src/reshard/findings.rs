@@ -1,4 +1,4 @@
-//! Obstacles and warnings of a plan, each with a remedy.
+//! Findings of a plan: obstacles and warnings, each with a remedy.
 //!
 //! A check never writes, and never reads a large collection unless requested: a check that would cost too much is
 //! reported as omitted. A check that fails is a warning, so that a missing privilege does not look like a clean
@@ -32,7 +32,8 @@ fn finding(weight: Weight, code: &str, what: String, help: String) -> Finding {
     Finding { weight, code: code.to_owned(), what, help }
 }
 
-/// Returns a warning if fewer connections were requested than there are pairs of shards with something to move.
+/// Returns a warning if fewer connections were requested than there are pairs of shards with documents to move;
+/// `None` otherwise.
 pub(super) fn socket_finding(request: &Request, flows: &[Flow]) -> Option<Finding> {
     let is_bound = matches!(request.flowing, Flowing::Wfs | Flowing::Orchestra);
     (is_bound && request.sockets > 0 && flows.len() > request.sockets as usize).then(|| {
@@ -49,7 +50,7 @@ pub(super) fn socket_finding(request: &Request, flows: &[Flow]) -> Option<Findin
     })
 }
 
-/// Sorts obstacles before warnings, otherwise in the order in which they were found.
+/// Returns the findings with obstacles before warnings, otherwise in the order in which they were found.
 pub(super) fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.weight == Weight::Warning);
     findings

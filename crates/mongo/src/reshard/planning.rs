@@ -22,17 +22,17 @@ use crate::reshard::plan::survey::{Shard, Survey, survey};
 use crate::reshard::plan::{Chunk, Placing, Plan, Request};
 use crate::server::shard_key::{Key, text_of};
 
-/// Most chunks that are made unless more are requested by number.
+/// Maximum number of chunks of a plan, unless more are requested by number.
 const CHUNKS_MAX: u64 = 10_000;
-/// Least number of chunks per shard, so that the balancer has some to move.
+/// Minimum number of chunks per shard if their number is not requested, so that the balancer has some to move.
 const CHUNKS_PER_SHARD: u64 = 2;
 
-/// Plans a change of a collection's shape, and predicts its effect. Documents are read as fast as the pace of
-/// `control` allows.
+/// Plans the requested change of a collection's shape, and predicts its effect. Documents are read as fast as the
+/// pace of `control` allows.
 ///
 /// # Errors
-/// A usage error for an invalid request; a precondition error for a collection or shard that does not exist or
-/// cannot be planned for; a server's error. Every other obstacle is one of the plan's findings.
+/// Returns a usage error for an invalid request; a precondition error for a collection or shard that does not exist
+/// or cannot be planned for; a server's error. Every other obstacle is one of the plan's findings.
 #[crate::boxed]
 pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> Result<Plan> {
     let typed = request.key.as_deref().map(Key::parse).transpose()?;
@@ -116,8 +116,8 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     })
 }
 
-/// Returns the key before and after the change. An unsharded collection is one chunk of all keys, so any key serves
-/// as its old one.
+/// Returns the shard keys before and after the change; `typed` is the requested one. An unsharded collection is one
+/// chunk of all keys, so any key serves as its old one.
 fn keys(survey: &Survey, typed: Option<Key>, request: &Request) -> Result<(Key, Key)> {
     let pattern = survey.entry.as_ref().and_then(|entry| entry.get_document("key").ok());
     let old = Key { pattern: pattern.cloned().unwrap_or_default() };
@@ -142,7 +142,7 @@ fn keys(survey: &Survey, typed: Option<Key>, request: &Request) -> Result<(Key, 
     }
 }
 
-/// Returns for each shard whether it may have chunks.
+/// Returns for each of `shards` whether it may have chunks after the change.
 fn open(shards: &[Shard], request: &Request) -> Result<Vec<bool>> {
     let known = |name: &String| shards.iter().any(|shard| shard.name == *name);
     let named = request.add_shards.iter().chain(&request.drain_shards);
@@ -186,11 +186,11 @@ fn wanted(request: &Request, survey: &Survey, open: &[bool], bytes: u64) -> Want
     Wanted { chunks, open, chunk_bytes }
 }
 
-/// Least round trip that is used, in µs; shorter ones differ by chance and by other load of the machines.
+/// Minimum round trip that is used, in µs; shorter ones differ by chance and by other load of the machines.
 const LATENCY_MIN_US: u32 = 500;
 
-/// Returns the latency between each pair of shards, in µs: the sum of both round trips to Imago, through which all
-/// documents pass. If one round trip is unknown, all are assumed to be equal.
+/// Returns the latency between each pair of shards, in µs: the sum of the round trips from Imago, through which all
+/// documents pass, to both. If one round trip is unknown, all are assumed to be equal.
 fn latencies(reached: &[std::result::Result<ShardReport, String>]) -> Latencies {
     let known = reached.iter().all(Result::is_ok);
     let of = |shard: usize| match &reached[shard] {

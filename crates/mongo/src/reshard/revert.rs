@@ -1,11 +1,11 @@
 //! Reverting: a collection gets back the shard key that it had before a job.
 //!
 //! The old collection was dropped by the rename, and its chunks would not fit later writes. Reverting is therefore
-//! one more change of shape, planned for the current documents; no write after the first change is lost.
+//! one more change of shape, planned for the present documents; no write after the first change is lost.
 //!
-//! Invariant: only the collection that the job made is changed, not another one of its name. It is identified by
-//! its UUID, which a rename preserves. For jobs that did not record it, only the key is checked, and the result
-//! says so ([`Reversal::is_same_collection`]).
+//! Invariant: only the collection that the job made is changed, not another one of its name. The collection is
+//! identified by its UUID, which a rename preserves. For jobs that did not record the UUID, only the key is checked,
+//! and the result says so ([`Reversal::is_same_collection`]).
 
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
@@ -24,20 +24,21 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
 use crate::state::journal::MongoJournal;
 
-/// The change of shape that reverts a job.
+/// The change of shape that reverts a reshard job.
 #[derive(Clone, Debug)]
 pub struct Reversal {
-    /// The request to plan.
+    /// The request from which the reverting change is to be planned.
     pub request: Request,
-    /// True if the collection is certainly the one that the job made; false if only its name and its key match.
+    /// True if the present collection is certainly the one that the job made; false if only its name and its key
+    /// match.
     pub is_same_collection: bool,
 }
 
-/// Returns the change of shape that reverts a job that gave a collection another shard key. It writes nothing.
+/// Returns the change of shape that reverts the job `id`, which gave a collection another shard key. Writes nothing.
 ///
 /// # Errors
-/// A precondition error if the job did not change a shard key, or the collection is no longer as the job made it;
-/// an error if the cluster does not answer.
+/// Returns a precondition error if the job did not change a shard key, or if the collection is no longer as the job
+/// made it; another error if the cluster does not reply.
 #[crate::boxed]
 pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Reversal> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
@@ -80,7 +81,7 @@ fn refuse_unfinished(record: &Record, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Returns the job's old and new key, which differ.
+/// Returns the shard keys before and after the job; an error if they are the same.
 fn keys(id: &JobId, plan: &Plan) -> Result<(Key, Key)> {
     let new = Key::parse(&plan.key)?;
     // The plan of a collection without a shard key has an empty old key.

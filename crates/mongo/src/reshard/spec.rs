@@ -13,38 +13,38 @@ use crate::namespace::Namespace;
 use crate::server::block::Block;
 use crate::verify::Mode;
 
-/// Kind of the record of a change of shape.
+/// The kind of job, in its record, that changes a collection's shape.
 pub const KIND: &str = "reshard";
 
-/// Specification of a job that changes a collection's shape.
+/// Specification of a job that changes a collection's shape, as the job's record contains it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// The copy to the shadow.
+    /// The plan of the copy from the collection to its shadow.
     #[serde(flatten)]
     pub copy: preflight::Plan,
-    /// The plan of the change.
+    /// The plan of the change of shape.
     pub reshard: Plan,
     /// Implementation that changes the shape.
     #[serde(default)]
     pub engine: Engine,
-    /// Facts about the collection at the creation of the job.
+    /// Facts about the collection at the creation of the job, before any change.
     pub known: Known,
 }
 
-/// Facts that distinguish a collection from another one of its name, and settings to restore.
+/// Facts about a collection before a job: its identity, and a setting that the job restores.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Known {
-    /// UUID of the collection.
+    /// UUID of the collection, which distinguishes it from another one of its name.
     pub uuid: String,
     /// True if the balancer was disabled for the collection before the job.
     pub was_off: bool,
 }
 
 impl Spec {
-    /// Returns the spec in a job's record.
+    /// Returns the spec in the job's `record`.
     ///
     /// # Errors
-    /// Fails if the record is not that of a change of shape.
+    /// Fails if the record is not that of a job that changes a collection's shape.
     pub fn of(record: &Record) -> Result<Self> {
         if record.kind != KIND {
             return Err(Error::precondition(
@@ -55,80 +55,85 @@ impl Spec {
         serde_json::from_value(record.spec.clone()).map_err(|e| Error::malformed("the plan", e))
     }
 
-    /// Returns the name of the shadow, to which the documents are copied.
+    /// Returns the full name of the shadow, to which the documents are copied.
     #[must_use]
     pub fn shadow(&self) -> &Namespace {
         &self.copy.collections[0].to
     }
 }
 
-/// Settings of a process that works on a change of shape.
+/// Settings of a process that runs a job that changes a collection's shape.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of slices that this process copies concurrently.
     pub workers: usize,
-    /// Name of this process, for the job's record.
+    /// Name of this process in the job's record, such as `host/1234`.
     pub process: String,
-    /// Documents that are compared before the commit; `None` compares none.
+    /// The documents that are compared before the commit; `None` compares none.
     pub verify: Option<Mode>,
-    /// Method by which writes to the collection are blocked at the commit.
+    /// The way in which writes to the collection are blocked at the commit.
     pub block: Block,
-    /// Time allowed from the block to the end of the drain. When it is exceeded the block is lifted, and the commit
-    /// is attempted again.
+    /// Longest time from the request of the write block to the end of the drain. When it is exceeded the write block
+    /// is lifted, and the commit is attempted again.
     pub block_max: Duration,
 }
 
-/// Outcome of a change of shape.
+/// Outcome of a job that changed a collection's shape.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The job.
+    /// Id of the job.
     pub job: JobId,
     /// Implementation that changed the shape.
     pub engine: Engine,
-    /// Time from the request of the block until it was lifted, in ms; `None` if another process did it.
+    /// Time from the request of the write block until it was lifted, in milliseconds; `None` if another process or
+    /// the server did it.
     pub write_block_ms: Option<u64>,
-    /// Duration of the drain, in ms; `None` if another process did it.
+    /// Duration of the drain (applying the last changes to the shadow), in milliseconds; `None` if another process or
+    /// the server did it.
     pub drain_ms: Option<u64>,
-    /// Time from the request of the rename until it was recorded or answered, in ms; `None` if another process did
-    /// it.
+    /// Time from the request of the rename until it was recorded or answered, in milliseconds; `None` if another
+    /// process or the server did it.
     pub rename_ms: Option<u64>,
-    /// The steps of the block in their order, whose durations add up to that of the block.
+    /// The steps of the write block in their order, whose durations add up to that of the write block.
     pub block_steps: Vec<BlockStep>,
-    /// Predicted duration of the block, in ms, from the two measurements of the rehearsal.
+    /// Duration of the write block, in milliseconds, as predicted from the two measurements of the rehearsal; `None`
+    /// without a rehearsal.
     pub predicted_block_ms: Option<u64>,
-    /// Measured duration of a rename of an almost empty collection onto another, in ms.
+    /// Measured duration of a rename of an almost empty collection onto another, in milliseconds; `None` without a
+    /// rehearsal.
     pub bare_rename_ms: Option<u64>,
-    /// Measured duration of a write that waits for a majority, in ms.
+    /// Measured duration of a write that waits for a majority, in milliseconds; `None` without a rehearsal.
     pub majority_write_ms: Option<u64>,
     /// Number of documents that were compared before the commit.
     pub verified: u64,
-    /// Number of documents of the last changes that were compared under the block; `None` if another process did
-    /// it.
+    /// Number of documents of the last changes that were compared during the write block; `None` if another process
+    /// or the server did it.
     pub last_verified: Option<u64>,
-    /// Changes to the old collection between the drain and the rename.
+    /// Changes of the old collection between the drain and the rename.
     pub late_writes: LateWrites,
-    /// Time from the start of this process's work to its end, in seconds.
+    /// Time from the start of this process's work at the job to its end, in seconds.
     pub seconds: f64,
 }
 
-/// A step of the block.
+/// A step of the write block at the commit of a reshard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BlockStep {
     /// Name of the step: `set`, `drain`, `compare`, `rename` or `lift`. Late writes are brought over in `lift`.
     pub step: &'static str,
-    /// Duration of the step, in ms.
+    /// Duration of the step, in milliseconds.
     pub ms: u64,
 }
 
-/// Changes to the old collection between the drain and the rename.
+/// Changes of the old collection between the drain and the rename, and what became of them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LateWrites {
-    /// Number of documents whose delete was brought over.
+    /// Number of documents whose delete was applied to the new collection.
     pub deleted: u64,
-    /// Number of documents that were written past the validator and brought over.
+    /// Number of documents that were written past the validator and then written to the new collection.
     pub written: u64,
-    /// The `_id`s of documents whose update past the validator is lost.
+    /// The `_id`s, as extended JSON, of documents whose update past the validator is lost.
     pub lost: Vec<String>,
-    /// True if the server's oplog no longer had the changes: then all of these values are unknown.
+    /// True if the server's oplog no longer had the changes: then it is unknown which there were, and none was
+    /// brought over.
     pub unknown: bool,
 }

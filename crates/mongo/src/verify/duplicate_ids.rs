@@ -1,9 +1,9 @@
 //! Detection of `_id`s that a sharded collection has more than once.
 //!
 //! Each shard enforces the uniqueness of its own `_id`s only, so two shards may have documents with the same `_id`.
-//! The `_id` indexes of the shards are read, without the documents, and merged: an `_id` that occurs twice is on
-//! two shards. One of the two documents may be an orphan, so the router, which knows the owner, counts the
-//! documents with such `_id`s.
+//! The `_id` indexes of the shards are read, without the documents, and merged: an `_id` that occurs twice is on two
+//! shards. One of the two documents may be an orphan, so the router, which knows the owner, counts the documents with
+//! such `_id`s.
 
 use bson::Timestamp;
 use futures_util::future::try_join_all;
@@ -17,17 +17,17 @@ use crate::replicate::duplicate_ids::{find_counted_duplicate, with_ids};
 use crate::server::collection::{Handle, Size};
 use crate::server::endpoint::Endpoint;
 
-/// Estimated size of an index entry, in bytes.
+/// Estimated size of an entry of the `_id` index, in bytes.
 const ENTRY_BYTES: u64 = 32;
 const BATCH_BYTES: u64 = 1 << 20;
-/// Most `_id`s in one query to the router.
+/// Maximum number of `_id`s in one query to the router.
 const QUERY_IDS_MAX: usize = 1_000;
 
-/// Returns an `_id` that two documents of the collection have, or `None` if there is none. The `_id`s must be
-/// ordered by their values, not by a collation.
+/// Returns an `_id` that two documents of the collection `of` have, or `None` if there is none. `shards` are all
+/// shards of the collection, whose `_id`s must be ordered by their values, not by a collation.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if the cluster does not reply, or if `control` stops the operation.
 pub(crate) async fn find_duplicate(
     of: &Handle,
     shards: &[Endpoint],
@@ -75,7 +75,8 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
     }
 }
 
-/// Returns the first of these `_id`s that more than one document has by the router's count, or `None`.
+/// Returns the first of `ids` that more than one document of the collection `of` has by the router's count, or
+/// `None`.
 async fn find_owned_duplicate(of: &Handle, ids: Vec<Id>) -> Result<Option<Id>> {
     if ids.is_empty() {
         return Ok(None);

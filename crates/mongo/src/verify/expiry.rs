@@ -1,12 +1,13 @@
-//! Documents that are due by a TTL index. Servers delete them within about a minute, each by its own clock.
+//! Documents that are due for deletion by a TTL index. Servers delete them within about a minute, each by its own
+//! clock.
 //!
 //! After a cut-over, or between any two clusters, one side may have deleted such a document while the other has not
-//! yet. That is not a difference, and copying the document again would restore an expired one. The server that
-//! still has the document decides whether it is due, since only that server compares dates, arrays of dates and
-//! partial filters as its TTL monitor does.
+//! yet. That is not a difference, and copying the document again would restore an expired one. The server that still
+//! has the document decides whether it is due, since only that server compares dates, arrays of dates and partial
+//! filters as its TTL monitor does.
 //!
-//! Invariant: a document that is due more than [`CLOCKS_APART_MS`] in the future, by the clock of the server that
-//! has it, is never treated as expired.
+//! Invariant: a document that is due more than [`CLOCKS_APART_MS`] in the future, by the clock of the server that has
+//! it, is never treated as expired.
 
 use std::collections::HashSet;
 
@@ -24,20 +25,21 @@ use crate::server::collection::{Definition, Handle};
 use crate::server::endpoint::{answer, primary};
 use crate::server::retention::{expires_after_s, integer};
 
-/// Largest difference between the clocks of two clusters that is allowed for, in ms.
+/// Largest difference between the clocks of two clusters that is allowed for, in milliseconds.
 const CLOCKS_APART_MS: i64 = 10_000;
-/// Most `_id`s in one query.
+/// Maximum number of `_id`s in one query.
 const IDS_MAX: usize = 500;
 
-/// The expiry rules of both sides.
+/// The expiry rules of one collection at both sides; `source` are those of the source.
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
     source: Vec<Rule>,
-    /// The rules of either side.
+    /// The rules of the source and the further rules of the destination.
     either: Vec<Rule>,
 }
 
-/// One TTL index, or the expiry time of a clustered collection.
+/// An expiry rule of a collection: a TTL index, or the expiry time of a clustered collection. Documents expire
+/// `after_s` seconds after the date in `field`; `partial` is the filter of a partial index.
 #[derive(Clone, Debug, PartialEq)]
 struct Rule {
     field: String,
@@ -53,8 +55,8 @@ impl Expiry {
         Self { source, either }
     }
 
-    /// Removes from `found` the documents that only one side still has and that are due there. A document that only
-    /// the destination lacks must be due by a rule of the source.
+    /// Returns `found` without the documents that only one side still has and that are due for deletion there. A
+    /// document that only the destination lacks must be due by a rule of the source.
     pub(super) async fn unexpired(
         &self,
         source: &Handle,
@@ -83,7 +85,7 @@ impl Expiry {
     }
 }
 
-/// Returns the `_id`s of the documents among `ids` that are due.
+/// Returns those of `ids` whose documents in the collection `at` are due for deletion by one of `rules`.
 async fn expired(at: &Handle, ids: &[Id], rules: &[Rule]) -> Result<Vec<Id>> {
     let hello = at.endpoint.run("admin", doc! {"hello": 1}).await?;
     let now = hello.get_datetime("localTime").map_err(|e| Error::malformed("hello", e))?;
@@ -118,8 +120,8 @@ impl Rule {
         Some(Self { field, after_s, partial })
     }
 
-    /// Returns a filter for documents that are due, or will be within [`CLOCKS_APART_MS`]. In an array of dates the
-    /// earliest counts.
+    /// Returns a filter for documents that are due for deletion by this rule at the time `now`, or will be within
+    /// [`CLOCKS_APART_MS`]. In an array of dates the earliest counts.
     fn filter(&self, now: DateTime) -> Document {
         let ms = now.timestamp_millis() - self.after_s * 1_000 + CLOCKS_APART_MS;
         let passed = doc! {&self.field: {"$lte": DateTime::from_millis(ms)}};

@@ -2,7 +2,7 @@
 //!
 //! A range has bounds on the `_id` index (`min`, `max`), which span BSON types, as comparisons in a filter do not.
 //! Sorting by the hinted index adds no cost at the server, and lets a router merge its shards. A reader that loses
-//! its server opens a new cursor at the last `_id` it delivered.
+//! its server opens a new cursor at the last `_id` that it delivered.
 //!
 //! The document whose `_id` is `MaxKey` is in no range: upper bounds are exclusive, and the server gives a range
 //! without an upper bound the bound `MaxKey`. Every range therefore ends there, and that document is looked up
@@ -27,31 +27,31 @@ use crate::server::collection::{Handle, Size};
 use crate::server::endpoint::{ANSWER_MAX, answer_within, prefer_secondary};
 use crate::server::timing::SEARCH_MAX;
 
-/// Number of batches read ahead of the comparison, on each side; a batch is at most 16 MB.
+/// Number of batches of each side that are read ahead of the comparison; a batch is at most 16 MB.
 const AHEAD: usize = 1;
-/// Target size of a batch, in bytes: large enough that round trips are rare, small enough that two workers that
-/// read both sides ahead stay far below 300 MB.
+/// Target size of a batch, in bytes: large enough that round trips are rare, small enough that two workers that read
+/// both sides ahead stay far below 300 MB.
 pub(super) const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_DOCUMENTS_MAX: u64 = 20_000;
 
-/// A range of one collection, and how it is read.
+/// A range of `_id`s of one collection, and the way in which its documents are read.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     pub handle: Handle,
     pub filter: Option<Document>,
-    /// Earliest cluster time that a read may reflect.
+    /// Earliest cluster time that the read may reflect.
     pub since: Timestamp,
-    /// Lower bound, inclusive; `None` if the range has none.
+    /// Lower bound of the `_id`s, inclusive; `None` if the range has no lower bound.
     pub min: Option<Id>,
-    /// Upper bound, exclusive; `None` stands for `MaxKey`.
+    /// Upper bound of the `_id`s, exclusive; `None` stands for `MaxKey`.
     pub max: Option<Id>,
-    /// True if only `_id`s are read.
+    /// True if only `_id`s are read, not whole documents.
     pub ids_only: bool,
-    /// Most documents in a batch.
+    /// Maximum number of documents in a batch.
     pub batch_documents: u32,
 }
 
-/// Returns the number of documents of a collection of size `of` that make a batch of `batch_bytes`.
+/// Returns the number of documents that make a batch of about `batch_bytes` bytes, for a collection of the size `of`.
 pub(super) fn batch_documents(of: Size, batch_bytes: u64) -> u32 {
     let mean = (of.bytes / of.documents.max(1)).max(1);
     let fitting = (batch_bytes / mean).clamp(16, BATCH_DOCUMENTS_MAX);
@@ -67,7 +67,7 @@ impl Scan {
         format!("find on {}", self.handle.ns)
     }
 
-    /// Returns the time allowed for the server to find the documents of a batch.
+    /// Returns the longest time for which the server may search the documents of a batch before it replies.
     fn silence_max(&self) -> Duration {
         if self.filter.is_some() { SEARCH_MAX } else { ANSWER_MAX }
     }
@@ -110,7 +110,7 @@ pub(super) fn encoded(filter: &Document) -> Result<RawDocumentBuf> {
         .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))
 }
 
-/// Documents in order, as ranges of the buffer that contains them.
+/// Documents in `_id` order, as ranges of the buffer that contains their bytes.
 #[derive(Debug)]
 pub(super) struct Chunk {
     buffer: ChunkBuffer,
@@ -119,19 +119,19 @@ pub(super) struct Chunk {
 
 #[derive(Debug)]
 enum ChunkBuffer {
-    /// A batch as the server sent it.
+    /// A batch of documents, as the server sent it.
     Batch(RawBatch),
-    /// Documents copied from several batches.
+    /// The bytes of documents that were copied from several batches.
     Joined(Vec<u8>),
 }
 
 impl Chunk {
-    /// Returns an empty chunk with room for `bytes`.
+    /// Returns an empty chunk with room for documents of `bytes` bytes in total.
     pub(super) fn with_capacity(bytes: usize) -> Self {
         Self { buffer: ChunkBuffer::Joined(Vec::with_capacity(bytes)), documents: Vec::new() }
     }
 
-    /// Appends a document to a chunk that was created by [`Chunk::with_capacity`].
+    /// Appends the document to a chunk that was created by [`Chunk::with_capacity`].
     pub(super) fn push(&mut self, document: &[u8]) {
         let ChunkBuffer::Joined(bytes) = &mut self.buffer else {
             panic!("a server's batch is as it is")
@@ -164,7 +164,8 @@ impl Chunk {
         (0..self.documents.len()).map(|index| super::merge::Block::document(self, index))
     }
 
-    /// Removes up to `count` documents from the front while their `_id` is `id`. Returns the number removed.
+    /// Removes up to `count` documents from the front while their `_id` is `id`, and returns the number of removed
+    /// documents.
     fn skip(&mut self, id: &Id, count: usize) -> usize {
         let is_same = |document: &[u8]| {
             id_element(document).is_some_and(|found| found.cmp_value(&id.as_element()).is_eq())
@@ -193,14 +194,14 @@ impl super::merge::Block for Chunk {
     }
 }
 
-/// Returns the `_id` of a document that a server sent.
+/// Returns the `_id` of `document`, the bytes of a document that a server sent.
 pub(super) fn id_of(document: &[u8]) -> Result<Id> {
     let malformed = |cause: String| Error::malformed("a document", cause);
     let raw = RawDocument::from_bytes(document).map_err(|error| malformed(error.to_string()))?;
     Id::of_document(raw).map_err(|error| malformed(error.to_string()))
 }
 
-/// Chunks of a reader, in order.
+/// The documents of one range, as chunks in `_id` order that a separate task reads.
 pub(super) struct Feed {
     chunks: mpsc::Receiver<Result<Chunk>>,
     _reader: AbortOnDropHandle<()>,
@@ -218,13 +219,14 @@ impl Feed {
         Self { chunks, _reader: AbortOnDropHandle::new(reader) }
     }
 
-    /// Returns the next chunk, which is not empty, or `None` at the end.
+    /// Returns the next chunk of the range, which is not empty, or `None` at the end of the range.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
         self.chunks.recv().await.transpose()
     }
 }
 
-/// The `_id` delivered last, and how often: a sharded collection may have it more than once.
+/// The `_id` of the last delivered document, and the number of delivered documents with that `_id`: a sharded
+/// collection may have several.
 struct Delivered {
     id: Id,
     times: usize,

@@ -1,4 +1,4 @@
-//! Check that the server accepts a filter, before any other step uses it.
+//! Checks that the server accepts a filter, before any other step uses it.
 
 use bson::raw::RawBsonRef;
 use bson::{Document, rawdoc};
@@ -8,10 +8,11 @@ use super::feed::encoded;
 use crate::error::{Error, Result, TRANSIENT, code};
 use crate::server::collection::Handle;
 
-/// Has the server of `side` parse the filter. Next to nothing is read: only `MinKey` sorts before null.
+/// Checks that the server of the collection `side` can parse `filter`. The check reads next to nothing: only
+/// documents whose `_id` sorts before null, such as `MinKey`.
 ///
 /// # Errors
-/// A usage error with the server's message, if the server rejects the filter.
+/// Returns a usage error with the server's message, if the server rejects the filter.
 #[crate::boxed]
 pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
     let command = rawdoc! {
@@ -37,7 +38,8 @@ fn server_message(error: &mongodb::error::Error) -> String {
     }
 }
 
-/// Returns true for `BadValue`, `FailedToParse`, `TypeMismatch` and the numbered parse errors.
+/// Returns true if the server rejected the filter: for `BadValue`, `FailedToParse`, `TypeMismatch` and the numbered
+/// parse errors.
 fn is_refusal(error: &mongodb::error::Error) -> bool {
     let is_parse_error = |code| matches!(code, 2 | 9 | 14) || code > 10_000;
     code(error).is_some_and(|code| is_parse_error(code) && !TRANSIENT.contains(&code))

@@ -1,8 +1,8 @@
 //! Full comparison: merges over ranges of `_id`s, several concurrently.
 //!
-//! Both sides of a range are read in `_id` order, ahead of the comparison, and merged. Where a merge is impossible
-//! (a collation orders the `_id`s of a side, or a side is not in the known order), the documents of each side are
-//! looked up at the other.
+//! Both sides of a range are read in `_id` order, ahead of the comparison, and merged. Where a merge is impossible (a
+//! collation orders the `_id`s of a side, or a side is not in the known order), the documents of each side are looked
+//! up at the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,19 +22,19 @@ use crate::error::Result;
 use crate::replicate::split_points::cut;
 use crate::server::collection::Size;
 
-/// Target number of documents in a range.
+/// Target number of documents in a range of `_id`s.
 const RANGE_DOCUMENTS: u64 = 50_000;
 const RANGES_MAX: u64 = 64;
-/// Most differing documents that are compared again at once. Most of them were read while a change was being
-/// copied, and need not become suspects.
+/// Maximum number of differing documents that are compared again at once. Most of them were read while a change was
+/// being copied, and need not become suspects.
 const RECHECK_LEN: usize = 500;
 const TICK: Duration = Duration::from_millis(250);
 
-/// Result of comparing one range.
+/// Result of comparing the documents of one range of `_id`s; `suspects` differed twice.
 #[derive(Debug, Default)]
 struct Outcome {
     suspects: Vec<Id>,
-    /// Number of documents that differed first and were equal when compared again.
+    /// Number of documents that differed at first and were equal when they were compared again.
     resolved: u64,
 }
 
@@ -88,7 +88,8 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Compares the document with the `_id` `MaxKey`, which is in no range; see [`super::feed`].
+/// Compares the document with the `_id` `MaxKey`, which is in no range (see [`super::feed`]), and returns its `_id`
+/// if it differs.
 async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec<Id>> {
     let max_key = [Id::from_raw(RawBsonRef::MaxKey)];
     let examined = search.lookup.examine(&max_key, Members::Any, search.control).await?;
@@ -100,7 +101,8 @@ async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec
 
 type Range = (Option<Id>, Option<Id>);
 
-/// Returns ranges that cover all `_id`s and contain about equal numbers of the source's documents.
+/// Returns ranges of `_id`s that cover all `_id`s and contain about equal numbers of the source's documents, of which
+/// there are as many as `size` says; the ranges are those of [`super::Spec::cuts`] if that is not empty.
 async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     let mut cuts = search.spec.cuts.clone();
     if cuts.is_empty() {
@@ -157,7 +159,7 @@ async fn compare_range(
     look_up_range(search, source, destination, counters).await
 }
 
-/// Counts that one read of a range added to the totals.
+/// The counts that one read of a range has added to the totals of the comparison.
 struct Tally<'a> {
     counters: &'a Counters,
     seen: MergeCounts,
@@ -175,7 +177,7 @@ impl<'a> Tally<'a> {
         self.seen = seen;
     }
 
-    /// Subtracts the counts again: the range is read once more, and counted then.
+    /// Subtracts the counts of this read from the totals: the range is read once more, and counted then.
     fn discard(self) {
         self.counters.compared.fetch_sub(self.seen.compared, Ordering::Relaxed);
         self.counters.source_bytes.fetch_sub(self.seen.source_bytes, Ordering::Relaxed);
@@ -221,7 +223,7 @@ async fn next(search: &Search<'_>, feed: &mut Feed) -> Result<Option<Chunk>> {
     search.control.or_stop(feed.next()).await?
 }
 
-/// Compares documents again, at the primaries. Those that still differ become suspects.
+/// Compares the documents `ids` again, at the primaries. Those that still differ become suspects in `outcome`.
 async fn recheck(search: &Search<'_>, ids: Vec<Id>, outcome: &mut Outcome) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
@@ -233,7 +235,8 @@ async fn recheck(search: &Search<'_>, ids: Vec<Id>, outcome: &mut Outcome) -> Re
     Ok(())
 }
 
-/// Looks up the source's documents at the destination, and the destination's `_id`s at the source.
+/// Compares a range without a merge: looks up the source's documents at the destination, and the destination's `_id`s
+/// at the source.
 async fn look_up_range(
     search: &Search<'_>,
     source: Scan,

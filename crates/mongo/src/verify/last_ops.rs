@@ -3,8 +3,7 @@
 //! At a replica set the oplog is read backwards, at a cost proportional to the requested number of operations. At a
 //! sharded cluster, or without the privilege to read the oplog, a change stream is opened in the past: a minute ago
 //! at first, then further back until enough operations follow that point, or the source's log ends. In either case
-//! fewer operations than requested may be found: the length of the log is the limit, and [`LastOps::found`] is the
-//! number.
+//! fewer operations than requested may be found, because the log is not longer; [`LastOps::found`] is their number.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -21,19 +20,22 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{answer_within, primary};
 use crate::server::timing::SEARCH_MAX;
 
-/// Most operations whose `_id`s are held in memory.
+/// Maximum number of operations whose `_id`s are held in memory.
 const OPS_MAX: u64 = 10_000_000;
-/// First estimate of how far back the operations reach, in seconds, and the factor between successive windows.
+/// First estimate of how far back the requested operations reach, in seconds, and the factor between successive
+/// estimates.
 const WINDOW_S: u32 = 60;
 const WINDOW_FACTOR: u32 = 8;
-/// Most change streams that are opened: the windows grow beyond any log, then are halved beyond any precision.
+/// Maximum number of change streams that are opened: the estimates grow beyond any log, then are halved beyond any
+/// precision.
 const WINDOWS_MAX: u32 = 40;
 /// Precision of the search for the beginning of the log, in seconds.
 const PRECISION_S: u32 = 10;
-/// Server error code of a missing privilege.
+/// Server error code `Unauthorized`: the user lacks a privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// Returns the `_id`s, each once, that the last `wanted` operations on `source` wrote.
+/// Returns the `_id`s, each once, of the documents that the last `wanted` operations on the collection `source`
+/// wrote, and the counts of what was found.
 pub(super) async fn read(
     source: &Handle,
     wanted: u64,
@@ -70,7 +72,7 @@ pub(super) async fn read(
     Ok((ids, LastOps { wanted, found, documents, read_from: read_from.into() }))
 }
 
-/// Reads the oplog backwards and returns the `_id`s of the last `wanted` operations, the newest first.
+/// Reads the oplog backwards and returns the `_id`s that the last `wanted` operations wrote, the newest first.
 async fn from_oplog(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     let doing = || "reading the oplog".to_owned();
     let ns = source.ns.to_string();
@@ -107,7 +109,7 @@ async fn from_oplog(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     Ok(ids)
 }
 
-/// Appends the `_id`s that an oplog entry wrote to `ns`, the newest first.
+/// Appends to `ids` the `_id`s that the oplog entry `entry` wrote to the collection `ns`, the newest first.
 fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error::Result<()> {
     let part = |name: &str| -> bson::error::Result<Option<&RawDocument>> {
         Ok(entry.get(name)?.and_then(RawBsonRef::as_document))
@@ -139,7 +141,8 @@ fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error
     Ok(())
 }
 
-/// Opens change streams ever further back until at least `wanted` operations follow.
+/// Opens change streams ever further back until at least `wanted` operations follow, and returns the `_id`s that the
+/// last `wanted` operations wrote, the oldest first.
 async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     let now = source.endpoint.cluster_time().await?;
     let mut best = VecDeque::new();
@@ -167,7 +170,7 @@ async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     Ok(best)
 }
 
-/// Returns the `_id`s of the last `wanted` changes between two times.
+/// Returns the `_id`s of the last `wanted` changes between the cluster times `start` and `end`, the oldest first.
 async fn follow(
     source: &Handle,
     start: Timestamp,

@@ -1,9 +1,8 @@
 //! Comparison of documents by their `_id`s, in any order.
 //!
-//! For a whole collection this is slower than a merge, but it assumes nothing about the order of `_id`s. Suspects
-//! are compared again in this way, and so are samples, given `_id`s, and collections whose `_id`s a collation
-//! orders. The source is read first and the destination after it, so that a copy that follows closely has time to
-//! arrive.
+//! For a whole collection this is slower than a merge, but it assumes nothing about the order of `_id`s. Suspects are
+//! compared again in this way, and so are samples, given `_id`s, and collections whose `_id`s a collation orders. The
+//! source is read first and the destination after it, so that changes have time to arrive if a copy follows closely.
 //!
 //! With a filter, the source's documents are those that match it. A document that matches at the source is compared
 //! with the destination's document of the same `_id`, if any. A document that does not match at the source is extra
@@ -29,11 +28,11 @@ use crate::replicate::apply::{ReadAt, read_concern};
 use crate::server::collection::Handle;
 use crate::server::endpoint::{answer, prefer_secondary, primary};
 
-/// Most `_id`s in one `$in`, by count and by bytes.
+/// Maximum number and total size (in bytes) of the `_id`s in one `$in`.
 const GROUP_IDS_MAX: usize = 500;
 const GROUP_BYTES_MAX: usize = 4 << 20;
 
-/// Replica set members that serve a read.
+/// The replica set members that serve a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Members {
     /// A secondary if there is one, else the primary.
@@ -51,23 +50,25 @@ impl Members {
     }
 }
 
-/// A document that differs.
+/// The result for one document that differs between the sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub id: Id,
     pub kind: Difference,
-    /// Digest of the source's document; two digests show whether the document changed in between.
+    /// Digest of the source's document, 0 if it was not read; two digests show whether the document changed in
+    /// between.
     pub source_digest: u64,
 }
 
-/// Result of comparing documents by their `_id`s.
+/// Result of comparing documents by their `_id`s: those that differ, and the bytes of the source's documents that
+/// were read.
 #[derive(Debug, Default)]
 pub(super) struct Examined {
     pub differing: Vec<Verdict>,
     pub source_bytes: u64,
 }
 
-/// Both sides, each with the earliest cluster time that a read may reflect.
+/// Both sides of a comparison, each with the earliest cluster time that a read may reflect.
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub source: Handle,
@@ -87,7 +88,7 @@ struct Query<'a> {
     members: Members,
 }
 
-/// Number of copies of a source document at the destination, and whether they are equal.
+/// Number of documents with one `_id` at the destination, and whether the last of them is equal to the source's.
 #[derive(Default)]
 struct Found {
     copies: usize,
@@ -111,9 +112,9 @@ impl Lookup {
         })
     }
 
-    /// Returns a lookup that reads the source as of exactly `at`, and the destination in its current state. Within
-    /// one cluster the destination needs no time of its own, since primaries return all that a majority has
-    /// acknowledged.
+    /// Returns a lookup that reads the source as of exactly the cluster time `at`, and the destination in its current
+    /// state. Within one cluster the destination needs no time of its own, since primaries return all that a majority
+    /// has acknowledged.
     pub(super) async fn as_of(
         at: Timestamp,
         source: &Handle,
@@ -160,7 +161,7 @@ impl Lookup {
         }
     }
 
-    /// Compares the documents with these `ids`.
+    /// Compares the documents with these `ids` on both sides, and returns those that differ.
     pub(super) async fn examine(
         &self,
         ids: &[Id],
@@ -210,7 +211,8 @@ impl Lookup {
         Ok(Examined { differing: verdicts.into_values().collect(), source_bytes })
     }
 
-    /// Returns the `_id`s in `absent`, which the source does not have, that the destination has.
+    /// Returns a verdict for each of the `_id`s in `absent`, which the source does not have, that the destination
+    /// has.
     async fn extra(
         &self,
         absent: &[&Id],
@@ -230,7 +232,8 @@ impl Lookup {
         }))
     }
 
-    /// Compares these documents of the source with those of the destination. Returns the documents that differ.
+    /// Compares `documents`, which were read from the source, with those of the destination. Returns the documents
+    /// that differ.
     pub(super) async fn against_destination(
         &self,
         documents: &[(Id, &[u8])],
@@ -284,7 +287,8 @@ impl Lookup {
         states(&query, ids, control).await
     }
 
-    /// Like [`Lookup::source_states`], for the destination.
+    /// Returns a digest of each document among `ids` that the destination's primary has; absent documents have no
+    /// entry.
     pub(super) async fn destination_states(
         &self,
         ids: &[Id],
@@ -300,7 +304,7 @@ impl Lookup {
         states(&query, ids, control).await
     }
 
-    /// Returns the `_id`s in `ids`, which the destination has, that the source does not have.
+    /// Returns those of `ids`, which the destination has, that the source does not have.
     pub(super) async fn absent_at_source(&self, ids: &[Id], members: Members) -> Result<Vec<Id>> {
         let query = Query {
             handle: &self.source,
@@ -319,8 +323,8 @@ impl Lookup {
     }
 }
 
-/// Returns the cluster time of `side` as the earliest time that reads of it may reflect. A majority that is out of
-/// reach is detected here, before any read that may legitimately take long.
+/// Returns the present cluster time of `side`, as the earliest time that reads of that side may reflect. A majority
+/// that is out of reach is detected here, before any read that may legitimately take long.
 async fn since(side: &Handle) -> Result<Timestamp> {
     let now = side.endpoint.cluster_time().await?;
     let command = rawdoc! {
@@ -332,8 +336,8 @@ async fn since(side: &Handle) -> Result<Timestamp> {
     Ok(now)
 }
 
-/// Returns digests of the documents. If an `_id` has several documents, the digest is that of any of them; the
-/// comparison reports the duplicate.
+/// Returns a digest of each document among `ids` that the query finds. If an `_id` has several documents, the digest
+/// is that of any of them; the comparison reports the duplicate.
 async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<HashMap<Id, u64>> {
     let what = format!("read documents of {}", query.handle.ns);
     let read = async || {
@@ -349,7 +353,8 @@ async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<Hash
     retry_transient(&what, control, read).await
 }
 
-/// Returns the number of documents with each of `ids`; an `_id` without a document has no entry.
+/// Returns, for each of `ids`, the number of documents that the query finds; an `_id` without a document has no
+/// entry.
 async fn held(query: &Query<'_>, ids: &[&Id]) -> Result<HashMap<Id, usize>> {
     let mut held: HashMap<Id, usize> = HashMap::new();
     if ids.is_empty() {
@@ -382,7 +387,7 @@ pub(super) fn documents(chunk: &Chunk) -> Result<Vec<(Id, &[u8])>> {
     chunk.documents().map(|document| Ok((id_of(document)?, document))).collect()
 }
 
-/// Splits `items` so that the `_id`s of each group fit in one command.
+/// Splits `items` into groups, in order, such that the `_id`s of each group fit in one command.
 fn groups<T>(items: &[T], id: impl Fn(&T) -> &Id) -> Vec<&[T]> {
     let mut groups = Vec::new();
     let (mut start, mut bytes) = (0, 0);

@@ -1,7 +1,7 @@
 //! Merge of two sorted sequences of documents: the part of a full verification without I/O.
 //!
-//! The caller supplies blocks of documents; the merge returns the side of which it needs more, and never reads by
-//! itself. The caller decides how far each side is read ahead.
+//! The caller supplies blocks of documents; the merge returns the side of which it needs the next block, and never
+//! reads by itself. The caller decides how far each side is read ahead.
 //!
 //! Invariant: each `_id` that either side has is counted once, and reported as a suspect unless both sides have it
 //! exactly once with the same bytes. This requires that both sides ascend, which is checked ([`Misaligned`]) rather
@@ -11,13 +11,13 @@ use std::cmp::Ordering;
 
 use crate::bson::order::{Element, id_element};
 
-/// Documents in `_id` order.
+/// A sequence of documents of one side, in `_id` order.
 pub(super) trait Block {
     fn len(&self) -> usize;
     fn document(&self, index: usize) -> &[u8];
 }
 
-/// Input that the merge needs to continue.
+/// The input that the merge needs to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The next block of the source, or its end.
@@ -28,20 +28,20 @@ pub(super) enum Need {
     Nothing,
 }
 
-/// Error: a side is not in the expected order of `_id`s, so that a merge cannot align it.
+/// The error that a side is not in the expected order of `_id`s, so that a merge cannot align both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Misaligned;
 
-/// Counts of a merge.
+/// Counts of the documents that a merge has compared so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MergeCounts {
-    /// Number of distinct `_id`s compared.
+    /// Number of distinct `_id`s that were compared, where a repeated `_id` counts once.
     pub compared: u64,
-    /// Bytes of the source's documents compared.
+    /// Size of the source's documents that were compared, in bytes.
     pub source_bytes: u64,
 }
 
-/// Merge of a source and a destination.
+/// The state of a merge of a source and a destination.
 #[derive(Debug)]
 pub(super) struct Merge<B> {
     source: Side<B>,
@@ -52,16 +52,16 @@ pub(super) struct Merge<B> {
 #[derive(Debug)]
 struct Side<B> {
     block: Option<B>,
-    /// Index in `block` of the first document that is not consumed.
+    /// Index in `block` of the first document that is not consumed yet.
     at: usize,
-    /// True if that document was found to sort after the consumed ones.
+    /// True if the document at `at` was found to sort after the consumed ones.
     is_checked: bool,
-    /// The `_id` of the last consumed document.
+    /// The `_id` of the last consumed document; `None` before the first.
     last: Option<LastId>,
     ended: bool,
 }
 
-/// An `_id` by its bytes, in a buffer that is reused.
+/// The bytes of an `_id`, in a buffer that is reused for the next one.
 #[derive(Debug, Default)]
 struct LastId {
     kind: u8,
@@ -103,8 +103,8 @@ impl<B: Block> Side<B> {
         self.is_checked = false;
     }
 
-    /// Checks that the head sorts after the consumed documents. Heads that repeat the last `_id` are consumed and
-    /// passed to `repeated`.
+    /// Checks that the next document sorts after the consumed documents. Documents that repeat the last `_id` are
+    /// consumed and passed to `repeated`.
     fn check(&mut self, mut repeated: impl FnMut(&[u8])) -> Result<(), Misaligned> {
         while !self.is_checked {
             let Some(head) = self.head() else { return Ok(()) };
@@ -140,8 +140,9 @@ impl<B: Block> Merge<B> {
         self.seen
     }
 
-    /// Merges until a side needs input, or `suspects_max` documents differed. Each document that differs is passed
-    /// to `suspect`, possibly more than once. Returns the needed input, or `None` after `suspects_max` documents.
+    /// Merges until a side needs input, or until `suspects_max` documents differed. Each document that differs is
+    /// passed to `suspect`, possibly more than once. Returns the needed input, or `None` after `suspects_max`
+    /// documents.
     pub(super) fn run(
         &mut self,
         suspects_max: usize,

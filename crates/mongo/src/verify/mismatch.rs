@@ -10,7 +10,7 @@ use crate::bson::ext_json::{ExtJson, Json};
 use crate::bson::order::Id;
 use crate::namespace::Namespace;
 
-/// Kind of a difference between two documents.
+/// Kind of a difference between the source's and the destination's document with one `_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
@@ -25,7 +25,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// Returns the word for this kind in files and tables.
+    /// Returns the word that stands for this kind in mismatch files and tables, such as `missing`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -37,18 +37,18 @@ impl Difference {
     }
 }
 
-/// A document that differs: one line of a mismatch file.
+/// A document that differs between source and destination: one line of a mismatch file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// The collection at the source.
+    /// Full name of the document's collection at the source.
     pub ns: Namespace,
-    /// The collection at the destination; `None` if its name is the same.
+    /// Full name of the document's collection at the destination; `None` if it is the same as at the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Namespace>,
     /// The document's `_id`.
     #[serde(rename = "_id", serialize_with = "write_id", deserialize_with = "read_id")]
     pub id: Id,
-    /// Kind of the difference. A line without it is read as `different`.
+    /// Kind of the difference. A line of a mismatch file without a kind is read as `different`.
     #[serde(default = "different")]
     pub kind: Difference,
 }
@@ -62,13 +62,13 @@ impl Mismatch {
         Self { ns: from.clone(), to: (from != to).then(|| to.clone()), id, kind }
     }
 
-    /// Returns the collection at the destination.
+    /// Returns the full name of the document's collection at the destination.
     #[must_use]
     pub fn destination(&self) -> &Namespace {
         self.to.as_ref().unwrap_or(&self.ns)
     }
 
-    /// Returns the line without its line break.
+    /// Returns this mismatch as one line of a mismatch file, without the line break.
     #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("a checked _id and plain words can be written")
@@ -87,32 +87,32 @@ fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
 /// Reason why a mismatch file cannot be used.
 #[derive(Debug, Error)]
 pub enum MismatchFileError {
-    /// The file cannot be read.
+    /// The operating system cannot read the file.
     #[error("line {line} cannot be read: {cause}")]
     Read {
-        /// Number of the line, from 1.
+        /// Number of the line that was to be read, from 1.
         line: usize,
         /// The operating system's error.
         #[source]
         cause: std::io::Error,
     },
-    /// A line does not have the form that `imago verify` writes.
+    /// A line of the file does not have the form that `imago verify` writes.
     #[error(
         "line {line} is not of the form {{\"ns\": \"db.coll\", \"_id\": …, \"kind\": \"…\"}}: {cause}"
     )]
     Line {
-        /// Number of the line, from 1.
+        /// Number of the malformed line, from 1.
         line: usize,
-        /// The parser's error.
+        /// The error of the JSON parser.
         #[source]
         cause: serde_json::Error,
     },
 }
 
-/// Reads a mismatch file. Empty lines are ignored.
+/// Returns the mismatches in a mismatch file, line by line. Empty lines are ignored.
 ///
 /// # Errors
-/// The error names the line that cannot be used.
+/// Each error names the line that cannot be used.
 pub fn read_mismatches(
     file: impl BufRead,
 ) -> impl Iterator<Item = Result<Mismatch, MismatchFileError>> {

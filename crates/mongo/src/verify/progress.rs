@@ -2,11 +2,11 @@
 //!
 //! A document that is written every few milliseconds differs whenever the two sides are read one after the other,
 //! however closely the copy follows, and no retry finds it equal. The source is therefore read repeatedly, at short
-//! intervals, and its states are recorded; the destination is correct if it has one of them.
+//! intervals, and the states of the document there are recorded; the destination is correct if it has one of them.
 //!
-//! Two equal reads in a row would be no better evidence: there too, the destination would only have a state that
-//! the source had a moment before. This applies only to a document that changed at the source meanwhile; an
-//! unchanged one must be equal.
+//! Two equal reads in a row would be no better evidence: there too, the destination would only have a state that the
+//! source had a moment before. This applies only to a document that changed at the source meanwhile; an unchanged one
+//! must be equal.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,13 +15,14 @@ use super::Search;
 use crate::bson::order::Id;
 use crate::error::Result;
 
-/// Most documents that are followed at once. A longer list would be read too slowly to record every state of each.
+/// Maximum number of documents that are followed at once. A longer list would be read too slowly to record every
+/// state of each document.
 const IDS_MAX: usize = 64;
-/// Number of reads of the source for each read of the destination.
+/// Number of reads of the source before each read of the destination.
 const SOURCE_READS: usize = 8;
 const FOLLOW_MAX: Duration = Duration::from_secs(2);
 
-/// Returns the `_id`s in `ids` whose document at the destination equals a recorded state of the source.
+/// Returns those of `ids` whose document at the destination equals a state that the source's document had recently.
 pub(super) async fn follow(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
     let mut found = HashSet::new();
     for ids in ids.chunks(IDS_MAX) {

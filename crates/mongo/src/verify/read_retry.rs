@@ -12,14 +12,15 @@ use imago_plan::pacing::backoff::Backoff;
 
 use crate::error::{Error, Result};
 
-/// Retry budget of one request: enough for an election, and for a server that restarts.
+/// Retry budget of one read: enough for an election, and for a server that restarts.
 const BUDGET: Budget = Budget {
     attempts_max: 60,
     elapsed_max: Duration::from_secs(120),
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
 
-/// Repeats a request while its error is temporary. `what` completes "cannot …".
+/// Runs the read `ask`, and repeats it within a budget while its error is transient. `what` names the read and
+/// completes "cannot …".
 pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     what: &str,
     control: &Control,
@@ -28,7 +29,7 @@ pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     Ok(retry(what, &BUDGET, control, Error::is_transient, |_| Box::pin(ask())).await?)
 }
 
-/// Retry budget of a read that continues where it stopped. It is renewed with each batch that was read.
+/// Retry budget of a long read that continues where it stopped. The budget is renewed with each batch that was read.
 #[derive(Debug, Default)]
 pub(super) struct ReadRetry {
     attempts: u32,
@@ -36,15 +37,16 @@ pub(super) struct ReadRetry {
 }
 
 impl ReadRetry {
-    /// Renews the budget after a successful read.
+    /// Renews the budget after a batch was read.
     pub(super) fn renew(&mut self) {
         *self = Self::default();
     }
 
-    /// Counts a failed attempt and returns the pause before the next one.
+    /// Counts the failed attempt of the read `what`, which ended with `error`, and returns the pause before the next
+    /// attempt.
     ///
     /// # Errors
-    /// The error itself, if a retry does not help; [`Error::Exhausted`] when the budget is used up.
+    /// Returns `error` itself, if a retry does not help; [`Error::Exhausted`] when the budget is used up.
     pub(super) fn after(&mut self, what: &str, error: Error) -> Result<Duration> {
         if !error.is_transient() {
             return Err(error);

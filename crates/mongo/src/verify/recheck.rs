@@ -1,8 +1,8 @@
-//! Retries of suspects: a document differs if every retry confirms it.
+//! Retries of suspects: a document differs if every retry confirms the difference.
 //!
 //! All reads are at the primaries with majority read concern. A suspect that is equal once is resolved for good,
-//! however often it changes. A suspect whose source changed since the previous round may only be hot: it is
-//! resolved when the destination equals one of its recent states ([`progress`]), else it is marked as changing.
+//! however often it changes. A suspect whose source document changed since the previous round may only be hot: it is
+//! resolved when the destination equals one of its recent states ([`progress`]), else it is reported as changing.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use super::{Difference, Progress, Report, Search, Suspects, Watch, progress};
 use crate::bson::order::Id;
 use crate::error::Result;
 
-/// A difference that every retry confirmed.
+/// A difference of one document that every retry confirmed.
 #[derive(Debug)]
 pub(super) struct Confirmed {
     pub id: Id,
     pub kind: Difference,
-    /// True if the source's document still changed between the last two rounds.
+    /// True if the source's document still changed between the last two rounds of retries.
     pub is_changing: bool,
 }
 

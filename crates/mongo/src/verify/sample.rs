@@ -14,9 +14,9 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::{answer_within, prefer_secondary};
 use crate::server::timing::SEARCH_MAX;
 
-/// Number of `_id`s compared between two progress reports.
+/// Number of `_id`s that are compared between two progress reports.
 const STEP: usize = 5_000;
-/// Most draws of one side; all but the last were cut short.
+/// Maximum number of draws of one side, if all but the last are cut short.
 const DRAWS_MAX: u32 = 30;
 
 /// Compares documents drawn from the source, which finds missing and different ones, and documents drawn from the
@@ -36,8 +36,8 @@ pub(super) async fn compare(
     Ok(())
 }
 
-/// Draws and compares until a draw was read to its end. A draw that a lost server cut short cannot be continued: a
-/// new one replaces it, and the counts of the first are discarded.
+/// Draws documents of `side` and compares them, until a draw was read to its end. A draw that a lost server cut short
+/// cannot be continued: a new draw replaces it, and the counts of the first are discarded.
 async fn compare_drawn(
     search: &Search<'_>,
     side: &Handle,
@@ -107,7 +107,7 @@ fn pipeline(mode: &Mode, filter: Option<&Document>) -> Vec<Document> {
     stages
 }
 
-/// Compares the documents with these `ids`.
+/// Compares the documents with these `ids`. Those that differ become `suspects`; `report` gets the counts.
 pub(super) async fn compare_ids(
     search: &Search<'_>,
     ids: &[Id],

@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
-/// Rounds of retries with growing pauses: each pause is twice the previous one, up to a limit.
+/// Rounds in which documents that differed are compared again, with growing pauses: each pause is twice the previous
+/// one, up to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Number of rounds in which a suspect is compared again.
+    /// Maximum number of rounds in which a suspect is compared again.
     pub rounds: u32,
-    /// Duration of the first pause, in ms.
+    /// Duration of the pause before the first round, in milliseconds.
     pub first_ms: u64,
-    /// Duration of the longest pause, in ms.
+    /// Duration of the longest pause, in milliseconds.
     pub pause_ms_max: u64,
 }
 
 impl Default for Retries {
-    /// Returns eight rounds with about sixteen seconds of pauses.
+    /// Returns eight rounds with about sixteen seconds of pauses in total.
     fn default() -> Self {
         Self { rounds: 8, first_ms: 100, pause_ms_max: 5_000 }
     }
 }
 
 impl Retries {
-    /// Returns the pause before round `round`, counted from 1, or `None` when the rounds are used up.
+    /// Returns the pause before the round `round`, counted from 1, or `None` if there is no such round.
     #[must_use]
     pub fn pause(&self, round: u32) -> Option<Duration> {
         if round == 0 || round > self.rounds {
@@ -32,7 +33,7 @@ impl Retries {
         Some(Duration::from_millis(pause_ms))
     }
 
-    /// Returns the sum of all pauses, in ms.
+    /// Returns the sum of the pauses before all rounds, in milliseconds.
     #[must_use]
     pub fn total_ms(&self) -> u64 {
         let pauses = (1..=self.rounds).filter_map(|round| self.pause(round));

@@ -1,4 +1,4 @@
-//! Both sides of a range, read on their shards past the router, and merged here.
+//! Both sides of a range of `_id`s, read on their shards past the router, and merged here.
 //!
 //! A router would parse and merge documents that the comparison merges anyway. Each shard has its own feed, and the
 //! feeds are merged in `_id` order.
@@ -22,16 +22,16 @@ use crate::error::{Error, Result};
 use crate::replicate::route::{ChunkMapSnapshot, Route};
 use crate::server::endpoint::Endpoint;
 
-/// Reader of one side of a range, in `_id` order.
+/// Reader of one side's documents in a range of `_id`s, in `_id` order.
 pub(super) enum Reader {
-    /// Documents from one server.
+    /// Reads the documents from one server or router.
     One(Feed),
-    /// Documents merged from several shards.
+    /// Reads the documents from several shards, and merges them.
     Joined(Joined),
 }
 
 impl Reader {
-    /// Returns the next chunk, which is not empty, or `None` at the end.
+    /// Returns the next chunk of documents, which is not empty, or `None` at the end of the range.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
         match self {
             Reader::One(feed) => feed.next().await,
@@ -40,7 +40,7 @@ impl Reader {
     }
 }
 
-/// The shards, and the source's chunk map as it was read once.
+/// The shards of a comparison, and the source's chunk map (the owner of each chunk) as it was read once.
 pub(super) struct Shards {
     route: Arc<Route>,
     chunk_map: ChunkMapSnapshot,
@@ -51,7 +51,7 @@ impl Shards {
         Ok(Self { route: Arc::clone(route), chunk_map: route.read_chunk_map().await? })
     }
 
-    /// Returns true if the source's chunk map is unchanged.
+    /// Returns true if the source's chunk map is the same as when it was read.
     pub(super) async fn is_current(&self) -> Result<bool> {
         self.route.is_current(&self.chunk_map).await
     }
@@ -70,14 +70,14 @@ impl Shards {
     }
 }
 
-/// Least number of documents in a shard's batch; smaller batches would be mostly round trips.
+/// Minimum number of documents in a batch of one shard; smaller batches would be mostly round trips.
 const BATCH_DOCUMENTS_MIN: u32 = 32;
 
-/// Number of merged chunks, on each side, that are read ahead of the comparison.
+/// Number of merged chunks of each side that are read ahead of the comparison.
 const AHEAD: usize = 1;
 
-/// The feeds of all shards, merged in `_id` order by a separate task. Merging and comparing several ranges is more
-/// than one processor can do.
+/// The documents of all shards in a range of `_id`s, merged in `_id` order by a separate task. Merging and comparing
+/// several ranges is more than one processor can do.
 pub(super) struct Joined {
     chunks: mpsc::Receiver<Result<Option<Chunk>>>,
     has_ended: bool,
@@ -85,7 +85,8 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// Starts to read the scan's range on each of the shards.
+    /// Starts to read the range of `scan` on each of the shards. With `owners`, orphans are left out. A merged chunk
+    /// has about `chunk_bytes` bytes.
     pub(super) fn start(
         shards: &[Endpoint],
         scan: &Scan,
@@ -106,7 +107,7 @@ impl Joined {
         Self { chunks, has_ended: false, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// Returns the next chunk, which is not empty, or `None` at the end.
+    /// Returns the next chunk of merged documents, which is not empty, or `None` at the end of the range.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
         if self.has_ended {
             return Ok(None);
@@ -121,9 +122,9 @@ impl Joined {
 
 struct Join {
     sides: Vec<Side>,
-    /// Owners of the chunks if orphans are to be left out, else `None`.
+    /// Owners of the chunks if orphans are to be left out; `None` if all documents are returned.
     owners: Option<ChunkMapSnapshot>,
-    /// Target size of a merged chunk, in bytes.
+    /// Target size of a merged chunk of documents, in bytes.
     chunk_bytes: usize,
 }
 
@@ -186,7 +187,7 @@ impl Join {
         Ok((joined.len() > 0).then_some(joined))
     }
 
-    /// Returns the index of the side whose head sorts first, or `None` if all have ended.
+    /// Returns the index of the side (shard) whose next document sorts first, or `None` if all sides have ended.
     fn first(&self) -> Result<Option<usize>> {
         let malformed = || Error::malformed("reading a shard", "a document without _id");
         let mut first = None;

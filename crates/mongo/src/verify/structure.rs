@@ -1,6 +1,6 @@
 //! Comparison of collections' options and indexes.
 //!
-//! Lists are compared as sets by name, options field by field. Fields that a server adds by itself are removed
+//! Indexes are compared as sets by name, options field by field. Fields that a server adds by itself are removed
 //! where the definition is read ([`crate::server::collection`]).
 
 use std::collections::BTreeMap;
@@ -13,19 +13,21 @@ use crate::server::collection::{Definition, Kind};
 use crate::server::retention::{NO_MAX, integer};
 use crate::server::structure::{is_same, plain_index, sorted};
 
-/// An option or index that differs between the sides.
+/// An option or index that differs between source and destination, or between the shards of one of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StructureDifference {
     /// Name of the option or index.
     pub name: String,
-    /// Value at the source, in extended JSON; `None` if the source does not have it.
+    /// The option or index at the source, in extended JSON, or in words if the source's shards differ; `None` if the
+    /// source does not have it.
     pub source: Option<String>,
-    /// Value at the destination, in extended JSON; `None` if the destination does not have it.
+    /// The option or index at the destination, in extended JSON, or in words if the destination's shards differ;
+    /// `None` if the destination does not have it.
     pub destination: Option<String>,
 }
 
 impl StructureDifference {
-    /// Returns the difference as a part of a sentence.
+    /// Returns the difference as a clause in words.
     #[must_use]
     pub fn in_words(&self) -> String {
         let or_none = |side: &Option<String>| side.clone().unwrap_or_else(|| "none".into());
@@ -38,7 +40,8 @@ impl StructureDifference {
     }
 }
 
-/// Returns the options that differ. The kind of the collection counts as an option.
+/// Returns the options that differ between `source` and `destination`. The kind of the collection counts as an
+/// option.
 pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let flat = |definition: &Definition| {
         let mut fields: BTreeMap<String, Bson> = definition
@@ -55,8 +58,8 @@ pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<Stru
     differences(&flat(source), &flat(destination))
 }
 
-/// Returns the indexes that differ. The index that a sharded destination needs for its own shard key is not a
-/// difference.
+/// Returns the indexes that differ between `source` and `destination`. The index that a sharded destination needs for
+/// its own shard key is not a difference.
 pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let by_name = |definition: &Definition| -> BTreeMap<String, Bson> {
         let named = |index: &Document| {
@@ -75,7 +78,7 @@ pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<Stru
     found
 }
 
-/// Returns true if the index `name` exists for the shard key alone.
+/// Returns true if the index with this name exists for the shard key alone.
 fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     let is_named = |index: &&Document| index.get_str("name").is_ok_and(|found| found == name);
     let index = definition.indexes.iter().find(is_named);
@@ -94,8 +97,8 @@ fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     only_names && key.is_some_and(begins)
 }
 
-/// Returns true for options that equal the defaults. Servers list them for a collection that once had a validator
-/// or a limit on documents.
+/// Returns true if the option has its default value. Servers list such options for a collection that once had a
+/// validator or a limit on documents.
 fn is_default(name: &str, value: &Bson) -> bool {
     match (name, value) {
         ("validator", Bson::Document(validator)) => validator.is_empty(),

@@ -1,11 +1,11 @@
-//! The documents that differed at the first comparison, as many as the memory limit allows.
+//! Suspects: the documents that differed at the first comparison, as many as the memory limit allows.
 
 use crate::bson::order::Id;
 
-/// Limit on the memory of all `_id`s, in bytes.
+/// Limit on the memory of the `_id`s of all suspects, in bytes.
 const BYTES_MAX: usize = 256 << 20;
 
-/// A bounded set of `_id`s to compare again.
+/// The `_id`s of documents that differed and are to be compared again, bounded in number and memory.
 #[derive(Debug)]
 pub(super) struct Suspects {
     ids: Vec<Id>,
@@ -19,7 +19,7 @@ impl Suspects {
         Self { ids: Vec::new(), bytes: 0, len_max, is_full: false }
     }
 
-    /// Adds suspects until the limits are reached.
+    /// Adds the `_id`s until a limit is reached; further ones are dropped.
     pub(super) fn extend(&mut self, ids: impl IntoIterator<Item = Id>) {
         for id in ids {
             if self.ids.len() >= self.len_max || self.bytes + id.memory_bytes() > BYTES_MAX {
@@ -31,7 +31,7 @@ impl Suspects {
         }
     }
 
-    /// Returns true if a suspect did not fit, so that further search is of no use.
+    /// Returns true if a suspect was dropped because of a limit, so that further search is of no use.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
@@ -40,7 +40,7 @@ impl Suspects {
         self.ids.len()
     }
 
-    /// Returns the suspects, each once, in order.
+    /// Returns the `_id`s of the suspects, each once, in order.
     pub(super) fn into_ids(mut self) -> Vec<Id> {
         self.ids.sort_unstable();
         self.ids.dedup();

@@ -1,7 +1,7 @@
 //! Users that can bypass a validator.
 //!
-//! Each write carries the flag for it, so servers cannot predict which writers use it. Servers can report which
-//! users have the privilege.
+//! Each write carries the flag that requests the bypass, so servers cannot predict which writers use it. Servers can
+//! report which users have the privilege.
 
 use bson::{Bson, Document, doc};
 use imago_job::run::Run;
@@ -12,24 +12,24 @@ use crate::server::block::{about_user, has_users};
 use crate::server::endpoint::Endpoint;
 
 const ACTION: &str = "bypassDocumentValidation";
-/// Most users that the warning names.
+/// Maximum number of users that the warning names.
 const NAMED_MAX: usize = 10;
-/// Most users whose privileges are queried.
+/// Maximum number of users whose privileges are queried.
 const USERS_MAX: usize = 1_000;
 
-/// The users that can bypass validation.
+/// The users that can bypass the validation of a collection.
 #[derive(Debug, PartialEq)]
 enum Bypassing {
-    /// Every client: the cluster has no authorization.
+    /// Every client can: the cluster has no authorisation.
     Everybody,
-    /// The users with these names, not including the connected user.
+    /// The users with these names can, not including the connected user.
     These(Vec<String>),
-    /// The connected user lacks the privilege to query the others.
+    /// Unknown, because the connected user lacks the privilege to query the others.
     Unknown,
 }
 
-/// Warns of users that can bypass the validator that blocks the collection. If a query fails, the warning contains
-/// the error, and the commit continues.
+/// Warns of users that can bypass the validator that blocks the collection `ns`. If a query fails, the warning
+/// contains the error, and the commit continues.
 pub(in crate::reshard) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
     let who = match bypassing(cluster, ns).await {
         Ok(Bypassing::These(users)) if users.is_empty() => return,
@@ -91,7 +91,7 @@ fn users_of(reply: &Document) -> impl Iterator<Item = &Document> {
     reply.get_array("users").into_iter().flatten().filter_map(Bson::as_document)
 }
 
-/// Returns true if a privilege of the user or of its roles covers the action on this collection.
+/// Returns true if a privilege of the user or of its roles covers the bypass of validation on the collection `ns`.
 fn may_bypass(user: &Document, ns: &Namespace) -> bool {
     let privileges = user.get_array("inheritedPrivileges").into_iter().flatten();
     privileges.filter_map(Bson::as_document).any(|privilege| {

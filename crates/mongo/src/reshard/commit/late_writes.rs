@@ -1,18 +1,17 @@
-//! Late writes: changes to the old collection between the drain and the rename, brought over after the rename.
+//! Late writes: changes of the old collection between the drain and the rename, brought over after the rename.
 //!
-//! A validator stops neither deletes nor writers that bypass it. All their changes to the old collection are in the
+//! A validator stops neither deletes nor writers that bypass it. All their changes of the old collection are in the
 //! change stream, and the server's rename ends it. On each shard their times are before the rename's, so a stream
 //! that is read up to a time that every shard issued after the rename contains all of them. An event names its
 //! collection by UUID, which is unambiguous across the rename.
 //!
-//! Until these changes are brought over, the new collection rejects inserts and updates, so no client has inserted
-//! an `_id` again whose delete is still to be applied. A client that bypasses validation may have, and then the
-//! newer document is kept.
+//! Until these changes are brought over, the new collection rejects inserts and updates, so no client has inserted an
+//! `_id` again whose delete is still to be applied. A client that bypasses validation may have, and then the newer
+//! document is kept.
 //!
 //! A document whose event contains all of it is written again. The event of an update contains the changed fields
-//! only, and the base document was dropped with the old collection: it cannot be brought over, and its `_id` is
-//! reported.
-//! content that went with the old collection: it cannot be brought over, and its `_id` is reported.
+//! only, and the base document was dropped with the old collection: such an update cannot be brought over, and the
+//! `_id` of its document is reported.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +30,8 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 
-/// Warns that the changes after `from` are no longer in the cluster's logs, and returns that result.
+/// Warns that the changes after the cluster time `from` are no longer in the cluster's logs, and returns late writes
+/// that are unknown.
 pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> LateWrites {
     let ns = &spec.reshard.ns;
     run.reporter().warning(
@@ -47,7 +47,7 @@ pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> La
     LateWrites { unknown: true, ..LateWrites::default() }
 }
 
-/// Final state of a document according to its events.
+/// State of a document after all events about it; `Gone` if it was deleted, `Is` with its content.
 #[derive(Clone, Debug, PartialEq)]
 enum FinalState {
     Gone,
@@ -56,14 +56,14 @@ enum FinalState {
     Lost,
 }
 
-/// Event of a document: its `_id`, its time, and its details.
+/// A change event of a document: the document's `_id`, the time of the change, and its details.
 type DocumentEvent = (Id, Timestamp, Detail);
 
-/// Returns the final state of each document according to its events. Documents that were written in the new
-/// collection are left alone.
+/// Returns the final state of each document according to its `events`. Documents that were written in the new
+/// collection, whose UUID is `new`, are left out.
 ///
-/// Events with the same time on two shards have no order. If a document has a write and a delete at one time, as
-/// one that moves to another shard does, its final state is unknown.
+/// Events with the same time on two shards have no order. If a document has a write and a delete at one time, as one
+/// that moves to another shard does, its final state is unknown.
 fn final_states(events: &[DocumentEvent], new: Option<&str>) -> BTreeMap<Id, FinalState> {
     let mut final_states = BTreeMap::new();
     let mut put_at: BTreeMap<&Id, Timestamp> = BTreeMap::new();
@@ -88,13 +88,14 @@ fn final_states(events: &[DocumentEvent], new: Option<&str>) -> BTreeMap<Id, Fin
     final_states
 }
 
-/// Opens the change stream at the time of the drain. A read of it after the rename is complete.
+/// Opens the change stream of the collection at the cluster time `from`, that of the drain. A read of the stream
+/// after the rename is complete.
 fn reader(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> ChangeReader {
     let namespaces = vec![spec.reshard.ns.clone()];
     ChangeReader::new(cluster.clone(), namespaces, Start::At(from), AWAIT_MAX).detailed()
 }
 
-/// Returns the events after `from`, up to a time that is after the rename on every shard.
+/// Returns the events after the cluster time `from`, up to a time that is after the rename on every shard.
 async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<DocumentEvent>> {
     let to = cluster.cluster_time().await?;
     // Without the heartbeat the stream reaches that time too, only later.
@@ -119,11 +120,11 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Do
     }
 }
 
-/// Brings over the changes after `from`, the time at which the shadow was equal to the collection. It runs after
-/// the rename, and is idempotent.
+/// Brings over the changes after the cluster time `from`, at which the shadow was equal to the collection. `new` is
+/// the UUID of the renamed collection, if it is known. Runs after the rename, and is idempotent.
 ///
 /// # Errors
-/// Fails if the cluster does not answer, or its oplog no longer reaches back to `from`.
+/// Fails if the cluster does not reply, or if its oplog no longer reaches back to `from`.
 pub(in crate::reshard) async fn bring_over(
     run: &Run,
     cluster: &Endpoint,
@@ -147,7 +148,7 @@ pub(in crate::reshard) async fn bring_over(
     Ok(late_writes)
 }
 
-/// Returns a pair in which the new collection is both source and destination.
+/// Returns a pair of collections in which the renamed collection is both source and destination.
 async fn pair(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<Pair> {
     let source = Handle::new(cluster.clone(), spec.reshard.ns.clone());
     let gone = || Error::Disrupted { ns: source.ns.to_string(), what: "dropped".into() };
@@ -193,7 +194,7 @@ async fn write(pair: &Pair, final_states: &BTreeMap<Id, FinalState>) -> Result<L
     })
 }
 
-/// Most `_id`s that a warning lists; the job's result has all of them.
+/// Maximum number of `_id`s that a warning lists; the job's result has all of them.
 const NAMED_MAX: usize = 20;
 
 fn report(run: &Run, spec: &Spec, late_writes: &LateWrites) {

@@ -1,4 +1,5 @@
-//! Rehearsal: a rename and a few writes before the comparison and the block, to predict the duration of the block.
+//! Rehearsal: a rename and a few writes before the comparison and the write block, to predict the duration of the
+//! write block.
 //!
 //! Both use collections of this job in the database of Imago's own state; no user data is touched. A rehearsal that
 //! fails stops nothing: the commit continues without a prediction.
@@ -15,14 +16,14 @@ use crate::STATE_DB;
 use crate::error::Result;
 use crate::server::endpoint::Endpoint;
 
-/// Time allowed for the rehearsal. A server performs one change of definitions after the other, and may be busy
+/// Longest duration of the rehearsal. A server performs one change of definitions after the other, and may be busy
 /// with one.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Number of majority writes, of which the median counts.
+/// Number of measured majority writes, of which the median counts.
 const WRITES: usize = 3;
 
-/// Runs the rehearsal, and warns if the block will take longer than promised. Returns `None` if it failed or took
-/// too long.
+/// Runs the rehearsal and returns the measured times; warns if the write block will take longer than promised.
+/// Returns `None` if the rehearsal failed or took too long.
 pub(in crate::reshard) async fn rehearse(run: &Run, cluster: &Endpoint) -> Option<RehearsalTimes> {
     let trying = Box::pin(run_rehearsal(cluster, &run.record().id));
     let tried = match tokio::time::timeout(WITHIN, trying).await {
@@ -70,7 +71,8 @@ async fn run_rehearsal(cluster: &Endpoint, job: &JobId) -> Result<RehearsalTimes
     outcome
 }
 
-/// Drops the collections that a rehearsal that took too long may have left, as far as the server answers.
+/// Drops the collections that a rehearsal of the job may have left when it took too long, as far as the server
+/// replies.
 async fn clear(cluster: &Endpoint, job: &JobId) {
     let [from, to] = ["from", "to"].map(|end| format!("rehearsal.{job}.{end}"));
     if tokio::time::timeout(WITHIN, drop_both(cluster, [&from, &to])).await.is_err() {

@@ -1,7 +1,7 @@
-//! The block of one collection: a validator that no document satisfies.
+//! The write block of one collection: a validator that no document satisfies.
 //!
-//! It rejects inserts and updates, with an error (121) that drivers do not retry, in this collection only, with or
-//! without authorization. It rejects neither deletes nor writes that bypass validation (privilege
+//! The validator rejects inserts and updates, with an error (121) that drivers do not retry, in this collection only,
+//! with or without authorisation. It rejects neither deletes nor writes that bypass validation (privilege
 //! `bypassDocumentValidation`): those between the drain and the rename are brought over afterwards
 //! ([`crate::reshard::commit::late_writes`]).
 //!
@@ -30,10 +30,10 @@ use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 use crate::verify::{index_differences, options_differences};
 
-/// Names of the collection options that make up its validation.
+/// Names of the collection options that make up a collection's validation.
 const FIELDS: [&str; 3] = ["validator", "validationLevel", "validationAction"];
 
-/// Returns the collection's options on each shard that owns a part of it. The database's primary shard, which
+/// Returns the options of the collection on each shard that owns a part of it. The database's primary shard, which
 /// answers `listCollections`, does not receive a `collMod` unless it is one of them (6.0).
 async fn on_owners(of: &Handle) -> Result<Vec<Document>> {
     let pipeline = [doc! {"$listCatalog": {}}];
@@ -50,7 +50,8 @@ async fn on_owners(of: &Handle) -> Result<Vec<Document>> {
     all.filter(|all| !all.is_empty()).ok_or_else(|| Error::malformed(doing, &reply))
 }
 
-/// Returns the validator that no document satisfies. Its text is in the details of the error that clients get.
+/// Returns the validator of the write block, which no document satisfies. Its text is in the details of the error
+/// that clients get.
 fn refusing(job: &JobId) -> Document {
     let why =
         format!("imago job {job} changes the shape of this collection: try again in a moment");
@@ -61,7 +62,7 @@ fn is_refusing(options: &Document, job: &JobId) -> bool {
     options.get_document("validator").is_ok_and(|found| *found == refusing(job))
 }
 
-/// Returns the collection's own validation as extended JSON, for the job's record.
+/// Returns the collection's own validation, from its options, as extended JSON for the job's record.
 fn text_of(options: &Document) -> Result<String> {
     let option = |name: &str| Some((name.to_owned(), options.get(name)?.clone()));
     let own: Document = FIELDS.into_iter().filter_map(option).collect();
@@ -70,7 +71,7 @@ fn text_of(options: &Document) -> Result<String> {
     serde_json::to_string(&ExtJson(RawBsonRef::Document(&raw))).map_err(|e| failed(e.to_string()))
 }
 
-/// Returns the `collMod` command that sets this validation.
+/// Returns the `collMod` command that gives a collection this validation.
 fn command(of: &Handle, validation: &Document) -> Document {
     let or = |name: &str, none: Bson| validation.get(name).cloned().unwrap_or(none);
     doc! {
@@ -88,11 +89,11 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command).await.map(|_| ())
 }
 
-/// Records the collection's validation, and makes the shadow reject all writes except this job's. Clients are not
-/// affected yet.
+/// Records the collection's validation in the job's record, and makes the shadow reject all writes except this job's.
+/// Clients are not affected yet.
 ///
 /// # Errors
-/// Fails if the cluster rejects the change, or the job belongs to another process.
+/// Fails if the cluster rejects the change, or if the job belongs to another process.
 pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut CopyJob<'_>) -> Result<()> {
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
@@ -125,7 +126,8 @@ pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut CopyJob<'_>) ->
     .await
 }
 
-/// Blocks writes. An insert or update that is acknowledged after this returns has bypassed validation.
+/// Blocks writes to the collection. An insert or update that is acknowledged after this returns has bypassed
+/// validation.
 ///
 /// # Errors
 /// Fails if the cluster rejects the change.
@@ -136,11 +138,11 @@ pub(in crate::reshard) async fn set(run: &Run, copying: &CopyJob<'_>) -> Result<
     retry_transient("refuse writes to the collection", run.control(), || refuse(&of, job)).await
 }
 
-/// Checks that the block is in place and that nothing else of the collection's definition changed meanwhile. A
-/// validator that is not this job's means that another user has lifted the block.
+/// Checks that the write block is in place and that nothing else of the collection's definition changed meanwhile. A
+/// validator that is not this job's means that another user has lifted the write block.
 ///
 /// # Errors
-/// A precondition error if the check fails; an error if the cluster does not answer.
+/// Returns a precondition error if the check fails; another error if the cluster does not reply.
 pub(in crate::reshard) async fn check_unchanged(
     run: &Run,
     copying: &mut CopyJob<'_>,
@@ -167,7 +169,7 @@ pub(in crate::reshard) async fn check_unchanged(
     Ok(())
 }
 
-/// Returns a difference between the collection and its shadow other than in validation, or `None`.
+/// Returns a difference, in words, between the collection and its shadow other than in validation, or `None`.
 fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
     let options = options_differences(from, to).into_iter().map(|found| ("option", found));
     let options = options.filter(|(_, found)| !FIELDS.contains(&found.name.as_str()));
@@ -176,11 +178,11 @@ fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
     all.next().map(|(what, found)| format!("its {what} {}", found.name))
 }
 
-/// Lifts the block, if the record says that one may be set: restores the validation of the collection, and of the
-/// shadow if it still exists. It is idempotent.
+/// Lifts the write block, if `commit` (from the job's record) says that one may be set: restores the validation of
+/// the collection, and of the shadow if it still exists. The operation is idempotent.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if the cluster does not reply.
 pub(in crate::reshard) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
@@ -211,10 +213,10 @@ async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command(of, own)).await.map(|_| ())
 }
 
-/// Checks that the user has the privileges that the block needs.
+/// Checks that the connected user has the privileges that a write block by a validator needs.
 ///
 /// # Errors
-/// A precondition error that names the missing privileges.
+/// Returns a precondition error that names the missing privileges.
 pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     let lacking = block::lacking(cluster, &["collMod", "bypassDocumentValidation"]).await?;
     if lacking.is_empty() {
@@ -226,7 +228,7 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Adds `--block validator` to the remedy of a cluster on which user writes cannot be blocked.
+/// Returns `error`, that users' writes cannot be blocked on a cluster, with `--block validator` added to the remedy.
 pub(in crate::reshard) fn or_validator(error: Error) -> Error {
     match error {
         Error::Precondition { what, help } => Error::Precondition {

@@ -1,4 +1,4 @@
-//! Disabling the balancer for a collection while a job changes its shape.
+//! Disabling the balancer for a collection while a job changes the collection's shape.
 //!
 //! The flag is the collection's own (`noBalance`), so the balancer continues with all others.
 
@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// Returns true if the balancer is disabled for the collection.
+/// Returns true if the balancer is disabled for the collection `ns`.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if the cluster does not reply.
 #[crate::boxed]
 pub async fn is_off(cluster: &Endpoint, ns: &Namespace) -> Result<bool> {
     let collections = cluster.client().database("config").collection::<Document>("collections");
@@ -21,7 +21,7 @@ pub async fn is_off(cluster: &Endpoint, ns: &Namespace) -> Result<bool> {
     Ok(found.is_some_and(|found| found.get_bool("noBalance").unwrap_or(false)))
 }
 
-/// Disables the balancer for the collection, or enables it again.
+/// Disables the balancer for the collection `ns` if `off`, else enables it.
 ///
 /// # Errors
 /// Fails if the cluster rejects the update: the user needs to update config.collections (the role clusterManager).

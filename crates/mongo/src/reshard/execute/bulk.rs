@@ -1,4 +1,4 @@
-//! Route of the bulk copy past the router to the shards.
+//! Route of the bulk copy of a reshard past the router to the shards.
 
 use std::sync::Arc;
 
@@ -14,21 +14,22 @@ use crate::reshard::spec::{KIND, Spec};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 
-/// Returns the route past the router for another process that works on a job (`imago job work`).
+/// Returns the route past the router for a further process that copies slices of a job (`imago job work`); `None` if
+/// the documents must pass through the router, as for jobs of another kind.
 ///
 /// # Errors
-/// A precondition error if the job has no work to share; an error if the router does not answer.
+/// Returns a precondition error if the job has no work to share; another error if the router does not reply.
 #[crate::boxed]
 pub async fn worker_route(record: Record, cluster: Endpoint) -> Result<Option<Arc<Route>>> {
     crate::reshard::execute::native::refuse_help(&record)?;
     route_of(&record, &cluster).await
 }
 
-/// Returns the route past the router. Returns `None` for jobs of another kind, for a hashed key, whose values only
-/// the servers compute, and if a shard cannot be reached with the user's credentials.
+/// Returns the route past the router for the job of `record`. Returns `None` for jobs of another kind, for a hashed
+/// key, whose values only the servers compute, and if a shard cannot be reached with the user's credentials.
 ///
 /// # Errors
-/// Fails if the router does not answer.
+/// Fails if the router does not reply.
 pub(in crate::reshard) async fn route_of(
     record: &Record,
     cluster: &Endpoint,
@@ -74,10 +75,10 @@ pub(in crate::reshard) async fn route_of(
     Ok(Some(Route::new(of, shards, Map::new(&key, &chunks)?, sockets)))
 }
 
-/// Connections for the documents that stay on their shard, which compete with no flow.
+/// Number of connections for the documents that stay on their shard, which compete with no flow.
 const LOCAL_SOCKETS: usize = 4;
 
-/// Reports the bytes that were copied from each shard to each other one.
+/// Reports measurements of the bytes that this process copied from each shard to each other one.
 pub(in crate::reshard) fn measure(run: &Run, route: Option<&Route>) {
     let Some(route) = route else { return };
     let mut moved = 0;

@@ -2,8 +2,8 @@
 //!
 //! Two concurrent changes would each take the other's write block, which covers the whole cluster, for its own. A
 //! document in the cluster names the job that holds the lock. The lock changes hands by a write that names the
-//! previous holder, so of two jobs that compete one is rejected. It is not released: a lock whose job has ended is
-//! free.
+//! previous holder, so of two jobs that compete one is rejected. The lock is not released: a lock whose job has ended
+//! is free.
 
 use bson::{Bson, Document, doc};
 use imago_job::id::JobId;
@@ -19,13 +19,13 @@ use crate::state::journal::MongoJournal;
 
 const DATABASE: &str = "imago";
 const COLLECTION: &str = "turns";
-/// Time in ms after which a lock holder that is not in the journal will never be there.
+/// Time, in milliseconds after a job took the lock, after which a job that is not in the journal will never be there.
 const JOURNALLED_WITHIN_MS: u64 = 60_000;
 
-/// Takes the lock for a new job, which must be written to the journal right after.
+/// Takes the cluster lock for the new job `id`, whose record must be written to the journal right after.
 ///
 /// # Errors
-/// A precondition error if another job holds the lock.
+/// Returns a precondition error if another job holds the lock.
 pub(in crate::reshard) async fn take(
     cluster: &Endpoint,
     journal: &MongoJournal,
@@ -88,7 +88,8 @@ fn write_error(reply: &Document) -> Option<(i32, String)> {
     Some((code, error.get_str("errmsg").unwrap_or_default().to_owned()))
 }
 
-/// Returns the error that names the job that holds the lock, its state, and its age. A failed job keeps the lock.
+/// Returns the error that the job of `record` holds the lock, with the job's state and the time since its last
+/// change. A failed job keeps the lock.
 fn taken_by(record: &Record, now_ms: u64) -> Error {
     let (id, state) = (&record.id, record.state.word());
     let ns =

@@ -1,8 +1,8 @@
-//! The other engine: the server's own `reshardCollection`, with Imago's placement.
+//! The native engine: the server's own `reshardCollection`, with Imago's placement.
 //!
-//! The server copies, follows and commits by itself. Imago passes the plan's chunks as ranges of zones, one zone
-//! for each shard, watches the operation, and removes the zones afterwards. Nothing here depends on the reply to
-//! the command: the operation continues if the requesting process dies.
+//! The server copies, follows and commits by itself. Imago passes the plan's chunks as ranges of zones, one zone for
+//! each shard, watches the operation, and removes the zones afterwards. Nothing here depends on the reply to the
+//! command: the operation continues if the requesting process dies.
 //!
 //! Invariants:
 //! - The state of the operation is read from the cluster, never remembered: its entry in
@@ -35,21 +35,21 @@ use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Time allowed for the server to begin the operation after a request.
+/// Time after a request for which a stop of the job waits, since the server may still begin the requested resharding.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
-/// Most requests to begin the operation.
+/// Maximum number of requests to begin the resharding.
 const REQUESTS_MAX: usize = 20;
-/// Time allowed for an abort, which has to reach all shards.
+/// Longest duration of an abort of the resharding, which has to reach all shards.
 const ABORTED_WITHIN: Duration = Duration::from_secs(600);
-/// Server error code of a missing privilege.
+/// Server error code `Unauthorized`: the user lacks a privilege.
 const UNAUTHORIZED: i32 = 13;
 
-/// Code of the finding about the server's minimum duration.
+/// Code of the finding about the minimum duration of the server's resharding.
 const MINIMUM: &str = "server_minimum";
-/// Code of the finding that the new key equals the current one, which the server rejects.
+/// Code of the finding that the new shard key equals the present one, which the server rejects.
 const SAME_KEY: &str = "same_key";
 
-/// Adds the findings about the server's own resharding to a plan, and removes the plan's paced duration.
+/// Adds the findings about the server's own resharding to `plan`, and removes the plan's paced duration.
 ///
 /// # Errors
 /// Fails if the plan's keys are invalid.
@@ -85,10 +85,11 @@ fn same_key(plan: &Plan) -> Result<Option<String>> {
     Ok(is_same.then(what))
 }
 
-/// Returns the engine of a change of shape, and the block with which its commit was started.
+/// Returns the engine of the reshard job `id`, and the way in which its last process was to block writes at the
+/// commit (the default if none has run).
 ///
 /// # Errors
-/// Fails if there is no such job, or it is of another kind.
+/// Fails if there is no such job, or if the job is of another kind.
 #[crate::boxed]
 pub async fn engine_and_block(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
@@ -96,10 +97,10 @@ pub async fn engine_and_block(cluster: &Endpoint, id: &JobId) -> Result<(Engine,
     Ok((Spec::of(&record)?.engine, block))
 }
 
-/// Rejects further processes for a job that has no work to share.
+/// Refuses further processes that want to copy slices of a job that has none to share.
 ///
 /// # Errors
-/// A precondition error for a job of this engine, which the server performs.
+/// Returns a precondition error for a job of the native engine, which the server performs.
 pub(crate) fn refuse_help(record: &Record) -> Result<()> {
     if record.kind != KIND || Spec::of(record)?.engine != Engine::Native {
         return Ok(());
@@ -110,7 +111,7 @@ pub(crate) fn refuse_help(record: &Record) -> Result<()> {
     ))
 }
 
-/// Checks that the server's own operation can execute the plan.
+/// Checks that the server's own resharding can execute the plan: another key, and no zone ranges of the collection.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     if let Some(what) = same_key(plan)? {
         return Err(Error::precondition(what, SAME_KEY_HELP));
@@ -125,13 +126,13 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     ))
 }
 
-/// State of the server's operation.
+/// State of the server's resharding of a job's collection.
 enum OperationState {
-    /// The collection has its new shape; the value is its UUID.
+    /// The collection has its new shape; contains the collection's UUID.
     Done(String),
-    /// The operation is under way; the value is its entry in `config.reshardingOperations`.
+    /// The resharding is under way; contains its entry in `config.reshardingOperations`.
     UnderWay(Document),
-    /// No operation is under way.
+    /// No resharding of the collection is under way, and its shape is the old one.
     Nothing,
 }
 
@@ -164,7 +165,7 @@ async fn operation_state(cluster: &Endpoint, spec: &Spec) -> Result<OperationSta
     }
 }
 
-/// Returns the first matching document of a collection of the `config` database, by a majority read, or `None`.
+/// Returns the first document of the collection `config.{coll}` that matches `filter`, by a majority read, or `None`.
 async fn find(cluster: &Endpoint, coll: &str, filter: Document) -> Result<Option<Document>> {
     let find = doc! {
         "find": coll, "filter": filter, "limit": 1, "singleBatch": true,
@@ -176,7 +177,7 @@ async fn find(cluster: &Endpoint, coll: &str, filter: Document) -> Result<Option
     Ok(batch.first().and_then(Bson::as_document).cloned())
 }
 
-/// Runs the server's operation to its end, and restores the zones and the balancer flag afterwards.
+/// Runs the server's resharding to its end, removes the zones, restores the balancer flag, and returns the outcome.
 pub(in crate::reshard) async fn work(
     cluster: &Endpoint,
     run: &Run,
@@ -236,7 +237,7 @@ async fn prepare(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) 
     retry_transient("give the shards their zones", control, || zones.tag(&spec.reshard)).await
 }
 
-/// Requests the operation unless it is under way, and watches it to its end. Returns the collection's new UUID.
+/// Requests the resharding unless it is under way, and watches it to its end. Returns the collection's new UUID.
 async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) -> Result<String> {
     let control = run.control();
     let always = Control::default();
@@ -298,7 +299,7 @@ async fn command(cluster: &Endpoint, spec: &Spec, zones: &Zones<'_>) -> Result<D
     Ok(command)
 }
 
-/// Aborts the server's operation, and leaves the collection as it was before the job.
+/// Aborts the server's resharding, and leaves the collection as it was before the job.
 pub(in crate::reshard) async fn clean_up(
     cluster: &Endpoint,
     record: &Record,
@@ -331,7 +332,7 @@ pub(in crate::reshard) async fn clean_up(
     balance::set_off(cluster, ns, spec.known.was_off).await
 }
 
-/// Asks the server to abort the operation. If it has committed or ended meanwhile, the next check finds that.
+/// Asks the server to abort the resharding. If it has committed or ended meanwhile, the next check finds that.
 async fn abort(cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let command = doc! {"abortReshardCollection": spec.reshard.ns.to_string()};
     match cluster.run_at_length("admin", command).await {

@@ -1,4 +1,4 @@
-//! Checks that a plan fits the current state of the cluster, before anything is written.
+//! Checks that a plan fits the present state of the cluster, before anything is written.
 //!
 //! A plan is a file. It may be old, for another cluster, or edited by hand. Later steps of a job rely on these
 //! checks.
@@ -22,7 +22,7 @@ use crate::server::shard_key::Key;
 /// Checks that the plan is consistent and fits the cluster.
 ///
 /// # Errors
-/// A precondition error that names the first mismatch; an error if the cluster does not answer.
+/// Returns a precondition error that names the first mismatch; another error if the cluster does not reply.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     check_consistency(plan)?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
@@ -62,12 +62,12 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     }
 }
 
-/// Returns the error for a collection without a shard key.
+/// Returns the error that the collection `ns` has no shard key.
 pub(in crate::reshard) fn unsharded(ns: &Namespace) -> Error {
     Error::precondition(format!("{ns} is not sharded"), "shard it first: sh.shardCollection")
 }
 
-/// Checks that the chunks are in order, begin at the least key, and are on shards that the plan names.
+/// Checks that the plan's chunks are in order, begin at the least key, and are on shards that the plan names.
 fn check_consistency(plan: &Plan) -> Result<()> {
     let key = parse_document(&plan.key, "the shard key")?;
     if plan.chunks.first().is_none_or(|first| first.min.is_some()) {

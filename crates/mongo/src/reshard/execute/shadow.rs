@@ -1,8 +1,8 @@
 //! The shadow collection: created empty, with its chunks placed according to the plan.
 //!
 //! Zones determine the placement. A collection that is sharded while it is empty gets one chunk for each range of a
-//! zone, on a shard of that zone. Each shard therefore gets its own zone for a moment, and no chunk has to be
-//! moved. Zones and ranges are removed before anything is copied.
+//! zone, on a shard of that zone. Each shard therefore gets its own zone for a moment, and no chunk has to be moved.
+//! Zones and ranges are removed before anything is copied.
 //!
 //! Until the bulk is copied the shadow has no index but that of `_id`, and unique ones that serve its key: see
 //! [`drop_key_index`].
@@ -22,7 +22,7 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard::key_index;
 use crate::server::structure::{is_unique, name_of};
 
-/// Returns the name of a job's shadow.
+/// Returns the full name of the shadow of the collection `ns` in the job `id`.
 #[must_use]
 pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
     Namespace::new(&ns.db, format!("{PREFIX}{id}"))
@@ -30,10 +30,11 @@ pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
 
 pub use crate::namespace::SHADOW_PREFIX as PREFIX;
 
-/// Creates the job's shadow according to the plan.
+/// Creates the shadow of the job `id` with its chunks placed according to the plan. Completes the work of an earlier
+/// process.
 ///
 /// # Errors
-/// Fails if the cluster rejects a command, or the collection does not exist.
+/// Fails if the cluster rejects a command, or if the collection does not exist.
 #[crate::boxed]
 pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
     let from = Handle::new(cluster.clone(), plan.ns.clone());
@@ -59,16 +60,16 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
     check(&to, plan, &key).await
 }
 
-/// Returns the index of the shadow's own key, which is dropped until the bulk is copied. Returns `None` if it is
-/// unique: such an index rejects documents, and has to stay.
+/// Returns the index of the shadow's own key, for a shadow of the collection defined by `of`; the index is dropped
+/// until the bulk is copied. Returns `None` if it is unique: such an index rejects documents, and has to stay.
 pub(in crate::reshard) fn deferred_key_index(of: &Definition, key: &Document) -> Option<Document> {
     Some(key_index(&of.indexes, key)).filter(|index| !is_unique(index))
 }
 
-/// Drops the index of the shadow's key until the bulk is copied. Documents arrive in the order of their `_id`s,
-/// which is random order for the key's index: inserting them one by one costs the servers more than twice as much
-/// as building the index afterwards. Servers refuse to drop it through a router. If a shard cannot be reached past
-/// the router, or refuses too, the index stays, and the bulk takes longer.
+/// Drops the index of the shadow's key until the bulk is copied. Documents arrive in the order of their `_id`s, which
+/// is random order for the key's index: inserting them one by one costs the servers more than twice as much as
+/// building the index afterwards. Servers refuse to drop it through a router. If a shard cannot be reached past the
+/// router, or refuses too, the index stays, and the bulk takes longer.
 async fn drop_key_index(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
     let Some(index) = deferred_key_index(of, key) else { return Ok(()) };
     for (name, shard) in to.endpoint.shards().await? {
@@ -87,7 +88,7 @@ async fn drop_key_index(to: &Handle, of: &Definition, key: &Document) -> Result<
 /// Checks that a shadow into which documents were copied still exists: a new one would count as filled.
 ///
 /// # Errors
-/// A precondition error if it does not exist; an error if the cluster does not answer.
+/// Returns a precondition error if the shadow does not exist; another error if the cluster does not reply.
 pub async fn check_exists(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
     let of = Handle::new(cluster.clone(), shadow.clone());
     if of.definition().await?.is_some() && of.shard_key().await?.is_some() {
@@ -99,7 +100,7 @@ pub async fn check_exists(cluster: &Endpoint, shadow: &Namespace) -> Result<()> 
     ))
 }
 
-/// Removes the shadow, if it exists, and the zones that placed its chunks.
+/// Drops the shadow of the job `id`, if it exists, and removes the zones that placed its chunks.
 ///
 /// # Errors
 /// Fails if the cluster rejects a command.
@@ -120,7 +121,8 @@ fn is_gone(error: Error) -> Result<()> {
     }
 }
 
-/// Checks that the chunks are where the plan has them; a server that placed them otherwise must be noticed at once.
+/// Checks that the chunks of the collection `to` are where the plan has them; a server that placed them otherwise
+/// must be noticed at once.
 async fn check(to: &Handle, plan: &Plan, key: &Document) -> Result<()> {
     let lie = crate::server::shard::chunks(to).await?;
     let mut wanted = Vec::new();

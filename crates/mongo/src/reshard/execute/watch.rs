@@ -1,7 +1,7 @@
 //! Progress of the server's own resharding.
 //!
-//! Its phase is the coordinator's state in `config.reshardingOperations`. Each receiving shard reports the copied
-//! bytes and its estimate in `$currentOp`. A shard that does not answer this user is left out of the progress, and
+//! The phase is the coordinator's state in `config.reshardingOperations`. Each receiving shard reports the copied
+//! bytes and its estimate in `$currentOp`. A shard that does not reply to this user is left out of the progress, and
 //! nothing waits for it.
 
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::reshard::plan::Plan;
 use crate::server::collection::number;
 use crate::server::endpoint::Endpoint;
 
-/// Time allowed for the connection to a shard.
+/// Longest wait for the connection to a shard.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// The watched shards, and the last reported phase.
+/// The shards that a process watches during the server's resharding, and the last reported phase.
 pub(in crate::reshard) struct Watch {
     ns: String,
     shards: Vec<Endpoint>,
@@ -44,10 +44,11 @@ impl Watch {
         Self { ns: plan.ns.to_string(), shards, phase: "", is_pause_reported: false }
     }
 
-    /// Reports the state in the operation's entry and the progress of the shards.
+    /// Reports the progress of the resharding: the state in `entry`, its document in `config.reshardingOperations`,
+    /// and the counts of the shards.
     ///
     /// # Errors
-    /// Fails if another process took over the job, or the job is to stop.
+    /// Fails if another process took over the job, or if the job is to stop.
     pub(in crate::reshard) async fn report_progress(
         &mut self,
         run: &Run,
@@ -81,7 +82,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the shard's reports of its part as a recipient; empty if it does not answer.
+    /// Returns the reports of the shard about its part of the resharding as a recipient; empty if the shard does not
+    /// reply.
     async fn ask(&self, shard: &Endpoint) -> Vec<Document> {
         let mine = doc! {"ns": &self.ns, "desc": {"$regex": "^ReshardingRecipientService"}};
         let pipeline =

@@ -3,7 +3,7 @@
 //! Each shard that gets chunks has its own zone, and each chunk is a range of its shard's zone. The servers create
 //! chunks according to zones, so no chunk has to be moved.
 //!
-//! Invariant: only the zones of one job are changed; its id is in their names. Every step is idempotent: the
+//! Invariant: only the zones of one job are changed; the job's id is in their names. Every step is idempotent: the
 //! successor of a process that died repeats them all.
 
 use bson::{Bson, Document, doc};
@@ -16,7 +16,7 @@ use crate::namespace::Namespace;
 use crate::reshard::plan::Plan;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// The zones of one job.
+/// The zones of one job, whose id is in the names of the zones.
 pub(in crate::reshard) struct Zones<'a> {
     pub(in crate::reshard) cluster: &'a Endpoint,
     /// The collection whose chunks the zones place.
@@ -33,7 +33,7 @@ impl Zones<'_> {
         format!("{}{shard}", self.prefix())
     }
 
-    /// Adds each shard that gets chunks to its zone.
+    /// Adds each shard that gets chunks to its zone of this job.
     pub(in crate::reshard) async fn tag(&self, plan: &Plan) -> Result<()> {
         for shard in used(plan) {
             let zone = self.name(shard);
@@ -42,7 +42,7 @@ impl Zones<'_> {
         Ok(())
     }
 
-    /// Returns the plan's chunks as zone ranges: `min`, `max`, `zone`.
+    /// Returns the plan's chunks as zone ranges: documents with `min`, `max` and `zone`.
     pub(in crate::reshard) fn chunk_ranges(
         &self,
         plan: &Plan,
@@ -62,7 +62,7 @@ impl Zones<'_> {
         Ok(ranges)
     }
 
-    /// Adds the shards to their zones, and assigns the collection's ranges to the zones.
+    /// Adds the shards to their zones, and assigns the plan's chunks to the zones as ranges of the collection.
     pub(in crate::reshard) async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
         self.tag(plan).await?;
         for range in self.chunk_ranges(plan, key)? {
@@ -118,7 +118,7 @@ impl Zones<'_> {
     }
 }
 
-/// Returns the names of the shards that get chunks.
+/// Returns the names of the shards that get chunks in the plan, each once.
 fn used(plan: &Plan) -> Vec<&str> {
     let mut used: Vec<&str> =
         plan.chunks.iter().map(|chunk| plan.shards[chunk.shard].as_str()).collect();
@@ -127,7 +127,8 @@ fn used(plan: &Plan) -> Vec<&str> {
     used
 }
 
-/// Returns the least key of a chunk; `min` is extended JSON, or `None` for the first chunk.
+/// Returns the lower bound of a chunk as a document of the key's fields; `min` is extended JSON, or `None` for the
+/// first chunk, which begins at `MinKey`.
 pub(crate) fn min_of(min: Option<&str>, key: &Document) -> Result<Document> {
     match min {
         Some(text) => parse_document(text, "a chunk's least key"),

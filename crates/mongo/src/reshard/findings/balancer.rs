@@ -1,7 +1,7 @@
 //! Check whether the server's balancer would undo the plan.
 //!
-//! While the shape is changed, Imago disables the balancer for the collection and its shadow. Afterwards it is
-//! enabled again, if it was before, and evens out the bytes on the shards. It moves nothing to shards that are to
+//! While the shape is changed, Imago disables the balancer for the collection and its shadow. Afterwards the balancer
+//! is enabled again, if it was before, and evens out the bytes on the shards. It moves nothing to shards that are to
 //! leave the cluster (`draining`).
 
 use super::{Finding, warning};
@@ -9,11 +9,12 @@ use crate::namespace::Namespace;
 use crate::reshard::plan::survey::Shard;
 use crate::server::collection::Size;
 
-/// Difference between two shards, in chunk sizes, from which the balancer moves chunks (since MongoDB 6.0.3;
-/// earlier versions count chunks).
+/// Difference between the content of two shards, in chunk sizes, from which on the balancer moves chunks (since
+/// MongoDB 6.0.3; earlier versions count chunks).
 const CHUNKS_APART: u64 = 3;
 
-/// Returns a warning if the predicted content of the shards is so uneven that the balancer would move chunks.
+/// Returns a warning if the predicted content of the shards, `after`, is so uneven that the balancer would move
+/// chunks.
 pub(in crate::reshard) fn balancer_finding(
     ns: &Namespace,
     shards: &[Shard],

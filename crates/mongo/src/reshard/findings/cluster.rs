@@ -13,11 +13,11 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
 use crate::verify::find_duplicate;
 
-/// Most documents whose `_id`s are compared: some twenty seconds if only the router can be queried, and a fifth of
-/// that if the shards can.
+/// Maximum number of documents whose `_id`s are compared: some twenty seconds if only the router can be queried, and
+/// a fifth of that if the shards can.
 const COMPARED_MAX: u64 = 5_000_000;
 
-/// Returns the findings about zones and duplicate `_id`s.
+/// Returns the findings about zones and duplicate `_id`s of the collection; `old` is its present shard key.
 pub(in crate::reshard) async fn cluster_findings(
     of: &Handle,
     survey: &Survey,
@@ -54,8 +54,8 @@ async fn zones(of: &Handle) -> Result<Option<Finding>> {
     }))
 }
 
-/// Returns a finding about duplicate `_id`s. Each shard enforces the uniqueness of its own `_id`s only, so unless
-/// `_id` is the shard key, two documents may have the same one.
+/// Returns a finding about duplicate `_id`s of the collection, or `None`. Each shard enforces the uniqueness of its
+/// own `_id`s only, so unless `_id` is the shard key, two documents may have the same one.
 async fn duplicates(
     of: &Handle,
     survey: &Survey,
@@ -82,7 +82,7 @@ async fn duplicates(
     )))
 }
 
-/// Returns a warning if there are too many documents to compare their `_id`s while clients are at work.
+/// Returns a warning if the collection has too many documents to compare their `_id`s while clients are at work.
 fn unchecked(ns: &Namespace, documents: u64) -> Option<Finding> {
     (documents > COMPARED_MAX).then(|| {
         warning(
@@ -96,7 +96,7 @@ fn unchecked(ns: &Namespace, documents: u64) -> Option<Finding> {
     })
 }
 
-/// Returns the shards, or `None` if one of them cannot be reached past the router.
+/// Returns connections to the collection's shards, or `None` if one of them cannot be reached past the router.
 async fn reached(of: &Handle) -> Result<Option<Vec<Endpoint>>> {
     let reached = of.endpoint.shards().await?;
     Ok(reached.into_iter().map(|(_, shard)| shard.ok()).collect())

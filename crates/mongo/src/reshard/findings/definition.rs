@@ -12,11 +12,11 @@ use super::{Finding, obstacle, warning};
 use crate::reshard::plan::survey::Survey;
 use crate::server::shard_key::Key;
 
-/// Least supported version. Change streams of older servers do not contain documents as they were, and older
-/// servers cannot block writes.
+/// Lowest supported version of the servers. Change streams of older servers do not contain documents as they were,
+/// and older servers cannot block writes.
 const VERSION_MIN: [i32; 3] = [6, 0, 0];
 
-/// Returns the findings about the surveyed collection.
+/// Returns the findings about the definition of the surveyed collection `ns`; `key` is its new shard key.
 pub(in crate::reshard) fn definition_findings(
     router: &Endpoint,
     ns: &Namespace,
@@ -32,8 +32,8 @@ pub(in crate::reshard) fn definition_findings(
     found
 }
 
-/// Returns an obstacle for each index that some shards lack. Only the owner of the collection knows whether it is
-/// to have that index.
+/// Returns an obstacle for each index that some shards lack or have in another form. Only the owner of the collection
+/// knows whether it is to have that index.
 pub(in crate::reshard) async fn index_findings(of: &Handle) -> Result<Vec<Finding>> {
     let gaps = index_gaps(of).await?.into_iter();
     let found = gaps.map(|gap| {
@@ -57,7 +57,8 @@ fn version(version: [i32; 3]) -> Option<Finding> {
     })
 }
 
-/// Returns a finding about the collection's entry in `config.collections`.
+/// Returns an obstacle if the collection is not sharded or is being resharded by the server. `entry` is its document
+/// in `config.collections`.
 fn sharded(entry: Option<&Document>, ns: &Namespace, key: &Key) -> Option<Finding> {
     let Some(entry) = entry else {
         return Some(obstacle(

@@ -1,4 +1,4 @@
-//! Findings about the new key from the sampled documents.
+//! Findings about the new shard key from the sampled documents.
 
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
@@ -6,21 +6,21 @@ use crate::reshard::plan::chunk_weights::ChunkWeights;
 use crate::reshard::plan::sample::Sample;
 use crate::server::shard_key::{Key, text_of};
 
-/// Least number of sampled documents with the same key value from which the value's weight is estimated.
+/// Minimum number of sampled documents with the same key value from which the value's size is estimated.
 const ALIKE_MIN: u64 = 5;
 
-/// The requested chunks.
+/// The number and size of the chunks that a plan is to have.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Wanted {
-    /// Number of chunks.
+    /// Number of chunks to make.
     pub(in crate::reshard) chunks: usize,
-    /// Number of shards that may have chunks.
+    /// Number of shards that may have chunks after the change.
     pub(in crate::reshard) open: usize,
-    /// Largest size of a chunk, in bytes.
+    /// Maximum size of a chunk, in bytes.
     pub(in crate::reshard) chunk_bytes: u64,
 }
 
-/// Returns the findings about the sample and the weights.
+/// Returns the findings about the new shard key `key` from the sample and the chunks' sizes.
 pub(in crate::reshard) fn document_findings(
     sample: &Sample,
     weighed: &ChunkWeights,

@@ -1,4 +1,4 @@
-//! Findings about the user's privileges, compared with those that the change needs.
+//! Findings about the user's privileges, compared with those that the change of shape needs.
 
 use bson::{Bson, Document, doc};
 
@@ -9,7 +9,7 @@ use crate::namespace::Namespace;
 use crate::server::endpoint::Endpoint;
 use crate::server::privileges::{is_any, lacking};
 
-/// Actions needed on the collection and on its shadow.
+/// Actions that the user needs on the collection and on its shadow.
 const NEEDED: [&str; 11] = [
     "changeStream",
     "collMod",
@@ -23,12 +23,13 @@ const NEEDED: [&str; 11] = [
     "remove",
     "update",
 ];
-/// Actions needed on the database that contains the state of jobs.
+/// Actions that the user needs on the database that contains the state of jobs.
 const STATE: [&str; 4] = ["find", "insert", "remove", "update"];
-/// Actions needed on the cluster to block writes for the cut-over and to write past the block.
+/// Actions that the user needs on the cluster to block writes for the cut-over and to write past the write block.
 const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
 
-/// Returns the findings about missing privileges. Without authorization every user may do everything.
+/// Returns the findings about privileges that the connected user lacks for a change of the collection `ns`. Without
+/// authorisation every user may do everything.
 pub(in crate::reshard) async fn privilege_findings(
     router: &Endpoint,
     ns: &Namespace,

@@ -6,20 +6,20 @@ use crate::reshard::plan::readers::Readers;
 use crate::reshard::plan::shard_probe::ShardReport;
 use crate::reshard::plan::survey::Shard;
 
-/// Least ratio of the time that an oplog spans to the duration of the change, below which a warning is given.
+/// Ratio of the time that an oplog spans to the duration of the change, below which a warning is given.
 const OPLOG_TIMES: f64 = 3.0;
 
-/// Duration of a change, in seconds.
+/// Predicted duration of a change of shape, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct PredictedDuration {
     /// Duration in seconds without load from clients.
     pub predicted_s: f64,
-    /// Duration in seconds at the least pace that spares clients; `None` if there is none to spare.
+    /// Duration in seconds at the least pace that spares clients; `None` if the job has no pace.
     pub paced_s: Option<f64>,
 }
 
-/// Returns the findings about each shard's report, compared with the duration and the disk space that the change
-/// needs.
+/// Returns the findings about each shard's report, compared with the predicted duration `lasts` and the disk space
+/// that the change needs on each shard.
 pub(in crate::reshard) fn shard_findings(
     ns: &Namespace,
     shards: &[Shard],
@@ -42,7 +42,8 @@ pub(in crate::reshard) fn shard_findings(
     found
 }
 
-/// Returns a warning about flows that cross between data centres for every choice of members.
+/// Returns a warning about flows that cross between data centres for every choice of members; `None` without such
+/// flows.
 pub(in crate::reshard) fn crossing_finding(shards: &[Shard], readers: &Readers) -> Option<Finding> {
     let name = |shard: usize| shards.get(shard).map_or("?", |shard| shard.name.as_str());
     let flow = |(from, to, bytes): &(usize, usize, u64)| {

@@ -1,8 +1,8 @@
-//! The new chunks, and the weight of each on each shard: Morphus' `W[chunk][shard]` (§3.1), in documents and in
-//! bytes.
+//! The new chunks, and the weight (size) of each on each shard: Morphus' `W[chunk][shard]` (§3.1), in documents and
+//! in bytes.
 //!
-//! A sample estimates how the documents of a shard are distributed over the new chunks. The total for a shard is
-//! the shard's own count, unless that includes orphans, which the sample reveals.
+//! A sample estimates how the documents of a shard are distributed over the new chunks. The total for a shard is the
+//! shard's own count, unless that includes orphans, which the sample reveals.
 //!
 //! Invariant: the weights of a shard add up to its documents; for a whole collection exactly.
 
@@ -14,15 +14,15 @@ use crate::reshard::plan::survey::Shard;
 
 use imago_plan::copy::split_points::{slice_of, weighted_cuts};
 
-/// Number of standard deviations by which a sample may differ from a shard's own count.
+/// Number of standard deviations by which a sample may differ from a shard's own count; beyond it the sample counts.
 const DEVIATIONS: f64 = 5.0;
 
-/// The new chunks with their weights.
+/// The new chunks, with the size of each on each shard before the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct ChunkWeights {
-    /// Lower bounds of the chunks, except the first one, which has none.
+    /// Lower bounds of the chunks, except the first chunk, which has none.
     pub(in crate::reshard) cuts: Vec<Id>,
-    /// Content of each chunk on each shard: `rows[chunk][shard]`.
+    /// Size of each chunk's documents on each shard: `rows[chunk][shard]`.
     pub(in crate::reshard) rows: Vec<Vec<Size>>,
     /// The value of the new key with the most bytes, its bytes, and the number of sampled documents with it; `None`
     /// for an empty sample.
@@ -30,19 +30,19 @@ pub(in crate::reshard) struct ChunkWeights {
 }
 
 impl ChunkWeights {
-    /// Returns the size of the documents on each shard.
+    /// Returns the size of the collection's documents on each shard.
     pub(in crate::reshard) fn held(&self) -> Vec<Size> {
         let shards = self.rows.first().map_or(0, Vec::len);
         (0..shards).map(|shard| sum(self.rows.iter().map(|row| row[shard]))).collect()
     }
 
-    /// Returns the size of the documents on all shards.
+    /// Returns the size of the collection's documents on all shards.
     pub(in crate::reshard) fn total(&self) -> Size {
         sum(self.held().into_iter())
     }
 }
 
-/// Returns the sum of sizes.
+/// Returns the sum of `sizes`.
 pub(in crate::reshard) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
     sizes.fold(Size::default(), |sum, size| Size {
         documents: sum.documents + size.documents,
@@ -88,8 +88,8 @@ fn scaled(amount: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
-/// Cuts the new key's space into at most `chunks` ranges of about equal size in bytes, and weighs each on each
-/// shard. `held` is the size of the documents on each shard.
+/// Cuts the new key's space into at most `chunks` ranges of about equal size in bytes, and estimates the size of each
+/// range on each shard. `held` is the size of the documents on each shard.
 pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> ChunkWeights {
     let drawn = drawn_on(sample, held.len());
     let key = |document: &SampledDocument| {
@@ -120,8 +120,8 @@ fn drawn_on(sample: &Sample, shards: usize) -> Vec<Size> {
     drawn
 }
 
-/// Scales the sampled size of each chunk on each shard up to the whole content of the shard. A remainder of
-/// rounding goes to a later chunk, so that nothing is lost.
+/// Scales the sampled size of each chunk on each shard up to the whole content of the shard. A remainder of rounding
+/// goes to a later chunk, so that nothing is lost.
 fn scale(mut found: Vec<Vec<Size>>, drawn: &[Size], held: &[Size]) -> Vec<Vec<Size>> {
     for shard in 0..held.len() {
         let (mut before, mut given) = (Size::default(), Size::default());
@@ -140,7 +140,8 @@ fn scale(mut found: Vec<Vec<Size>>, drawn: &[Size], held: &[Size]) -> Vec<Vec<Si
     found
 }
 
-/// Returns the key value with the most bytes, its bytes, and its number of documents. The keys are sorted.
+/// Returns the key value with the most bytes, its bytes, and its number of documents. `keys` are the sorted key
+/// values of the sampled documents with their bytes.
 fn heaviest(keys: &[(Id, u64)]) -> Option<(Id, u64, u64)> {
     let alike = keys.chunk_by(|a, b| a.0 == b.0);
     let sums = alike.map(|alike| {

@@ -5,19 +5,20 @@
 use bson::{Bson, Document};
 use imago_plan::reshard::geo;
 
-/// Largest replication lag of a secondary that is read from, in ms.
+/// Maximum replication lag of a secondary from which documents are read, in milliseconds.
 const LAG_MS_MAX: i64 = 10_000;
 
 /// A member of a shard's replica set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Member {
-    /// Address, as `host:port`.
+    /// Address of the member, as `host:port`.
     pub(in crate::reshard) host: String,
-    /// Facts about the member that the choice of readers uses.
+    /// Facts about the member that the choice of readers uses: data centre, primary or not, usable or not.
     pub(in crate::reshard) what: geo::Member,
 }
 
-/// Returns the members of a replica set from its configuration and its status.
+/// Returns the members of a replica set from its configuration (`replSetGetConfig`) and its status
+/// (`replSetGetStatus`).
 pub(in crate::reshard) fn members(config: &Document, status: &Document) -> Vec<Member> {
     let list = |of: &Document| -> Vec<Document> {
         let members = of.get_array("members").into_iter().flatten();

@@ -1,8 +1,8 @@
 //! Placement of the new chunks, by the requested rule and by others for comparison, and the connections that carry
 //! them.
 //!
-//! [`imago_plan::reshard::placement`] and [`imago_plan::reshard::flow`] decide; this module supplies the sizes in bytes, and reports
-//! the results in documents too.
+//! [`imago_plan::reshard::placement`] and [`imago_plan::reshard::flow`] decide; this module supplies the sizes in
+//! bytes, and reports the results in documents too.
 
 use imago_plan::reshard::flow::{self, Latencies, Sharing};
 use imago_plan::reshard::placement::{self, Flows, Placement, PlacementError, Shares, Weights};
@@ -17,31 +17,33 @@ use crate::reshard::plan::{Compared, Flow, Flowing, Placing};
 
 /// Seed of the random placement; it is constant, so that a plan is reproducible.
 const SEED: u64 = 0x1346_0001;
-/// Default number of connections for each pair of shards, on average.
+/// Default number of connections for each pair of shards with documents to move, on average.
 const SOCKETS_PER_FLOW: u32 = 2;
 
-/// Weights of the chunks, and the shares of the shards.
+/// Inputs of a placement: the sizes of the chunks on each shard, and the shares of the shards.
 pub(in crate::reshard) struct Choice<'a> {
     rows: &'a [Vec<Size>],
     bytes: Weights,
     shares: Shares,
 }
 
-/// A placement, and its movement.
+/// A placement of the chunks (`server_of[chunk]` is the index of its shard), and the movement of documents that it
+/// causes.
 pub(in crate::reshard) struct Chosen {
     pub(in crate::reshard) server_of: Vec<usize>,
     pub(in crate::reshard) moved: Size,
-    /// Ratio of the fullest shard's content to its share: before, with equal shares of all shards, and after, with
-    /// equal shares of those that may have chunks.
+    /// Ratio of the fullest shard's content to its share: before the change, with equal shares of all shards, and
+    /// after it, with equal shares of those that may have chunks.
     pub(in crate::reshard) imbalance: (f64, f64),
-    /// Size of the documents on each shard after the change.
+    /// Size of the collection's documents on each shard after the change.
     pub(in crate::reshard) after: Vec<Size>,
-    /// Bytes that move from each shard to each other one.
+    /// Size of the documents that move from each shard to each other one, in bytes.
     pub(in crate::reshard) bytes: Flows,
 }
 
 impl<'a> Choice<'a> {
-    /// Creates a choice; `open` states for each shard whether it may get chunks.
+    /// Returns the inputs of a placement. `rows[chunk][shard]` are the sizes of the chunks, `open` states for each
+    /// shard whether it may get chunks.
     pub(in crate::reshard) fn new(rows: &'a [Vec<Size>], open: &[bool]) -> Result<Self> {
         let mut bytes = Weights::new(open.len()).map_err(|error| refused(&error))?;
         for row in rows {
@@ -52,7 +54,7 @@ impl<'a> Choice<'a> {
         Ok(Self { rows, bytes, shares: shares.map_err(|error| refused(&error))? })
     }
 
-    /// Places the chunks by one rule.
+    /// Places the chunks by the rule `placing`.
     pub(in crate::reshard) fn place(&self, placing: Placing) -> Result<Chosen> {
         let placed = match placing {
             Placing::Balanced => placement::balanced(&self.bytes, &self.shares),
@@ -77,7 +79,8 @@ impl<'a> Choice<'a> {
         Ok(Chosen { server_of, moved, imbalance, after, bytes })
     }
 
-    /// Returns the size of the documents that move to another shard.
+    /// Returns the size of the documents that move to another shard, if the chunk `c` goes to the shard
+    /// `server_of[c]`.
     fn moved(&self, server_of: &[usize]) -> Size {
         let moving = self.rows.iter().zip(server_of).flat_map(|(row, to)| {
             row.iter().enumerate().filter(move |(from, _)| from != to).map(|(_, size)| *size)
@@ -108,8 +111,8 @@ impl<'a> Choice<'a> {
         Compared { placing: "server".into(), moved, imbalance: imbalance / turns as f64 }
     }
 
-    /// Returns the flows of a placement with their connections. `sockets` is the total number of connections, or 0
-    /// for the default; `latencies` are between shards, in µs.
+    /// Returns the flows between shards of a placement, with their connections. `sockets` is the total number of
+    /// connections, or 0 for the default; `latencies` are between shards, in µs.
     pub(in crate::reshard) fn flows(
         &self,
         server_of: &[usize],
@@ -149,7 +152,7 @@ impl<'a> Choice<'a> {
         sizes.iter().enumerate().filter(|(_, size)| size.bytes > 0).map(flow).collect()
     }
 
-    /// Returns the movement and the imbalance of a placement.
+    /// Returns the movement and the imbalance of the placement `chosen` by the rule `placing`.
     pub(in crate::reshard) fn compare(placing: Placing, chosen: &Chosen) -> Compared {
         let placing = match placing {
             Placing::Balanced => "balanced",

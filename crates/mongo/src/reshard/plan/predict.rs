@@ -1,4 +1,4 @@
-//! Prediction of duration and disk space, by a simple model that the plan shows.
+//! Prediction of duration and disk space of a change of shape, by a simple model that the plan shows.
 //!
 //! Every document is read once and written once, whether it moves to another shard or not, because the shadow is
 //! another collection. The duration has a share for each document (its lookup, its index entries, its oplog entry),
@@ -9,8 +9,8 @@
 //!
 //! The speed of the servers is not measured separately either: drawing the sample of a plan reads every document,
 //! unless there are very many or very few. Half of the predicted duration is scaled by the time of that read, and
-//! half is not: it was a single read, and if a slow disk determined it, most of the later work finds the documents
-//! in memory.
+//! half is not: it was a single read, and if a slow disk determined it, most of the later work finds the documents in
+//! memory.
 //!
 //! The constants are fitted to whole changes of shape, with the comparison of all documents and the commit, of
 //! 200,000, 500,000 and 1,000,000 documents of 1 KB on three shards of one member each that shared two cores and
@@ -23,51 +23,51 @@ use imago_job::record::Limits;
 use crate::replicate::pace::LEAST_S;
 use crate::server::collection::Size;
 
-/// Empty documents that are read and written per second.
+/// Number of empty documents that are read and written per second.
 const DOCUMENTS_PER_S: f64 = 117_000.0;
-/// Bytes that are read and written per second, apart from the cost per document.
+/// Number of bytes that are read and written per second, apart from the cost per document.
 const BYTES_PER_S: f64 = 117_000_000.0;
-/// Duration that does not depend on the size, in seconds.
+/// Duration of a change that does not depend on the size, in seconds.
 const FIXED_S: f64 = 0.5;
 /// Time to create and place one chunk, in seconds.
 const CHUNK_S: f64 = 0.02;
 
-/// Speed at which documents are skipped while sampling, relative to the speed at which they are read and written,
-/// on the servers to which the constants are fitted.
+/// Speed at which documents are skipped while sampling, relative to the speed at which they are read and written, on
+/// the servers to which the constants are fitted.
 const READ_PAST_FASTER: f64 = 108.0;
-/// Documents that are drawn and returned per second on those servers: most of the cost of a sample of few
-/// documents.
+/// Number of documents that are drawn and returned per second on those servers to which the constants are fitted:
+/// most of the cost of a sample of few documents.
 const DRAWN_PER_S: f64 = 800_000.0;
-/// Least number of bytes read by a sample that measures the servers' speed; a shorter read depends on single
-/// replies.
+/// Minimum size of the documents read by a sample that measures the servers' speed, in bytes; a shorter read depends
+/// on single replies.
 const READ_BYTES_MIN: u64 = 100_000_000;
 /// Largest factor by which the time of one sample may change the estimate, up or down.
 const SLOWNESS_MAX: f64 = 4.0;
 
-/// Inputs of a prediction.
+/// Inputs of a prediction of the duration of a change of shape.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct PredictionInput {
-    /// Size of the collection.
+    /// Size of the collection's documents.
     pub size: Size,
-    /// Number of new chunks.
+    /// Number of chunks after the change.
     pub chunks: usize,
-    /// Factor by which the servers are slower than those of the fit; see [`slowness`].
+    /// Factor by which the servers are slower than those to which the constants are fitted; see [`slowness`].
     pub slowness: f64,
 }
 
-/// A read of all documents, some of which were drawn.
+/// A read of all documents of a collection, some of which were drawn for a sample.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct FullRead {
-    /// Size of the documents that were read.
+    /// Size of all documents that were read.
     pub read: Size,
-    /// Number of documents that were drawn.
+    /// Number of documents that were drawn and returned.
     pub drawn: u64,
     /// Duration of the read.
     pub took: Duration,
 }
 
-/// Returns the duration of the read relative to that on the servers to which the constants are fitted; 1 without a
-/// read.
+/// Returns the duration of the read `look` relative to that on the servers to which the constants are fitted; 1
+/// without a read, or after one that was too short.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(in crate::reshard) fn slowness(look: Option<FullRead>) -> f64 {
     let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
@@ -75,13 +75,13 @@ pub(in crate::reshard) fn slowness(look: Option<FullRead>) -> f64 {
     (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
 }
 
-/// Returns the time to read and write each document, in seconds.
+/// Returns the time to read and write the documents of a collection of the size `size`, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn by_size(size: Size) -> f64 {
     size.documents as f64 / DOCUMENTS_PER_S + size.bytes as f64 / BYTES_PER_S
 }
 
-/// Returns the duration of a change of shape, in seconds.
+/// Returns the predicted duration of a change of shape, in seconds, under the operator's `limits`.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(in crate::reshard) fn seconds(of: PredictionInput, limits: Limits) -> f64 {
     let servers = f64::midpoint(1.0, of.slowness);
@@ -93,14 +93,16 @@ pub(in crate::reshard) fn seconds(of: PredictionInput, limits: Limits) -> f64 {
     copied + (FIXED_S + of.chunks as f64 * CHUNK_S) * servers
 }
 
-/// Returns the duration of a change of shape at the least pace that spares clients, in seconds.
+/// Returns the predicted duration of a change of shape at the least pace that spares clients, in seconds, under the
+/// operator's `limits`.
 pub(in crate::reshard) fn paced_s(of: PredictionInput, limits: Limits) -> f64 {
     let least = limits.bytes_s.map_or(LEAST_S, |limit| limit.min(LEAST_S));
     seconds(of, Limits { bytes_s: Some(least), ..limits })
 }
 
-/// Returns the additional disk space that each shard needs, in bytes: its documents uncompressed, and their share
-/// of the collection's indexes.
+/// Returns the additional disk space that each shard needs, in bytes: its documents uncompressed, and their share of
+/// the collection's indexes. `after` are the sizes of the documents on each shard after the change, `total` is their
+/// sum.
 pub(in crate::reshard) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<u64> {
     let space = |held: &Size| {
         let indexes = u128::from(index_bytes) * u128::from(held.bytes);

@@ -6,17 +6,17 @@ use imago_plan::reshard::placement::Flows;
 
 use crate::reshard::plan::shard_probe::ShardReport;
 
-/// The chosen members, and the flows that cross between data centres with them.
+/// The chosen member of each shard, and the flows that cross between data centres with that choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::reshard) struct Readers {
     /// Chosen member of each shard, as `host:port`; `None` if no choice was made.
     pub(in crate::reshard) hosts: Vec<Option<String>>,
-    /// The flows that cross, as (from, to, bytes).
+    /// The flows that cross between data centres, as (index of the sending shard, index of the receiving one, bytes).
     pub(in crate::reshard) crossing: Vec<(usize, usize, u64)>,
 }
 
-/// Chooses the members for these flows between the shards. If the members of one shard are unknown, none is chosen:
-/// the best member of a shard depends on where the primaries of the others are.
+/// Chooses the member of each shard from which to read, for these flows between the shards. If the members of one
+/// shard are unknown, none is chosen: the best member of a shard depends on where the primaries of the others are.
 pub(in crate::reshard) fn choose(
     reached: &[Result<ShardReport, String>],
     flows: &Flows,

@@ -23,35 +23,36 @@ use crate::server::shard_key::Key;
 /// The properties of a sampled document that a plan uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct SampledDocument {
-    /// Value of the new key.
+    /// Value of the new shard key for the document.
     pub(in crate::reshard) at: Id,
-    /// Index of the shard that has the document.
+    /// Index of the shard that owns the document.
     pub(in crate::reshard) shard: usize,
-    /// Size of its BSON, in bytes.
+    /// Size of the document as BSON, in bytes.
     pub(in crate::reshard) bytes: u64,
 }
 
-/// The drawn documents.
+/// The documents drawn from a collection, and facts about the draw.
 #[derive(Clone, Debug, Default)]
 pub(in crate::reshard) struct Sample {
     pub(in crate::reshard) documents: Vec<SampledDocument>,
-    /// True if the sample contains all documents.
+    /// True if the sample contains all documents of the collection.
     pub(in crate::reshard) is_whole: bool,
-    /// Probability (0..1) with which each document was drawn, if it is known.
+    /// Probability (between 0 and 1) with which each document was drawn; `None` if it is unknown.
     pub(in crate::reshard) rate: Option<f64>,
-    /// Time in which the servers read every document. `None` if they did not, or if the batches were small: then
-    /// most of the time was spent in round trips.
+    /// Time in which the servers read every document. `None` if they did not, or if the batches were small: then most
+    /// of the time was spent in round trips.
     pub(in crate::reshard) read_in: Option<Duration>,
-    /// Number of sampled documents that lack a field of the new key.
+    /// Number of sampled documents that lack a field of the new shard key.
     pub(in crate::reshard) missing: u64,
-    /// Number of sampled documents with an array in a field of the new key.
+    /// Number of sampled documents with an array in a field of the new shard key.
     pub(in crate::reshard) arrays: u64,
 }
 
-/// Draws about `wanted` documents of a collection.
+/// Draws about `wanted` documents of the collection `of`, or all if it has no more. `old` and `new` are the shard
+/// keys before and after the change.
 ///
 /// # Errors
-/// Fails if the cluster does not answer, or its chunks do not cover the key space.
+/// Fails if the cluster does not reply, or if the collection's chunks do not cover the key space.
 pub(in crate::reshard) async fn draw(
     of: &Handle,
     survey: &Survey,
@@ -98,12 +99,13 @@ pub(in crate::reshard) async fn draw(
     Ok(sample)
 }
 
-/// Most documents in a batch, used without a pace.
+/// Maximum number of documents in a batch; batches have this size without a pace.
 const BATCH_MAX: u64 = 10_000;
 /// Cost of copying a document, relative to the cost of inspecting or skipping it.
 const PASSED_FASTER: u64 = 8;
 
-/// Returns the probability with which the servers draw each document, or `None` if the stage does not set one.
+/// Returns the probability with which the servers draw each document by this pipeline stage, or `None` if the stage
+/// does not set one.
 fn rate(stage: &Document) -> Option<f64> {
     stage.get_document("$match").and_then(|found| found.get_f64("$sampleRate")).ok()
 }

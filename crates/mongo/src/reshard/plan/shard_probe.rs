@@ -1,8 +1,8 @@
 //! Facts that each shard reports past the router: its latency, the window of its oplog, its free disk space, its
-//! current work on the collection.
+//! present work on the collection.
 //!
-//! Not every network lets Imago reach the shards, and not every user exists there. A fact that cannot be read is
-//! left unknown, and the plan reports that.
+//! Not every network lets Imago reach the shards, and not every user exists there. A fact that cannot be read is left
+//! unknown, and the plan reports that.
 
 use std::time::{Duration, Instant};
 
@@ -18,28 +18,29 @@ use crate::server::endpoint::Endpoint;
 use crate::reshard::plan::members::{Member, members};
 use crate::reshard::plan::survey::Shard;
 
-/// Time allowed for all requests to one shard.
+/// Longest time for all requests to one shard.
 const REACH_MAX: Duration = Duration::from_secs(10);
 const PINGS: usize = 7;
 
-/// Report of one shard.
+/// Facts about one shard, read past the router.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::reshard) struct ShardReport {
-    /// Median round trip to its primary, in µs.
+    /// Median round trip from this process to the shard's primary, in µs.
     pub(in crate::reshard) latency_us: u32,
-    /// Time that its oplog spans once it is full, in seconds.
+    /// Time that the shard's oplog spans once it is full, in seconds; `None` if unknown.
     pub(in crate::reshard) oplog_s: Option<u64>,
-    /// Free space on its disk, in bytes.
+    /// Free space on the shard's disk, in bytes; `None` if unknown.
     pub(in crate::reshard) free_bytes: Option<u64>,
-    /// Names of the collection's indexes that it is building.
+    /// Names of the collection's indexes that the shard is building.
     pub(in crate::reshard) building: Vec<String>,
-    /// Names of the shards to which it is migrating a chunk of the collection.
+    /// Names of the shards to which the shard is migrating a chunk of the collection.
     pub(in crate::reshard) migration_recipients: Vec<String>,
-    /// Members of its replica set; empty if the user lacks the privilege to query them.
+    /// Members of the shard's replica set; empty if the user lacks the privilege to query them.
     pub(in crate::reshard) members: Vec<Member>,
 }
 
-/// Queries each shard. Returns the shard's report, or the reason why it could not be queried.
+/// Queries each shard about itself and the collection `ns`. Returns the shard's report, or in words the reason why it
+/// could not be queried.
 pub(in crate::reshard) async fn reach(
     router: &Endpoint,
     shards: &[Shard],
@@ -75,7 +76,7 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<ShardRe
     tokio::time::timeout(REACH_MAX, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Returns a client of the shard's replica set with the router's credentials.
+/// Returns a client of the shard's replica set with the credentials of `router`.
 fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
     let (set, members) = shard.host.split_once('/').unwrap_or(("", &shard.host));
     let hosts = members.split(',').map(ServerAddress::parse);
@@ -87,7 +88,7 @@ async fn run(client: &Client, db: &str, command: Document) -> mongodb::error::Re
     client.database(db).run_command(command).await
 }
 
-/// Returns the time that the oplog spans once it is full, in seconds.
+/// Returns the time that the oplog of the client's server spans once it is full, in seconds; `None` if it is empty.
 async fn oplog_s(client: &Client) -> mongodb::error::Result<Option<u64>> {
     let stats = run(client, "local", doc! {"collStats": "oplog.rs"}).await?;
     let (oldest, newest) = (end_s(client, 1).await?, end_s(client, -1).await?);
@@ -117,8 +118,8 @@ fn first_batch(reply: &Document) -> Vec<Document> {
     batch.filter_map(Bson::as_document).cloned().collect()
 }
 
-/// Returns the free space on the shard's disk, in bytes. A database that is not on the shard yet reports no disk,
-/// so several are tried: one of them exists, and one the user may query.
+/// Returns the free space on the shard's disk, in bytes; `None` if unknown. A database that is not on the shard yet
+/// reports no disk, so several are tried: one of them exists, and one the user may query.
 async fn free_bytes(client: &Client, ns: &Namespace) -> Option<u64> {
     for db in [ns.db.as_str(), "local", "admin"] {
         let stats = run(client, db, doc! {"dbStats": 1}).await.unwrap_or_default();
@@ -130,7 +131,8 @@ async fn free_bytes(client: &Client, ns: &Namespace) -> Option<u64> {
     None
 }
 
-/// Returns the names of the indexes that are being built: those are listed with the id of their build.
+/// Returns the names of the collection's indexes that the shard is building: servers list those with the id of their
+/// build.
 async fn building(client: &Client, ns: &Namespace) -> Vec<String> {
     let command = doc! {
         "listIndexes": &ns.coll, "includeBuildUUIDs": true, "cursor": {"batchSize": 1000},
@@ -152,8 +154,8 @@ async fn members_of(client: &Client) -> mongodb::error::Result<Vec<Member>> {
     Ok(members(&config, &status))
 }
 
-/// Returns the names of the recipients of chunk migrations. A shard keeps a document for each until the recipient
-/// has the chunk.
+/// Returns the names of the shards to which the client's shard is migrating chunks of the collection `ns`. A shard
+/// keeps a document for each migration until the recipient has the chunk.
 async fn migration_recipients(client: &Client, ns: &Namespace) -> Vec<String> {
     let command = doc! {"find": "migrationCoordinators", "filter": {"nss": ns.to_string()}};
     let noted = run(client, "config", command).await.unwrap_or_default();

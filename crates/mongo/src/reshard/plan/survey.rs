@@ -9,27 +9,27 @@ use crate::error::{Error, Result};
 use crate::server::collection::{Definition, Handle, Kind, Size, number};
 use crate::server::endpoint::{Endpoint, answer};
 
-/// Default chunk size of a cluster without a setting, in bytes.
+/// Default maximum size of a chunk in a cluster without a setting, in bytes.
 const CHUNK_BYTES: u64 = 128 * 1024 * 1024;
 
-/// A shard.
+/// A shard of the cluster, and its part of the surveyed collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Shard {
-    /// Name.
+    /// Name of the shard.
     pub(in crate::reshard) name: String,
-    /// Replica set and members, as `set/host:port,…`.
+    /// Replica set and members of the shard, as `set/host:port,…`.
     pub(in crate::reshard) host: String,
-    /// True while the cluster drains the shard.
+    /// True while the cluster drains the shard (`removeShard`).
     pub(in crate::reshard) is_draining: bool,
-    /// Size of its documents of the collection by its own count, orphans included.
+    /// Size of the collection's documents on the shard by its own count, orphans included.
     pub(in crate::reshard) stored: Size,
-    /// Number of documents that it has without owning them, by its own count.
+    /// Number of the collection's documents that the shard has without owning them (orphans), by its own count.
     pub(in crate::reshard) orphans: u64,
     /// Size of the collection's indexes on the shard, in bytes.
     pub(in crate::reshard) index_bytes: u64,
 }
 
-/// Map from ranges of the old key to the shards that own them.
+/// Map from ranges of the old shard key to the shards that own them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::reshard) struct Owners {
     /// Lower bound of each chunk, in order, with the index of its shard.
@@ -37,41 +37,43 @@ pub(in crate::reshard) struct Owners {
 }
 
 impl Owners {
-    /// Creates the map from the lower bounds of the chunks, in any order.
+    /// Returns the map for these chunks: the lower bound of each and the index of its shard, in any order.
     pub(in crate::reshard) fn new(mut chunks: Vec<(Id, usize)>) -> Self {
         chunks.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Self { chunks }
     }
 
-    /// Returns the index of the shard that owns a value of the old key, or `None` if no chunk contains it.
+    /// Returns the index of the shard that owns the value `key` of the old shard key, or `None` if no chunk contains
+    /// it.
     pub(in crate::reshard) fn of(&self, key: &Id) -> Option<usize> {
         let before = self.chunks.partition_point(|(min, _)| min <= key);
         Some(self.chunks.get(before.checked_sub(1)?)?.1)
     }
 }
 
-/// A collection and its distribution in the cluster.
+/// A collection and its distribution over the shards of the cluster.
 #[derive(Clone, Debug)]
 pub(in crate::reshard) struct Survey {
     pub(in crate::reshard) definition: Definition,
-    /// The shards, in the order of their names.
+    /// The shards of the cluster, in the order of their names.
     pub(in crate::reshard) shards: Vec<Shard>,
-    /// Entry in `config.collections`; `None` if the collection is not sharded.
+    /// The collection's document in `config.collections`; `None` if the collection is not sharded.
     pub(in crate::reshard) entry: Option<Document>,
-    /// Owners of the chunks. An unsharded collection counts as one chunk on the database's primary shard.
+    /// Owners of the collection's chunks. An unsharded collection counts as one chunk on the database's primary
+    /// shard.
     pub(in crate::reshard) owners: Owners,
-    /// Size of the documents on all shards.
+    /// Size of the collection's documents on all shards, according to the servers' statistics.
     pub(in crate::reshard) stored: Size,
-    /// Chunk size that is set for the cluster, in bytes.
+    /// Maximum size of a chunk that is set for the cluster, in bytes.
     pub(in crate::reshard) chunk_bytes: u64,
     /// True if the balancer moves the collection's chunks.
     pub(in crate::reshard) is_balanced: bool,
 }
 
-/// Reads the definition of a collection, its chunks, and its size on each shard.
+/// Reads the definition of the collection `of`, its chunks, and its size on each shard.
 ///
 /// # Errors
-/// A precondition error if it is not a collection of a sharded cluster.
+/// Returns a precondition error if `of` is not a collection of a sharded cluster.
 pub(in crate::reshard) async fn survey(of: &Handle) -> Result<Survey> {
     let router = &of.endpoint;
     if !router.is_sharded() {
@@ -113,7 +115,7 @@ pub(in crate::reshard) async fn survey(of: &Handle) -> Result<Survey> {
     Ok(Survey { definition, shards, entry, owners, stored, chunk_bytes, is_balanced })
 }
 
-/// Returns the documents of a collection of the `config` database, in the order of their `_id`s.
+/// Returns the documents of the collection `config.{coll}` that match `filter`, in the order of their `_id`s.
 pub(in crate::reshard) async fn read(
     router: &Endpoint,
     coll: &str,
@@ -168,7 +170,7 @@ async fn chunks(of: &Handle, entry: &Document, shards: &[Shard]) -> Result<Owner
     Ok(Owners::new(found.iter().map(chunk).collect::<Result<Vec<_>>>()?))
 }
 
-/// Returns the owners for an unsharded collection, which is on the database's primary shard.
+/// Returns the owners of an unsharded collection, which is on the database's primary shard.
 async fn whole(of: &Handle, shards: &[Shard]) -> Result<Owners> {
     let database = read(&of.endpoint, "databases", doc! {"_id": &of.ns.db}).await?.pop();
     let primary = database.as_ref().and_then(|database| database.get_str("primary").ok());
