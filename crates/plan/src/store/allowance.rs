@@ -1,12 +1,14 @@
-//! A CPU budget: how long a planner rests, so that it never uses more than its share of a core.
+//! A CPU budget for a planner: the time for which the planner rests between rounds, so that it never uses more than
+//! its share of a core.
 //!
-//! The budget grows with time up to a bound, so that a planner that was idle may decide often for a moment. It starts
-//! empty. A round begins when the budget covers the CPU time of the last round.
+//! The budget grows with elapsed time up to a bound, so that a planner that was idle may decide often for a moment. A
+//! new budget is empty. A round begins when the budget covers the CPU time of the last round.
 //!
 //! Invariant: the CPU time used so far is at most the share of the elapsed time, as long as no round takes longer than
 //! the one before it.
 
-/// A CPU budget: see the module's documentation. All times are in seconds.
+/// The CPU budget of a planner, which grows with elapsed time and from which the CPU time of rounds is deducted. All
+/// times are in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     share: f64,
@@ -22,20 +24,21 @@ impl Allowance {
         Self { share, saved_max_s, saved_s: 0.0, last_s: 0.0 }
     }
 
-    /// Adds the share of `passed_s` seconds of elapsed time.
+    /// Adds the budget for `passed_s` seconds of elapsed time: that time multiplied by the planner's share of a core.
     pub fn earn(&mut self, passed_s: f64) {
         // The bound is at least the last round's CPU time: otherwise no next round would begin.
         let most_s = self.saved_max_s.max(self.last_s);
         self.saved_s = (self.saved_s + passed_s * self.share).min(most_s);
     }
 
-    /// Deducts the CPU time of a round, in seconds.
+    /// Deducts the CPU time `took_s` of a round that has ended, in seconds.
     pub fn spend(&mut self, took_s: f64) {
         self.saved_s -= took_s;
         self.last_s = took_s;
     }
 
-    /// Returns the time to rest before the next round, in seconds.
+    /// Returns the time that the planner has to rest before its next round, in seconds; 0 if the budget covers a round
+    /// with the CPU time of the last one.
     #[must_use]
     pub fn rest_s(&self) -> f64 {
         ((self.last_s - self.saved_s) / self.share).max(0.0)

@@ -1,10 +1,11 @@
-//! Samples with keys as coarse as decisions need them, so that a decision on many samples costs no more than on few.
+//! Samples whose keys are only as precise as decisions need them, so that a decision on many samples costs no more
+//! than one on few.
 //!
 //! A plan can only move partitions, and split them at sampled keys. So a key matters by its partition and, in a
 //! partition that may be split, by its *piece*: a range with an eighth of the accesses, or a single key that has as
 //! many. Keys are replaced by the start of their piece, and samples that touch the same pieces become one with the sum
-//! of their weights. A thousand samples become a few dozen, and designs are priced by all of them. With a hundred
-//! random samples, one site would by chance seem to have a fifth more load than another.
+//! of their weights. A thousand samples become a few dozen, and designs are priced by all of them. If only a hundred
+//! randomly chosen samples were used, one site would by chance seem to have a fifth more load than another.
 //!
 //! Invariants:
 //! - On any design whose partitions begin at starts of pieces, the coarse samples touch the same partitions as before.
@@ -16,21 +17,23 @@ use super::layout::{Key, Layout};
 use super::plans::mean_access;
 use super::workload::{Accesses, Numbered, Sample};
 
-/// Least number of pieces of a partition that may be split.
+/// Least number of pieces into which a partition that may be split is cut.
 const PIECES: f64 = 8.0;
 
-/// The pieces that a sample touches: the first and last piece of each range that it reads, and the pieces that it
-/// writes.
+/// The pieces that a sample touches, by their indexes in key order: the first and last piece of each range that the
+/// sample reads, and the pieces that it writes.
 type Pattern = (Vec<(usize, usize)>, Vec<usize>);
 
-/// Sums over the samples of a pattern: their weight, and the weighted rows that they read and wrote.
+/// Sums over the samples with one pattern: their weight, and their weighted numbers of rows read and of rows written.
 #[derive(Default)]
 struct Sums {
     weight: f64,
     rows: (f64, f64),
 }
 
-/// Returns samples with coarse keys. Partitions with more than `split_above` times the mean access are cut into pieces.
+/// Returns weighted samples whose keys are replaced by the starts of their pieces; samples that touch the same pieces
+/// are joined. Partitions with more than `split_above` times the mean access are cut into pieces; any other partition
+/// is one piece.
 #[must_use]
 pub fn coarse<K: Key>(
     layout: &Layout<K>,
@@ -40,7 +43,8 @@ pub fn coarse<K: Key>(
     coarse_by(&starts(layout, samples, split_above), samples)
 }
 
-/// Returns samples with coarse keys, given the starts of all pieces in key order.
+/// Returns the weighted `samples` with each key replaced by the start of its piece, given the `starts` of all pieces
+/// in key order.
 pub(super) fn coarse_by<K: Key>(
     starts: &[K],
     samples: &[(f64, Sample<K>)],
@@ -84,7 +88,8 @@ pub(super) fn coarse_by<K: Key>(
     sums.into_iter().map(sample).collect()
 }
 
-/// Returns the starts of all pieces, in key order.
+/// Returns the starts of all pieces of a design, in key order: each partition's start, and keys inside the partitions
+/// that have more than `split_above` times the mean access.
 pub(super) fn starts<K: Key>(
     layout: &Layout<K>,
     samples: &[(f64, Sample<K>)],

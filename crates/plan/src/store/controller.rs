@@ -1,7 +1,7 @@
-//! The decision loop, without I/O: samples, times and the design are inputs, and plans to execute are outputs.
+//! The decision loop, without I/O: samples, times and the store's design are inputs, and plans to execute are outputs.
 //!
-//! A store, its simulation and a benchmark's simulation use the same loop: they report the samples and the outcomes of
-//! changes, and execute the plans.
+//! A store, the simulation of its sites and a benchmark's simulation use the same loop: they report the samples and
+//! the outcomes of changes, and execute the plans.
 //!
 //! Uncertainty raises the required gain, and stops nothing: where the load of sites is predicted inaccurately, or
 //! latencies vary much, a plan has to save more; where operators took other times than predicted, their cost counts
@@ -20,44 +20,48 @@ use super::regimes::{Expected, OtherRegime, Regimes, Settings};
 use super::strategy::Strategy;
 use super::workload::Sample;
 
-/// Least saving of a plan, in standard errors of the mean latency: a change whose effect could not be distinguished
-/// from chance is not made.
+/// Least saving of a plan, in standard errors of the measured mean latency: a change whose effect could not be
+/// distinguished from chance is not made.
 const ERRORS_MIN: f64 = 2.0;
-/// Largest gain that [`ERRORS_MIN`] requires, as a share of the latency, however much the latency varies.
+/// Largest gain that [`ERRORS_MIN`] requires of a plan, as a share of the mean latency, however much the latency
+/// varies.
 const GAIN_SEEN_MAX: f64 = 0.05;
-/// Largest factor on the predicted cost of operators.
+/// Largest factor by which uncertain predictions raise the cost of a plan's operators.
 const COST_FACTOR_MAX: f64 = 10.0;
 
-/// Returns why an operator cannot be executed on a layout now; `None` if it can.
+/// A function of a design and an operator that returns why the operator cannot be executed on that design now; `None`
+/// if it can.
 pub type Forbids<'a, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'a;
 
-/// The decision loop: see the module's documentation.
+/// The decision loop of an adaptive store: the learned workload and costs, and the guardrails against thrashing.
 #[derive(Clone, Debug)]
 pub struct Controller<K> {
-    /// The regimes of the workload, with their samples and latencies.
+    /// The regimes of the workload: the workloads that alternate, with the samples and latencies of each.
     pub regimes: Regimes<K>,
-    /// The learned costs of operations.
+    /// The learned costs of transactions and operators.
     pub cost: CostModel,
-    /// The guardrails that hold changes back, and judge them.
+    /// The guardrails that hold changes of the design back, and that judge executed ones by their effect on the
+    /// latency.
     pub guardrails: Guardrails<K>,
-    /// Time over which the last latency of a regime is measured, in ms.
+    /// Time over which the last mean latency of a regime is measured, in ms of that regime's own time.
     measured_ms: u64,
 }
 
-/// The workload at one moment, on which a decision is based.
+/// The workload, present and expected, on which one decision is based.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlook<K> {
-    /// Number of the present regime; `None` without a workload.
+    /// Number of the regime that the workload is in; `None` without a workload.
     pub regime: Option<u64>,
-    /// Transactions of the present regime and generated ones, each with its weight.
+    /// Transactions by which designs are priced, each with its weight: sampled ones of the present regime, and
+    /// generated ones.
     pub samples: Vec<(f64, Sample<K>)>,
-    /// Transactions a second.
+    /// Transactions per second of the present regime, at all sites together.
     pub rate_s: f64,
-    /// Number of concurrent transactions.
+    /// Mean number of concurrent transactions of the present regime, at all sites together.
     pub population: f64,
-    /// Time for which known regimes are expected to last, in seconds.
+    /// Time from now on for which known regimes are expected to last, in seconds; infinite if no regime has ended yet.
     pub lasts_s: f64,
-    /// Other regimes that are expected.
+    /// Regimes other than the present one that are expected to return.
     pub others: Vec<OtherRegime<K>>,
 }
 
@@ -76,7 +80,8 @@ impl<K> Default for Outlook<K> {
 }
 
 impl<K> Outlook<K> {
-    /// Returns the workload with the costs, and with the log lag of each site in entries.
+    /// Returns the input of a decision: this workload with the cost model `cost`, and with the log lag of each site in
+    /// entries.
     #[must_use]
     pub fn situation<'s>(
         &'s self,
@@ -96,7 +101,7 @@ impl<K> Outlook<K> {
 }
 
 impl<K: Key> Controller<K> {
-    /// Creates a loop that has learned nothing.
+    /// Creates a decision loop that has learned nothing.
     #[must_use]
     pub fn new(settings: Settings, limits: Limits) -> Self {
         Self {
@@ -113,7 +118,8 @@ impl<K: Key> Controller<K> {
         self.guardrails.limit(limits);
     }
 
-    /// Returns the workload on which decisions are based now.
+    /// Returns the workload on which decisions are based now. `dice` draws the generated transactions that are added
+    /// to the samples.
     #[must_use]
     pub fn outlook(&self, layout: &Layout<K>, dice: &mut impl Rng) -> Outlook<K> {
         let samples: Vec<Sample<K>> = self.regimes.samples().cloned().collect();
@@ -129,7 +135,7 @@ impl<K: Key> Controller<K> {
     }
 
     /// Returns the parameters with the additional gain and cost that uncertainty requires. `operators_error` is the
-    /// mean error of the predicted times of operators, as a share.
+    /// mean error of the predicted times of operators, as a share of the measured times; `None` if it is unknown.
     #[must_use]
     pub fn widened(&self, parameters: Parameters, operators_error: Option<f64>) -> Parameters {
         let share = self.latency().map(|latency| latency.error_us / latency.mean_us.max(1e-9));
@@ -139,8 +145,9 @@ impl<K: Key> Controller<K> {
         Parameters { gain_uncertainty, cost_factor, ..parameters }
     }
 
-    /// Decides which plans pay. Returns `None` where nothing can be decided yet. `forbids` returns why an operator
-    /// cannot be executed now.
+    /// Decides which plans save more than they cost. Returns `None` while nothing can be decided: without samples, or
+    /// while the strategy distrusts what was learned. `forbids` returns why an operator cannot be executed at the time
+    /// `now_ms`.
     pub fn decide(
         &self,
         strategy: &mut dyn Strategy<K>,
@@ -158,7 +165,8 @@ impl<K: Key> Controller<K> {
         may_decide.then(|| strategy.decide(layout, situation, parameters, &held, dice))
     }
 
-    /// Returns for each plan that pays whether it has paid in enough consecutive decisions of its regime.
+    /// Records the `plans` that one decision found to save more than they cost. Returns for each plan whether enough
+    /// consecutive decisions of the present regime found that, so that the plan may be executed.
     pub fn sustained(
         &mut self,
         outlook: &Outlook<K>,
@@ -168,8 +176,8 @@ impl<K: Key> Controller<K> {
         self.guardrails.sustained(outlook.regime.unwrap_or(0), layout, plans)
     }
 
-    /// Records a plan that was executed on a design, and begins to measure its effect. `predicted_us` has the predicted
-    /// mean latencies before and after the plan, in µs.
+    /// Records the operators of a plan that was executed on the design `layout`, and begins to measure their effect on
+    /// the latency. `predicted_us` has the predicted mean latencies of a transaction before and after the plan, in µs.
     pub fn done(
         &mut self,
         outlook: &Outlook<K>,
@@ -187,12 +195,13 @@ impl<K: Key> Controller<K> {
         self.guardrails.done(layout, operators, now_ms, before);
     }
 
-    /// Judges the changes that were measured for long enough.
+    /// Judges the executed changes whose effect was measured for long enough, and returns which are kept and which
+    /// have to be undone.
     pub fn judge(&mut self, now_ms: u64) -> Vec<Judgement<K>> {
         self.guardrails.judge(now_ms, self.regimes.latencies())
     }
 
-    /// Returns the mean latency over the last seconds of the present regime; `None` if it is unknown.
+    /// Returns the mean latency of transactions over the last seconds of the present regime; `None` if it is unknown.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
         self.regimes.latencies().last(self.regimes.id()?, self.measured_ms)

@@ -1,7 +1,7 @@
 //! The learned cost model (MorphoSys, §5.2): the predicted time of a transaction or an operator, in µs.
 //!
-//! It has linear functions, of which each operation uses those of Table 1. In this store they measure:
-//! - `service`(work ahead): one wait for the site's thread, which runs its transactions one after another. The paper's
+//! The model has linear functions, of which each operation uses those of the paper's Table 1. In this store they
+//! measure:
 //!   input is the CPU load of the site. Here that is 1 as soon as anything waits, and does not show how much waits. So
 //!   the input is the time that the transactions at the site need there ([`super::queues`]). A transaction that reads
 //!   waits once, from when its request is sent until the site takes it up. One that writes waits again, from when the
@@ -33,68 +33,71 @@
 
 use super::regression::Linear;
 
-/// Inputs of the cost functions of an operation.
+/// Inputs of the cost functions for one operation, a transaction or an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// Work ahead of one wait at the site, in µs: the time that the transactions there need of the site, divided by the
-    /// number of waits of a transaction.
+    /// Work ahead of one wait for the thread of the operation's site, in µs: the time that the transactions at the
+    /// site need of its thread, divided by the number of waits of a transaction.
     pub queued_work_us: f64,
-    /// Work ahead of one wait at the other site of a remaster or a new replica, in µs.
+    /// Work ahead of one wait for the thread of the other site that takes part in a remaster or in adding a replica,
+    /// in µs.
     pub other_queued_work_us: f64,
-    /// Log lag of the site, in entries, where a replica is read.
+    /// Number of log entries that the site has yet to apply; 0 for an operation that reads no replica.
     pub lag_entries: f64,
-    /// u of Eq. 2: the share (0..1) of the updates that a site applies that concern the partition read.
+    /// u of Eq. 2: of the updates that the site applies for other masters, the share (0..1) that concerns the
+    /// partition that the operation reads.
     pub update_share: f64,
-    /// w: the sum of W(p) over all partitions that are written.
+    /// w: the sum of W(p), the share of writes of partition p in all accesses, over the partitions that the operation
+    /// writes.
     pub contention: f64,
-    /// Number of rows read, and of rows written.
+    /// Number of rows that the operation reads, and number of rows that it writes.
     pub rows: (f64, f64),
-    /// Number of rows that are copied to a new replica.
+    /// Number of rows that adding a replica copies; 0 for other operations.
     pub copied: f64,
-    /// Number of partitions read, and of partitions written.
+    /// Number of partitions that the operation reads and does not write, and number of partitions that it writes.
     pub partitions: (f64, f64),
 }
 
 /// An operation whose cost is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A transaction.
+    /// A transaction, of one of three kinds by whether it reads and whether it writes.
     Transaction {
-        /// True if it reads partitions that it does not write.
+        /// True if the transaction reads partitions that it does not write.
         reads: bool,
-        /// True if it writes.
+        /// True if the transaction writes partitions.
         writes: bool,
     },
-    /// A partition changes its master.
+    /// The change of a partition's master.
     Remaster,
-    /// A partition is split in two.
+    /// The split of a partition in two.
     Split,
-    /// Two partitions are merged.
+    /// The merge of two partitions.
     Merge,
-    /// A site gets a replica of a partition.
+    /// The addition of a replica of a partition at a site.
     AddReplica,
-    /// A site gives up its replica of a partition.
+    /// The removal of a site's replica of a partition.
     RemoveReplica,
 }
 
-/// The functions that an operation uses: its column of Table 1.
+/// The cost functions that an operation uses: its column of the paper's Table 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
-    /// True if the operation waits for service.
+    /// True if the operation waits for the site's thread ([`CostModel::service`]).
     pub service: bool,
-    /// True if the operation waits for updates.
+    /// True if the operation waits until the site has applied updates from the log ([`CostModel::wait_updates`]).
     pub wait_updates: bool,
-    /// True if the operation waits for partitions.
+    /// True if the operation waits for locked partitions ([`CostModel::lock`]).
     pub lock: bool,
-    /// True if the operation reads and writes rows.
+    /// True if the operation reads and writes rows ([`CostModel::read_write`]).
     pub read_write: bool,
-    /// True if the operation commits.
+    /// True if the operation writes a commit to the log ([`CostModel::commit`]).
     pub commit: bool,
 }
 
 impl Operation {
-    /// Returns the number of waits for the thread of the operation's site, and for the thread of the other site that
-    /// takes part.
+    /// Returns how often the operation waits for the thread of its site, and how often for the thread of the other
+    /// site that takes part.
     #[must_use]
     pub fn waits(self) -> (f64, f64) {
         match self {
@@ -107,7 +110,7 @@ impl Operation {
         }
     }
 
-    /// Returns the functions that the operation uses, by Table 1.
+    /// Returns the cost functions that the operation uses, by the paper's Table 1.
     #[must_use]
     pub fn uses(self) -> Uses {
         let (service, all) = (
@@ -128,38 +131,41 @@ impl Operation {
     }
 }
 
-/// Measured times of a transaction, in µs; `None` for a part that was not measured.
+/// Measured times of one transaction, or means over several, by cost function; `None` for a part that was not
+/// measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// One wait for service, in µs.
+    /// Length of one wait for the site's thread, in µs.
     pub service: Option<f64>,
-    /// Wait for updates, in µs.
+    /// Wait until the site has applied updates from the log, in µs.
     pub wait_updates: Option<f64>,
-    /// Wait for partitions, in µs.
+    /// Wait for locked partitions, in µs.
     pub lock: Option<f64>,
-    /// Run time of the procedure, in µs.
+    /// Run time of the transaction's procedure, in µs.
     pub read_write: Option<f64>,
-    /// Time from the procedure's end until the log has the entry, in µs.
+    /// Time from the procedure's end until the log has the transaction's entry, in µs.
     pub commit: Option<f64>,
 }
 
-/// The learned cost functions. See the module's documentation.
+/// The learned cost functions, from which the time of a transaction or an operator and the load of a site are
+/// predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
-    /// One wait for service in µs, from the work ahead in µs.
+    /// Length of one wait for a site's thread in µs, predicted from the work ahead in µs ([`Inputs::queued_work_us`]).
     pub service: Linear<1>,
-    /// Wait for updates in µs, from the log lag in entries, and from u.
+    /// Wait for updates in µs, predicted from the site's log lag in entries and from u ([`Inputs::update_share`]).
     pub wait_updates: Linear<2>,
-    /// Wait for partitions in µs, from w.
+    /// Wait for locked partitions in µs, predicted from w ([`Inputs::contention`]).
     pub lock: Linear<1>,
-    /// Run time of a procedure in µs, from the numbers of rows read and written.
+    /// Run time of a procedure in µs, predicted from the numbers of rows read and written.
     pub read_write: Linear<2>,
-    /// Time of an operator beyond the other functions in µs, from the work ahead in µs of a remaster, of a split or
-    /// merge and of a new replica, and from the number of rows copied.
+    /// Time of an operator beyond the other functions in µs, predicted from four inputs: the work ahead in µs of a
+    /// remaster, of a split or merge and of a new replica, and the number of rows copied.
     pub change: Linear<4>,
-    /// Time of a commit in µs, from the numbers of partitions read and written.
+    /// Time of a commit in µs, predicted from the numbers of partitions read and written.
     pub commit: Linear<2>,
-    /// Load of a site as a share of the CPU that it has, from rows read, written and applied per second.
+    /// Load of a site as a share of the CPU that the site has, predicted from rows read, written and applied per
+    /// second.
     pub cpu: Linear<3>,
 }
 
@@ -189,24 +195,27 @@ impl Default for CostModel {
     }
 }
 
-/// Relative costs of a row that is read among many, a row that is written, and a row that is applied for another
-/// master, with the fixed costs of transactions spread over them; used until more is known.
+/// Relative CPU costs of a row that is read, a row that is written, and a row that is applied for another master, with
+/// the fixed costs of transactions spread over the rows; used until more is known.
 const CPU_PRIOR: [f64; 3] = [1.0, 30.0, 12.0];
-/// Relative costs of an entry of log lag, and of u; used until more is known.
+/// Relative weights of an entry of log lag and of u in the wait for updates; used until more is known.
 const LAG_PRIOR: [f64; 2] = [1.0, 0.0];
-/// Relative costs of a µs of work ahead for each kind of operator, and of a copied row; used until more is known.
+/// Relative weights, in the time of an operator, of a µs of work ahead for each kind of operator and of a copied row;
+/// used until more is known.
 const CHANGE_PRIOR: [f64; 4] = [1.0, 1.0, 1.0, 2.0];
-/// Least number of samples of a function for decisions by it; most samples are means over a second.
+/// Least number of samples from which a cost function must have been learned before decisions use it. Most samples are
+/// means over a second.
 const TRUSTED_SAMPLES: u64 = 5;
 /// Mean error of the predicted load of sites, as a share of the load, up to which no greater gain is required.
 const ERROR_BORNE: f64 = 0.3;
-/// Additional gain, as a share of the latency, per unit of load error beyond [`ERROR_BORNE`].
+/// Additional gain that a plan needs, as a share of the latency, per unit of load error beyond [`ERROR_BORNE`].
 const GAIN_FOR_ERROR: f64 = 0.1;
-/// Largest additional gain, as a share of the latency.
+/// Largest additional gain that a plan needs because of load errors, as a share of the latency.
 const UNCERTAINTY_MAX: f64 = 0.2;
 
 impl CostModel {
-    /// Returns why nothing can be decided by this model yet; `None` if decisions can rely on it.
+    /// Returns why nothing can be decided by this model yet, which is a function learned from too few samples; `None`
+    /// if decisions can rely on the model.
     #[must_use]
     pub fn distrust(&self) -> Option<String> {
         let functions = [
@@ -221,7 +230,8 @@ impl CostModel {
     }
 
     /// Returns the share of the latency that a plan has to save beyond the least gain, because the load of sites is
-    /// predicted inaccurately. The wait for service is not used: it varies by more than its inputs explain.
+    /// predicted inaccurately. The error of the wait for service is ignored: this wait varies by more than its inputs
+    /// explain.
     #[must_use]
     pub fn uncertainty(&self) -> f64 {
         let beyond = self.cpu.recent_error_share().unwrap_or(0.0) - ERROR_BORNE;
@@ -252,7 +262,7 @@ impl CostModel {
     }
 
     /// Returns the predicted time of an operator beyond the functions of Table 1, in µs. Until an operator was
-    /// observed, copied rows cost as much as in a procedure.
+    /// observed, copied rows cost as much as rows in a procedure.
     fn change_of(&self, operator: Operation, inputs: &Inputs) -> f64 {
         match change(operator, inputs) {
             Some(of) if self.change.samples() > 0 => self.change.predict(of),
@@ -261,8 +271,8 @@ impl CostModel {
         }
     }
 
-    /// Learns from the total time of an operator, in µs: the part that the other functions do not explain is attributed
-    /// to `change`.
+    /// Learns from the measured total time `us` of an operator, in µs: the part that the other functions do not
+    /// explain is attributed to [`CostModel::change`].
     pub fn observe_operator(&mut self, operator: Operation, inputs: &Inputs, us: f64) {
         if let Some(of) = change(operator, inputs) {
             let others = self.predict(operator, inputs) - self.change_of(operator, inputs);
@@ -270,7 +280,7 @@ impl CostModel {
         }
     }
 
-    /// Learns from the measured times of a transaction; the measured wait for service is the mean of one wait.
+    /// Learns from the measured times of a transaction. The measured wait for service is the mean length of one wait.
     pub fn observe(&mut self, operation: Operation, inputs: &Inputs, measured: &Measured) {
         let uses = operation.uses();
         let of = |is_used: bool, value: Option<f64>| value.filter(|_| is_used);
@@ -292,7 +302,8 @@ impl CostModel {
     }
 }
 
-/// Returns the inputs of `change` for an operator; `None` for an operation that does not use `change`.
+/// Returns the four inputs of [`CostModel::change`] for an operator; `None` for an operation that does not use that
+/// function.
 fn change(operator: Operation, inputs: &Inputs) -> Option<[f64; 4]> {
     let queued_work_us = inputs.queued_work_us + inputs.other_queued_work_us;
     match operator {

@@ -1,4 +1,4 @@
-//! The choice of the plans that pay: the expected saving of each compared with its cost (MorphoSys, §5.3).
+//! The choice of the plans that pay: of each, the expected saving is compared with its cost (MorphoSys, §5.3).
 //!
 //! For a few sampled transactions, each site is a candidate. Each plan for that site is priced: the design that the
 //! plan leads to, compared with the present design. net = λ · E − C, where
@@ -26,28 +26,28 @@ use super::regimes::{Expected, OtherRegime};
 use super::weigh::Weighing;
 use super::workload::{Accesses, CoAccess, Numbered, Sample};
 
-/// The parameters of decisions.
+/// The parameters of decisions about the store's design.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// λ: the weight of an expected µs saved, relative to a µs spent.
+    /// λ: the weight of an expected µs saved by a plan, relative to a µs that the plan's operators take.
     pub lambda: f64,
     /// Time for which a plan is credited with its savings, in seconds.
     pub horizon_s: f64,
     /// Least saving of a plan with up to four sites, as a share (0..1) of a transaction's cost: see
     /// [`Self::least_gain`].
     pub gain_min: f64,
-    /// Additional least saving because of uncertainty, as a share of a transaction's cost. It applies to plans that
-    /// change the load of sites: a split alone moves no load, and later plans need it.
+    /// Additional least saving because of uncertainty, as a share (0..1) of a transaction's cost. It applies to plans
+    /// that change the load of sites: a split alone moves no load, and later plans need it.
     pub gain_uncertainty: f64,
-    /// Number of sampled transactions for which plans are made.
+    /// Number of draws of sampled transactions for which one decision makes plans.
     pub triggers: usize,
-    /// Most plans that one decision chooses.
+    /// Limit on the number of plans that one decision chooses.
     pub plans_max: usize,
-    /// Most bytes of keys and values that a site may hold; `None`: no limit.
+    /// Limit on the bytes of keys and values that a site may hold, replicas included; `None`: no limit.
     pub memory_max: Option<u64>,
-    /// Factor (at least 1) on the predicted cost of operators; it grows with the error of these predictions.
+    /// Factor (at least 1) on the predicted cost of operators, which grows with the error of these predictions.
     pub cost_factor: f64,
-    /// Thresholds for making plans.
+    /// Thresholds and limits for making plans.
     pub thresholds: Thresholds,
 }
 
@@ -67,19 +67,20 @@ impl Default for Parameters {
     }
 }
 
-/// Number of sites up to which the least gain does not depend on it.
+/// Number of sites up to which the least gain is the same.
 const FEW_SITES: usize = 4;
 
 impl Parameters {
-    /// Returns the share of a transaction's cost that a plan has to save. A plan concerns few sites. So with more sites
-    /// it saves less of the cost of all transactions, though as much for those at its own sites.
+    /// Returns the share of a transaction's cost that a plan has to save. A plan concerns few sites. So with more
+    /// sites it saves less of the cost of all transactions, though as much for those at its own sites.
     #[must_use]
     pub fn least_gain(&self, sites: usize, is_uncertain: bool) -> f64 {
         let gain = self.gain_min + if is_uncertain { self.gain_uncertainty } else { 0.0 };
         gain * FEW_SITES as f64 / sites.max(FEW_SITES) as f64
     }
 
-    /// True if operators exceed no limit that the design keeps to, and exceed none further that it exceeds already.
+    /// True if the operators exceed no limit of memory, replicas or partitions on the design `layout`; a limit that
+    /// the design exceeds already may not be exceeded further.
     #[must_use]
     pub fn permits<K: Key>(&self, operators: &[Operator<K>], layout: &Layout<K>) -> bool {
         let mut after = layout.clone();
@@ -104,26 +105,26 @@ impl Parameters {
     }
 }
 
-/// Why a plan was not chosen.
+/// The reason for which a decision did not choose a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejected<K: std::fmt::Debug> {
-    /// No plan lets the transaction run at the site.
+    /// No plan lets the transaction run at the site, for the given reason.
     NoPlan(NoPlan<K>),
-    /// The plan saves less than it costs.
+    /// The plan saves no more than it costs: λ · E − C is not above zero.
     DoesNotPay,
-    /// The plan saves less than the least gain.
+    /// The plan saves less than the least gain ([`Parameters::least_gain`]).
     TooLittle,
-    /// Other plans that save more were chosen.
+    /// Plans that save more were chosen instead, or this plan was impossible after them.
     Another,
-    /// This site would hold more than its memory limit.
+    /// This site would exceed its memory limit.
     Memory(Site),
-    /// The plan is held back, for this reason: see [`super::guardrails`].
+    /// The guardrails hold the plan back, for this reason: see [`super::guardrails`].
     OnHold(String),
-    /// The plan would cost other expected workloads more than it saves now.
+    /// The plan saves too little when its effect on the other expected workloads is included.
     Harmful,
 }
 
-/// Why an operator is held back.
+/// The reason for which the guardrails hold an operator back.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Hold {
     /// The operator must not be executed now, for this reason.
@@ -146,58 +147,59 @@ impl Rejected<u32> {
     }
 }
 
-/// A plan that was considered.
+/// A plan that a decision considered, with its predicted saving and cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered<K: std::fmt::Debug> {
     /// First key of the transaction or division that the plan was made for; `None` for the removal of a replica.
     pub trigger: Option<K>,
-    /// The site that the plan was made for.
+    /// The site that is to run these transactions; for the removal of a replica, the site that has the replica.
     pub site: Site,
-    /// Operators of the plan, in order.
+    /// Operators of the plan, in the order of their execution.
     pub operators: Vec<Operator<K>>,
-    /// Mean latency of a transaction on the present design and on the plan's design, in µs.
+    /// Predicted mean latency of a transaction on the present design and on the plan's design, in µs.
     pub latency_us: (f64, f64),
-    /// CPU time of all sites per transaction on the present design and on the plan's design, in µs.
+    /// Predicted CPU time of all sites per transaction on the present design and on the plan's design, in µs.
     pub work_us: (f64, f64),
-    /// The earlier change that the plan reverses, and its age; `None` if the plan reverses none.
+    /// The earlier change that the plan reverses, with the age of that change; `None` if the plan reverses none.
     pub takes_back: Option<String>,
-    /// E: the saving within the horizon, in µs of latency and weighted CPU time.
+    /// E: the saving of all transactions within the horizon, in µs of latency and weighted CPU time.
     pub benefit_us: f64,
-    /// C: the time that the operators take, in µs.
+    /// C: the predicted time that the plan's operators take, in µs, times [`Parameters::cost_factor`].
     pub cost_us: f64,
     /// Why the plan was not chosen; `None` if it was.
     pub rejected: Option<Rejected<K>>,
 }
 
 impl<K: std::fmt::Debug> Considered<K> {
-    /// Returns net = λ · E − C, in µs.
+    /// Returns the plan's net saving λ · E − C, in µs.
     #[must_use]
     pub fn net_us(&self, lambda: f64) -> f64 {
         lambda * self.benefit_us - self.cost_us
     }
 }
 
-/// The result of a decision.
+/// The result of one decision: the plans that were compared, and the prices before and after.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided<K: std::fmt::Debug> {
-    /// All plans that were considered: first the chosen ones, in the order of their execution.
+    /// All plans that were considered: first the chosen ones in the order of their execution, then the others.
     pub considered: Vec<Considered<K>>,
-    /// Price of the present design.
+    /// Predicted price of the present design.
     pub before: Price,
     /// Predicted price of the design that the chosen plans lead to.
     pub after: Price,
 }
 
 impl<K: std::fmt::Debug> Decided<K> {
-    /// Returns the plans to execute, in order.
+    /// Returns the plans that were chosen for execution, in the order of their execution.
     pub fn chosen(&self) -> impl Iterator<Item = &Considered<K>> {
         self.considered.iter().filter(|plan| plan.rejected.is_none())
     }
 }
 
-/// Returns the samples, each with weight 1, and transactions that are generated from the workload model (§5.3.1). These
-/// access a partition, drawn by its accesses, and a partner of it, in the four combinations of reading and writing,
-/// each weighted by its likelihood. They make a decision robust against the chance of few samples.
+/// Returns the samples, each with weight 1, and transactions that are generated from the workload model (§5.3.1) by
+/// `generated` draws. These access a partition, drawn by its accesses, and a partner of it, in the four combinations
+/// of reading and writing, each weighted by its likelihood. They make a decision robust against the chance of few
+/// samples.
 #[must_use]
 pub fn emulated<K: Key>(
     layout: &Layout<K>,
@@ -260,11 +262,11 @@ fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
     (!among.is_empty()).then(|| among[dice.random_range(0..among.len())])
 }
 
-/// Returns why an operator is held back on a design now; `None` if it is not.
+/// A function of a design and an operator that returns why the operator is held back now; `None` if it is not.
 pub type HoldCheck<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<Hold> + 'h;
 
-/// Decides which plans pay. `held` returns why an operator must not be executed now. `again` has the triggers of plans
-/// that paid before, which are considered in addition to those that are drawn.
+/// Decides which plans save more than they cost. `held` returns why an operator must not be executed now. `again` has
+/// the triggers (first keys) of plans chosen before, which are considered in addition to those that `dice` draws.
 pub fn decide<K: Key>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
@@ -346,11 +348,11 @@ pub fn decide<K: Key>(
     }
 }
 
-/// The transactions and divisions for which plans are made.
+/// The transactions and divisions for which a decision makes plans.
 struct Origins<K> {
-    /// Indexes of sampled transactions.
+    /// Indexes of the drawn transactions among the samples.
     triggers: BTreeSet<usize>,
-    /// Divisions of busy sites.
+    /// Divisions of sites that run more than their share of the writing transactions.
     divisions: Vec<Division<K>>,
 }
 
@@ -402,7 +404,7 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     Decided { considered: chosen, before, after: design_price }
 }
 
-/// Draws samples with probability proportional to their weights. Returns their indexes, each at most once.
+/// Draws `many` samples with probability proportional to their weights. Returns their indexes, each at most once.
 fn triggers<K>(
     samples: &[(f64, Sample<K>)],
     many: usize,
@@ -424,7 +426,7 @@ fn triggers<K>(
     (0..many).map(one).filter(|one| *one < samples.len()).collect()
 }
 
-/// Returns the key that identifies a trigger.
+/// Returns the first written key of a transaction, or else the start of its first range: it identifies a trigger.
 fn first_key<K>(sample: &Sample<K>) -> Option<&K> {
     sample.writes.first().or(sample.reads.first().map(|(from, _)| from))
 }
@@ -445,7 +447,7 @@ fn heaviest<K: Key>(samples: &[(f64, Sample<K>)], key: &K) -> impl Iterator<Item
     both.into_iter().flatten().flatten()
 }
 
-/// Weighs all plans of the origins on one design.
+/// Weighs all plans of the origins, and all removals of replicas, on one design.
 fn look<K: Key>(
     layout: &Layout<K>,
     before: &Price,

@@ -1,4 +1,5 @@
-//! A division: half of the transactions that a site runs, with all that they write, moves to another site in one plan.
+//! A division of a site's load: half of the transactions that a site runs, with all that they write, moves to another
+//! site in one plan.
 //!
 //! A split at one key separates pairs of distant keys: each transaction then needs both partitions, and neither can
 //! move alone. So the transactions of a site are halved by their first keys, and each written key belongs to the half
@@ -14,20 +15,20 @@ use std::collections::BTreeMap;
 use super::layout::{Key, Layout, Site};
 use super::workload::Sample;
 
-/// Most runs of a division: with more, the operators of a plan cost more than they can save.
+/// Limit on the number of runs in a division: with more, the operators of a plan cost more than they can save.
 const RUNS_MAX: usize = 6;
-/// Largest share (0..1) of writes to keys of the other half.
+/// Largest share (0..1) of the weighted writes that may be to keys of the other half.
 const ACROSS_MAX: f64 = 0.1;
 /// A site is divided if it runs more than this multiple of the mean number of writing transactions of a site.
 const DIVIDED_ABOVE: f64 = 1.5;
 
-/// A division of the transactions that a site runs.
+/// A division of the transactions that a site runs into a half that stays and a half that moves to another site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Division<K> {
-    /// The site that is divided.
+    /// The site whose transactions are divided.
     pub site: Site,
-    /// Starts of all runs but the first, in key order. In turn they begin a run of the half that moves, and one of the
-    /// half that stays.
+    /// Starts of all runs of keys but the first, in key order. They alternate: the first begins a run of the half that
+    /// moves, the second a run of the half that stays.
     pub starts: Vec<K>,
 }
 
@@ -39,10 +40,11 @@ impl<K: Key> Division<K> {
     }
 }
 
-/// A writing transaction: its first written key, its weight, and its sample.
+/// A writing transaction: its least written key, its weight, and its sample.
 type Writing<'s, K> = (&'s K, f64, &'s Sample<K>);
 
-/// Returns the divisions of the sites that run more than their share of the writing transactions.
+/// Returns the divisions of the sites that run more than their share of the writing transactions; a site whose halves
+/// cannot be separated by a few runs has none.
 #[must_use]
 pub fn divisions<K: Key>(layout: &Layout<K>, samples: &[(f64, Sample<K>)]) -> Vec<Division<K>> {
     let mut by_site: BTreeMap<Site, Vec<Writing<'_, K>>> = BTreeMap::new();

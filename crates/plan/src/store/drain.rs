@@ -1,4 +1,4 @@
-//! Drains a site: plans the operators that give its masters and replicas to other sites in use.
+//! Drains a site: plans the operators that give its masters and replicas to other sites.
 //!
 //! Mastership of a partition goes to the site with a replica of it that masters the fewest
 //! partitions. If no site has a replica, a new replica is made at the site that holds the fewest
@@ -21,21 +21,23 @@ pub enum NowhereToGo<K> {
     Pinned(Vec<K>),
     /// No other site is in use.
     NoSite,
-    /// No other site has room for the partition with this start key and this size in bytes.
+    /// No other site has room for the partition with this start key and this size in bytes, whose only copy is at the
+    /// site.
     NoRoom(K, u64),
 }
 
-/// The plan of a drain.
+/// The operators that drain a site, and the number of copies that are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain<K> {
     /// Operators, in the order in which they must be applied.
     pub operators: Vec<Operator<K>>,
-    /// Number of copies that are lost, because no other site is left for them or has room.
+    /// Number of copies that the drain removes without replacement, because no other site is left for them or has
+    /// room.
     pub dropped: usize,
 }
 
-/// Plans the drain of `site` into the sites `to`. `memory_max` is the memory limit of a site, in
-/// bytes; None means no limit.
+/// Plans the drain of `site` into the sites `to`. `memory_max` is the limit on the bytes that each site may hold;
+/// `None` means no limit.
 ///
 /// # Errors
 /// If a partition is pinned to the site, or its master has no other site to go to.
@@ -66,8 +68,8 @@ pub fn drain<K: Key>(
     Ok(Drain { operators: giving.operators, dropped: giving.dropped })
 }
 
-/// The plan under construction: the bytes and masters of the other sites, including those that the
-/// plan has assigned so far.
+/// The drain plan under construction, with the bytes and masters of the other sites; these include what the plan has
+/// assigned so far.
 struct DrainBuilder<K> {
     bytes: BTreeMap<Site, u64>,
     masters: BTreeMap<Site, usize>,
@@ -128,8 +130,8 @@ impl<K: Key> DrainBuilder<K> {
         Ok(())
     }
 
-    /// Returns the allowed site that holds the fewest bytes among those with room for `bytes` more;
-    /// None if there is none.
+    /// Returns the site that holds the fewest bytes among those that `may` allows and that have room for `bytes` more;
+    /// `None` if there is none.
     fn with_room(&self, bytes: u64, may: impl Fn(Site) -> bool) -> Option<Site> {
         let fits = |held: u64| self.memory_max.is_none_or(|most| held + bytes <= most);
         let fitting = self.bytes.iter().filter(|(site, held)| may(**site) && fits(**held));

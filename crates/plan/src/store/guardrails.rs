@@ -1,16 +1,17 @@
-//! Guardrails of adaptation, against thrashing: they hold back, watch and undo plans that pay by the model.
+//! Guardrails of adaptation, against thrashing: they hold back, watch and undo plans that the model predicts to save
+//! more than they cost.
 //!
 //! - *Cool-down*: a partition that was changed is not changed again for a moment. A change is not reversed for as long
 //!   as samples are remembered, so that statistics from before the change do not speak against it. After that a
 //!   reversal has to save more, for a time that doubles with each reversal ([`reversals`]).
-//! - *Sustained*: a plan is executed when it has paid in several consecutive decisions of one regime. A burst is over
-//!   before that.
+//! - *Sustained*: a plan is executed when several consecutive decisions of one regime found that it pays: its
+//!   predicted saving exceeds its cost. A burst is over before that.
 //! - *Rate*: operators per second are limited, on average and at once.
 //! - *Measured*: after a change the latency of each regime is compared with the latency before it ([`judge`]). A change
 //!   that increased it in two consecutive measurements is undone, and its operators are banned for a time that doubles
 //!   with each failure. There are two measurements because a pause of the machine is not the fault of a change.
 //!
-//! Times are parameters, in ms.
+//! Times are parameters, in ms of the clock of [`super::planner`].
 
 use std::collections::BTreeMap;
 
@@ -24,23 +25,26 @@ mod reversals;
 pub use judge::{Judgement, LatencyBaseline, Watched};
 use reversals::Reversals;
 
-/// The limits of the guardrails.
+/// The limits that the guardrails enforce on changes of the store's design.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Time for which a changed partition is not changed again, in ms.
+    /// Time for which a partition that was changed is not changed again, in ms.
     pub cool_down_ms: u64,
-    /// Time for which plans do not reverse a change, in ms.
+    /// Time for which no plan may reverse a change after it was made, in ms.
     pub reversal_ms: u64,
-    /// Number of consecutive decisions in which a plan has to pay before it is executed.
+    /// Number of consecutive decisions of one regime that must choose a plan before it is executed.
     pub sustained: u32,
-    /// Most operators per second, on average; also the most operators at once.
+    /// Limit on the operators executed per second, on average over time; also the limit on the operators that may be
+    /// executed at once after a rest.
     pub changes_s_max: f64,
-    /// Time over which the latency after a change is measured before the change is judged, in ms. The latency is
-    /// measured for as long again before the change is undone.
+    /// Time over which the latency after a change is measured before the change is judged, in ms of the regime's own
+    /// time. The latency is measured for as long again before the change is undone.
     pub measured_ms: u64,
-    /// Growth of the latency, as a share of the latency before (0.15: 15 %), above which a change has made it worse.
+    /// Growth of the mean latency, as a share of the latency before the change (0.15: 15 %), above which the change
+    /// counts as harmful.
     pub slowdown_max: f64,
-    /// Length of the first ban of the operators of an undone change, in ms.
+    /// Length of the first ban of the operators of an undone change, in ms; each further ban of an operator is twice
+    /// as long.
     pub banned_ms: u64,
 }
 
@@ -58,7 +62,7 @@ impl Default for Limits {
     }
 }
 
-/// A measured mean latency.
+/// A measured mean latency of transactions, with its uncertainty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     /// Mean latency, in µs.
@@ -67,21 +71,24 @@ pub struct Latency {
     pub error_us: f64,
 }
 
-/// The guardrails of adaptation: see the module's documentation.
+/// The guardrails of adaptation against thrashing: what was changed when, which changes are being measured, and which
+/// operators are banned.
 #[derive(Clone, Debug)]
 pub struct Guardrails<K> {
     limits: Limits,
-    /// Time of each partition's last change, in ms, by the start of the partition.
+    /// Time of each partition's last change, in ms of the planner's clock, by the start of the partition.
     changed_ms: BTreeMap<K, u64>,
-    /// For each regime, the shapes of the plans that paid in its last decision, and in how many consecutive decisions.
+    /// For each regime, by its number, the shapes of the plans that its last decision chose, each with the number of
+    /// consecutive decisions that chose it.
     sustained: BTreeMap<u64, BTreeMap<Shape<K>, u32>>,
     /// Number of operators that may be executed now; negative after undos.
     tokens: f64,
-    /// Time at which `tokens` was last refilled, in ms.
+    /// Time at which `tokens` was last refilled, in ms of the planner's clock.
     filled_ms: u64,
     watched: Vec<Watched<K>>,
     reversals: Reversals<K>,
-    /// For each banned operator, the end of its ban, in ms, and how often it made the latency worse.
+    /// For each operator that made the latency worse, the end of its ban, in ms of the planner's clock, and how often
+    /// it did so.
     banned: BTreeMap<Operator<K>, (u64, u32)>,
 }
 
@@ -89,15 +96,15 @@ pub struct Guardrails<K> {
 /// split a partition at different keys, or move it to different sites, have the same shape.
 type Shape<K> = Vec<(&'static str, K)>;
 
-/// Most regimes whose last plans are remembered.
+/// Limit on the number of regimes whose last plans are remembered.
 const REGIMES_MAX: usize = 8;
-/// Most partitions and most operators that are remembered.
+/// Limit on the number of changed partitions, and on that of banned operators, beyond which old ones are forgotten.
 const REMEMBERED_MAX: usize = 10_000;
 /// Longest ban of an operator, in ms.
 const BANNED_MS_MAX: u64 = 3_600_000;
 
 impl<K: Key> Guardrails<K> {
-    /// Creates guardrails that know of no change.
+    /// Creates guardrails without any recorded change or ban.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -112,7 +119,7 @@ impl<K: Key> Guardrails<K> {
         }
     }
 
-    /// Returns why an operator is held back now; `None` if it is not.
+    /// Returns why an operator is held back at `now_ms` on the design `layout`; `None` if it is not.
     #[must_use]
     pub fn holds(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<Hold> {
         let not = self.ban(operator, now_ms).or_else(|| self.cool_down(layout, operator, now_ms));
@@ -120,8 +127,8 @@ impl<K: Key> Guardrails<K> {
             .or_else(|| self.reversals.holds(layout, operator, now_ms, self.limits.reversal_ms))
     }
 
-    /// Records the plans that pay in this decision of a regime, on the present design. Returns for each whether it has
-    /// paid in enough consecutive decisions.
+    /// Records the plans that this decision of the regime with number `regime` chose, on the present design. Returns
+    /// for each plan whether enough consecutive decisions chose it.
     pub fn sustained(
         &mut self,
         regime: u64,
@@ -141,7 +148,8 @@ impl<K: Key> Guardrails<K> {
         enough
     }
 
-    /// Returns true if this many operators may be executed now, and counts them as executed if they may.
+    /// Returns true if this many operators may be executed at `now_ms` under the rate limit, and counts them as
+    /// executed if they may.
     pub fn may_spend(&mut self, operators: usize, now_ms: u64) -> bool {
         let most = self.limits.changes_s_max.max(1.0);
         let passed_s = now_ms.saturating_sub(self.filled_ms) as f64 / 1_000.0;
@@ -156,14 +164,15 @@ impl<K: Key> Guardrails<K> {
         may
     }
 
-    /// Counts operators that are executed regardless of the rate, because they undo others; later operators wait
-    /// longer.
+    /// Counts operators that are executed regardless of the rate limit, such as those that undo others; later
+    /// operators wait longer.
     pub fn spend(&mut self, operators: usize, now_ms: u64) {
         _ = self.may_spend(0, now_ms);
         self.tokens -= operators as f64;
     }
 
-    /// Records operators that were executed on a design, and begins to measure their effect.
+    /// Records operators that were executed on the design `layout`, and begins to measure their effect against the
+    /// latencies `before`.
     pub fn done(
         &mut self,
         layout: &Layout<K>,
@@ -177,7 +186,7 @@ impl<K: Key> Guardrails<K> {
         self.watch(operators, inverse, now_ms, before);
     }
 
-    /// Records operators that undid others.
+    /// Records operators that undid a change, so that they are not reversed at once; their effect is not measured.
     pub fn record_undo(&mut self, layout: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
         self.touch(layout, operators, now_ms);
         self.reversals.done(layout, operators, now_ms);
@@ -217,7 +226,8 @@ fn shape<K: Key>(layout: &Layout<K>, plan: &[Operator<K>]) -> Shape<K> {
     shape
 }
 
-/// Returns the operators that undo `operators`, in the order of their execution.
+/// Returns the operators that undo `operators`, which were executed on the design `before`, in the order in which the
+/// undoing ones must be executed.
 #[must_use]
 pub fn inverse<K: Key>(before: &Layout<K>, operators: &[Operator<K>]) -> Vec<Operator<K>> {
     let mut layout = before.clone();

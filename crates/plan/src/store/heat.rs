@@ -1,4 +1,4 @@
-//! Heat map: the use of each key range over time, in a table of bounded size.
+//! Heat map: the use of each key range of the store over time, in a table of bounded size.
 //!
 //! A row is a key range, a column a time interval. Rows are narrow where keys are used often: a
 //! range with more than its share of the recent use is split at the median of its most recently
@@ -6,8 +6,8 @@
 //! columns are merged. The past use of a row that is split is divided in proportion to the sampled
 //! keys on either side, since no finer record exists.
 //!
-//! The caller passes times, in ms. Time does not go backwards: an earlier time counts as the latest
-//! one.
+//! The caller passes times, in ms with an epoch of its choice. Time does not go backwards: an earlier time counts as
+//! the latest one.
 //!
 //! Invariants:
 //! - Rows cover all keys from the least one on. Rows and columns never exceed their bounds.
@@ -22,14 +22,14 @@ mod tests;
 
 pub use marks::differences;
 
-/// Size limits of the table.
+/// Size limits of a heat map's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Duration of a column, in ms.
+    /// Duration of the time interval that one column covers, in ms.
     pub column_ms: u64,
-    /// Largest number of columns.
+    /// Limit on the number of columns, one for each time interval.
     pub columns_max: usize,
-    /// Largest number of rows.
+    /// Limit on the number of rows, one for each key range.
     pub rows_max: usize,
 }
 
@@ -40,18 +40,18 @@ impl Default for Bounds {
     }
 }
 
-/// The use of a key range during one column. Counts may be fractions, because use is divided among
-/// rows.
+/// The use of one key range during one column's time interval. Counts may be fractions, because the use of a longer
+/// range is divided among its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// Number of keys and ranges that were read and not written.
+    /// Number of accesses to keys and key ranges that the transactions read and did not write.
     pub reads: f64,
-    /// Number of keys that were written.
+    /// Number of accesses to keys that the transactions wrote.
     pub writes: f64,
     /// Number of accesses by transactions that conflicted with another transaction or with a design
     /// change.
     pub conflicts: f64,
-    /// CPU time of sites, in µs.
+    /// CPU time of all sites for these accesses, in µs.
     pub cpu_us: f64,
 }
 
@@ -63,7 +63,7 @@ impl Cell {
         self.cpu_us += other.cpu_us;
     }
 
-    /// Returns the cell with all fields multiplied by `share`.
+    /// Returns this use with all fields multiplied by `share`.
     #[must_use]
     pub fn times(self, share: f64) -> Self {
         Self {
@@ -83,25 +83,25 @@ impl Cell {
         }
     }
 
-    /// Returns the number of accesses, by which rows are split and merged.
+    /// Returns the number of accesses, conflicts counted again, by which rows are split and merged.
     fn accesses(&self) -> f64 {
         self.reads + self.writes + self.conflicts
     }
 }
 
-/// Largest number of recently used keys that a row samples to find its split point. A row with fewer
-/// than [`KEPT_MIN`] keys is not split.
+/// Largest number of recently used keys that a row samples to find its split point. A row with fewer than [`KEPT_MIN`]
+/// keys is not split.
 const KEPT_MAX: usize = 48;
 const KEPT_MIN: usize = 8;
-/// A row is split if its recent use exceeds this multiple of the mean of `rows_max` rows.
+/// A row is split if its recent use exceeds this multiple of the mean over `rows_max` rows.
 const HOT: f64 = 2.0;
-/// Factor by which the recent use decays with each column.
+/// Factor by which the recent use of a row decays with each new column.
 const LEFT_AFTER_COLUMN: f64 = 0.5;
 
 #[derive(Clone, Debug)]
 struct Row<K> {
     start: K,
-    /// Sample of recently used keys, unordered; `next` counts the replacements in it.
+    /// Sample of keys of this row that were used recently, unordered; `next` counts the replacements in it.
     kept: Vec<K>,
     next: usize,
     recent: f64,
@@ -124,13 +124,13 @@ impl<K> Row<K> {
 
 #[derive(Clone, Debug)]
 struct Column {
-    /// Start time divided by the duration of a column.
+    /// Number of the column's time interval: its start time divided by the duration of a column.
     number: u64,
-    /// Cells, one for each row.
+    /// Use of each row's key range during this column's interval, in the order of the rows.
     cells: Vec<Cell>,
 }
 
-/// A heat map over keys of type `K`: see the module's documentation.
+/// A heat map of the use of keys of type `K` over time: a table of key ranges and time intervals.
 #[derive(Clone, Debug)]
 pub struct Heat<K> {
     bounds: Bounds,
@@ -139,7 +139,7 @@ pub struct Heat<K> {
 }
 
 impl<K: Ord + Clone> Heat<K> {
-    /// Creates a table without use, for keys from `least` on.
+    /// Creates a table with one row and one column and without use, for keys from `least` on.
     ///
     /// # Panics
     /// If the bounds allow no row or no column, or a column has no duration.
@@ -151,8 +151,8 @@ impl<K: Ord + Clone> Heat<K> {
         Self { bounds, rows: vec![Row::new(least)], columns: VecDeque::from([first]) }
     }
 
-    /// Advances the table to `now_ms`: appends columns, drops those beyond the bound, and decays
-    /// the recent use.
+    /// Advances the table to the time `now_ms`: appends columns, drops those beyond the bound, and decays the recent
+    /// use.
     pub fn pass(&mut self, now_ms: u64) {
         let now = now_ms / self.bounds.column_ms;
         let newest = self.newest();
@@ -174,7 +174,7 @@ impl<K: Ord + Clone> Heat<K> {
         self.columns.back().map_or(0, |column| column.number)
     }
 
-    /// Returns the rows that hold keys from `from` to `end`, exclusive; without an end, to the last
+    /// Returns the indexes of the rows that hold keys from `from` to `end`, exclusive; without an end, to the last
     /// row. The row of `from` is always included.
     #[must_use]
     pub fn rows_of(&self, from: &K, end: Option<&K>) -> Range<usize> {
@@ -184,8 +184,8 @@ impl<K: Ord + Clone> Heat<K> {
         first..behind.max(first + 1)
     }
 
-    /// Adds a use of the keys from `from` to `end`, exclusive, to the newest column, divided
-    /// equally among their rows.
+    /// Adds the use `cell` of the keys from `from` to `end`, exclusive, to the newest column, divided equally among
+    /// the rows of these keys.
     pub fn add(&mut self, from: &K, end: Option<&K>, cell: Cell) {
         let rows = self.rows_of(from, end);
         let part = cell.times(1.0 / rows.len() as f64);
@@ -197,7 +197,8 @@ impl<K: Ord + Clone> Heat<K> {
         self.rows[rows.start].keep(from.clone());
     }
 
-    /// Splits each hot row once, and merges cold rows if that needs room.
+    /// Splits each row with much recent use once, those with the most first, and merges rows with little use if that
+    /// needs room.
     pub fn reshape(&mut self) {
         let all: f64 = self.rows.iter().map(|row| row.recent).sum();
         let hot = HOT * all / self.bounds.rows_max as f64;
@@ -213,8 +214,8 @@ impl<K: Ord + Clone> Heat<K> {
         }
     }
 
-    /// Merges the two adjacent rows with the least use, if their recent use is below half of
-    /// `recent` and neither is the row that holds `at`. Returns false if no two rows qualify.
+    /// Merges the two adjacent rows with the least use over all columns, if their recent use is below half of `recent`
+    /// and neither is the row that holds `at`. Returns false if no two rows qualify.
     fn make_room(&mut self, recent: f64, at: &K) -> bool {
         let hot = self.rows_of(at, None).start;
         let mut used = vec![0.0; self.rows.len()];
@@ -261,20 +262,19 @@ impl<K: Ord + Clone> Heat<K> {
         }
     }
 
-    /// Returns the first keys of the rows, in order.
+    /// Returns the first key of each row's range, in key order.
     pub fn starts(&self) -> impl Iterator<Item = &K> {
         self.rows.iter().map(|row| &row.start)
     }
 
-    /// Returns the start of each column, in ms, and its cells, one for each row; the oldest column
-    /// first, without gaps.
+    /// Returns each column, the oldest first and without gaps: its start time in ms, and the use of each row in it.
     pub fn columns(&self) -> impl ExactSizeIterator<Item = (u64, &[Cell])> {
         self.columns.iter().map(|one| (one.number * self.bounds.column_ms, &one.cells[..]))
     }
 }
 
-/// Returns the median of the row's sampled keys, or the next greater one; None if the row cannot be
-/// split there.
+/// Returns the key at which a row is split: the median of its sampled keys, or the next greater one if the median is
+/// the row's start. `None` if the row cannot be split.
 fn cut<K: Ord + Clone>(row: &Row<K>) -> Option<K> {
     if row.kept.len() < KEPT_MIN {
         return None;
@@ -290,8 +290,8 @@ fn cut<K: Ord + Clone>(row: &Row<K>) -> Option<K> {
     at.cloned()
 }
 
-/// Merges adjacent ranges, those with the least combined use first, until at most `most` groups are
-/// left. A display with fewer lines than ranges uses this.
+/// Merges adjacent ranges, those with the least combined use first, until at most `most` groups are left, and returns
+/// the indexes in `uses` that each group holds. A display with fewer lines than ranges uses this.
 #[must_use]
 pub fn grouped(uses: &[f64], most: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<(Range<usize>, f64)> =

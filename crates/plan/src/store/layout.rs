@@ -1,44 +1,45 @@
-//! A physical design as the planner models it: partitions by their starts, with their masters and replicas.
+//! The store's physical design as the planner models it: the bounds of all partitions, and the master site and the
+//! replica sites of each.
 //!
-//! The planner applies operators (§3.1) to copies of the design. The store would refuse an operator that is impossible
-//! here.
+//! The planner applies operators (§3.1) to copies of the design. An operator that is impossible here would also be
+//! refused by the store.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use super::site_set::SiteSet;
 
-/// Number of a site.
+/// Number that identifies a site of the store.
 pub type Site = u16;
 
-/// The requirements on the type of keys.
+/// The requirements on the type of the keys by which partitions are bounded.
 pub trait Key: Ord + Clone + Debug {}
 
 impl<T: Ord + Clone + Debug> Key for T {}
 
-/// A partition; its start is its key in the [`Layout`].
+/// A partition of the store: the site and replicas of a key range. Its start key is its key in the [`Layout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The site that masters the partition: writes run there.
+    /// The site that masters the partition: all writes to the partition run there.
     pub master: Site,
-    /// The sites that have replicas, without the master.
+    /// The sites that have replicas of the partition; the master is not among them.
     pub replicas: SiteSet,
-    /// Approximate number of rows.
+    /// Approximate number of rows in the partition.
     pub rows: u64,
-    /// Approximate size of the rows, in bytes.
+    /// Approximate size of the partition's keys and values, in bytes; one copy is counted.
     pub bytes: u64,
     /// The site to which the partition is pinned as its master; `None` if it is not pinned.
     pub pin: Option<Site>,
 }
 
 impl Partition {
-    /// True if a site has a copy, as the master or as a replica.
+    /// True if a site has a copy of the partition, as the master or as a replica.
     #[must_use]
     pub fn is_at(&self, site: Site) -> bool {
         self.master == site || self.replicas.contains(site)
     }
 
-    /// Returns the sites that have a copy, including the master.
+    /// Returns the sites that have a copy of the partition, including the master.
     #[must_use]
     pub fn copies(&self) -> SiteSet {
         self.replicas.union(SiteSet::only(self.master))
@@ -49,10 +50,10 @@ impl Partition {
     }
 }
 
-/// One change of a design (§3.1).
+/// One change of the store's design (§3.1).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator<K> {
-    /// Splits the partition of this key in two; the second part begins at the key.
+    /// Splits the partition that holds this key in two; the second part begins at the key.
     Split(K),
     /// Merges the partition that begins at this key with the next one.
     Merge(K),
@@ -60,12 +61,14 @@ pub enum Operator<K> {
     AddReplica(K, Site),
     /// Removes a site's replica of the partition that begins at this key.
     RemoveReplica(K, Site),
-    /// Makes a site with a replica of the partition that begins at this key its master; the old master keeps a replica.
+    /// Makes a site that has a replica of the partition that begins at this key the partition's master; the old master
+    /// keeps a replica.
     Remaster(K, Site),
 }
 
 impl<K: Key> Operator<K> {
-    /// Returns the start of the partition that the operator changes; for a split, the key at which it splits.
+    /// Returns the start of the partition that the operator changes; for a split, the key at which the partition is
+    /// split.
     #[must_use]
     pub fn key(&self) -> &K {
         match self {
@@ -78,27 +81,28 @@ impl<K: Key> Operator<K> {
     }
 }
 
-/// Why an operator cannot be applied.
+/// The reason for which an operator cannot be applied to a design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
-    /// No partition begins at the key.
+    /// No partition begins at the operator's key.
     #[error("no partition begins there")]
     NoPartition,
-    /// A split at the first key, or a merge of the last partition.
+    /// A split at a partition's first key, or a merge of the last partition, which has no next one.
     #[error("there is nothing on one side of it")]
     NothingThere,
     /// Two partitions to be merged have different masters, replicas or pins.
     #[error("the two partitions have different masters, replicas or pins")]
     NotAlike,
-    /// The site already has the copy to be added, or does not have the replica that is needed.
+    /// The site already has the copy that is to be added, or does not have the replica that is to be removed or made
+    /// the master.
     #[error("the site has a copy already, or has none")]
     WrongSite,
-    /// The partition is pinned to another site.
+    /// The partition is pinned to another site, so its master cannot move.
     #[error("the partition is pinned to another site")]
     Pinned,
 }
 
-/// A design: partitions that cover all keys from the least one on, and the sites.
+/// A design of the store: partitions that cover all keys from the least one on, and the live sites.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout<K> {
     partitions: BTreeMap<K, Partition>,
@@ -106,7 +110,7 @@ pub struct Layout<K> {
 }
 
 impl<K: Key> Layout<K> {
-    /// Creates a design of partitions by their starts, the first at the least key, and of the live sites.
+    /// Creates a design from partitions by their start keys, the first at the least key, and from the live sites.
     ///
     /// # Panics
     /// If there is no partition or no site.
@@ -116,12 +120,12 @@ impl<K: Key> Layout<K> {
         Self { partitions, sites }
     }
 
-    /// Returns the partitions with their starts, in key order.
+    /// Returns the partitions with their start keys, in key order.
     pub fn partitions(&self) -> impl DoubleEndedIterator<Item = (&K, &Partition)> {
         self.partitions.iter()
     }
 
-    /// Returns the number of partitions.
+    /// Returns the number of partitions of the design.
     #[must_use]
     pub fn len(&self) -> usize {
         self.partitions.len()
@@ -133,13 +137,13 @@ impl<K: Key> Layout<K> {
         self.partitions.is_empty()
     }
 
-    /// Returns the live sites.
+    /// Returns the live sites of the design.
     #[must_use]
     pub fn sites(&self) -> SiteSet {
         self.sites
     }
 
-    /// Returns the partition that a key belongs to, and its start.
+    /// Returns the partition that a key belongs to, with the partition's start key before it.
     #[must_use]
     pub fn of(&self, key: &K) -> (&K, &Partition) {
         let found = self.partitions.range(..=key).next_back();
@@ -152,7 +156,8 @@ impl<K: Key> Layout<K> {
         self.partitions.get(start)
     }
 
-    /// Returns the partitions that have keys from `start` up to `end`, exclusive; without an end, up to the last key.
+    /// Returns the partitions that have keys from `start` up to `end`, exclusive, with their start keys; without an
+    /// end, up to the last key.
     pub fn within<'a>(
         &'a self,
         start: &K,
@@ -166,20 +171,21 @@ impl<K: Key> Layout<K> {
             .map(|(_, found)| found)
     }
 
-    /// Returns the partition after the key `start`, with its own start; `None` if there is none.
+    /// Returns the first partition that begins after the key `start`, with its own start key; `None` if there is none.
     #[must_use]
     pub fn next(&self, start: &K) -> Option<(&K, &Partition)> {
         let bounds = (std::ops::Bound::Excluded(start), std::ops::Bound::Unbounded);
         self.partitions.range::<K, _>(bounds).next()
     }
 
-    /// Returns the number of bytes that a site holds, replicas included.
+    /// Returns the number of bytes of the partitions of which a site has a copy, as the master or as a replica.
     #[must_use]
     pub fn bytes_at(&self, site: Site) -> u64 {
         self.partitions.values().filter(|one| one.is_at(site)).map(|one| one.bytes).sum()
     }
 
-    /// True if the partition that begins at `start` and the next one can be merged.
+    /// True if the partition that begins at `start` and the next one have the same master, replicas and pin, so that
+    /// they can be merged.
     #[must_use]
     pub fn are_alike(&self, start: &K) -> bool {
         match (self.partitions.get(start), self.next(start)) {
@@ -188,10 +194,10 @@ impl<K: Key> Layout<K> {
         }
     }
 
-    /// Applies an operator.
+    /// Applies an operator to this design. A split gives each part half of the rows and bytes.
     ///
     /// # Errors
-    /// Fails, and changes nothing, if the operator is impossible.
+    /// Fails, and changes nothing, if the operator is impossible on this design.
     pub fn apply(&mut self, operator: &Operator<K>) -> Result<(), Impossible> {
         match operator {
             Operator::Split(key) => {

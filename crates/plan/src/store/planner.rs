@@ -1,5 +1,6 @@
 //! The planner of an adaptive store, without I/O: it collects samples, learns the costs of operations, decides which
-//! changes of the design pay, says which operators to execute, and judges what came of them (MorphoSys, §5).
+//! changes of the store's design save more than they cost, says which operators to execute, and judges their effect
+//! (MorphoSys, §5).
 //!
 //! The store, the simulation of its sites and the simulated benchmark run this one planner, each with a driver of its
 //! own. In each round a driver
@@ -9,7 +10,8 @@
 //! 4. executes the operators that [`Planner::next`] returns, and reports their outcomes ([`Planner::ended`]), until there
 //!    are none.
 //!
-//! [`Planner::events`] says what was decided, and what came of it.
+//! [`Planner::events`] returns what was decided, and which effect it had. All times are in ms of the planner's clock,
+//! which is the `now_ms` that the driver passes: its epoch is the driver's choice, and it does not go backwards.
 //!
 //! Invariants:
 //! - Without [`Permission::Change`] no operator is returned.
@@ -45,21 +47,22 @@ pub use learn::{Accuracy, Observed, WaitCause, Window};
 use load::SiteLoads;
 pub use load::SiteWork;
 
-/// Target rate of samples of all sites together, in samples/s.
+/// Target rate of sampled transactions of all sites together, in samples per second.
 const SAMPLES_S: f64 = 400.0;
 /// While the transaction rate is unknown, one of this many transactions is sampled.
 const EVERY_UNKNOWN: u32 = 8;
-/// Most rejected plans of one decision that are reported.
+/// Limit on the number of rejected plans of one decision that are reported as events.
 const REJECTED_MAX: usize = 4;
 
-/// Settings that do not change while a planner runs.
+/// Settings of a planner that do not change while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How workloads that alternate are told apart.
+    /// Settings by which workloads that alternate are distinguished.
     pub regimes: regimes::Settings,
-    /// How long samples are collected before the model learns from them.
+    /// The time and number of samples of a site that are collected before the model learns from them.
     pub window: Window,
-    /// Longest time, in ms, after which a new replica whose outcome is unknown may still appear.
+    /// Longest time, in ms, from the beginning of an `AddReplica` operator of unknown outcome in which its replica may
+    /// still appear.
     pub in_doubt_ms: u64,
 }
 
@@ -73,16 +76,17 @@ impl Default for Settings {
 /// Whether the planner may change the design.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permission {
-    /// Plans that pay are executed.
+    /// Plans that the decisions choose are executed.
     #[default]
     Change,
-    /// Plans that pay are only reported.
+    /// Chosen plans are only reported, and nothing is executed.
     Advise,
-    /// Adaptation is paused: plans that pay are only reported.
+    /// Adaptation is paused: chosen plans are only reported.
     Paused,
 }
 
-/// A change that pays: the number and time of its decision, the plan, and the workload.
+/// A plan that was chosen for execution, with its number, the time of its decision in ms of the planner's clock, and
+/// the workload on which the decision was based.
 #[derive(Clone, Debug)]
 struct Chosen<K: std::fmt::Debug> {
     number: u64,
@@ -91,10 +95,11 @@ struct Chosen<K: std::fmt::Debug> {
     outlook: Outlook<K>,
 }
 
-/// An undo: the number of the decision whose change is undone.
+/// The number of the plan whose change an undo reverses; `None` if it is not known any more.
 type Undo = Option<u64>;
 
-/// The planner: see the module's documentation.
+/// The planner of an adaptive store: it learns from samples, decides on changes of the design, and says which
+/// operators come next.
 #[derive(Debug)]
 pub struct Planner<K: Key> {
     controller: Controller<K>,
@@ -103,33 +108,33 @@ pub struct Planner<K: Key> {
     loads: SiteLoads,
     learner: Learner,
     execution: Execution<K, Chosen<K>, Undo>,
-    /// Least share of a core of the sites when the functions were learned; `None` if unknown.
+    /// The least share of a core (0..1) that any site had when the cost functions were learned; `None` if unknown.
     core_share: Option<f64>,
     rng: StdRng,
     events: Vec<Event<K>>,
     next_decision: u64,
-    /// Executed changes whose effect is being measured: the numbers of their decisions, and their operators.
+    /// Executed changes whose effect is being measured: the number of the plan of each, and its operators.
     measured: Vec<(u64, Vec<Operator<K>>)>,
-    /// Number of operators that were executed.
+    /// Number of operators that were executed, since the planner was created.
     pub changes: u64,
-    /// Number of plans that made the latency worse and were undone.
+    /// Number of changes that made the latency worse and were undone, since the planner was created.
     pub undone: u64,
-    /// Why the last plan failed; `None` if it succeeded.
+    /// Why the last plan that ended failed; `None` if it succeeded.
     pub failure: Option<String>,
 }
 
-/// What happened at the sites since the last round.
+/// A driver's report to the planner for one round: the samples and the work of the sites since the last one.
 #[derive(Debug)]
 pub struct Round<'r, K> {
-    /// The time now, in ms.
+    /// The time now, in ms of the planner's clock.
     pub now_ms: u64,
     /// The present design.
     pub layout: &'r Layout<K>,
-    /// The sampled transactions that ended.
+    /// The sampled transactions that ended since the last round.
     pub observed: Vec<Observed<K>>,
-    /// Total work of each site since it started.
+    /// Total work of each site since the site started.
     pub work: &'r BTreeMap<Site, SiteWork>,
-    /// Least share of a core of the sites; `None` if unknown.
+    /// The least share of a core (0..1) that any site has; `None` if unknown.
     pub core_share: Option<f64>,
 }
 
@@ -161,14 +166,14 @@ impl<K: Key> Planner<K> {
         }
     }
 
-    /// Replaces parameters, limits and permission, from now on.
+    /// Replaces the parameters and limits of decisions, and the permission to change the design, from now on.
     pub fn configure(&mut self, parameters: Parameters, limits: Limits, permission: Permission) {
         (self.parameters, self.permission) = (parameters, permission);
         self.controller.limit(limits);
     }
 
-    /// Restores cost functions and bans of an earlier run. `core_share` is the share of a core of the sites when the
-    /// functions were learned.
+    /// Restores the cost functions and bans of an earlier run, which `restore` sets. `core_share` is the least share
+    /// of a core that any site had when these functions were learned; `None` if unknown.
     pub fn restore(
         &mut self,
         core_share: Option<f64>,
@@ -178,7 +183,8 @@ impl<K: Key> Planner<K> {
         self.core_share = core_share;
     }
 
-    /// Reports the samples and the work of a round, from which the planner learns.
+    /// Reports the samples and the work of a round, from which the planner learns. If the share of a core of the sites
+    /// has changed, the learned costs are discarded first.
     pub fn observe(&mut self, round: Round<'_, K>) {
         let Round { now_ms, layout, observed, work, core_share } = round;
         if let Some(core_share) = core_share {
@@ -204,8 +210,8 @@ impl<K: Key> Planner<K> {
         }
     }
 
-    /// Decides which plans pay, judges earlier changes, and makes plans due. `forbids` returns why an operator cannot be
-    /// executed now.
+    /// Decides which plans save more than they cost, judges earlier changes, and queues the plans that are to be
+    /// executed. Returns the inputs of the decision. `forbids` returns why an operator cannot be executed now.
     pub fn decide(
         &mut self,
         now_ms: u64,
@@ -239,8 +245,8 @@ impl<K: Key> Planner<K> {
         DecisionSnapshot { outlook, lag_entries, cost, parameters, price, distrust }
     }
 
-    /// Judges the changes that were measured for long enough, and makes the undos of those due that increased the
-    /// latency. Returns true if there are any.
+    /// Judges the changes that were measured for long enough, and queues undos of those that increased the latency.
+    /// Returns true if it queued an undo that keeps to the limits of the design `layout`.
     fn judge(&mut self, now_ms: u64, layout: &Layout<K>) -> bool {
         let mut undoes = false;
         for judged in self.controller.judge(now_ms) {
@@ -264,7 +270,7 @@ impl<K: Key> Planner<K> {
         undoes
     }
 
-    /// Makes the plans due that pay and have paid in enough consecutive decisions, and reports the others.
+    /// Queues the chosen plans that enough consecutive decisions chose, and reports the others.
     fn choose(
         &mut self,
         at_ms: u64,
@@ -312,7 +318,7 @@ impl<K: Key> Planner<K> {
         self.events.push(Event::Decided { number, at_ms, plan: Box::new(plan), verdict });
     }
 
-    /// True if plans are due or under way.
+    /// True if plans wait for execution or are being executed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.execution.is_idle()
@@ -325,8 +331,9 @@ impl<K: Key> Planner<K> {
         self.execution.is_unsettled()
     }
 
-    /// Forgets operators whose outcome is known by now, and makes the removal of a replica due that an unfinished plan
-    /// left beyond a limit. `is_open` says whether an epoch of a site is the newest, and the site is not fenced.
+    /// Forgets operators whose outcome is known by now, and queues the removal of a replica that an unfinished plan
+    /// left beyond the limit of replicas. `is_open` says whether an epoch of a site is the newest, and the site is not
+    /// fenced.
     pub fn settle(&mut self, now_ms: u64, layout: &Layout<K>, is_open: &dyn Fn(Site, u64) -> bool) {
         let surplus = self.execution.settle(now_ms, layout, &self.parameters, is_open);
         if let Some(surplus) = surplus.filter(|_| self.permission == Permission::Change) {
@@ -337,7 +344,7 @@ impl<K: Key> Planner<K> {
     }
 
     /// Returns the operators to execute next on the present design, in any order or concurrently; `None` if there are
-    /// none, or while those under way have no outcome.
+    /// none, or while operators that were returned earlier have no outcome yet.
     pub fn next(&mut self, now_ms: u64, layout: &Layout<K>) -> Option<Vec<Operator<K>>> {
         loop {
             if !self.execution.is_running() {
@@ -354,8 +361,8 @@ impl<K: Key> Planner<K> {
         }
     }
 
-    /// Begins a plan, unless it is not permitted any more: limits, permission and design may have changed since it was
-    /// decided.
+    /// Begins the execution of a plan, unless it is not permitted any more: limits, permission and design may have
+    /// changed since the plan was decided.
     fn begin(&mut self, now_ms: u64, plan: Plan<K, Chosen<K>, Undo>, layout: &Layout<K>) {
         let Plan { purpose, operators } = plan;
         let many = operators.len();
@@ -391,7 +398,7 @@ impl<K: Key> Planner<K> {
         self.execution.begin(Plan { purpose, operators }, layout);
     }
 
-    /// Reports the outcome of an operator that [`Self::next`] returned.
+    /// Records the outcome of an operator that [`Self::next`] returned, and learns from its time.
     ///
     /// # Panics
     /// If the operator is not under way.
@@ -431,47 +438,50 @@ impl<K: Key> Planner<K> {
         }
     }
 
-    /// Returns the events since the last call.
+    /// Returns the events since the last call, in the order in which they occurred.
     pub fn events(&mut self) -> Vec<Event<K>> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns the regimes, the costs and the guardrails.
+    /// Returns the decision loop, which has the regimes of the workload, the learned costs and the guardrails.
     #[must_use]
     pub fn controller(&self) -> &Controller<K> {
         &self.controller
     }
 
-    /// Returns the accuracy of the predicted costs.
+    /// Returns the accuracy of the predicted costs of transactions and operators.
     #[must_use]
     pub fn accuracy(&self) -> &Accuracy {
         &self.learner.accuracy
     }
 
-    /// Returns the load of each site in its last span, as a share of the CPU that it has.
+    /// Returns the load of each site over the time that its last report covers, as a share of the CPU that the site
+    /// has.
     #[must_use]
     pub fn site_loads(&self) -> &BTreeMap<Site, f64> {
         &self.loads.shares
     }
 
-    /// Returns the least share of a core of the sites when the functions were learned; `None` if unknown.
+    /// Returns the least share of a core (0..1) that any site had when the cost functions were learned; `None` if
+    /// unknown.
     #[must_use]
     pub fn core_share(&self) -> Option<f64> {
         self.core_share
     }
 
-    /// Returns the operators of all plans that are due or under way.
+    /// Returns the operators of all plans that wait for execution or are being executed, executed ones included.
     pub fn operators(&self) -> impl Iterator<Item = &Operator<K>> {
         self.execution.operators()
     }
 
-    /// Returns the operators of unfinished plans whose replicas may still have to be removed.
+    /// Returns the operators of unfinished plans that may have left a replica that still has to be removed.
     #[must_use]
     pub fn left(&self) -> &[Operator<K>] {
         self.execution.left()
     }
 
-    /// True if the plan under way may leave a partition with one replica more for a while.
+    /// True if the plan being executed moves a master or rolls back, so that a partition may have one replica more
+    /// than its limit for a while.
     #[must_use]
     pub fn moves(&self) -> bool {
         self.execution.moves()

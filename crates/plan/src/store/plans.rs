@@ -18,18 +18,20 @@ use super::division::Division;
 use super::layout::{Key, Layout, Operator, Site};
 use super::workload::{CoAccess, Numbered, Sample, Statistics, Touched};
 
-/// Thresholds for making plans; the defaults are those of the paper's successor.
+/// Thresholds and limits for making plans; the defaults are those of the paper's successor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// A partition with more than this multiple of the mean access may be split.
+    /// A partition with more than this multiple of the mean access of a partition may be split.
     pub split_above: f64,
-    /// Two neighbouring partitions, each with less than this multiple of the mean access, may be merged.
+    /// Two neighbouring partitions, each with less than this multiple of the mean access of a partition, may be
+    /// merged.
     pub merge_below: f64,
-    /// Partitions belong together if both conditional probabilities of access are at least this (0..1).
+    /// Two partitions belong together if both conditional probabilities, of accessing one given the other, are at
+    /// least this (0..1).
     pub together_min: f64,
-    /// Most partitions of a design.
+    /// Limit on the number of partitions of a design.
     pub partitions_max: usize,
-    /// Most replicas of a partition, its master not counted.
+    /// Limit on the number of replicas of one partition, its master not counted.
     pub replicas_max: usize,
 }
 
@@ -46,9 +48,9 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// True if operators that are executed on a design, in order, are possible and keep to its limits: a design that
-    /// exceeds one already may not exceed it further. A partition that moves has one replica more until its old master
-    /// has given its copy up.
+    /// True if operators that are executed on the design `before`, in order, are possible and keep to the limits of
+    /// partitions and replicas: a limit that the design exceeds already may not be exceeded further. A partition that
+    /// moves has one replica more until its old master has given its copy up.
     #[must_use]
     pub fn permits<K: Key>(&self, before: &Layout<K>, operators: &[Operator<K>]) -> bool {
         let mut layout = before.clone();
@@ -73,8 +75,8 @@ impl Thresholds {
 }
 
 impl Thresholds {
-    /// True if operators keep to the limits while the outcome of the `unsettled` ones is unknown: these count as
-    /// executed if they still can be.
+    /// True if operators keep to the limits on the design `now` while the outcome of the `unsettled` ones is unknown:
+    /// these count as executed if they still can be.
     #[must_use]
     pub fn permits_with_pending<'k, K: Key + 'k>(
         &self,
@@ -87,8 +89,8 @@ impl Thresholds {
         self.permits(&layout, operators)
     }
 
-    /// Returns the operators that remove the replicas that an unfinished plan added, from partitions that have more
-    /// replicas now than they may have.
+    /// Returns the operators that remove the replicas which an unfinished plan added with the operators `made`, from
+    /// partitions that now exceed the limit of replicas.
     pub fn surplus<'k, K: Key + 'k>(
         &'k self,
         now: &'k Layout<K>,
@@ -108,8 +110,8 @@ impl Thresholds {
         })
     }
 
-    /// True if executed operators have left a partition with a replica too many on the present design: the rest of
-    /// their plan was not executed.
+    /// True if the executed operators `done` have left a partition of the design `now` with more replicas than the
+    /// limit, because the rest of their plan was not executed.
     #[must_use]
     pub fn are_exceeded_by<K: Key>(&self, now: &Layout<K>, done: &[Operator<K>]) -> bool {
         let added = done.iter().filter(|one| matches!(one, Operator::AddReplica(..)));
@@ -118,23 +120,23 @@ impl Thresholds {
     }
 }
 
-/// A design with the statistics of the samples on it, from which plans are made.
+/// A design with the access statistics of the samples on it, from which plans are made.
 #[derive(Clone, Debug)]
 pub struct View<'v, K> {
     /// The design, with its partitions numbered.
     pub numbered: &'v Numbered<'v, K>,
     /// Access statistics of the partitions.
     pub statistics: &'v Statistics,
-    /// The samples from which the statistics were computed.
+    /// The weighted samples from which the statistics were computed.
     pub samples: &'v [(f64, Sample<K>)],
-    /// Thresholds for making plans.
+    /// Thresholds and limits for making plans.
     pub thresholds: &'v Thresholds,
     /// The best split key of each partition that may be split, by the partition's number.
     splits: BTreeMap<usize, K>,
 }
 
 impl<'v, K: Key> View<'v, K> {
-    /// Creates a view of a design; `statistics` are those of `samples` on that design.
+    /// Creates a view of a design, from which plans are made; `statistics` are those of `samples` on that design.
     #[must_use]
     pub fn new(
         numbered: &'v Numbered<'v, K>,
@@ -147,25 +149,25 @@ impl<'v, K: Key> View<'v, K> {
     }
 }
 
-/// Why there is no plan for a transaction at a site.
+/// The reason for which no plan lets a transaction run at a site.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlan<K: std::fmt::Debug> {
     /// A partition that the transaction writes is pinned to another site: the partition's start, and that site.
     #[error("the partition at {0:?} is pinned to site {1}")]
     Pinned(K, Site),
-    /// The partition that begins at this key has as many replicas as it may have.
+    /// The partition that begins at this key has as many replicas as the limit allows.
     #[error("the partition at {0:?} may have no more replicas")]
     Replicas(K),
 }
 
-/// A plan under construction, and the design that it leads to.
+/// A plan under construction: its operators so far, and the design that they lead to.
 struct PlanBuilder<K> {
     operators: Vec<Operator<K>>,
     layout: Layout<K>,
 }
 
 impl<K: Key> PlanBuilder<K> {
-    /// Adds an operator if it is possible after the others. Returns true if it was added.
+    /// Adds an operator to the plan if it is possible after the others. Returns true if it was added.
     fn add(&mut self, operator: Operator<K>) -> bool {
         let is_possible = self.layout.apply(&operator).is_ok();
         if is_possible {
@@ -204,10 +206,11 @@ impl<K: Key> PlanBuilder<K> {
     }
 }
 
-/// Returns the plan after which a transaction can run at a site: the necessary operators, and no others.
+/// Returns the operators after which a transaction that touches these partitions can run at a site: the necessary
+/// ones, and no others.
 ///
 /// # Errors
-/// If a pin or the limit of replicas forbids it.
+/// Fails if a pin of a partition or the limit of replicas forbids it.
 pub fn necessary<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,
@@ -243,10 +246,10 @@ fn grown<K: Key>(
     Ok(growing)
 }
 
-/// Returns the best split keys of the partitions that have more than their share of accesses: the median of the sampled
-/// accesses, in front of the first key of some transaction there, so that the transaction is not divided. A key with at
-/// least half of the accesses begins a partition, and the next split is at the key after it, so that a single hot row
-/// ends in a partition of its own. A partition of which only one key was sampled has no split key.
+/// Returns the best split key of each partition that has more than its share of accesses: the median of the sampled
+/// accesses, in front of the first key of some transaction there, so that the transaction is not divided. A key with
+/// at least half of the accesses begins a partition, and the next split is at the key after it, so that a single hot
+/// row ends in a partition of its own. A partition of which only one key was sampled has no split key.
 fn splits<K: Key>(
     numbered: &Numbered<'_, K>,
     statistics: &Statistics,
@@ -279,7 +282,8 @@ fn splits<K: Key>(
     hot.into_iter().filter_map(key).collect()
 }
 
-/// Returns the key at which a partition is split, by the weights of its keys; `None` if no key divides them.
+/// Returns the key at which the partition that begins at `start` is split, by the weights of its sampled keys; `None`
+/// if no key divides them.
 fn split_key<K: Key>(start: &K, weights: &BTreeMap<&K, f64>) -> Option<K> {
     let all: f64 = weights.values().sum();
     let mut before = 0.0;
@@ -297,20 +301,20 @@ fn split_key<K: Key>(start: &K, weights: &BTreeMap<&K, f64>) -> Option<K> {
     None
 }
 
-/// Returns the mean access of a partition, as a share of all accesses. With fewer partitions than sites it is the mean
-/// of as many partitions as sites: a single partition has all accesses, and should be split.
+/// Returns the mean share of all accesses that a partition has. With fewer partitions than sites, it is the mean of as
+/// many partitions as sites: a single partition has all accesses, and should be split.
 #[must_use]
 pub fn mean_access<K: Key>(layout: &Layout<K>) -> f64 {
     let (partitions, sites) = (layout.len(), layout.sites().len());
     1.0 / partitions.max(sites) as f64
 }
 
-/// Returns the plans for a transaction at a site: the necessary operators alone, these with the masters and replicas of
-/// partitions that are accessed together, and splits and merges of the transaction's partitions. Equal plans are
-/// returned once. Which plan pays is decided by their prices.
+/// Returns the plans for a transaction at a site: the necessary operators alone, these with the masters and replicas
+/// of partitions that are accessed together, and splits and merges of the transaction's partitions. Equal plans are
+/// returned once. Which plan to execute is decided by their prices.
 ///
 /// # Errors
-/// If a pin or the limit of replicas forbids that the transaction runs there.
+/// Fails if a pin of a partition or the limit of replicas forbids that the transaction runs at the site.
 pub fn plans<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,
@@ -333,8 +337,9 @@ pub fn plans<K: Key>(
     Ok(plans)
 }
 
-/// Adds masters of partitions that are written together with those that the transaction writes, and replicas of
-/// partitions that are read together with its own, where the probabilities are high in both directions.
+/// Adds to a plan for `site` the masters of partitions that are written together with those that the transaction
+/// writes, and replicas of partitions that are read together with those that it reads, where the probabilities are
+/// high in both directions.
 fn together<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,
@@ -369,7 +374,8 @@ fn split<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> 
     view.splits.get(&partition).map(|key| vec![Operator::Split(key.clone())]).into_iter().collect()
 }
 
-/// Returns plans that split a partition and give one half to the site: such a split pays by what it allows the halves.
+/// Returns plans that split a partition and give one half to the site: such a split saves by what it allows the
+/// halves.
 fn split_and_move<K: Key>(
     view: &View<'_, K>,
     partition: usize,
@@ -389,9 +395,9 @@ fn split_and_move<K: Key>(
     [start, key].into_iter().filter_map(move_one).collect()
 }
 
-/// Returns the plans by which half of the transactions of a site move to another one: splits at the starts of the runs,
-/// then the masters of the partitions written there. In one plan copies stay at the old site, in the other none do.
-/// Returns no plan where a limit or a pin forbids it.
+/// Returns the plans by which half of the transactions of a busy site move to `site`: splits at the starts of the
+/// division's runs, then the masters of the partitions written there. In one plan copies stay at the old site, in the
+/// other none do. Returns no plan where a limit or a pin forbids it.
 #[must_use]
 pub fn move_half<K: Key>(
     view: &View<'_, K>,
@@ -426,7 +432,7 @@ pub fn move_half<K: Key>(
     vec![with_copies, growing.operators]
 }
 
-/// Returns the merges with either neighbour, where both partitions are hardly accessed.
+/// Returns the merges of a partition with either neighbour, where both partitions are hardly accessed.
 fn merge<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> {
     let limit = view.thresholds.merge_below * mean_access(view.numbered.layout);
     let is_cold = |one: usize| view.statistics.accesses(one) < limit;
@@ -441,7 +447,7 @@ fn merge<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> 
     pairs.map(|first| vec![Operator::Merge(view.numbered.start(first).clone())]).collect()
 }
 
-/// Returns a plan for each replica, which removes it.
+/// Returns one plan for each replica of the design, which removes that replica.
 pub fn removals<'v, K: Key>(view: &'v View<'v, K>) -> impl Iterator<Item = Vec<Operator<K>>> + 'v {
     view.numbered.layout.partitions().flat_map(|(start, one)| {
         one.replicas.iter().map(|site| vec![Operator::RemoveReplica(start.clone(), site)])

@@ -1,4 +1,5 @@
-//! The price of a design: the predicted cost of transactions like the sampled ones (MorphoSys, §5.3.2).
+//! The price of a design: the predicted cost of transactions like the sampled ones, if the store had that design
+//! (MorphoSys, §5.3.2).
 //!
 //! Each sample runs where the router would run it: at the site that masters all that it writes and has copies of all
 //! that it reads. A sample that only reads runs at the least loaded of the sites that have copies of all that it reads.
@@ -20,18 +21,18 @@ use super::workload::{Accesses, Numbered, Sample, Statistics, Touched};
 /// Default weight of a µs of a site's CPU time, relative to a µs of latency.
 pub const CPU_WEIGHT: f64 = 0.5;
 
-/// The workload and the state of the sites, independent of the design.
+/// The workload and the state of the sites, independent of the design that is priced.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a, K> {
     /// Transactions that stand for the expected ones, each with its weight.
     pub samples: &'a [(f64, Sample<K>)],
-    /// Transactions a second.
+    /// Number of transactions per second, at all sites together.
     pub rate_s: f64,
-    /// Number of concurrent transactions, at all sites.
+    /// Mean number of concurrent transactions, at all sites together.
     pub population: f64,
-    /// The model of the costs of transactions and operators.
+    /// The model that predicts the costs of transactions and operators.
     pub cost: &'a CostModel,
-    /// Log lag of each site, in entries.
+    /// Number of log entries that each site has yet to apply.
     pub lag_entries: &'a BTreeMap<Site, f64>,
     /// Weight of a µs of a site's CPU time, relative to a µs of latency. Without it an unread replica would cost
     /// nothing where its site has idle time.
@@ -40,7 +41,7 @@ pub struct Situation<'a, K> {
     pub expected: Expected<'a, K>,
 }
 
-/// The price of a design.
+/// The price of a design: the predicted latency of transactions and the predicted load of the sites.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Price {
     /// Mean latency of a transaction, in µs, including the design changes that it waits for.
@@ -49,16 +50,16 @@ pub struct Price {
     pub work_us: f64,
     /// Latency plus weighted CPU time of a transaction, in µs.
     pub total_us: f64,
-    /// Predicted load of each site, as a share of the CPU that it has.
+    /// Predicted CPU load of each site, as a share of the CPU that the site has.
     pub cpu: BTreeMap<Site, f64>,
-    /// Predicted mean number of transactions at each site.
+    /// Predicted mean number of transactions at each site, running or waiting.
     pub queues: BTreeMap<Site, f64>,
-    /// Predicted work ahead of one wait at each site, in µs: see [`Inputs::queued_work_us`].
+    /// Predicted work ahead of one wait for each site's thread, in µs: see [`Inputs::queued_work_us`].
     pub queued_work_us: BTreeMap<Site, f64>,
     /// Predicted rows read, rows written and rows applied for other masters at each site, per second: the inputs of
     /// [`CostModel::cpu`].
     pub loads: BTreeMap<Site, [f64; 3]>,
-    /// Share (0..1) of transactions that a site can run without a design change.
+    /// Share (0..1) of transactions that some site can run without a design change.
     pub single_site: f64,
 }
 
@@ -67,20 +68,21 @@ struct Placed {
     sample: usize,
     weight: f64,
     site: usize,
-    /// Number of replicas that the site has to get first.
+    /// Number of replicas that the site has to get before it can run the sample.
     replicas: u32,
-    /// Number of partitions whose master the site has to become first.
+    /// Number of partitions whose master the site has to become before it can run the sample.
     masters: u32,
 }
 
-/// Returns the price of a design.
+/// Returns the predicted price of the design `layout` in a situation.
 #[must_use]
 pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price {
     let accesses = Accesses::counted(&Numbered::new(layout), situation.samples);
     price_by(&accesses, layout, situation)
 }
 
-/// Returns the price of a design, by accesses that were counted on a design with the same partition boundaries.
+/// Returns the predicted price of the design `layout`, by accesses that were counted on a design with the same
+/// partition bounds.
 #[must_use]
 pub fn price_by<K: Key>(
     Accesses { touched, statistics }: &Accesses,
@@ -180,8 +182,8 @@ fn kind(touched: &Touched) -> Operation {
     Operation::Transaction { reads: !touched.reads.is_empty(), writes: !touched.writes.is_empty() }
 }
 
-/// Returns the work ahead of one wait at each site, in µs: the number of transactions there, times the time that one
-/// needs of the site, divided by the number of waits of one.
+/// Returns the work ahead of one wait for the thread of each site, in µs: the number of transactions at the site,
+/// times the time that one needs of its thread, divided by the number of waits of one.
 fn queued_work_us<K>(
     situation: &Situation<'_, K>,
     touched: &[Touched],
@@ -208,14 +210,14 @@ fn queued_work_us<K>(
     (0..demands.len()).map(of).collect()
 }
 
-/// Returns the sites that can run a transaction without a design change.
+/// Returns the sites that can run a transaction on these partitions without a design change.
 fn able(touched: &Touched, partitions: &[&Partition], sites: SiteSet) -> SiteSet {
     let readable = touched.reads.iter().map(|read| partitions[*read].copies());
     let writable = touched.writes.iter().map(|write| SiteSet::only(partitions[*write].master));
     readable.chain(writable).fold(sites, SiteSet::intersection)
 }
 
-/// Returns how many replicas and how many masters a site lacks for a transaction.
+/// Returns how many replicas, and how many masters of partitions, a site lacks to run a transaction.
 fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32) {
     let missing = touched.reads.iter().chain(&touched.writes);
     let replicas = missing.filter(|one| !partitions[**one].is_at(site)).count();
@@ -223,7 +225,8 @@ fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32)
     (replicas as u32, masters as u32)
 }
 
-/// Returns the rows read, rows written and rows applied for other masters at each site, per second.
+/// Returns the rows read, rows written and rows applied for other masters at each site, per second, with the samples
+/// placed as in `placed`.
 fn loads<K>(
     situation: &Situation<'_, K>,
     sites: SiteSet,
@@ -250,8 +253,9 @@ fn loads<K>(
     loads
 }
 
-/// Returns the inputs from which an operator's cost is predicted: the partition that it changes, the work ahead at the
-/// sites in µs, the log lag of the sites in entries, and the partition's share of writes (`contention`).
+/// Returns the kind of an operator, and the inputs from which its cost is predicted: from the partition that it
+/// changes, the work ahead at the sites in µs, the log lag of the sites in entries, and the partition's share of
+/// writes (`contention`).
 #[must_use]
 pub fn inputs_of<K>(
     operator: &Operator<K>,
@@ -285,11 +289,11 @@ pub fn inputs_of<K>(
     }
 }
 
-/// Applies the operators of a plan to the present design, in order, and predicts their cost (§5.3). Returns the
-/// resulting design, and the cost in µs.
+/// Applies the operators of a plan to the present design `layout`, in order, and predicts their cost (§5.3). Returns
+/// the resulting design, and the cost in µs.
 ///
 /// # Errors
-/// If an operator is impossible: the reason.
+/// Returns the reason for which an operator is impossible, if one is.
 pub fn plan_cost<K: Key>(
     layout: &Layout<K>,
     operators: &[Operator<K>],

@@ -7,12 +7,13 @@
 //! there are some. A function of a site's CPU load alone cannot show that: the load is 1 with two waiting transactions,
 //! and with two hundred.
 
-/// Most iterations.
+/// Limit on the number of iterations.
 const STEPS_MAX: usize = 200;
 /// The iteration ends when each queue changes by less than this share of the population.
 const CHANGE_MIN: f64 = 1e-4;
 
-/// Returns the mean number of transactions at each site, for a population and for demands in any one unit.
+/// Returns the mean number of transactions at each site, for `population` concurrent transactions in all, of which
+/// each needs the time `demands` (in any one unit) of each site.
 #[must_use]
 pub fn queues(demands: &[f64], population: f64) -> Vec<f64> {
     let all: f64 = demands.iter().sum();
@@ -41,9 +42,9 @@ pub fn queues(demands: &[f64], population: f64) -> Vec<f64> {
     queues
 }
 
-/// Returns the demands of a transaction on sites that have other work, too: `besides`, the updates that they apply for
-/// other masters. No transaction waits for these updates, but each queues after them. Both kinds of work grow with the
-/// throughput, which the busiest site limits.
+/// Returns the demands of a transaction on sites that have other work, too: `besides`, the demand of the updates that
+/// each site applies for other masters. No transaction waits for these updates, but each queues after them. Both kinds
+/// of work grow with the throughput, which the busiest site limits.
 #[must_use]
 pub fn slowed(demands: &[f64], besides: &[f64]) -> Vec<f64> {
     let both = || demands.iter().zip(besides);

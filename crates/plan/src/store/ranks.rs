@@ -1,10 +1,10 @@
-//! Keys replaced by their ranks: a decision compares millions of keys, and numbers are compared fastest.
+//! Keys replaced by their ranks: a decision compares keys millions of times, and numbers are compared fastest.
 
 use super::layout::{Key, Layout, Operator, Partition};
 use super::plans::NoPlan;
 use super::workload::Sample;
 
-/// The keys of a design and of samples, in order; the rank of a key is its index.
+/// The keys of a design and of samples, in order; the rank of a key is its index among them.
 pub(super) struct Ranks<K> {
     keys: Vec<K>,
 }
@@ -29,7 +29,7 @@ impl<K: Key> Ranks<K> {
         Self { keys }
     }
 
-    /// Returns the rank of a key.
+    /// Returns the rank of a key of the design or of a sample.
     ///
     /// # Panics
     /// If the key is neither in the design nor in a sample.
@@ -37,12 +37,12 @@ impl<K: Key> Ranks<K> {
         self.keys.binary_search(key).expect("a key of the design or of a sample") as u32
     }
 
-    /// Returns the rank of the greatest key up to this one; 0 if there is none.
+    /// Returns the rank of the greatest known key that is not above `key`; 0 if there is none.
     pub(super) fn nearest(&self, key: &K) -> u32 {
         self.keys.partition_point(|one| one <= key).saturating_sub(1) as u32
     }
 
-    /// Returns the key of a rank.
+    /// Returns the key that has this rank.
     pub(super) fn key(&self, rank: u32) -> K {
         self.keys[rank as usize].clone()
     }

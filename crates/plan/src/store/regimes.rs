@@ -1,4 +1,5 @@
-//! The regimes of a workload, and which of them are expected: a change has to pay over these (MorphoSys, §5.3.1).
+//! The regimes of a workload, which are the workloads between which it alternates, and which of them are expected: a
+//! change of the design has to save more than it costs over these (MorphoSys, §5.3.1).
 //!
 //! The paper predicts the workload from samples of the last seconds. Where two workloads alternate, a design that is
 //! best for the last seconds is the worst one a moment later. So time is divided into slices. Slices with similar
@@ -28,33 +29,33 @@ pub use expected::{Expected, OtherRegime};
 pub use latencies::Latencies;
 use signature::Signature;
 
-/// Most regimes that are remembered.
+/// Limit on the number of regimes that are remembered.
 const REGIMES_MAX: usize = 6;
-/// Most samples of the open slice; later ones are dropped.
+/// Limit on the number of samples of the open slice; later ones are dropped.
 const OPEN_MAX: usize = 8_192;
 /// Longest slice, as a multiple of [`Settings::slice_ms`]: a slice with few samples is extended.
 const SLICES_MAX: u64 = 4;
 /// A slice with fewer samples than this belongs to the present regime.
 const SLICE_SAMPLES_MIN: usize = 12;
-/// Weight of a measurement in the moving mean of concurrent transactions.
+/// Weight of a measurement in the moving mean of concurrent transactions, from 0 to 1.
 const MEAN_RATE: f64 = 0.3;
 /// Factor on the weight of earlier turns from one regime to another, at each new one.
 const TURN_DECAY: f64 = 0.95;
 
-/// The parameters of regimes.
+/// The settings by which a workload is divided into regimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Most samples of each regime.
+    /// Limit on the number of samples that are kept for each regime.
     pub samples: usize,
     /// Longest age of a sample, in ms of its regime's own time.
     pub window_ms: u64,
-    /// Length of a slice, in ms.
+    /// Length of a slice of time, in ms.
     pub slice_ms: u64,
-    /// Time for which a slice waits for late samples, in ms.
+    /// Time for which a slice that is over waits for late samples, in ms.
     pub grace_ms: u64,
-    /// A slice with fewer samples than this is extended.
+    /// Least number of samples of a slice: one with fewer is extended, up to four times its length.
     pub slice_samples: usize,
-    /// Number of transactions that are generated for a decision, in addition to the samples: see
+    /// Number of draws by which transactions are generated for a decision, in addition to the samples: see
     /// [`super::decide::emulated`].
     pub generated: usize,
 }
@@ -72,18 +73,18 @@ impl Default for Settings {
     }
 }
 
-/// A sampled transaction.
+/// A sampled transaction, as it is offered to the regimes.
 #[derive(Clone, Debug)]
 pub struct ObservedTransaction<K> {
-    /// Time at which the transaction began, in ms.
+    /// Time at which the transaction began, in ms of the planner's clock.
     pub at_ms: u64,
-    /// Number of transactions that the sample stands for.
+    /// Number of transactions that the sample stands for, itself included.
     pub every: u32,
     /// Latency of the transaction, in µs.
     pub latency_us: f64,
-    /// A random number from 0 up to 1, for the reservoir.
+    /// A random number from 0 up to 1, by which the reservoir decides whether it takes the sample.
     pub chance: f64,
-    /// Accesses of the transaction.
+    /// The keys that the transaction accessed, and its numbers of rows.
     pub sample: Sample<K>,
 }
 
@@ -95,7 +96,7 @@ struct Slice<K> {
     seen: Vec<ObservedTransaction<K>>,
 }
 
-/// A workload that occurred, once or several times.
+/// A workload that occurred, once or several times, with its samples.
 #[derive(Clone, Debug)]
 struct Regime<K> {
     id: u64,
@@ -105,18 +106,18 @@ struct Regime<K> {
     clock_ms: u64,
     /// Length in ms, and number of transactions, of each of the last slices.
     rates: VecDeque<(u64, f64)>,
-    /// Moving mean of the number of concurrent transactions.
+    /// Moving mean of the number of concurrent transactions in the regime; `None` if it was never measured.
     population: Option<f64>,
     visits: u32,
-    /// Start of the last visit, in ms.
+    /// Start of the regime's last visit (time as the present regime), in ms of the planner's clock.
     since_ms: u64,
-    /// End of the last slice, in ms.
+    /// End of the regime's last slice, in ms of the planner's clock.
     last_ms: u64,
-    /// Moving mean of the length of visits that ended, in ms; `None` if none ended.
+    /// Moving mean of the length of the regime's visits that ended, in ms; `None` if none ended.
     visit_ms: Option<f64>,
 }
 
-/// The regimes of a workload: see the module's documentation.
+/// The regimes of a workload, the open slice of time, and how often the workload turned from one regime to another.
 #[derive(Clone, Debug)]
 pub struct Regimes<K> {
     settings: Settings,
@@ -135,7 +136,7 @@ pub struct Regimes<K> {
 }
 
 impl<K: Key> Regimes<K> {
-    /// Creates the state before the first regime.
+    /// Creates the state before the first regime, without any sample.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -153,7 +154,7 @@ impl<K: Key> Regimes<K> {
         }
     }
 
-    /// Adds a sampled transaction.
+    /// Adds a sampled transaction to the open slice.
     pub fn offer(&mut self, seen: ObservedTransaction<K>) {
         if self.open.len() < OPEN_MAX {
             let at_ms = seen.at_ms;
@@ -162,7 +163,7 @@ impl<K: Key> Regimes<K> {
         }
     }
 
-    /// Records the number of concurrent transactions.
+    /// Records the number of concurrent transactions, at all sites together, for the present regime.
     pub fn under_way(&mut self, transactions: f64) {
         if let Some(now) = self.known.get_mut(self.now) {
             let before = now.population.unwrap_or(transactions);
@@ -170,7 +171,7 @@ impl<K: Key> Regimes<K> {
         }
     }
 
-    /// Advances the time: slices that are over become part of their regimes.
+    /// Advances the time to `now_ms`: slices of time that are over become part of their regimes.
     pub fn pass(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let Settings { slice_ms, grace_ms, slice_samples, .. } = self.settings;
@@ -226,7 +227,7 @@ impl<K: Key> Regimes<K> {
         }
     }
 
-    /// Ends the visit of the present regime.
+    /// Ends the visit of the present regime at `at_ms`; `is_return` says whether a known regime follows.
     fn turn(&mut self, at_ms: u64, is_return: bool) {
         self.turns = self.turns * TURN_DECAY + 1.0;
         self.returns = self.returns * TURN_DECAY + f64::from(u8::from(is_return));
@@ -241,7 +242,7 @@ impl<K: Key> Regimes<K> {
         (now.visits, now.since_ms) = (now.visits + 1, at_ms);
     }
 
-    /// Begins a new regime with a slice, or with the held-back slice before it.
+    /// Begins a new regime with `slice`, and with the held-back slice `before` it, if there is one.
     fn found(&mut self, slice: Slice<K>, before: Option<Slice<K>>) {
         let began_ms = before.as_ref().map_or(slice.from_ms, |before| before.from_ms);
         if !self.known.is_empty() {
@@ -300,19 +301,21 @@ impl<K: Key> Regimes<K> {
         self.latencies.push(of.id, (from_ms, to_ms), sum_us, count);
     }
 
-    /// Returns the present regime; `None` before the first one, and after a whole window without transactions.
+    /// Returns the regime that the workload is in; `None` before the first one, and after a whole window without
+    /// transactions.
     fn present(&self) -> Option<&Regime<K>> {
         let now = self.known.get(self.now)?;
         (self.now_ms <= now.last_ms + self.settings.window_ms).then_some(now)
     }
 
-    /// Returns the number of the present regime, which is never used again; `None` if there is none.
+    /// Returns the number of the present regime, which is never used for another one; `None` if there is no present
+    /// regime.
     #[must_use]
     pub fn id(&self) -> Option<u64> {
         self.present().map(|now| now.id)
     }
 
-    /// Returns the number of regimes that are remembered.
+    /// Returns the number of regimes that are remembered, the present one included.
     #[must_use]
     pub fn known(&self) -> usize {
         self.known.len()
@@ -323,24 +326,24 @@ impl<K: Key> Regimes<K> {
         self.present().into_iter().flat_map(|now| now.reservoir.samples()).map(|(_, sample)| sample)
     }
 
-    /// Returns the transactions per second over the last seconds of the present regime.
+    /// Returns the number of transactions per second over the last seconds of the present regime; 0 if there is none.
     #[must_use]
     pub fn rate_s(&self) -> f64 {
         self.present().map_or(0.0, Regime::rate_s)
     }
 
-    /// Returns the mean number of concurrent transactions in the present regime.
+    /// Returns the mean number of concurrent transactions in the present regime; 0 if it is unknown.
     #[must_use]
     pub fn population(&self) -> f64 {
         self.present().and_then(|now| now.population).unwrap_or(0.0)
     }
 
-    /// Returns [`Settings::generated`].
+    /// Returns the number of draws by which transactions are generated: [`Settings::generated`].
     pub(super) fn generated(&self) -> usize {
         self.settings.generated
     }
 
-    /// Returns the measured latencies of each regime.
+    /// Returns the measured latencies of each regime, with their times.
     #[must_use]
     pub fn latencies(&self) -> &Latencies {
         &self.latencies

@@ -18,13 +18,13 @@ mod parts;
 pub use held_out::HeldOut;
 pub use parts::Parts;
 
-/// Step size of the descent.
+/// Step size of the gradient descent.
 const RATE: f64 = 0.01;
-/// Momentum of the descent: the share of the last step that the next one continues.
+/// Momentum of the gradient descent: the share of the last step that the next one continues.
 const MOMENTUM: f64 = 0.8;
-/// Pull of weights towards zero, where there is no prior.
+/// Pull of weights towards zero at each step, where there is no prior.
 const DECAY: f64 = 1e-5;
-/// Pull of weights towards the prior, where there is one.
+/// Pull of weights towards the prior at each step, where there is one.
 const PRIOR_PULL: f64 = 0.01;
 /// Largest value of a scaled input.
 const INPUT_MAX: f64 = 4.0;
@@ -35,12 +35,12 @@ const OUTLIER: f64 = 4.0;
 /// One of this many samples is held out.
 const HELD_OUT_EVERY: u64 = 5;
 
-/// A linear function of `N` inputs with a constant.
+/// A linear function of `N` inputs and a constant, which is learned online.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear<const N: usize> {
-    /// Divisors of the inputs.
+    /// Divisors by which the inputs are scaled.
     scales: [f64; N],
-    /// Lower bounds of the scales.
+    /// Lower bounds of the divisors.
     scales_min: [f64; N],
     /// The prior: relative weights of the inputs, used as long as nothing else is known.
     prior: Option<[f64; N]>,
@@ -54,15 +54,15 @@ pub struct Linear<const N: usize> {
     is_proportional: bool,
     /// The last samples (inputs and output), which are learned from again with each new one.
     recent: VecDeque<([f64; N], f64)>,
-    /// Most samples in `recent`.
+    /// Limit on the number of samples in `recent`; 0 if none is learned from again.
     recent_max: usize,
-    /// Divisor of the output: the first output above zero; 0 before.
+    /// Divisor by which the output is scaled: the first output above zero; 0 before.
     unit: f64,
     weights: [f64; N],
     constant: f64,
-    /// Last step of each weight.
+    /// Last step of the descent, for each weight.
     steps: [f64; N],
-    /// Last step of the constant.
+    /// Last step of the descent, for the constant.
     constant_step: f64,
     usual_error: f64,
     samples: u64,
@@ -70,8 +70,8 @@ pub struct Linear<const N: usize> {
 }
 
 impl<const N: usize> Linear<N> {
-    /// Creates a function that is zero everywhere. `scales_min` are the lower bounds of the scales: inputs below them
-    /// make hardly a difference.
+    /// Creates a function that is zero everywhere. `scales_min` are the lower bounds of the inputs' divisors:
+    /// differences of inputs below them hardly change the output.
     ///
     /// # Panics
     /// If a scale is not above zero.
@@ -145,7 +145,7 @@ impl<const N: usize> Linear<N> {
         self.constant + products.sum::<f64>()
     }
 
-    /// Returns the prediction, which is never negative: every output is a time or a share.
+    /// Returns the predicted output for these inputs, which is never negative: every output is a time or a share.
     #[must_use]
     pub fn predict(&self, inputs: [f64; N]) -> f64 {
         (self.raw(self.scaled(inputs)) * self.unit).max(0.0)
@@ -188,7 +188,7 @@ impl<const N: usize> Linear<N> {
         self.prior_unit = self.means.1 / self.means.0.max(least);
     }
 
-    /// Makes one step of the descent.
+    /// Makes one step of the gradient descent towards the output `observed`.
     fn step(&mut self, inputs: [f64; N], observed: f64) {
         let scaled = self.scaled(inputs);
         if self.unit == 0.0 {
@@ -245,7 +245,7 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// Lets the scales follow the inputs; the function stays the same.
+    /// Lets the divisors of the inputs follow the inputs' size; the function stays the same.
     fn rescale(&mut self, inputs: [f64; N]) {
         let first = self.unit == 0.0;
         let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
@@ -274,7 +274,7 @@ impl<const N: usize> Linear<N> {
         self.held_out.recent_error_share()
     }
 
-    /// Returns the constant, and the increase of the output per unit of each input.
+    /// Returns the constant of the function, and the increase of the output per unit of each input.
     #[must_use]
     pub fn weights(&self) -> (f64, [f64; N]) {
         let mut weights = self.weights;
@@ -284,7 +284,7 @@ impl<const N: usize> Linear<N> {
         (self.constant * self.unit, weights)
     }
 
-    /// Returns the number of samples so far, held-out ones included.
+    /// Returns the number of samples that the function has observed, held-out ones included.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples

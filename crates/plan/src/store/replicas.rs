@@ -18,25 +18,25 @@ use std::collections::BTreeMap;
 use crate::store::layout::{Key, Layout, Operator, Partition, Site};
 use crate::store::site_set::SiteSet;
 
-/// The replicas that each partition must have.
+/// The replicas that each partition must have, and the sites and racks where they may be.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    /// Minimum number of replicas, besides the master.
+    /// Minimum number of replicas of each partition, in addition to its master.
     pub replicas: usize,
-    /// Sites that are alive, in use or not.
+    /// Sites that are alive, whether or not they are in use.
     pub alive: SiteSet,
-    /// Rack names by site; sites without a rack are absent.
+    /// Rack name of each site; sites without a rack are absent.
     pub racks: &'a BTreeMap<Site, String>,
 }
 
 impl Wanted<'_> {
-    /// Returns the number of replicas of a partition that are at live sites.
+    /// Returns the number of replicas of a partition that are at live sites; the master is not counted.
     #[must_use]
     pub fn replicas_of(&self, partition: &Partition) -> usize {
         partition.replicas.intersection(self.alive).len()
     }
 
-    /// Returns the rack of a site: its name, or the site itself if it has none.
+    /// Returns the rack of a site: the rack's name, or the site's number if it has no rack.
     fn rack(&self, site: Site) -> Result<&str, Site> {
         self.racks.get(&site).map(String::as_str).ok_or(site)
     }
@@ -45,7 +45,7 @@ impl Wanted<'_> {
         copies.iter().any(|other| other != site && self.rack(other) == self.rack(site))
     }
 
-    /// Returns the number of racks that hold one of these copies.
+    /// Returns the number of different racks in which these sites are.
     fn racks_of(&self, copies: SiteSet) -> usize {
         let first = |site: &Site| {
             !copies.iter().any(|other| other < *site && self.rack(other) == self.rack(*site))
@@ -54,9 +54,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Returns the operators that give each partition the required replicas, as far as there are sites
-/// in use (those of the layout). A partition whose master is not alive is left out: it cannot be
-/// copied. Large partitions come first.
+/// Returns the operators that give each partition the required replicas, as far as there are sites in use (those of
+/// the layout). A partition whose master is not alive is left out: it cannot be copied. Large partitions come first.
 #[must_use]
 pub fn missing<K: Key>(layout: &Layout<K>, wanted: &Wanted<'_>) -> Vec<Operator<K>> {
     let mut placing = Placing {
@@ -109,8 +108,8 @@ impl<K: Key> Placing<'_, K> {
         self.operators.push(Operator::AddReplica(start.clone(), site));
     }
 
-    /// Returns the site for one more copy: a site in a rack without a copy first, then the one that
-    /// holds the fewest bytes. None if no site is allowed.
+    /// Returns the site for one more copy of a partition that has copies at `copies`: a site in a rack without a copy
+    /// first, then the one that holds the fewest bytes. `None` if no site is allowed.
     fn site_for(
         &self,
         partition: &Partition,
@@ -127,8 +126,8 @@ impl<K: Key> Placing<'_, K> {
         best.map(|(site, _)| *site)
     }
 
-    /// Returns the site of a replica that shares a rack with another copy, the one that holds the
-    /// most bytes; None if no replica does.
+    /// Returns the site of a replica that shares a rack with another copy; of several, the one that holds the most
+    /// bytes. `None` if no replica shares a rack.
     fn surplus(&self, partition: &Partition, copies: SiteSet) -> Option<Site> {
         let sharing = copies
             .iter()

@@ -16,25 +16,26 @@ struct Entry<T> {
     item: T,
 }
 
-/// A sample of a stream: see the module's documentation.
+/// A random sample of a stream of items, in which recent items count for more.
 #[derive(Clone, Debug)]
 pub struct Reservoir<T> {
     size: usize,
     window_ms: u64,
-    /// Share (0..1) of the weight that is left after a window.
+    /// Share (0..1) of the stream's weight that is left after a window has passed.
     weight_retained_per_window: f64,
     entries: Vec<Entry<T>>,
     weight: f64,
     damped_at_ms: u64,
-    /// Number of items offered in each tenth of the window, after the number of that tenth; the newest last.
+    /// Number of items offered in each tenth of the window, each after the number of that tenth since time 0; the
+    /// newest last.
     offered: VecDeque<(u64, u64)>,
 }
 
-/// Number of parts of the window in which items are counted.
+/// Number of parts of the window in which offered items are counted.
 const PARTS: u64 = 10;
 
 impl<T> Reservoir<T> {
-    /// Creates an empty reservoir of at most `size` items of the last `window_ms`.
+    /// Creates an empty reservoir of at most `size` items, which are at most `window_ms` ms old.
     ///
     /// # Panics
     /// If `size` is 0, or `window_ms` less than 10.
@@ -52,8 +53,8 @@ impl<T> Reservoir<T> {
         }
     }
 
-    /// Offers an item that stands for `count` of its kind; `chance` is a random number from 0 up to 1. The item is made
-    /// only if it is taken.
+    /// Offers an item that was observed at `at_ms` and stands for `count` items of the stream; `chance` is a random
+    /// number from 0 up to 1. The item is made only if the reservoir takes it.
     pub fn offer(&mut self, at_ms: u64, count: u64, chance: f64, item: impl FnOnce() -> T) {
         self.pass(at_ms);
         self.weight += 1.0;
@@ -74,7 +75,8 @@ impl<T> Reservoir<T> {
         }
     }
 
-    /// Advances the time: damps the weight, and drops the items that are older than the window.
+    /// Advances the time to `now_ms`: damps the weight of the stream, and drops the items that are older than the
+    /// window.
     pub fn pass(&mut self, now_ms: u64) {
         if now_ms <= self.damped_at_ms {
             return;
@@ -95,7 +97,8 @@ impl<T> Reservoir<T> {
         self.entries.iter().map(|entry| (entry.at_ms, &entry.item))
     }
 
-    /// Returns the number of offered items per second, over the window.
+    /// Returns the number of items per second that the stream had over the window, those that offered items stand for
+    /// included.
     #[must_use]
     pub fn rate_s(&self) -> f64 {
         let (Some((first, _)), Some((last, _))) = (self.offered.front(), self.offered.back())

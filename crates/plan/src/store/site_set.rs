@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::layout::Site;
 
-/// Most sites of a design: the numbers of sites are below it.
+/// Limit on the number of sites of a design: the numbers of sites are below it.
 pub const SITES_MAX: Site = 64;
 
-/// A set of sites.
+/// A set of sites, with one bit for each site's number.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteSet(u64);
 
@@ -65,14 +65,15 @@ impl SiteSet {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the number of sites in the set with a smaller number: the index of this site in the set's order.
+    /// Returns the index of this site in the ascending order of the set: the number of sites in the set with a smaller
+    /// number.
     #[must_use]
     pub fn place_of(self, site: Site) -> usize {
         debug_assert!(self.contains(site), "site {site} is not among {self:?}");
         (self.0 & ((1 << site) - 1)).count_ones() as usize
     }
 
-    /// Returns the number of sites.
+    /// Returns the number of sites in the set.
     #[must_use]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
@@ -84,7 +85,7 @@ impl SiteSet {
         self.0 == 0
     }
 
-    /// Returns the sites in ascending order.
+    /// Returns the sites of the set in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Site> + Clone {
         let without_first = |left: &u64| Some(left & left.wrapping_sub(1));
         let left = std::iter::successors(Some(self.0), without_first);

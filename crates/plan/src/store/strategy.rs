@@ -1,6 +1,8 @@
-//! Strategies that choose a store's design: each gets the same statistics, and returns plans of the same form.
+//! Strategies that choose a store's design: each gets the same statistics of the workload, and returns plans of the
+//! same form.
 //!
-//! The code that executes plans, holds them back, watches and explains them knows a strategy by this trait alone.
+//! The code that executes plans, holds them back, measures their effect and explains them knows a strategy by this
+//! trait alone.
 
 use rand::Rng;
 
@@ -8,16 +10,16 @@ use super::decide::{Decided, HoldCheck, Parameters, decide};
 use super::layout::{Key, Layout};
 use super::price::Situation;
 
-/// A strategy that chooses a store's design.
+/// A strategy that chooses changes of a store's design.
 pub trait Strategy<K: Key>: Send {
     /// Returns the name of the strategy, which is reported with its decisions.
     fn name(&self) -> &'static str;
 
-    /// Returns why the strategy cannot decide yet; `None` if it can.
+    /// Returns why the strategy cannot decide yet in this situation; `None` if it can.
     fn distrust(&self, situation: &Situation<'_, K>) -> Option<String>;
 
-    /// Decides which plans pay on the present design, for the workload of `situation`. `held` returns why an operator
-    /// must not be executed now.
+    /// Decides which plans to execute on the present design `layout`, for the workload of `situation`. `held` returns
+    /// why an operator must not be executed now. `dice` is the source of random choices.
     fn decide(
         &mut self,
         layout: &Layout<K>,
@@ -30,11 +32,11 @@ pub trait Strategy<K: Key>: Send {
 
 /// The strategy of MorphoSys (§5): plans that save more time than they take, by learned costs.
 ///
-/// A plan is executed when it has paid in several consecutive decisions. With many partitions and sites each decision
-/// considers only a few transactions, so those whose plans paid are considered again in the next decision.
+/// A plan is executed when several consecutive decisions have chosen it. With many partitions and sites each decision
+/// considers only a few transactions, so those whose plans were chosen are considered again in the next decision.
 #[derive(Clone, Debug)]
 pub struct MorphoSys<K> {
-    /// Triggers of the plans that the last decision chose.
+    /// Triggers (first keys of transactions) of the plans that the last decision chose.
     paid: Vec<K>,
 }
 

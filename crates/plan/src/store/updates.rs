@@ -7,18 +7,19 @@ use super::layout::{Partition, Site};
 use super::site_set::SiteSet;
 use super::workload::Statistics;
 
-/// The updates that sites apply for other masters: see the module's documentation.
+/// The updates that each site applies for partitions that other sites master.
 #[derive(Clone, Debug)]
 pub struct Updates<'u> {
     sites: SiteSet,
     partitions: &'u [&'u Partition],
     statistics: &'u Statistics,
-    /// For each site, in order: the sum of W(p) over all partitions of which it has a replica.
+    /// For each site, in ascending order: the sum of W(p), the share of writes of partition p in all accesses, over
+    /// the partitions of which the site has a replica.
     at: Vec<f64>,
 }
 
 impl<'u> Updates<'u> {
-    /// Computes the updates at each site, from a design's partitions and their statistics.
+    /// Computes the updates at each site from a design's partitions and the access statistics of these partitions.
     #[must_use]
     pub fn new(
         sites: SiteSet,
@@ -34,8 +35,9 @@ impl<'u> Updates<'u> {
         Self { sites, partitions, statistics, at }
     }
 
-    /// Returns u for the partitions `reads` at a site: the largest share among those of which the site has a replica.
-    /// `None` if the site masters all of them.
+    /// Returns u for a transaction that reads the partitions numbered `reads` at a site: the largest share of one of
+    /// them, of which the site has a replica, in the updates that the site applies. `None` if the site masters all of
+    /// them.
     #[must_use]
     pub fn share(&self, site: Site, reads: &[usize]) -> Option<f64> {
         let at = self.at[self.sites.place_of(site)].max(1e-9);

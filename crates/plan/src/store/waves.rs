@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 use super::layout::{Key, Layout, Operator};
 
-/// Returns the waves of a plan for a design. An operator that is impossible at its place is in a wave after all so far.
+/// Returns the waves of a plan for the design `before`: sets of operators that can be executed concurrently, in order.
+/// An operator that is impossible at its place is in a wave after all so far.
 #[must_use]
 pub fn waves<K: Key>(before: &Layout<K>, operators: &[Operator<K>]) -> Vec<Vec<Operator<K>>> {
     let mut layout = before.clone();

@@ -1,4 +1,5 @@
-//! The saving and the cost of a plan, and whether the plan pays (MorphoSys, §5.3).
+//! The saving and the cost of a plan, and whether the plan pays: whether its saving exceeds its cost and the least
+//! gain (MorphoSys, §5.3).
 //!
 //! A plan has to pay by the present workload. Where other workloads are expected, the costs that the plan causes them
 //! must not use up its saving beyond the least gain. A saving counts for the part of the horizon that the workload is
@@ -22,11 +23,11 @@ pub(super) struct Weighing<'w, K: Key> {
     parameters: &'w Parameters,
     accesses: &'w Accesses,
     held: &'w dyn Fn(&Operator<K>) -> Option<Hold>,
-    /// Accesses and price of each other workload on the design, computed when first needed.
+    /// Accesses and price of each other expected workload on the design, computed when first needed.
     others: OnceCell<Vec<(Accesses, Price)>>,
 }
 
-/// Returns the situation in which `other` is the present workload.
+/// Returns the situation in which the expected workload `other` is the present one.
 fn situation_of<'o, K>(other: &'o OtherRegime<K>, now: &Situation<'o, K>) -> Situation<'o, K> {
     let (samples, rate_s, population) = (&other.samples[..], other.rate_s, other.population);
     Situation { samples, rate_s, population, expected: Expected::default(), ..*now }
@@ -45,8 +46,8 @@ impl<'w, K: Key> Weighing<'w, K> {
         Self { layout, before, situation, parameters, accesses, held, others }
     }
 
-    /// Returns a plan that is not weighed: its saving and cost are zero, and its latency and CPU time those of the
-    /// design.
+    /// Returns a plan without weighing it: its saving and cost are zero, and its latency and CPU time are those of the
+    /// present design.
     pub(super) fn untouched(
         &self,
         trigger: Option<K>,
@@ -66,7 +67,8 @@ impl<'w, K: Key> Weighing<'w, K> {
         }
     }
 
-    /// True if a plan that was made for another design can be applied to this one, within its limits.
+    /// True if a plan that was made for another design can be applied to this one, within the limits of partitions and
+    /// replicas.
     pub(super) fn is_possible(&self, operators: &[Operator<K>]) -> bool {
         self.parameters.thresholds.permits(self.layout, operators)
     }
@@ -137,8 +139,8 @@ impl<'w, K: Key> Weighing<'w, K> {
         plan
     }
 
-    /// Returns the weighted saving of the other workloads, in µs per transaction of the present one, and the sum of
-    /// their weights.
+    /// Returns the weighted saving of the other expected workloads on the design `after`, in µs per transaction of the
+    /// present one, and the sum of their weights.
     fn saved_by_others_us(&self, after: &Layout<K>, operators: &[Operator<K>]) -> (f64, f64) {
         let (situation, layout) = (self.situation, self.layout);
         let others = situation.expected.others;
@@ -162,8 +164,8 @@ impl<'w, K: Key> Weighing<'w, K> {
     }
 }
 
-/// Returns the price of the design `after`. The accesses were counted on the design before the operators; they are
-/// counted again if an operator moves a partition boundary.
+/// Returns the price of the design `after`. The `accesses` were counted on the design before the operators; they are
+/// counted again if an operator moves a partition bound.
 fn priced<K: Key>(
     after: &Layout<K>,
     operators: &[Operator<K>],
@@ -178,8 +180,8 @@ fn priced<K: Key>(
     }
 }
 
-/// Weighs one plan that can be applied to the design: returns its saving and cost, and the reason why it does not pay,
-/// if it does not. No operator is held back.
+/// Weighs one plan that can be applied to the design `layout`: returns its saving and cost, and the reason why it is
+/// rejected, if it is. Guardrails are ignored: no operator is held back.
 #[must_use]
 pub fn weigh<K: Key>(
     layout: &Layout<K>,

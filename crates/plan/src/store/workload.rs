@@ -9,29 +9,30 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::layout::{Key, Layout};
 
-/// A sampled transaction, as it was requested.
+/// A sampled transaction, with the accesses that it declared in its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample<K> {
-    /// Key ranges that it reads in addition to `writes`: start, and exclusive end; without an end, up to the last key.
+    /// Key ranges that the transaction reads in addition to `writes`: start, and exclusive end; without an end, up to
+    /// the last key.
     pub reads: Vec<(K, Option<K>)>,
-    /// The keys that it may write.
+    /// The keys that the transaction may write.
     pub writes: Vec<K>,
-    /// Number of rows that it read, those that it writes included.
+    /// Number of rows that the transaction read, including those that it also wrote.
     pub rows_read: u32,
-    /// Number of rows that it wrote.
+    /// Number of rows that the transaction wrote.
     pub rows_written: u32,
 }
 
-/// The partitions that a sample touches on a design, by their numbers in key order, each once.
+/// The partitions that a transaction touches on a design, by their numbers in key order, each once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// Partitions that the sample reads and does not write.
+    /// Numbers of the partitions that the transaction reads and does not write, in ascending order.
     pub reads: Vec<usize>,
-    /// Partitions that the sample writes.
+    /// Numbers of the partitions that the transaction writes, in ascending order.
     pub writes: Vec<usize>,
 }
 
-/// A design with its partitions numbered in key order.
+/// A design with its partitions numbered in key order, from 0.
 #[derive(Clone, Debug)]
 pub struct Numbered<'l, K> {
     /// The design.
@@ -40,13 +41,13 @@ pub struct Numbered<'l, K> {
 }
 
 impl<'l, K: Key> Numbered<'l, K> {
-    /// Numbers the partitions of a design.
+    /// Numbers the partitions of a design in key order, from 0.
     #[must_use]
     pub fn new(layout: &'l Layout<K>) -> Self {
         Self { layout, starts: layout.partitions().map(|(start, _)| start).collect() }
     }
 
-    /// Returns the start of a partition, by its number.
+    /// Returns the start key of the partition with this number.
     #[must_use]
     pub fn start(&self, number: usize) -> &'l K {
         self.starts[number]
@@ -58,7 +59,7 @@ impl<'l, K: Key> Numbered<'l, K> {
         self.starts.partition_point(|start| *start <= key).saturating_sub(1)
     }
 
-    /// Returns the partitions that a transaction touches.
+    /// Returns the partitions that a sampled transaction touches, by their numbers.
     #[must_use]
     pub fn touched(&self, sample: &Sample<K>) -> Touched {
         let mut writes: Vec<usize> = sample.writes.iter().map(|key| self.of(key)).collect();
@@ -118,35 +119,36 @@ fn weighed<'t, K>(
     samples.iter().map(|(weight, _)| *weight).zip(touched)
 }
 
-/// The kinds of two accesses of a transaction, in a conditional probability; the given one is named first.
+/// The kinds of two accesses of a transaction, to partitions p₁ and p₂, in a conditional probability; the given one,
+/// to p₁, is named first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoAccess {
-    /// P(r(p₂) | r(p₁)).
+    /// The transaction reads p₂, given that it reads p₁: P(r(p₂) | r(p₁)).
     ReadRead,
-    /// P(w(p₂) | w(p₁)).
+    /// The transaction writes p₂, given that it writes p₁: P(w(p₂) | w(p₁)).
     WriteWrite,
-    /// P(r(p₂) | w(p₁)).
+    /// The transaction reads p₂, given that it writes p₁: P(r(p₂) | w(p₁)).
     WriteRead,
-    /// P(w(p₂) | r(p₁)).
+    /// The transaction writes p₂, given that it reads p₁: P(w(p₂) | r(p₁)).
     ReadWrite,
 }
 
 /// Frequencies of accesses to partitions, each alone and together with others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
-    /// For each partition, the weight of the samples that read it, and of those that write it.
+    /// For each partition, the weight of the samples that read it without writing it, and of those that write it.
     counts: Vec<(f64, f64)>,
     /// The weight of all reads and writes of partitions.
     all: f64,
     /// For two partitions, the weights of the samples that read both, write both, write the first and read the second,
     /// and read the first and write the second.
     together: HashMap<(usize, usize), [f64; 4]>,
-    /// For each partition, those that some sample touched together with it, in ascending order.
+    /// For each partition, the numbers of those that some sample touched together with it, in ascending order.
     partners: BTreeMap<usize, Vec<usize>>,
 }
 
 impl Statistics {
-    /// Counts the accesses of weighted samples on a design of this many partitions, alone and together.
+    /// Counts the accesses of weighted samples on a design with this number of partitions, alone and together.
     #[must_use]
     pub fn of<'t>(partitions: usize, touched: impl Iterator<Item = (f64, &'t Touched)>) -> Self {
         let mut statistics = Self::empty(partitions);
@@ -177,8 +179,8 @@ impl Statistics {
         statistics
     }
 
-    /// Counts the accesses of weighted samples on a design of this many partitions, but not those together, which takes
-    /// most of the time.
+    /// Counts the accesses of weighted samples on a design with this number of partitions, but not those together,
+    /// which takes most of the time.
     #[must_use]
     pub fn counted<'t>(
         partitions: usize,
@@ -199,26 +201,26 @@ impl Statistics {
         self.all += weight * (reads.len() + writes.len()) as f64;
     }
 
-    /// Returns R(p): the share (0..1) of reads of this partition in all accesses to partitions.
+    /// Returns R(p): the share (0..1) of reads of the partition with this number in all accesses to partitions.
     #[must_use]
     pub fn reads(&self, partition: usize) -> f64 {
         self.counts[partition].0 / self.all.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns W(p): the share (0..1) of writes of this partition in all accesses to partitions.
+    /// Returns W(p): the share (0..1) of writes of the partition with this number in all accesses to partitions.
     #[must_use]
     pub fn writes(&self, partition: usize) -> f64 {
         self.counts[partition].1 / self.all.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns R(p) + W(p).
+    /// Returns R(p) + W(p): the share (0..1) of the partition with this number in all accesses to partitions.
     #[must_use]
     pub fn accesses(&self, partition: usize) -> f64 {
         self.reads(partition) + self.writes(partition)
     }
 
-    /// Returns the probability that a transaction accesses `two`, given that it accesses `one`; `kind` has the kinds of
-    /// both accesses.
+    /// Returns the probability that a transaction accesses partition `two`, given that it accesses partition `one`;
+    /// `kind` has the kinds of both accesses.
     #[must_use]
     pub fn conditional_probability(&self, kind: CoAccess, one: usize, two: usize) -> f64 {
         let (reads, writes) = self.counts[one];
@@ -230,14 +232,14 @@ impl Statistics {
         together / all.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns the partitions that were touched in one transaction with this one, in ascending order.
+    /// Returns the numbers of the partitions that some transaction touched together with this one, in ascending order.
     #[must_use]
     pub fn partners(&self, partition: usize) -> &[usize] {
         self.partners.get(&partition).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Transactions that touch more partitions than this are not counted as accesses together.
+/// Limit on the partitions of a transaction beyond which they are not counted as accessed together.
 const PARTNERS_MAX: usize = 32;
 
 fn kind(one_writes: bool, two_writes: bool) -> CoAccess {

@@ -1,10 +1,10 @@
-//! The reasons that hold an operator back, one by one; and the bans, to be persisted and restored.
+//! The reasons for which an operator is held back, one by one, and the bans, which a caller persists and restores.
 
 use super::{Guardrails, REMEMBERED_MAX};
 use crate::store::layout::{Key, Layout, Operator};
 
 impl<K: Key> Guardrails<K> {
-    /// Returns why an operator is banned now: it made the latency worse before. `None` if it is not banned.
+    /// Returns why an operator is banned at `now_ms`: it made the latency worse before. `None` if it is not banned.
     #[must_use]
     pub fn ban(&self, operator: &Operator<K>, now_ms: u64) -> Option<String> {
         let (until_ms, times) = self.banned.get(operator).filter(|(until, _)| *until > now_ms)?;
@@ -35,19 +35,21 @@ impl<K: Key> Guardrails<K> {
             .then(|| format!("the partition was changed {:.1} s ago", age_ms as f64 / 1_000.0))
     }
 
-    /// Returns the operators that made the latency worse, the end of each ban in ms, and how often each did.
+    /// Returns each operator that made the latency worse, with the end of its ban in ms of the planner's clock, and
+    /// how often it made the latency worse.
     pub fn bans(&self) -> impl Iterator<Item = (&Operator<K>, u64, u32)> {
         self.banned.iter().map(|(operator, (until_ms, times))| (operator, *until_ms, *times))
     }
 
-    /// Restores a persisted ban.
+    /// Restores a persisted ban: its operator, its end in ms of the planner's clock, and how often the operator made
+    /// the latency worse.
     pub fn restore_ban(&mut self, operator: Operator<K>, until_ms: u64, times: u32) {
         if self.banned.len() < REMEMBERED_MAX {
             self.banned.insert(operator, (until_ms, times));
         }
     }
 
-    /// Replaces the limits, from now on.
+    /// Replaces the limits of the guardrails, from now on.
     pub fn limit(&mut self, limits: super::Limits) {
         self.limits = limits;
     }

@@ -8,27 +8,28 @@ use super::{BANNED_MS_MAX, Guardrails, Latency, REMEMBERED_MAX};
 use crate::store::layout::{Key, Operator};
 use crate::store::regimes::{Latencies, OtherRegime};
 
-/// Longest time for which a change is watched, in ms.
+/// Longest time for which the effect of a change is measured, in ms.
 const WATCHED_MS_MAX: u64 = 660_000;
-/// Most changes that are watched at once.
+/// Limit on the number of changes whose effect is measured at once; the oldest are dropped.
 const WATCHED_MAX: usize = 1_000;
 
-/// Latencies when a change was made.
+/// Latencies at the time when a change was made, with which later ones are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyBaseline {
     /// Number of the regime in which the change was made.
     pub regime: u64,
-    /// Mean latency of that regime before the change.
+    /// Measured mean latency of that regime before the change.
     pub latency: Latency,
-    /// Predicted mean latency after the change, in µs.
+    /// Mean latency that was predicted for after the change, in µs.
     pub predicted_us: f64,
-    /// Other regimes that were expected: their numbers, their weights, and their latencies before the change.
+    /// Other regimes that were expected when the change was made: the number, weight and mean latency before the
+    /// change of each.
     pub others: Vec<(u64, f64, Latency)>,
 }
 
 impl LatencyBaseline {
-    /// Returns the latencies when a change is made in a regime, with the last latencies of the other expected regimes
-    /// over `span_ms`. Regimes without a known latency are left out.
+    /// Returns the baseline of a change that is made in a regime. It includes the last mean latencies over `span_ms`
+    /// ms of the `others`, the other expected regimes; regimes without a known latency are left out.
     #[must_use]
     pub fn of<K>(
         regime: u64,
@@ -43,33 +44,34 @@ impl LatencyBaseline {
     }
 }
 
-/// A change whose effect is being measured.
+/// An executed change of the design whose effect on the latency is being measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Watched<K> {
-    /// Operators of the change, as they were executed.
+    /// Operators of the change, in the order in which they were executed.
     pub operators: Vec<Operator<K>>,
     /// Operators that undo the change, in the order of their execution.
     pub inverse: Vec<Operator<K>>,
-    /// Time at which the last operator was done, in ms.
+    /// Time at which the last operator of the change was done, in ms of the planner's clock.
     pub done_ms: u64,
     /// Latencies before the change.
     pub before: LatencyBaseline,
-    /// Mean latency of the change's own regime after it; `None` until it is measured.
+    /// Mean latency, after the change, of the regime in which the change was made; `None` until it is measured.
     pub after: Option<Latency>,
-    /// Time, in ms, at which a first measurement found the latency worse and the second one began; `None` before.
+    /// Time, in ms of the planner's clock, at which a first measurement found the latency worse and the second
+    /// measurement began; `None` as long as none has.
     pub suspected_ms: Option<u64>,
 }
 
-/// Judgement of a change.
+/// Judgement of a change by its effect on the latency.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Judgement<K> {
-    /// The change stays.
+    /// The change stays, because the latency did not become worse.
     Keep(Watched<K>),
-    /// The change made the latency worse: its inverse has to be executed.
+    /// The change made the latency worse: its inverse operators have to be executed.
     Undo(Watched<K>),
 }
 
-/// The outcome of a measurement.
+/// The outcome of comparing the latencies before and after a change.
 enum Comparison {
     Pending,
     NotWorse,
@@ -91,7 +93,8 @@ impl<K: Key> Guardrails<K> {
         self.watched.push(Watched { operators, inverse, done_ms, before, after, suspected_ms });
     }
 
-    /// Judges the changes that were measured for long enough, by the latencies since each change.
+    /// Judges the changes that were measured for long enough, by the latencies since each change, and bans the
+    /// operators of those that made the latency worse.
     pub fn judge(&mut self, now_ms: u64, latencies: &Latencies) -> Vec<Judgement<K>> {
         let mut judged = Vec::new();
         for mut one in std::mem::take(&mut self.watched) {
@@ -165,14 +168,14 @@ impl<K: Key> Guardrails<K> {
         }
     }
 
-    /// Returns the changes whose effect is being measured.
+    /// Returns the changes whose effect is still being measured.
     #[must_use]
     pub fn watched(&self) -> &[Watched<K>] {
         &self.watched
     }
 }
 
-/// A weighted mean of latencies.
+/// A weighted mean of latencies of several regimes, under construction.
 struct Mean {
     weight: f64,
     sum_us: f64,

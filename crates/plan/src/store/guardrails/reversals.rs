@@ -1,4 +1,5 @@
-//! Reversals: a change that undoes an earlier one has to save more, so that no two designs alternate for a small gain.
+//! Reversals: a change that undoes an earlier one has to save more, so that the store does not alternate between two
+//! designs for a small gain.
 //!
 //! For each change, the operation that would reverse it is recorded: a merge of a split partition, wherever it was
 //! split; a master that returns to a site that it left; the removal of an added copy. Such an operation has to save the
@@ -12,11 +13,11 @@ use std::collections::BTreeMap;
 use crate::store::decide::Hold;
 use crate::store::layout::{Key, Layout, Operator, Site};
 
-/// Largest saving that a reversal needs, in multiples of the least gain.
+/// Largest factor on the least gain that a reversal has to save.
 const TIMES_MAX: f64 = 8.0;
-/// Longest time for which a reversal has to save more, and for which a change is remembered, in ms.
+/// Longest time after a change for which its reversal has to save more, and for which the change is remembered, in ms.
 const REVERSAL_MS_MAX: u64 = 3_600_000;
-/// Most changes that are remembered.
+/// Limit on the number of changes that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// Effect of an operator on the partition that begins at a key.
@@ -29,16 +30,17 @@ enum Effect {
     Master(Site),
 }
 
-/// A change that an operator would reverse.
+/// An earlier change that an operator would reverse.
 #[derive(Clone, Copy, Debug)]
 struct ReversibleChange {
-    /// Time of the change that would be reversed, in ms.
+    /// Time of the earlier change, in ms of the planner's clock.
     at_ms: u64,
     /// How often this change and its reversal have reversed each other so far.
     times: u32,
 }
 
-/// For each reversal of a change, by partition start and effect, that change. See the module's documentation.
+/// The changes that can be reversed: each by the start of its partition and the effect of an operator that would
+/// reverse it.
 #[derive(Clone, Debug)]
 pub(super) struct Reversals<K>(BTreeMap<(K, Effect), ReversibleChange>);
 
@@ -71,12 +73,14 @@ impl<K: Key> Reversals<K> {
         self.0.get(&(start, effect))
     }
 
-    /// Returns the age of the change that an operator would reverse, in ms; `None` if it would reverse none.
+    /// Returns the age of the change that an operator would reverse on the design `layout`, in ms; `None` if it would
+    /// reverse none.
     pub fn age_ms(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<u64> {
         self.reversed_change(layout, operator).map(|note| now_ms.saturating_sub(note.at_ms))
     }
 
-    /// Returns how much an operator has to save because it reverses a change; `None` if it reverses none.
+    /// Returns how much an operator has to save because it reverses an earlier change; `None` if it reverses none.
+    /// `reversal_ms` is the time in ms that is doubled for each mutual reversal.
     pub fn holds(
         &self,
         layout: &Layout<K>,
@@ -99,7 +103,7 @@ impl<K: Key> Reversals<K> {
         Some(Hold::Reversal(times, why))
     }
 
-    /// Records operators that were executed on a design, in their order.
+    /// Records operators that were executed on the design `before`, in their order, as changes that can be reversed.
     pub fn done(&mut self, before: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
         let mut layout = before.clone();
         for operator in operators {

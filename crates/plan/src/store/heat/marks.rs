@@ -2,7 +2,7 @@
 
 use crate::store::layout::{Key, Layout, Operator};
 
-/// Returns the operators that lead from one design to the other, as far as the two snapshots show
+/// Returns the operators that lead from the design `before` to the design `after`, as far as the two snapshots show
 /// them: a partition that was split and merged in between counts as unchanged.
 #[must_use]
 pub fn differences<K: Key>(before: &Layout<K>, after: &Layout<K>) -> Vec<Operator<K>> {

@@ -1,4 +1,4 @@
-//! What the planner reports: its decisions, what came of them, and what they were based on.
+//! The planner's reports: its decisions, their outcomes, and the state on which they were based.
 
 use std::collections::BTreeMap;
 
@@ -9,79 +9,80 @@ use crate::store::guardrails::Watched;
 use crate::store::layout::Site;
 use crate::store::price::Price;
 
-/// Why a plan that pays is not executed.
+/// The reason for which a plan that saves more than it costs is only reported, and not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advised {
-    /// Adaptation is paused.
+    /// Adaptation is paused ([`super::Permission::Paused`]).
     Paused,
-    /// Plans are only reported.
+    /// Plans may only be reported ([`super::Permission::Advise`]).
     OnlyAdvises,
-    /// The plan has to pay again in the next decision.
+    /// Too few consecutive decisions have chosen the plan; the next one may execute it.
     NotSustained,
-    /// A limit was lowered since it was decided.
+    /// The plan exceeds a limit that was lowered after the plan was decided.
     LimitLowered,
-    /// The number of changes per second is limited.
+    /// The plan would exceed the limit on the number of changes per second.
     RateLimited,
 }
 
-/// The outcome of a plan that was considered.
+/// The outcome of a plan that a decision considered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The plan was executed.
     Done,
-    /// The plan pays and is not executed, for this reason.
+    /// The plan saves more than it costs, and is not executed, for this reason.
     Advised(Advised),
-    /// The plan was not chosen, as [`Considered::rejected`] says.
+    /// The plan was not chosen, for the reason that [`Considered::rejected`] gives.
     Rejected,
     /// The plan could not be executed, for this reason.
     Failed(String),
 }
 
-/// What the planner reports of its decisions; each decision has a number.
+/// A report of the planner about one of its decisions. Each considered plan has a number, which its later events
+/// repeat.
 #[derive(Clone, Debug)]
 pub enum Event<K: std::fmt::Debug> {
-    /// A plan has an outcome.
+    /// A plan that was considered has an outcome.
     Decided {
-        /// Number of the decision.
+        /// Number of the considered plan.
         number: u64,
-        /// Time of the decision, in ms.
+        /// Time of the decision, in ms of the planner's clock.
         at_ms: u64,
-        /// The plan.
+        /// The considered plan, with its predicted saving and cost.
         plan: Box<Considered<K>>,
         /// The outcome of the plan.
         verdict: Verdict,
     },
-    /// The effect of an executed plan was measured.
+    /// The effect of an executed plan on the latency was measured.
     Measured {
-        /// Number of the decision.
+        /// Number of the executed plan.
         number: u64,
         /// The change with the latencies before and after it.
         watched: Box<Watched<K>>,
     },
     /// An executed plan made the latency worse, and was undone.
     Undone {
-        /// Number of the decision; `None` if it is not known any more.
+        /// Number of the plan that was undone; `None` if it is not known any more.
         number: Option<u64>,
     },
-    /// The cost functions were discarded, because sites have this share of a core now.
+    /// The learned cost functions were discarded, because the CPU share of the sites changed.
     CostsDiscarded {
-        /// Share of a core (0..1).
+        /// The least share of a core (0..1) that any site has now.
         core_share: f64,
     },
 }
 
-/// What a decision was based on.
+/// The state on which a decision was based.
 #[derive(Clone, Debug)]
 pub struct DecisionSnapshot<K> {
-    /// The workload.
+    /// The workload, present and expected.
     pub outlook: Outlook<K>,
     /// Log lag of each site, in entries.
     pub lag_entries: BTreeMap<Site, f64>,
-    /// The learned costs.
+    /// The learned costs of transactions and operators.
     pub cost: CostModel,
-    /// The parameters, with the additional gain that uncertainty required.
+    /// The parameters of the decision, with the additional gain and cost that uncertainty required.
     pub parameters: Parameters,
-    /// The predicted price of the design.
+    /// The predicted price of the present design.
     pub price: Price,
     /// Why the strategy cannot decide yet; `None` if it can.
     pub distrust: Option<String>,

@@ -1,8 +1,9 @@
 //! The execution of plans, one after another, as a state machine: which operators come next, what follows when one
 //! fails, and which outcomes are unknown.
 //!
-//! A plan is executed in [`waves`]. If an operator fails, the rest of its plan is not executed; what was done stays,
-//! unless it left a partition with a replica too many: then it is rolled back.
+//! A plan is executed in [`waves`], sets of operators that can run concurrently. If an operator fails, the rest of its
+//! plan is not executed. The executed operators stay, unless they left a partition with a replica beyond its limit:
+//! then they are rolled back.
 //!
 //! Invariants:
 //! - The operators of one plan are executed at a time, and a wave only when all of the one before have ended.
@@ -19,11 +20,12 @@ use crate::store::waves::waves;
 /// The outcome of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It was executed, in this time in µs.
+    /// The operator was executed, in this time in µs.
     Done(f64),
-    /// It was not executed, for this reason.
+    /// The operator was not executed, for this reason.
     Failed(String),
-    /// It may still be executed, as long as this epoch of the site is the newest: the reason, the site, and its epoch.
+    /// The operator may still be executed, as long as this epoch (incarnation) of the site is the newest: the reason
+    /// for the doubt, the site, and the epoch.
     InDoubt(String, Site, u64),
 }
 
@@ -36,25 +38,25 @@ struct InDoubt<K> {
     since_ms: u64,
 }
 
-/// Why a plan is executed.
+/// The reason for which a plan is executed.
 #[derive(Clone, Debug)]
 pub(super) enum Purpose<C, U> {
-    /// It pays.
+    /// The plan was chosen by a decision.
     Change(C),
-    /// It undoes a change that made the latency worse.
+    /// The plan undoes a change that made the latency worse.
     Undo(U),
-    /// It removes a replica that an unfinished plan left beyond a limit.
+    /// The plan removes a replica that an unfinished plan left beyond the limit of replicas.
     Cleanup,
 }
 
-/// A plan that is due.
+/// A plan that waits for execution.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K, C, U> {
     pub purpose: Purpose<C, U>,
     pub operators: Vec<Operator<K>>,
 }
 
-/// The plan under way.
+/// The plan that is being executed.
 #[derive(Clone, Debug)]
 struct Running<K, C, U> {
     purpose: Purpose<C, U>,
@@ -62,7 +64,8 @@ struct Running<K, C, U> {
     before: Layout<K>,
     design: Layout<K>,
     ahead: VecDeque<Vec<Operator<K>>>,
-    /// Operators of the present wave without an outcome.
+    /// Operators of the present wave without an outcome, each with the time of its beginning in ms of the planner's
+    /// clock.
     open: Vec<(Operator<K>, u64)>,
     done: Vec<Operator<K>>,
     /// The first failure, and whether the operators ahead are not executed because of one.
@@ -72,40 +75,41 @@ struct Running<K, C, U> {
     rolls_back: Option<Vec<Operator<K>>>,
 }
 
-/// A plan that has ended.
+/// A plan whose execution has ended.
 #[derive(Debug)]
 pub(super) struct Ended<K, C, U> {
     pub purpose: Purpose<C, U>,
     pub before: Layout<K>,
-    /// Operators that were executed, and not rolled back.
+    /// Operators of the plan that were executed, and not rolled back.
     pub done: Vec<Operator<K>>,
-    /// Why the rest was not executed; `None` if all was.
+    /// Why the rest of the plan was not executed; `None` if all operators were.
     pub failure: Option<String>,
 }
 
-/// What is to be done next.
+/// The next step of the execution.
 #[derive(Debug)]
 pub(super) enum Next<K, C, U> {
-    /// Nothing, until an operator under way has an outcome or a plan is begun.
+    /// There is nothing to do until an operator being executed has an outcome, or a plan is begun.
     Wait,
-    /// These operators are to be executed, in any order or concurrently.
+    /// These operators are to be executed now, in any order or concurrently.
     Execute(Vec<Operator<K>>),
-    /// The plan has ended.
+    /// The execution of the plan has ended.
     Ended(Box<Ended<K, C, U>>),
 }
 
-/// The reason of a plan that the present design does not allow any more.
+/// The failure of a plan that is impossible, or exceeds a limit, on the present design.
 pub(super) const OUTDATED: &str = "the design has changed since it was decided";
 
-/// Executes plans: see the module's documentation.
+/// The state machine that executes plans: the queue, the plan being executed, and the operators of unknown outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Execution<K, C, U> {
-    /// Longest time, in ms, from its start in which a new replica whose outcome is unknown may still appear.
+    /// Longest time, in ms, from the beginning of an `AddReplica` operator of unknown outcome in which its replica may
+    /// still appear.
     in_doubt_ms: u64,
     pub queue: VecDeque<Plan<K, C, U>>,
     running: Option<Running<K, C, U>>,
     in_doubt: Vec<InDoubt<K>>,
-    /// Operators of unfinished plans whose replicas may still have to be removed.
+    /// Operators of unfinished plans that may have left a replica that still has to be removed.
     left: Vec<Operator<K>>,
 }
 
@@ -123,13 +127,13 @@ impl<K: Key, C, U> Execution<K, C, U> {
         self.running.is_some()
     }
 
-    /// True if operators have unknown outcomes, or unfinished plans may have left replicas.
+    /// True if operators have unknown outcomes, or unfinished plans may have left replicas that have to be removed.
     pub fn is_unsettled(&self) -> bool {
         !self.in_doubt.is_empty() || !self.left.is_empty()
     }
 
-    /// True if operators, in order, are possible on a design and keep to its limits. Operators of unknown outcome count
-    /// as executed if they still can be.
+    /// True if operators, in order, are possible on the design `layout` and keep to its limits. Operators of unknown
+    /// outcome count as executed if they still can be.
     pub fn keeps(
         &self,
         parameters: &Parameters,
@@ -140,7 +144,7 @@ impl<K: Key, C, U> Execution<K, C, U> {
         parameters.thresholds.permits_with_pending(layout, in_doubt, operators)
     }
 
-    /// Begins a plan, if none is under way.
+    /// Begins the execution of a plan on the design `layout`. Panics if another plan is being executed.
     pub fn begin(&mut self, plan: Plan<K, C, U>, layout: &Layout<K>) {
         assert!(self.running.is_none(), "one plan is executed at a time");
         let Plan { purpose, operators } = plan;
@@ -157,7 +161,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
         });
     }
 
-    /// Returns what is to be done next on the present design.
+    /// Returns the next step on the present design: the operators of the next wave, or those of a rollback, or the
+    /// end.
     pub fn next(
         &mut self,
         now_ms: u64,
@@ -200,7 +205,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
         }
     }
 
-    /// Records the outcome of an operator. Returns the design on which it was executed, if it was.
+    /// Records the outcome of an operator. Returns the design on which the operator was executed, or `None` if it was
+    /// not.
     pub fn ended(&mut self, operator: &Operator<K>, outcome: Outcome) -> Option<Layout<K>> {
         let plan = self.running.as_mut().expect("an operator ends that was begun");
         let at = plan.open.iter().position(|(open, _)| open == operator);
@@ -239,8 +245,9 @@ impl<K: Key, C, U> Execution<K, C, U> {
         Next::Ended(Box::new(Ended { purpose, before, done, failure }))
     }
 
-    /// Forgets operators whose outcome is known by now, and plans the removal of a replica that an unfinished plan left
-    /// beyond a limit. `is_open` says whether an epoch of a site is the newest, and the site is not fenced.
+    /// Forgets operators whose outcome is known by now. Returns the removal of a replica that an unfinished plan left
+    /// beyond the limit of replicas; `None` if there is none. `is_open` says whether an epoch of a site is the newest,
+    /// and the site is not fenced.
     pub fn settle(
         &mut self,
         now_ms: u64,
@@ -261,7 +268,7 @@ impl<K: Key, C, U> Execution<K, C, U> {
         thresholds.surplus(layout, &self.left).next()
     }
 
-    /// Returns the operators of all plans that are due or under way, including the executed ones.
+    /// Returns the operators of all plans that wait for execution or are being executed, including the executed ones.
     pub fn operators(&self) -> impl Iterator<Item = &Operator<K>> {
         let running = self.running.iter().flat_map(|plan| {
             let open = plan.open.iter().map(|(operator, _)| operator);
@@ -270,13 +277,13 @@ impl<K: Key, C, U> Execution<K, C, U> {
         running.chain(self.queue.iter().flat_map(|plan| &plan.operators))
     }
 
-    /// Returns the operators of unfinished plans whose replicas may still have to be removed.
+    /// Returns the operators of unfinished plans that may have left a replica that still has to be removed.
     pub fn left(&self) -> &[Operator<K>] {
         &self.left
     }
 
-    /// True if the plan under way moves a master or removes what another one left, so that a partition has one replica
-    /// more for a while.
+    /// True if the plan being executed moves a master, rolls back, undoes another plan or removes its remains, so that
+    /// a partition may have one replica more than its limit for a while.
     pub fn moves(&self) -> bool {
         self.running.as_ref().is_some_and(|plan| {
             let open = plan.open.iter().map(|(operator, _)| operator);

@@ -21,44 +21,46 @@ use crate::store::workload::{Numbered, Sample, Statistics, Touched};
 
 use super::load::SiteLoads;
 
-/// Weight of a new sample in the moving mean of its site's log lag.
+/// Weight of a new sample in the moving mean of its site's log lag, from 0 to 1.
 const LAG_RATE: f64 = 0.02;
 
-/// A sampled transaction, with its latency in parts.
+/// A sampled transaction of the store, with its accesses and its latency in parts.
 #[derive(Clone, Debug)]
 pub struct Observed<K> {
-    /// Time at which the transaction began, in ms.
+    /// Time at which the transaction began, in ms of the planner's clock.
     pub at_ms: u64,
-    /// Number of transactions that the sample stands for.
+    /// Number of transactions that the sample stands for, itself included.
     pub every: u32,
-    /// Site that ran the transaction.
+    /// The site that ran the transaction.
     pub site: Site,
-    /// Key ranges that it declared to read: start, and exclusive end; without an end, up to the last key.
+    /// Key ranges that the transaction declared to read: start, and exclusive end; without an end, up to the last key.
     pub reads: Vec<(K, Option<K>)>,
-    /// Keys that it declared to write.
+    /// Keys that the transaction declared to write.
     pub writes: Vec<K>,
-    /// Rows that it read and wrote; `None` if it did not run.
+    /// Number of rows that the transaction read, and number of rows that it wrote; `None` if it did not run.
     pub rows: Option<(u32, u32)>,
-    /// Log lag of the site when the transaction arrived, in log entries.
+    /// Number of log entries that the site had yet to apply when the transaction arrived.
     pub lag_entries: u64,
-    /// Cause of its wait at the site before it could begin, and the length of the wait in µs; `None` without a wait.
+    /// Cause of the transaction's wait at the site before it could begin, and the length of that wait in µs; `None`
+    /// without a wait.
     pub waited: Option<(WaitCause, f64)>,
-    /// Time from the request until the site first handled it, in µs.
+    /// Time from the client's request until the site first handled it, in µs.
     pub service_us: f64,
-    /// Run time of the procedure, in µs.
+    /// Run time of the transaction's procedure, in µs.
     pub run_us: f64,
-    /// Time from the end of the procedure until the log had the commit, in µs; `None` if it wrote nothing.
+    /// Time from the end of the procedure until the log had the commit, in µs; `None` if the transaction wrote
+    /// nothing.
     pub commit_us: Option<f64>,
 }
 
-/// Why a transaction waits at its site.
+/// The reason for which a transaction waits at its site before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// For log entries that the site does not have yet.
+    /// The transaction waits for log entries that the site does not have yet.
     Updates,
-    /// For a lock on a partition.
+    /// The transaction waits for a lock on a partition.
     Partition,
-    /// For an earlier request of the same client.
+    /// The transaction waits for an earlier request of the same client.
     Client,
 }
 
@@ -81,11 +83,11 @@ impl<K> Observed<K> {
 /// The window of time over which samples of a site are collected before the model learns from their means.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// Least length of the window.
+    /// Least time for which samples of a site are collected.
     pub span_min: Duration,
-    /// Least number of samples, unless the window has its greatest length.
+    /// Least number of samples of a site, unless the window has its greatest length.
     pub samples_min: f64,
-    /// Greatest length of the window: then the model learns from however few samples there are.
+    /// Longest time for which samples of a site are collected: then the model learns from however few there are.
     pub span_max: Duration,
 }
 
@@ -99,27 +101,27 @@ impl Default for Window {
     }
 }
 
-/// Predicted total costs compared with measured ones.
+/// Predicted total times compared with measured ones, for the costs of transactions and of operators.
 #[derive(Clone, Debug, Default)]
 pub struct Accuracy {
-    /// Transactions: each entry is the mean time of one kind of transaction at one site, in µs.
+    /// Sampled transactions: each entry is the mean time of one kind of transaction at one site, in µs.
     pub transactions: HeldOut,
     /// Executed operators: each entry is the time of one operator, in µs.
     pub operators: HeldOut,
 }
 
-/// Collects the samples of all sites, and lets the model learn from them.
+/// The collector of the samples of all sites, which lets the cost model learn from them.
 #[derive(Clone, Debug)]
 pub(super) struct Learner {
     window: Window,
     /// Samples of each site since the model last learned from that site.
     windows: BTreeMap<Site, SiteWindow>,
-    /// Work ahead of one wait at each site, in µs, as of when the model last learned from that site.
+    /// Work ahead of one wait for each site's thread, in µs, as of when the model last learned from that site.
     queued_work_us: BTreeMap<Site, f64>,
-    /// Log lag of each site, in entries: a moving mean over its samples.
+    /// Log lag of each site, in entries: a moving mean over the site's samples.
     pub lag_entries: BTreeMap<Site, f64>,
     pub accuracy: Accuracy,
-    /// Time at which samples were last collected, in ms.
+    /// Time at which samples were last collected, in ms of the planner's clock.
     collected_ms: u64,
 }
 
@@ -135,8 +137,8 @@ impl Learner {
         }
     }
 
-    /// Adds samples to the statistics, and lets the model learn from each site that has enough of them. `chance` draws
-    /// a number from 0 up to 1.
+    /// Adds the samples `observed` to the statistics, and lets the model learn from each site that has enough of them.
+    /// `chance` draws a number from 0 up to 1.
     pub fn collect<K: Key>(
         &mut self,
         controller: &mut Controller<K>,
@@ -205,7 +207,7 @@ impl Learner {
         controller.regimes.under_way(under_way);
     }
 
-    /// Lets the model learn from the windows that are complete.
+    /// Lets the cost model learn from the sites whose windows are complete.
     fn learn<K: Key>(&mut self, controller: &mut Controller<K>) {
         let limits = self.window;
         let complete = self.windows.iter().filter(|(_, window)| window.is_complete(&limits));
@@ -230,7 +232,7 @@ impl Learner {
         }
     }
 
-    /// Learns from the total time of an operator that was executed on a design.
+    /// Learns from the total time `us`, in µs, of an operator that was executed on the design `layout`.
     pub fn learn_operator<K: Key>(
         &mut self,
         controller: &mut Controller<K>,
@@ -249,13 +251,13 @@ impl Learner {
 /// The samples of one site since the model last learned from that site.
 #[derive(Clone, Debug, Default)]
 struct SiteWindow {
-    /// Elapsed time that the samples cover.
+    /// Elapsed time that the site's samples cover.
     span: Duration,
     /// Sum of the latencies of all transactions that the samples stand for, in µs.
     latencies_us: f64,
     /// Number of transactions that the samples stand for.
     count: f64,
-    /// Load of the site, as a share of the CPU that it has, times the elapsed time, in µs.
+    /// Load of the site, as a share of the CPU that the site has, times the elapsed time, in µs.
     busy_us: f64,
     /// Totals by kind of transaction: whether it reads partitions that it does not write, and whether it writes.
     kinds: BTreeMap<(bool, bool), Totals>,
@@ -271,7 +273,8 @@ impl SiteWindow {
             || self.span >= window.span_min && self.samples() >= window.samples_min
     }
 
-    /// Returns the number of waits for the site's thread, and their total time in µs.
+    /// Returns the number of waits for the site's thread by the sampled transactions, and the total time of these
+    /// waits in µs.
     fn waits(&self) -> (f64, f64) {
         let of = |(&(reads, writes), totals): (&(bool, bool), &Totals)| {
             let waits = Operation::Transaction { reads, writes }.waits().0;
@@ -280,7 +283,8 @@ impl SiteWindow {
         self.kinds.iter().map(of).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Returns the work ahead of one wait, in µs. Little's law gives the mean number of transactions at the site.
+    /// Returns the work ahead of one wait for the site's thread, in µs. Little's law gives the mean number of
+    /// transactions at the site.
     fn queued_work_us(&self) -> f64 {
         let there = self.latencies_us / (self.span.as_secs_f64() * 1e6).max(1.0);
         let each_us = self.busy_us / self.count.max(1.0);
@@ -288,7 +292,7 @@ impl SiteWindow {
     }
 }
 
-/// The measured parts of one transaction.
+/// The measured parts of one transaction's latency, and its rows.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     rows: Option<(u32, u32)>,
@@ -305,17 +309,18 @@ impl Parts {
     }
 }
 
-/// Totals over the sampled transactions of one kind.
+/// Totals over the sampled transactions of one kind at one site; all times are in µs.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     samples: f64,
     service_us: f64,
-    /// Number of transactions that ran without waiting; `run_us`, `commit_us` and `rows` are totals over these.
+    /// Number of sampled transactions that ran without waiting; `run_us`, `commit_us` and `rows` are totals over
+    /// these.
     ran: f64,
     run_us: f64,
     commit_us: f64,
-    /// Number of transactions that ran and did not wait for an earlier request of their client; `updates_us` and
-    /// `lock_us` are totals over these.
+    /// Number of sampled transactions that ran and did not wait for an earlier request of their client; `updates_us`
+    /// and `lock_us` are totals over these.
     begun: f64,
     updates_us: f64,
     lock_us: f64,
@@ -357,7 +362,7 @@ impl Totals {
         }
     }
 
-    /// Returns the means of the inputs from which costs are predicted.
+    /// Returns the means of the inputs from which the cost of such a transaction is predicted.
     fn inputs(&self, queued_work_us: f64) -> Inputs {
         let (samples, ran) = (self.samples.max(1.0), self.ran.max(1.0));
         Inputs {
@@ -371,8 +376,8 @@ impl Totals {
         }
     }
 
-    /// Returns the mean times. The wait for service is not among them: all kinds of transactions wait for the same
-    /// thread.
+    /// Returns the mean measured times of such a transaction. The wait for service is not among them: all kinds of
+    /// transactions wait for the same thread.
     fn measured(&self) -> Measured {
         let of_ran = |us: f64| (self.ran > 0.0).then_some(us / self.ran);
         let of_begun = |us: f64| (self.begun > 0.0).then_some(us / self.begun);
@@ -385,7 +390,8 @@ impl Totals {
         }
     }
 
-    /// Returns the mean total time in µs; `None` if less than half of the transactions ran without waiting.
+    /// Returns the mean total time of such a transaction in µs; `None` if less than half of the transactions ran
+    /// without waiting.
     fn whole_us(&self) -> Option<f64> {
         let is_known = 2.0 * self.ran >= self.samples;
         let waited_us = (self.updates_us + self.lock_us) / self.begun.max(1.0);

@@ -1,4 +1,4 @@
-//! The load of the sites since the last round, and the load function that is learned from it.
+//! The load of the sites since the last round of the planner, and the load function that is learned from it.
 //!
 //! Each site has its own span of time: a site in a separate process reports a few times a second, and not when a round
 //! begins. Its work is divided by the span that its reports cover, so that rates are right in any round.
@@ -10,22 +10,22 @@ use crate::store::cost::CostModel;
 use crate::store::layout::Site;
 use crate::store::site_set::SiteSet;
 
-/// A site's total work since it started.
+/// The total work of a site since the site started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SiteWork {
     /// Elapsed time that the work covers.
     pub span: Duration,
-    /// CPU time of the site's thread.
+    /// CPU time that the site's thread has used.
     pub cpu: Duration,
-    /// Rows read, rows written, and rows applied for other masters.
+    /// Total number of rows read, of rows written, and of rows applied for other masters.
     pub rows: [u64; 3],
-    /// Share of a core that the site has (0..1).
+    /// Share of a core (0..1) that the site has.
     pub core_share: f64,
 }
 
 impl SiteWork {
-    /// Returns the load since an earlier time, as a share of the CPU that the site has, and the rates of rows, per
-    /// second.
+    /// Returns the site's load since the earlier report `before`, as a share of the CPU that the site has, and the
+    /// rates of rows read, written and applied, per second.
     fn since(&self, before: &Self) -> (f64, [f64; 3]) {
         let passed_s = self.span.saturating_sub(before.span).as_secs_f64().max(1e-3);
         let used_s = self.cpu.saturating_sub(before.cpu).as_secs_f64();
@@ -37,18 +37,18 @@ impl SiteWork {
     }
 }
 
-/// The load of each site.
+/// The load of each site, from the total work that the sites report.
 #[derive(Clone, Debug)]
 pub(super) struct SiteLoads {
-    /// Least span of time that the model learns from.
+    /// Least time that the work of a site must cover before the model learns from it.
     span_min: Duration,
-    /// Total work as of the last round.
+    /// Total work of each site as of the last round.
     work: BTreeMap<Site, SiteWork>,
-    /// Total work as of when the model last learned from it.
+    /// Total work of each site as of when the model last learned from it.
     learned: BTreeMap<Site, SiteWork>,
     /// Elapsed time that the last round's samples of each site cover.
     spans: BTreeMap<Site, Duration>,
-    /// Load in the last span, as a share of the CPU that the site has.
+    /// Load of each site over the time that its last report covers, as a share of the CPU that the site has.
     pub shares: BTreeMap<Site, f64>,
 }
 
@@ -58,7 +58,8 @@ impl SiteLoads {
         Self { span_min, work, learned, spans: BTreeMap::new(), shares: BTreeMap::new() }
     }
 
-    /// Records the total work of the sites of a design, and lets the model learn the CPU cost of rows.
+    /// Records the total work of those sites that are in `sites`, and lets the model learn the CPU cost of rows from
+    /// it.
     pub fn record(
         &mut self,
         sites: SiteSet,
@@ -87,12 +88,14 @@ impl SiteLoads {
         self.shares.retain(|site, _| sites.contains(*site));
     }
 
-    /// Returns the elapsed time that the last round's samples of a site cover; `None` if it did not report.
+    /// Returns the elapsed time that the last round's samples of a site cover; `None` if the site did not report in
+    /// that round.
     pub fn span(&self, site: Site) -> Option<Duration> {
         self.spans.get(&site).copied()
     }
 
-    /// Returns the load of a site in its last span, as a share of the CPU that it has.
+    /// Returns the load of a site over the time that its last report covers, as a share of the CPU that the site has;
+    /// 0 if it has not reported.
     pub fn share(&self, site: Site) -> f64 {
         self.shares.get(&site).copied().unwrap_or(0.0)
     }

@@ -12,40 +12,41 @@ use super::{Regime, Regimes};
 use crate::store::layout::Key;
 use crate::store::workload::Sample;
 
-/// Longest time that adaptation may take, in ms: for so long a regime may have a design that is bad for it.
+/// Longest time that adaptation to a regime may take, in ms: for so long a regime may have a design that is bad for
+/// it.
 const ADAPTS_MS: f64 = 60_000.0;
 /// Longest expected time of the present regime that the weights of others are relative to, in ms.
 const LASTS_MS_MAX: f64 = 300_000.0;
-/// Least remaining time that is expected around the usual end of a regime, as a share of its usual time.
+/// Least remaining time that is expected around the usual end of a regime's visit, as a share of its usual length.
 const LASTS_SHARE_MIN: f64 = 0.25;
 /// Time without a visit after which a regime counts half, in ms.
 const HALF_LIFE_MS: f64 = 600_000.0;
-/// Largest chance of return (0..1).
+/// Largest chance of return (0..1): the probability that a turn leads back to a known regime.
 const RETURN_MAX: f64 = 0.98;
-/// Most samples of another regime by which plans are priced.
+/// Limit on the number of samples of another regime by which plans are priced.
 const SAMPLES_MAX: usize = 200;
 /// Least weight of another regime; with less it is ignored.
 const WEIGHT_MIN: f64 = 0.01;
 
-/// Another regime that is expected to return.
+/// A regime other than the present one that is expected to return.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherRegime<K> {
     /// Number of the regime.
     pub id: u64,
-    /// Time that the regime is expected to take, relative to that of the present one.
+    /// Time that the regime is expected to take, as a multiple of that of the present regime.
     pub weight: f64,
-    /// Transactions of the regime, each with its weight.
+    /// Transactions of the regime, each with its weight, by which designs are priced for it.
     pub samples: Vec<(f64, Sample<K>)>,
-    /// Transactions a second.
+    /// Number of transactions per second in the regime, at all sites together.
     pub rate_s: f64,
-    /// Number of concurrent transactions.
+    /// Mean number of concurrent transactions in the regime, at all sites together.
     pub population: f64,
 }
 
 /// The workload that is expected from the present moment on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected<'e, K> {
-    /// Time for which known regimes are expected to last, in seconds; infinite if no regime has ended yet.
+    /// Time from now on for which known regimes are expected to last, in seconds; infinite if no regime has ended yet.
     pub lasts_s: f64,
     /// Regimes that are expected in addition to the present one.
     pub others: &'e [OtherRegime<K>],
@@ -59,8 +60,8 @@ impl<K> Default for Expected<'_, K> {
 }
 
 impl<K: Key> Regimes<K> {
-    /// Returns the time for which known regimes are expected to last, in seconds, and the other regimes that are
-    /// expected.
+    /// Returns the time from now on for which known regimes are expected to last, in seconds, and the regimes that are
+    /// expected in addition to the present one.
     #[must_use]
     pub fn expected(&self) -> (f64, Vec<OtherRegime<K>>) {
         let Some(now) = self.present() else { return (0.0, Vec::new()) };
@@ -88,7 +89,8 @@ impl<K: Key> Regimes<K> {
         (lasts_s, others)
     }
 
-    /// Returns the time that the present regime is expected to last, in ms; `None` if no regime has ended yet.
+    /// Returns the further time that the present regime `now` is expected to last, in ms; `None` if no regime has
+    /// ended yet.
     fn lasts_ms(&self, now: &Regime<K>) -> Option<f64> {
         let ended = || self.known.iter().filter_map(|regime| regime.visit_ms);
         let usual_ms = now.visit_ms.or_else(|| {

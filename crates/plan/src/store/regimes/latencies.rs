@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::store::guardrails::Latency;
 
-/// Time for which latencies are remembered, in ms.
+/// Time for which the latencies of a slice are remembered, in ms.
 const REMEMBERED_MS: u64 = 900_000;
-/// Most slices of a regime that are remembered.
+/// Limit on the number of slices of one regime that are remembered.
 const SLICES_MAX: usize = 4_000;
 
-/// A slice of a regime: its span in ms, the sum of its latencies in µs, and the number of its transactions.
+/// A slice of a regime: its span in ms of the planner's clock, the sum of its transactions' latencies in µs, and the
+/// number of its transactions.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     from_ms: u64,
@@ -18,14 +19,15 @@ struct Measured {
     count: f64,
 }
 
-/// Measured latencies by regime: see the module's documentation.
+/// Measured latencies of transactions, by the regime and the slice of time in which they began.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     slices: BTreeMap<u64, VecDeque<Measured>>,
 }
 
 impl Latencies {
-    /// Adds a slice of a regime: its span in ms, the sum of its latencies in µs, and the number of its transactions.
+    /// Adds a slice of the regime with number `regime`: its span in ms of the planner's clock, the sum of its
+    /// transactions' latencies in µs, and the number of its transactions.
     pub fn push(&mut self, regime: u64, (from_ms, to_ms): (u64, u64), sum_us: f64, count: f64) {
         let of = self.slices.entry(regime).or_default();
         of.push_back(Measured { from_ms, to_ms, sum_us, count });
@@ -48,12 +50,13 @@ impl Latencies {
         self.slices.remove(&regime);
     }
 
-    /// Returns the numbers of the regimes of which latencies are remembered.
+    /// Returns the numbers of the regimes for which latencies are remembered.
     pub fn regimes(&self) -> impl Iterator<Item = u64> {
         self.slices.keys().copied()
     }
 
-    /// Returns the mean latency over the last `span_ms` of a regime's own time; `None` if it is unknown.
+    /// Returns the mean latency over the last `span_ms` ms of a regime's own time (the sum of its slices); `None` if
+    /// it is unknown.
     #[must_use]
     pub fn last(&self, regime: u64, span_ms: u64) -> Option<Latency> {
         let of = self.slices.get(&regime)?;
@@ -65,8 +68,8 @@ impl Latencies {
         }))
     }
 
-    /// Returns the mean latency over the last `span_ms` of a regime's own time, from slices that began at `at_ms` or
-    /// later; `None` as long as these cover less than `span_ms`.
+    /// Returns the mean latency over the last `span_ms` ms of a regime's own time, from slices that began at `at_ms`
+    /// or later; `None` as long as these cover less than `span_ms`.
     #[must_use]
     pub fn since(&self, regime: u64, at_ms: u64, span_ms: u64) -> Option<Latency> {
         let since = || {
@@ -92,7 +95,8 @@ impl Latencies {
     }
 }
 
-/// Returns the mean latency, with an error estimated from the means of the slices; `None` without transactions.
+/// Returns the mean latency of the slices' transactions, with an error estimated from the means of the slices; `None`
+/// without transactions.
 fn mean<'m>(slices: impl Iterator<Item = &'m Measured>) -> Option<Latency> {
     let slices: Vec<&Measured> = slices.filter(|one| one.count > 0.0).collect();
     let count: f64 = slices.iter().map(|one| one.count).sum();

@@ -11,11 +11,11 @@ use super::ObservedTransaction;
 use crate::store::layout::Key;
 use crate::store::workload::Sample;
 
-/// Number of quantiles of keys.
+/// Number of quantiles into which keys are divided.
 const BUCKETS: usize = 8;
-/// Most samples that a signature remembers, by their weight.
+/// Limit on the weight of the samples that a signature remembers; older ones count less.
 const WEIGHT_MAX: f64 = 500.0;
-/// Distance (0..1) beyond chance that makes no difference.
+/// Distance (0..1) beyond chance up to which two signatures count as alike.
 const MARGIN: f64 = 0.15;
 /// Mean distance of two samples of one distribution, per √(categories · (1/n₁ + 1/n₂)) for samples of n₁ and n₂
 /// transactions.
@@ -23,10 +23,10 @@ const CHANCE: f64 = 0.4;
 /// Largest distance that may be chance, as a multiple of the mean distance by [`CHANCE`].
 const CHANCE_MAX: f64 = 1.2;
 
-/// Weight of each category: a kind and a quantile.
+/// Weight of each category of transactions: a kind of transaction and a quantile of keys.
 type Shares = BTreeMap<(u8, usize), f64>;
 
-/// The signature of a workload: see the module's documentation.
+/// The signature of a workload: the shares of its transactions by kind and by keys.
 #[derive(Clone, Debug)]
 pub(super) struct Signature<K> {
     /// Starts of all quantiles but the first.
@@ -53,7 +53,7 @@ fn kind<K>(sample: &Sample<K>) -> u8 {
 }
 
 impl<K: Key> Signature<K> {
-    /// Returns the signature of a slice.
+    /// Returns the signature of a slice's transactions.
     pub fn of(seen: &[ObservedTransaction<K>]) -> Self {
         let mut keys: Vec<&K> = seen.iter().filter_map(|one| first(&one.sample)).collect();
         keys.sort_unstable();
@@ -82,7 +82,7 @@ impl<K: Key> Signature<K> {
         shares
     }
 
-    /// Adds a slice of the signature's regime.
+    /// Adds the transactions of a slice of the signature's regime; those of earlier slices count less then.
     pub fn add(&mut self, seen: &[ObservedTransaction<K>]) {
         let added = self.shares_of(seen);
         self.weight += seen.len() as f64;
@@ -97,7 +97,8 @@ impl<K: Key> Signature<K> {
         self.weight *= left;
     }
 
-    /// Returns the distance of a slice beyond chance and margin; the slice fits if the result is 0 or less.
+    /// Returns the distance of a slice's transactions from the signature, beyond chance and margin; the slice fits if
+    /// the result is 0 or less.
     pub fn misfit(&self, seen: &[ObservedTransaction<K>]) -> f64 {
         let (many, weight) = (seen.len().max(1) as f64, self.weight.max(1.0));
         let by = |(mine, its): (&Shares, Shares)| {

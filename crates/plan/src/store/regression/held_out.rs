@@ -2,28 +2,28 @@
 
 use std::collections::VecDeque;
 
-/// Most samples that are remembered, and from which R² is computed.
+/// Limit on the number of samples that are remembered, from which R² is computed.
 const HELD_OUT: usize = 200;
-/// Least number of samples for any result; also the number of recent samples.
+/// Least number of samples for any result; also the number of samples that count as recent.
 const HELD_OUT_MIN: usize = 20;
 
-/// The last held-out samples: the observed and the predicted value of each.
+/// The last held-out samples of a learned function: the observed and the predicted value of each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeldOut(VecDeque<(f64, f64)>);
 
 impl HeldOut {
-    /// Restores samples; of more than are remembered, the last ones.
+    /// Restores persisted samples; if there are more than are remembered, the last ones.
     pub(super) fn of(samples: &[(f64, f64)]) -> Self {
         let surplus = samples.len().saturating_sub(HELD_OUT);
         Self(samples[surplus..].iter().copied().collect())
     }
 
-    /// Returns the samples, observed and predicted, the oldest first.
+    /// Returns the observed and the predicted value of each sample, the oldest first.
     pub(super) fn samples(&self) -> impl Iterator<Item = (f64, f64)> {
         self.0.iter().copied()
     }
 
-    /// Adds a sample.
+    /// Adds a sample: its observed value, and the value that was predicted before anything was learned from it.
     pub fn push(&mut self, observed: f64, predicted: f64) {
         if self.0.len() == HELD_OUT {
             self.0.pop_front();
@@ -56,13 +56,15 @@ impl HeldOut {
         Some(1.0 - around_prediction / around_mean.max(slight))
     }
 
-    /// Returns the mean error of all remembered samples, as a share of their mean; `None` while there are too few.
+    /// Returns the mean absolute error of all remembered samples, as a share of their mean observed value; `None`
+    /// while there are too few.
     #[must_use]
     pub fn error_share(&self) -> Option<f64> {
         self.error_of_last(HELD_OUT)
     }
 
-    /// Returns the mean error of the last few samples, as a share of their mean; `None` while there are too few.
+    /// Returns the mean absolute error of the last few samples, as a share of their mean observed value; `None` while
+    /// there are too few.
     #[must_use]
     pub fn recent_error_share(&self) -> Option<f64> {
         self.error_of_last(HELD_OUT_MIN)

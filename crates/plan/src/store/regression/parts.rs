@@ -1,20 +1,20 @@
-//! The learned state of a function, to be persisted and restored.
+//! The learned state of a linear function, to be persisted and restored.
 
 use super::{HeldOut, Linear};
 
-/// The learned state of a function.
+/// The learned state of a [`Linear`] function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parts {
     /// Scales, weights and last steps of the inputs; then the unit, the constant, its last step, and the usual error.
     pub numbers: Vec<f64>,
-    /// Number of samples so far, held-out ones included.
+    /// Number of samples that the function has observed, held-out ones included.
     pub samples: u64,
     /// The last held-out samples: the observed and the predicted value of each.
     pub held_out: Vec<(f64, f64)>,
 }
 
 impl<const N: usize> Linear<N> {
-    /// Returns the learned state.
+    /// Returns the learned state of the function, to be persisted.
     #[must_use]
     pub fn parts(&self) -> Parts {
         let of_inputs = [&self.scales, &self.weights, &self.steps].into_iter().flatten();
@@ -26,8 +26,8 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// Returns this new function with the learned state of an earlier one; `None` if the state has another number of
-    /// inputs, numbers that are not finite, or scales below their bounds.
+    /// Returns this new function with the learned state `parts` of an earlier one; `None` if that state has another
+    /// number of inputs, numbers that are not finite, or scales below their bounds.
     #[must_use]
     pub fn restored(self, parts: &Parts) -> Option<Self> {
         let Parts { numbers, samples, held_out } = parts;
