@@ -1,12 +1,12 @@
-//! How many shards, replicas and how much cache a chained job needs (after Wong and others, *Database Caching and Sharding
-//! Strategies in Chained MR Jobs*, whose authors tried the shapes by hand).
+//! The number of shards and replicas, and the size of the cache, that a chained job needs (after Wong and others,
+//! *Database Caching and Sharding Strategies in Chained MR Jobs*, whose authors tried the shapes by hand).
 //!
-//! A chain of jobs reads in bursts, its phases: each ends when all its batches have, and the next begins then. A worker takes
-//! a batch of keys, asks the cache for them by one MGET, asks the router for the misses by one `find {_id: {$in: …}}`, which
-//! asks each shard that has some of them and waits for the slowest, puts the misses into the cache, and works on the
-//! documents. [`predict`] says how long that takes in one [`Shape`] of the cluster and what it needs, by what a request costs
-//! each station ([`Costs`], from a probe) and by how many keys the cache holds ([`Hits`], from a trace); [`plan`] compares a
-//! grid of shapes.
+//! A chain of jobs reads in bursts, its phases: each ends when all its batches have ended, and the next begins then. A
+//! worker takes a batch of keys, requests them from the cache by one MGET, requests the misses from the router by one
+//! `find {_id: {$in: …}}`, which queries each shard that has some of them and waits for the slowest, puts the misses
+//! into the cache, and processes the documents. [`predict`] computes how long that takes in one [`Shape`] of the
+//! cluster and which resources it needs, from the cost of a request at each station ([`Costs`], from a probe) and the
+//! number of keys that the cache holds ([`Hits`], from a trace); [`plan`] compares a grid of shapes.
 //!
 //! - `batch`: the service that a mean batch takes at each station, and how much that varies.
 //! - `fork`: the slowest of the shards that a batch asks.
@@ -39,11 +39,12 @@ pub use shape::{CacheAt, Reads, Shape, Shares, SharesError, Station};
 
 use reuse::Curve;
 
-/// How many of a job's reads a cache answers.
+/// The number of a chained job's reads that a cache answers, by phase and by the cache's size.
 pub trait Hits {
-    /// Hits in a phase with a cache of so many bytes, from 0 to the phase's keys.
+    /// Returns the number of keys that a cache of `capacity_bytes` bytes answers in the phase with this index: from 0
+    /// to the number of the phase's keys.
     fn hits(&self, phase: usize, capacity_bytes: u64) -> f64;
-    /// Bytes in a cache of that size when the job ends.
+    /// Returns the number of bytes of entries in a cache of `capacity_bytes` bytes when the job ends.
     fn held_bytes(&self, capacity_bytes: u64) -> u64;
 }
 
@@ -57,11 +58,11 @@ impl Hits for Curve {
     }
 }
 
-/// What a job reads.
+/// The reads of a chained job: their numbers, and the hits of a cache.
 #[derive(Clone, Copy)]
 pub struct Workload<'a> {
-    /// Keys that are read in each phase.
+    /// Number of keys that are read in each phase of the job.
     pub phases: &'a [u64],
-    /// Of them, what a cache answers.
+    /// Number of these keys that a cache of each size answers, by phase.
     pub hits: &'a dyn Hits,
 }

@@ -1,13 +1,15 @@
-//! The decision when a cluster's configuration should change, and to what (SOPHIA, §4).
+//! The decision when a database cluster's configuration (the values of its tuned settings) should change, and to what
+//! (SOPHIA, §4).
 //!
-//! Time is divided into intervals. What clients ask for in each is a [`workload`] (§4.1), which a [`forecast`]
-//! extends into the future. What a cluster would serve in each interval by each configuration is its
-//! [`throughput`] (Eq. 3); what it serves while it changes from one to another is a [`roll`]. A [`schedule`]
-//! says when to change, and to what, so that most operations are served in all (Eqs. 5–8); [`genetic`] searches for
-//! one as the paper does, and [`baselines`] are what it is compared with. A [`planner`] goes with the time, beside a
-//! cluster or in a [`replay`] of a past trace; [`judge`] says what came of a change. How many nodes may be away at once is
-//! [`availability`] (§4.5); in which order masters and replicas are restarted, [`succession`]; how long a reply is
-//! waited for, [`adaptive_timeout`]; which configuration holds a job's data, [`capacity`] (§5).
+//! Time is divided into intervals. The operations that clients request in an interval are a [`workload`] (§4.1), which
+//! a [`forecast`] extends into the future. The [`throughput`] (Eq. 3) is the number of operations that a cluster would
+//! serve in an interval with a configuration; a [`roll`] is the change from one configuration to another, with the
+//! operations served meanwhile. A [`schedule`] has the times to change and the configurations to change to, so that
+//! most operations are served in all (Eqs. 5–8); [`genetic`] searches for one as the paper does, and [`baselines`] are
+//! the methods that it is compared with. A [`planner`] follows the time, with a live cluster or in a [`replay`] of a
+//! past trace; [`judge`] assesses the effect of a change. The number of nodes that may be down at once is computed by
+//! [`availability`] (§4.5); the order in which masters and replicas are restarted, by [`succession`]; the time to wait
+//! for a reply, by [`adaptive_timeout`]; the configuration that holds a job's data, by [`capacity`] (§5).
 
 pub mod adaptive_timeout;
 pub mod anova;

@@ -1,4 +1,4 @@
-//! The service of a batch at each station: its mean and variance over the batches of a phase.
+//! The service time of a batch of keys at each station: its mean and variance over the batches of a phase.
 //!
 //! Misses fall on the keys of a batch independently, and a miss lies on a shard with the probability of the shard's
 //! share. So the number of a batch's keys on a shard is approximately Poisson distributed: of 100 misses over four even
@@ -11,14 +11,14 @@
 use super::costs::{Cost, Costs, Job, Machine};
 use super::shape::{CacheAt, Shape, Station};
 
-/// The service of a batch at one station.
+/// The service that a mean batch of keys needs at one station.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Load {
-    /// The station.
+    /// The station that serves the batch.
     pub station: Station,
-    /// Number of processors; of each member, if there are several.
+    /// Number of processors of the station; if the station has several members, of each member.
     pub servers: f64,
-    /// Number of members, one of which is chosen at random for each request.
+    /// Number of members of the station, one of which is chosen at random for each request.
     pub members: u32,
     /// Probability that a batch sends a request to this station, from 0 to 1.
     pub request_probability: f64,
@@ -29,12 +29,12 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Returns the mean time of a batch at a member without queueing, in seconds.
+    /// Returns the mean time that a batch takes at a member of this station without queueing, in seconds.
     pub fn alone_s(&self) -> f64 {
         self.mean_s / self.servers.min(1.0)
     }
 
-    /// Returns the mean time between two batches if this station is saturated, in seconds.
+    /// Returns the mean time between the ends of two batches if this station is saturated, in seconds.
     pub fn saturated_s(&self) -> f64 {
         self.mean_s / (self.servers * f64::from(self.members))
     }
@@ -53,25 +53,25 @@ impl Load {
     }
 }
 
-/// The mean batch of a phase.
+/// The mean batch of a phase: its keys, and its service at all stations.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Batch {
     /// Number of batches in the phase.
     pub batches: u64,
     /// Mean number of keys per batch.
     pub keys: f64,
-    /// Mean number of keys per batch that the cache lacks.
+    /// Mean number of keys per batch that are not in the cache.
     pub misses: f64,
-    /// Service at the client, the cache if there is one, and the router.
+    /// Service of a batch at the client, the cache if there is one, and the router.
     pub single: Vec<Load>,
-    /// Service at each shard; a batch waits for the slowest.
+    /// Service of a batch at each shard; the batch waits for the slowest shard.
     pub shards: Vec<Load>,
-    /// Mean time of a batch's round trips, in seconds.
+    /// Mean total time of a batch's round trips, in seconds.
     pub delay_s: f64,
 }
 
 impl Batch {
-    /// Iterates over all stations with processors.
+    /// Iterates over the loads of all stations with processors: first the single ones, then the shards.
     pub fn loads(&self) -> impl Iterator<Item = &Load> {
         self.single.iter().chain(&self.shards)
     }
@@ -166,8 +166,8 @@ impl Batch {
     }
 }
 
-/// Returns the variance of a cost whose request is sent with the probability `request_probability`; `keys` and
-/// `variance` are the mean and the variance of its number of keys.
+/// Returns the variance of the cost of a batch's request at a station, which is sent with the probability
+/// `request_probability`; `keys` and `variance` are the mean and the variance of the request's number of keys.
 fn compound(cost: Cost, request_probability: f64, keys: f64, variance: f64) -> f64 {
     let requests = cost.request_s.powi(2) * request_probability * (1.0 - request_probability);
     // Keys exist only if the request is sent.

@@ -19,7 +19,7 @@ impl Cost {
     }
 }
 
-/// Processor time at each station, waits between them, and sizes, as measured by a probe.
+/// Processor time of requests at each station, waits between the stations, and sizes, as measured by a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
     /// Cost of a batch in a worker, independent of the source of its documents: parsing its keys, and hashing each
@@ -90,12 +90,12 @@ pub struct Machine {
     pub shard_cores: f64,
 }
 
-/// The settings of the job.
+/// The settings of the chained job whose shape is predicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
-    /// Number of batches in flight at once.
+    /// Limit on the number of batches in flight at once, one for each worker.
     pub workers: u32,
-    /// Number of keys in a batch.
+    /// Number of keys in a batch; the last batch of a phase may have fewer.
     pub batch: u32,
     /// Squared coefficient of variation of a request's processor time, in excess of the variation by its number of
     /// keys: 0 if equal requests take equal times, 1 if their times are exponentially distributed.

@@ -1,4 +1,4 @@
-//! The slowest of the shards that serve a batch: the mean of the maximum of their times.
+//! The slowest of the shards that serve a batch of keys: the mean of the maximum of their times.
 //!
 //! The shards' times are taken as independent. With probability 1 − a a shard's time is zero, since the shard has no
 //! key of the batch; else it follows a gamma distribution with the given mean and variance. This is exact for one shard
@@ -10,14 +10,14 @@
 use statrs::function::erf::erfc;
 use statrs::function::gamma::gamma_lr;
 
-/// The time of one shard's part of a batch.
+/// The time of one shard's part of a batch of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
-    /// Probability that the shard has a part, from 0 to 1.
+    /// Probability that the shard has a key of the batch, from 0 to 1.
     pub request_probability: f64,
-    /// Mean time, with a time of 0 for a missing part, in seconds.
+    /// Mean time of the part, where a missing part counts as 0, in seconds.
     pub mean_s: f64,
-    /// Variance of the time, with a time of 0 for a missing part, in square seconds.
+    /// Variance of the part's time, where a missing part counts as 0, in square seconds.
     pub variance: f64,
 }
 
@@ -60,15 +60,15 @@ pub(super) fn slowest_s(parts: &[Part]) -> f64 {
     integral_s.clamp(least, parts.iter().map(mean_s).sum())
 }
 
-/// The distribution of a part's time, given that the part exists.
+/// The distribution of the time of a shard's part of a batch, given that the shard has a part.
 struct ConditionalPart {
-    /// Probability that the part exists, from 0 to 1.
+    /// Probability that the shard has a part, from 0 to 1.
     request_probability: f64,
-    /// Mean time, in seconds.
+    /// Mean time of an existing part, in seconds.
     mean_s: f64,
-    /// Standard deviation of the time, in seconds.
+    /// Standard deviation of the time of an existing part, in seconds.
     deviation_s: f64,
-    /// Shape of the gamma distribution; `None` if the time is constant.
+    /// Shape of the gamma distribution of the time; `None` if the time is constant.
     shape: Option<f64>,
 }
 
@@ -83,7 +83,7 @@ impl ConditionalPart {
         Self { request_probability, mean_s, deviation_s: variance.sqrt(), shape }
     }
 
-    /// Returns the time that the part practically never exceeds, in seconds.
+    /// Returns a time that the part practically never exceeds, in seconds.
     fn end_s(&self) -> f64 {
         // Less than 1e-5 of an exponential distribution is beyond that, and practically nothing of a normal one.
         self.mean_s + 12.0 * self.deviation_s

@@ -1,26 +1,26 @@
-//! The grid of shapes: every combination of the values of five dimensions.
+//! The grid of shapes: every combination of the values of five dimensions of a cluster.
 //!
 //! Invariants: each dimension's values are in rising order; [`Grid::shapes`] has no duplicates; a neighbour differs
 //! from its shape in one dimension, by one step of the grid.
 
 use super::shape::{CacheAt, Reads, Shape};
 
-/// The values of each dimension of a [`Shape`].
+/// The values that are compared for each dimension of a [`Shape`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
-    /// Numbers of shards.
+    /// Numbers of shards, ascending.
     shards: Vec<u32>,
-    /// Numbers of members per shard.
+    /// Numbers of members per shard, ascending.
     replicas: Vec<u32>,
-    /// Sizes of the cache, in bytes; 0: no cache.
+    /// Sizes of the cache, in bytes, ascending; 0 means no cache.
     cache_bytes: Vec<u64>,
-    /// Read preferences.
+    /// Read preferences that are compared.
     reads: Vec<Reads>,
-    /// Locations of the cache.
+    /// Locations of the cache that are compared.
     cache_at: Vec<CacheAt>,
 }
 
-/// A dimension of the grid.
+/// A dimension of the grid, which is a field of [`Shape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dimension {
     Shards,
@@ -40,8 +40,8 @@ const DIMENSIONS: [Dimension; 5] = [
 ];
 
 impl Grid {
-    /// Makes a grid of these values, in any order. Returns `None` if a dimension has no value, or a number of shards or
-    /// replicas is 0.
+    /// Creates a grid of these values, in any order. Returns `None` if a dimension has no value, or a number of shards
+    /// or replicas is 0.
     #[must_use]
     pub fn new(
         mut shards: Vec<u32>,
@@ -61,7 +61,7 @@ impl Grid {
         (!bad).then_some(Self { shards, replicas, cache_bytes, reads, cache_at })
     }
 
-    /// Returns all shapes, each once, in order.
+    /// Returns all shapes of the grid, each once, in the order of [`Shape`].
     #[must_use]
     pub fn shapes(&self) -> Vec<Shape> {
         let mut shapes = Vec::new();
@@ -81,7 +81,7 @@ impl Grid {
         shapes
     }
 
-    /// Returns the shapes one step away from a shape, and the dimension of each step.
+    /// Returns the shapes of the grid that are one step away from `shape`, each with the dimension of the step.
     pub(super) fn neighbours(&self, shape: Shape) -> Vec<(Dimension, Shape)> {
         let mut found: Vec<(Dimension, Shape)> = Vec::new();
         for dimension in DIMENSIONS {
@@ -126,7 +126,7 @@ fn tidy<T: Ord>(values: &mut Vec<T>) {
     values.dedup();
 }
 
-/// Returns the next smaller and the next greater value in a sorted list.
+/// Returns the next smaller and the next greater value than `value` in a sorted list, as far as they exist.
 fn beside<T: Copy + Ord>(values: &[T], value: T) -> impl Iterator<Item = T> {
     let at = values.partition_point(|other| *other < value);
     let before = at.checked_sub(1).and_then(|at| values.get(at)).copied();

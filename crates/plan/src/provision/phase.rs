@@ -1,4 +1,4 @@
-//! The time of a phase: a number of batches, with a limited number in flight.
+//! The time of a phase of a chained job: a number of batches, with a limited number in flight.
 //!
 //! Constant service attains the network's asymptotic bounds, round by round. The first batch ends after the time R of a
 //! single batch. Each further batch ends one service time D of the bottleneck later; a batch that has to wait for a
@@ -23,23 +23,23 @@ use super::shape::Station;
 use crate::provision::queueing::{self, Solution, solve};
 use statrs::distribution::{ContinuousCDF as _, Normal};
 
-/// The time of a phase and its parts.
+/// The predicted time of a phase and its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PhaseTiming {
-    /// Time from the phase's start to the end of its last batch, in seconds.
+    /// Time from the start of the phase to the end of its last batch, in seconds.
     pub time_s: f64,
     /// Response time of a batch at each of [`Batch::loads`], queueing included, in seconds.
     pub responses_s: Vec<f64>,
-    /// The station that bounds the phase.
+    /// The station whose service bounds the time of the phase.
     pub bottleneck: Station,
 }
 
-/// Maximum number of iterations to find the wait for siblings.
+/// Limit on the number of iterations to find a batch's wait for the other shards.
 const ITERATIONS_MAX: u32 = 60;
-/// Relative change of the wait at which the iteration ends.
+/// Relative change of this wait at which the iteration ends.
 const FOUND: f64 = 1e-3;
 
-/// Computes the time of a phase with `workers` batches in flight.
+/// Computes the time of a phase of batches like `batch`, with at most `workers` batches in flight.
 pub(super) fn phase_timing(batch: &Batch, workers: u32) -> PhaseTiming {
     let loads: Vec<&Load> = batch.loads().collect();
     let fork_s = slowest_s(&batch.shards.iter().map(part).collect::<Vec<_>>());
@@ -78,7 +78,7 @@ pub(super) fn phase_timing(batch: &Batch, workers: u32) -> PhaseTiming {
     }
 }
 
-/// Converts the service at a shard into a part of a fork.
+/// Converts the service of a batch at a shard into a part of a fork.
 fn part(load: &Load) -> Part {
     let slower = load.servers.min(1.0);
     Part {
@@ -88,7 +88,7 @@ fn part(load: &Load) -> Part {
     }
 }
 
-/// Returns the standard deviation of the time of a batch that does not queue, in seconds.
+/// Returns the standard deviation of the time of a batch that does not queue anywhere, in seconds.
 fn deviation_s(batch: &Batch) -> f64 {
     let parts = batch.single.iter().chain([critical(batch)]).map(part);
     parts.map(|part| part.variance).sum::<f64>().sqrt()
@@ -100,14 +100,14 @@ fn expected_maximum(number: u64) -> f64 {
     Normal::standard().inverse_cdf((number - 0.375) / (number + 0.25)).max(0.0)
 }
 
-/// Returns the critical shard: the one with the greatest mean service.
+/// Returns the critical shard of a batch: the one with the greatest mean service time.
 fn critical(batch: &Batch) -> &Load {
     let critical = batch.shards.iter().max_by(|one, other| one.mean_s.total_cmp(&other.mean_s));
     critical.expect("there are shards")
 }
 
-/// Solves the network under exponential service. Its stations are the delay, the single stations, and the members of
-/// the critical shard.
+/// Solves the queueing network of a phase under exponential service. Its stations are the delay, the single stations,
+/// and the members of the critical shard.
 fn exponential(batch: &Batch, fork_s: f64, population: u32) -> Solution {
     let critical = critical(batch);
     let queue = |load: &Load| {
@@ -139,8 +139,8 @@ fn exponential(batch: &Batch, fork_s: f64, population: u32) -> Solution {
     }
 }
 
-/// Returns the queueing time at each load under exponential service, in seconds; for the other shards, it is
-/// proportional to that of the critical one.
+/// Returns the queueing time of a batch at each load under exponential service, in seconds; for the other shards, it
+/// is proportional to that of the critical one.
 fn waits_s(solution: &Solution, batch: &Batch, loads: &[&Load]) -> Vec<f64> {
     let critical = critical(batch);
     let single = batch.single.len();

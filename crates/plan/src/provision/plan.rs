@@ -1,5 +1,5 @@
-//! The advice: the Pareto front of the shapes, the cheapest shape that meets the deadline, and the reasons against its
-//! neighbours.
+//! The advice on the shape of a cluster: the Pareto front of the shapes, the cheapest shape that meets the deadline,
+//! and the reasons against its neighbours.
 //!
 //! Invariants: no shape of the front is beaten by another in time and cost; the advised shape is on the grid; if any
 //! shape meets the deadline, the advised shape meets it, and no shape that does costs less.
@@ -13,18 +13,18 @@ use super::predict::{Prediction, predict};
 use super::reasons;
 use super::shape::{Shape, Shares};
 
-/// The inputs of a plan.
+/// The inputs from which a plan is made: the workload, the costs, and the shapes to compare.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// The keys of each phase, and the hits of a cache.
+    /// The number of keys that each phase reads, and the hits of a cache.
     pub workload: Workload<'a>,
-    /// Cost of a request at each station.
+    /// Cost of a request at each station, as a probe measured it.
     pub costs: &'a Costs,
-    /// Processors of each station.
+    /// Number of processors of each station.
     pub machine: &'a Machine,
-    /// Settings of the job.
+    /// Settings of the chained job.
     pub job: &'a Job,
-    /// Share of the keys on each shard.
+    /// Share of the keys on each shard, for each number of shards.
     pub shares: &'a Shares,
     /// The shapes to compare.
     pub grid: &'a Grid,
@@ -34,21 +34,23 @@ pub struct Question<'a> {
     pub prices: Option<Prices>,
 }
 
-/// A shape, its prediction and its cost.
+/// A shape that is compared, with its prediction and its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Prediction of time, processors and memory.
+    /// Prediction of the job's time, and of busy processors and memory, on this shape.
     pub prediction: Prediction,
-    /// Number of provisioned processors: those of the client, the router, the cache if there is one, and all members.
+    /// Number of provisioned processors: those of the client, the router, the cache if there is one, and all members
+    /// of the shards.
     pub processors: f64,
-    /// Provisioned memory, in bytes: that of all members, and the cache's limit plus the memory of its server.
+    /// Provisioned memory, in bytes: that of all members of the shards, and the cache's limit plus the memory of its
+    /// server.
     pub memory_bytes: f64,
-    /// Price per hour, by [`Question::prices`]; `None` without prices.
+    /// Price of the shape per hour, by [`Question::prices`]; `None` without prices.
     pub price_hour: Option<f64>,
 }
 
 impl Candidate {
-    /// Returns the price of one run of the job; `None` without prices.
+    /// Returns the price of one run of the job on this shape; `None` without prices.
     #[must_use]
     pub fn price_job(&self) -> Option<f64> {
         self.price_hour.map(|price| price * self.prediction.job_s / 3600.0)
@@ -71,8 +73,8 @@ impl Candidate {
         Self { prediction, processors, memory_bytes, price_hour: prices.map(price) }
     }
 
-    /// Compares the costs: by price, or without prices by processors, then by memory. Relative differences below 1e-6
-    /// count as equal.
+    /// Compares the costs of two candidates: by price, or without prices by processors, then by memory. Relative
+    /// differences below 1e-6 count as equal.
     pub(super) fn cmp_cost(&self, other: &Self) -> Ordering {
         match (self.price_hour, other.price_hour) {
             (Some(own), Some(its)) => compared(own, its),
@@ -85,7 +87,7 @@ impl Candidate {
         compared(self.prediction.job_s, other.prediction.job_s)
     }
 
-    /// Returns true if the other candidate is better in time or in a cost, and worse in none.
+    /// Returns true if the other candidate is better in time or in a cost, and worse in none of them.
     fn is_dominated_by(&self, other: &Self) -> bool {
         let mut all = vec![self.cmp_time(other)];
         match (self.price_hour, other.price_hour) {
@@ -108,7 +110,7 @@ fn compared(one: f64, other: f64) -> Ordering {
     }
 }
 
-/// The advised shape.
+/// The advised shape of the cluster, by its index among the candidates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Advice {
     /// The cheapest shape that meets the deadline, by its index among the candidates.
@@ -131,20 +133,20 @@ impl Advice {
 /// A shape one step away from the advised one on the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Neighbour {
-    /// Index of the shape among the candidates.
+    /// Index of the neighbouring shape among the candidates.
     pub candidate: usize,
-    /// The reason why the shape is not advised, as a sentence.
+    /// The reason why the neighbouring shape is not advised, as a sentence.
     pub because: String,
 }
 
-/// The effect of uneven shards on the advice.
+/// The effect of an uneven distribution of keys over the shards on the advice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uneven {
     /// The shape that would be advised if its shards were even.
     pub shape: Shape,
-    /// Time of the job on this shape with the present shares, in seconds.
+    /// Time of the job on this shape with the present shares of keys, in seconds.
     pub uneven_s: f64,
-    /// Time of the job on this shape with even shares, in seconds.
+    /// Time of the job on this shape with even shares of keys, in seconds.
     pub even_s: f64,
     /// Share of the keys on the largest shard, from 0 to 1.
     pub largest: f64,
@@ -152,32 +154,33 @@ pub struct Uneven {
     pub because: String,
 }
 
-/// The comparison of the shapes of a grid.
+/// The comparison of the shapes of a grid, with the advice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// All shapes, in order.
+    /// All shapes of the grid with their predictions, in the order of [`Grid::shapes`].
     pub candidates: Vec<Candidate>,
-    /// The Pareto front: indexes of the candidates that no other beats in time and cost, the fastest first.
+    /// The Pareto front: indexes of the candidates for which no other one is better in time or cost and worse in
+    /// neither; the fastest first.
     pub front: Vec<usize>,
-    /// The advised shape.
+    /// The advised shape, by its index among the candidates.
     pub advice: Advice,
     /// The advice as a sentence.
     pub because: String,
-    /// The shapes one step away, each with the reason why it is not advised.
+    /// The shapes one step away from the advised one, each with the reason why it is not advised.
     pub neighbours: Vec<Neighbour>,
-    /// The better shape that even shares would allow; `None` if even shares would not improve the advice.
+    /// The better shape that even shares of keys would allow; `None` if even shares would not improve the advice.
     pub uneven: Option<Uneven>,
 }
 
 impl Plan {
-    /// Returns the advised candidate.
+    /// Returns the advised candidate, with its prediction and cost.
     #[must_use]
     pub fn advised(&self) -> &Candidate {
         &self.candidates[self.advice.candidate()]
     }
 }
 
-/// Compares the shapes of the grid, and returns the plan.
+/// Compares the shapes of the grid, and returns the advice with its reasons.
 #[must_use]
 pub fn plan(question: &Question<'_>) -> Plan {
     let shapes = question.grid.shapes();
@@ -202,7 +205,7 @@ pub fn plan(question: &Question<'_>) -> Plan {
     }
 }
 
-/// Returns the cheapest candidate that meets the deadline, or the fastest one.
+/// Returns the cheapest candidate that meets the deadline of `deadline_s` seconds, or the fastest one if none does.
 fn advice(candidates: &[Candidate], deadline_s: f64) -> Advice {
     let numbers = || 0..candidates.len();
     let its = |number: &usize| &candidates[*number];
@@ -218,7 +221,7 @@ fn advice(candidates: &[Candidate], deadline_s: f64) -> Advice {
     Advice::Misses(fastest, candidates[fastest].prediction.job_s - deadline_s)
 }
 
-/// Returns the indexes of the Pareto front, the fastest first.
+/// Returns the indexes of the candidates on the Pareto front, the fastest first.
 fn front(candidates: &[Candidate]) -> Vec<usize> {
     let beaten = |own: &Candidate| candidates.iter().any(|other| own.is_dominated_by(other));
     let mut front: Vec<usize> =
@@ -228,7 +231,7 @@ fn front(candidates: &[Candidate]) -> Vec<usize> {
     front
 }
 
-/// Returns the advice for even shares, if it is better than the advice for the present ones.
+/// Returns the advice for even shares of keys, if it is better than the advice for the present shares.
 fn uneven(question: &Question<'_>, candidates: &[Candidate], advice: Advice) -> Option<Uneven> {
     let even = Shares::even();
     let shapes = candidates.iter().map(|candidate| candidate.prediction.shape);

@@ -1,4 +1,4 @@
-//! The prediction of time, processors and memory for one shape.
+//! The prediction of a chained job's time, and of busy processors and memory, for one shape of a cluster.
 
 use super::Workload;
 use super::batch::{Batch, Load};
@@ -6,12 +6,12 @@ use super::costs::{Cost, Costs, Errors, Job, Machine};
 use super::phase::phase_timing;
 use super::shape::{Shape, Shares, Station};
 
-/// The service of batches at one station, in one phase.
+/// The predicted service of batches at one station, in one phase of the job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtStation {
-    /// The station.
+    /// The station that serves the batches.
     pub station: Station,
-    /// Response time of a batch at the station, queueing included, in seconds.
+    /// Response time of one batch at the station, queueing included, in seconds.
     pub response_s: f64,
     /// Processor time of all batches at the station, in seconds; for a shard, that of all members that are read.
     pub processor_s: f64,
@@ -19,43 +19,43 @@ pub struct AtStation {
     pub utilisation: f64,
 }
 
-/// The prediction for one phase.
+/// The prediction for one phase of the job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseTime {
-    /// Time of the phase, in seconds.
+    /// Time of the phase, from its start to the end of its last batch, in seconds.
     pub time_s: f64,
     /// Number of keys that the phase reads.
     pub keys: u64,
     /// Expected number of keys that the cache answers.
     pub hits: f64,
-    /// The service at each station; empty for a phase without keys.
+    /// The service of the phase's batches at each station; empty for a phase without keys.
     pub stations: Vec<AtStation>,
     /// The station that bounds the time of the phase.
     pub bottleneck: Station,
 }
 
-/// Numbers of busy processors: 0.5 is one processor for half of the time.
+/// Mean numbers of processors that a job keeps busy: 0.5 is one processor for half of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Processors {
-    /// Mean over the job.
+    /// Mean number over the whole job.
     pub average: f64,
-    /// Mean over the phase in which it is greatest.
+    /// Mean number over the phase in which it is greatest.
     pub maximum: f64,
 }
 
-/// The prediction for a shape.
+/// The prediction of a job on one shape of the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The shape.
+    /// The shape for which the prediction is made.
     pub shape: Shape,
-    /// The phases in order.
+    /// The predictions of the job's phases, in order.
     pub phases: Vec<PhaseTime>,
     /// Time of the job, the sum over its phases, in seconds.
     pub job_s: f64,
-    /// Busy processors of a database server: the average is over all members of all shards, the maximum is that of the
-    /// busiest member.
+    /// Busy processors of one database server: the average is over all members of all shards, the maximum is that of
+    /// the busiest member.
     pub database: Processors,
-    /// Busy processors of the client.
+    /// Busy processors of all workers together.
     pub client: Processors,
     /// Busy processors of the cache.
     pub cache: Processors,
@@ -63,21 +63,21 @@ pub struct Prediction {
     pub router: Processors,
     /// Bytes of entries in the cache when the job ends.
     pub cache_held_bytes: u64,
-    /// Memory of one member of each shard, in bytes: documents, indexes and the server itself, if all of them are in
-    /// memory.
+    /// Memory of one member of each shard, in bytes: its documents, its indexes and the server itself, if all of them
+    /// are in memory.
     pub member_bytes: Vec<f64>,
     /// The station that bounds most of the job's time.
     pub bottleneck: Station,
 }
 
 impl Prediction {
-    /// Returns the expected number of keys that the cache answers, in all phases.
+    /// Returns the expected number of keys that the cache answers, in all phases together.
     #[must_use]
     pub fn hits(&self) -> f64 {
         self.phases.iter().map(|phase| phase.hits).sum()
     }
 
-    /// Returns the memory of all database servers, in bytes.
+    /// Returns the memory of all members of all shards, in bytes.
     #[must_use]
     pub fn database_bytes(&self) -> f64 {
         f64::from(self.shape.replicas) * self.member_bytes.iter().sum::<f64>()
@@ -163,7 +163,7 @@ fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// Returns the busy processors of the selected stations together.
+/// Returns the busy processors of the stations that `is_it` selects, together, in a job of `job_s` seconds.
 fn busy(phases: &[PhaseTime], job_s: f64, is_it: impl Fn(&AtStation) -> bool) -> Processors {
     let of = |phase: &PhaseTime| {
         phase.stations.iter().filter(|at| is_it(at)).map(|at| at.processor_s).sum::<f64>()
@@ -174,7 +174,7 @@ fn busy(phases: &[PhaseTime], job_s: f64, is_it: impl Fn(&AtStation) -> bool) ->
     }
 }
 
-/// Returns the station that bounds the phases with the most time in all.
+/// Returns the station that bounds phases which together take the most time.
 fn bottleneck(phases: &[PhaseTime]) -> Station {
     let time_s = |station| {
         let its = phases.iter().filter(|phase| phase.bottleneck == station);
@@ -184,12 +184,12 @@ fn bottleneck(phases: &[PhaseTime]) -> Station {
     all.max_by(|one, other| time_s(*one).total_cmp(&time_s(*other))).unwrap_or(Station::Workers)
 }
 
-/// The 95 % interval of a time, in seconds.
+/// The 95 % confidence interval of a job's time, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Lower end, in seconds.
+    /// Lower end of the interval, in seconds, at least 0.
     pub low_s: f64,
-    /// Upper end, in seconds.
+    /// Upper end of the interval, in seconds.
     pub high_s: f64,
 }
 

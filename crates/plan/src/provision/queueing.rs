@@ -24,7 +24,7 @@ pub mod simulator;
 #[cfg(test)]
 mod tests;
 
-/// A station of the network.
+/// A station of a closed queueing network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Station {
     /// A station that serves all its customers at once.
@@ -34,15 +34,15 @@ pub enum Station {
     },
     /// A station that serves at most `servers` customers at once, each at the rate 1.
     Queue {
-        /// Service that a customer receives in each round at the rate 1, in seconds.
+        /// Service that a customer receives from the station in each round, at the rate 1, in seconds.
         demand_s: f64,
-        /// Number of servers: any positive number, also a fraction.
+        /// Number of servers of the station: any positive number, also a fraction.
         servers: f64,
     },
 }
 
 impl Station {
-    /// Returns the service demand of a customer in each round, in seconds.
+    /// Returns the service that a customer receives from the station in each round, in seconds.
     #[must_use]
     pub fn demand_s(self) -> f64 {
         match self {
@@ -80,7 +80,7 @@ impl Station {
     }
 }
 
-/// Mean values at one station.
+/// Mean values of one station in the steady state of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtStation {
     /// Time that a customer spends at the station in each round, waiting included, in seconds.
@@ -91,31 +91,31 @@ pub struct AtStation {
     pub utilisation: f64,
 }
 
-/// Mean values of the network.
+/// Mean values of a closed queueing network in its steady state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// Rounds completed by all customers, per second.
+    /// Number of rounds that all customers together complete per second.
     pub throughput_s: f64,
     /// Mean values by station, in the order of the stations.
     pub stations: Vec<AtStation>,
 }
 
 impl Solution {
-    /// Returns the response time of a round, in seconds.
+    /// Returns the response time of one round of a customer over all stations, in seconds.
     #[must_use]
     pub fn response_s(&self) -> f64 {
         self.stations.iter().map(|station| station.response_s).sum()
     }
 }
 
-/// Asymptotic bounds of a network (Muntz and Wong).
+/// Asymptotic bounds of a closed queueing network (Muntz and Wong).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// Duration of a round with a single customer, in seconds.
     pub alone_s: f64,
     /// Time between two rounds at the station that saturates first, in seconds.
     pub saturated_s: f64,
-    /// Index of that station, the bottleneck; None if all stations are delays.
+    /// Index of the bottleneck, the station that saturates first; `None` if all stations are delays.
     pub bottleneck: Option<usize>,
     /// Upper bound of the throughput, in rounds per second.
     pub throughput_s: f64,
@@ -123,7 +123,8 @@ pub struct Bounds {
     pub knee: f64,
 }
 
-/// Returns the asymptotic bounds. Service times without any variation attain them.
+/// Returns the asymptotic bounds of a network with `customers` customers. Service times without any variation attain
+/// them.
 #[must_use]
 pub fn bounds(stations: &[Station], customers: u32) -> Bounds {
     let alone_s: f64 = stations.iter().map(|station| station.alone_s()).sum();
@@ -140,7 +141,7 @@ pub fn bounds(stations: &[Station], customers: u32) -> Bounds {
     }
 }
 
-/// Returns the mean values of the network with `customers` customers.
+/// Returns the mean values of the network of these stations with `customers` customers.
 ///
 /// The running time is proportional to stations × customers².
 ///
@@ -193,7 +194,8 @@ pub fn solve(stations: &[Station], customers: u32) -> Solution {
 /// others.
 const NEGLIGIBLE: f64 = 1e-40;
 
-/// Returns the weights of 0, 1, … customers at a station, divided by the greatest.
+/// Returns the weights of 0, 1, … `customers` customers at a station, divided by the greatest; `scale` is a multiple
+/// of all demands.
 fn factor(station: Station, scale: f64, customers: u32) -> Vec<f64> {
     let demand = station.demand_s() * scale;
     let mut logarithm = 0.0;
@@ -207,14 +209,14 @@ fn factor(station: Station, scale: f64, customers: u32) -> Vec<f64> {
     weights.map(|weight| if weight < NEGLIGIBLE { 0.0 } else { weight }).collect()
 }
 
-/// Returns the weights of a network without stations.
+/// Returns the weights of a network without stations: only 0 customers have a weight.
 fn unit(customers: u32) -> Vec<f64> {
     let mut weights = vec![0.0; customers as usize + 1];
     weights[0] = 1.0;
     weights
 }
 
-/// Returns the weights of two parts of the network combined, divided by the greatest.
+/// Returns the weights of two parts of the network combined, given the weights of each, divided by the greatest.
 fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     let mut both = vec![0.0; one.len()];
     let first = other.iter().position(|weight| *weight > 0.0).unwrap_or(0);
@@ -228,7 +230,7 @@ fn convolved(one: &[f64], other: &[f64]) -> Vec<f64> {
     both
 }
 
-/// Returns the mean number of customers at a station, from its weights and those of all others.
+/// Returns the mean number of customers at a station, from its weights and those of all other stations.
 fn mean(its: &[f64], others: &[f64]) -> f64 {
     let weights = its.iter().zip(others.iter().rev()).map(|(its, others)| its * others);
     let (mut sum, mut moment) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! The sentences of the advice: time, cost and deadline of each shape.
+//! The sentences of the advice on the shape of a cluster: time, cost and deadline of each shape.
 //!
 //! Each sentence begins with the shape or its difference from the advised one, and gives the time before the cost.
 
@@ -36,7 +36,7 @@ pub(super) fn advice(
     }
 }
 
-/// Returns the reason against a neighbour of the advised shape.
+/// Returns the sentence against a neighbour of the advised shape, which differs from it in `dimension`.
 pub(super) fn neighbour(
     dimension: Dimension,
     other: &Candidate,
@@ -102,7 +102,8 @@ fn instead(dimension: Dimension, its: Shape, own: Shape) -> (String, bool) {
     }
 }
 
-/// Returns the sentence for the gain of even shares. `largest` is the share of the keys on the largest shard.
+/// Returns the sentence for the gain of even shares of keys. `largest` is the share of the keys on the largest shard,
+/// from 0 to 1.
 pub(super) fn uneven(
     even: &Candidate,
     as_is: &Candidate,

@@ -47,10 +47,10 @@ pub struct Reference {
     pub bytes: u32,
 }
 
-/// The references of a chain, phase by phase, in order.
+/// The references of a chain of jobs, phase by phase, each phase in the order of its references.
 pub type Phases = [Vec<Reference>];
 
-/// The content of the cache before the first reference.
+/// The content of the cache before the first counted reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// The cache is empty.
@@ -60,7 +60,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// Returns, for each pass over the trace, whether its references are counted.
+    /// Returns, for each pass over the trace, whether the references of that pass are counted.
     fn passes(self) -> &'static [bool] {
         match self {
             Self::Cold => &[true],

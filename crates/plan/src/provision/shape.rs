@@ -9,15 +9,15 @@ use std::fmt;
 /// location, and reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
-    /// Number of shards.
+    /// Number of shards of the cluster.
     pub shards: u32,
-    /// Number of members per shard.
+    /// Number of members of each shard's replica set, the primary included.
     pub replicas: u32,
     /// Size of the cache, in bytes; 0: there is no cache.
     pub cache_bytes: u64,
-    /// Location of the cache.
+    /// Location of the cache; without a cache it has no effect.
     pub cache_at: CacheAt,
-    /// Read preference.
+    /// Read preference: the members of each shard that are read.
     pub reads: Reads,
 }
 
@@ -42,7 +42,7 @@ pub enum CacheAt {
 }
 
 impl Shape {
-    /// Returns the number of members per shard that are read.
+    /// Returns the number of members of each shard that are read.
     #[must_use]
     pub fn read_members(self) -> u32 {
         match self.reads {
@@ -51,7 +51,7 @@ impl Shape {
         }
     }
 
-    /// Returns the number of members of all shards.
+    /// Returns the number of members of all shards together.
     #[must_use]
     pub fn members(self) -> u32 {
         self.shards * self.replicas
@@ -89,12 +89,12 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Formats a number and its noun, in the singular for 1.
+/// Formats a number with its noun, which is in the singular for 1.
 pub(super) fn counted(number: u32, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// Formats bytes in the unit that leaves at most three digits before the point.
+/// Formats a number of bytes in the greatest unit of which there is at least one.
 pub(super) fn size(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.into_iter().find(|(_, bits)| bytes >= 1 << bits);
@@ -104,7 +104,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// A station that a batch passes.
+/// A station that a batch of keys passes: a set of processors, or a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Station {
     /// The workers' processors.
@@ -137,7 +137,7 @@ pub struct Shares {
     known: BTreeMap<u32, Vec<f64>>,
 }
 
-/// A reason why shares are invalid.
+/// A reason why the given shares of keys are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SharesError {
     /// The list of shares is empty.
@@ -152,14 +152,14 @@ pub enum SharesError {
 }
 
 impl Shares {
-    /// Returns even shares for every number of shards.
+    /// Returns shares that are even for every number of shards.
     #[must_use]
     pub fn even() -> Self {
         Self::default()
     }
 
-    /// Sets the shares, in percent, for the number of shards that equals their count. Their sum may differ from 100 by
-    /// 0.5 for each share (at most by 2), as that of rounded shares does.
+    /// Sets the shares of the keys on each shard, in percent, for the number of shards that equals the number of
+    /// shares. Their sum may differ from 100 by 0.5 for each share (at most by 2), as that of rounded shares does.
     ///
     /// # Errors
     /// The shares do not sum up to 100, or one is negative.
@@ -177,14 +177,14 @@ impl Shares {
         Ok(self)
     }
 
-    /// Returns the shares for `shards` shards; they sum up to 1.
+    /// Returns the share of the keys on each of `shards` shards; the shares sum up to 1.
     #[must_use]
     pub fn of(&self, shards: u32) -> Vec<f64> {
         let even = || vec![1.0 / f64::from(shards); shards as usize];
         self.known.get(&shards).cloned().unwrap_or_else(even)
     }
 
-    /// Returns true if all shares for `shards` shards are equal.
+    /// Returns true if each of `shards` shards has the same share of the keys.
     #[must_use]
     pub fn is_even(&self, shards: u32) -> bool {
         let even = 1.0 / f64::from(shards);

@@ -12,14 +12,14 @@ use super::costs::{Cost, Costs, Job, Machine};
 use super::shape::{CacheAt, Shape};
 use crate::provision::queueing::simulator::{Step, simulate};
 
-/// The outcome of a simulated phase.
+/// The outcome of one simulated phase of a chained job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulatedPhase {
-    /// Time of the phase, in seconds.
+    /// Simulated time of the phase, from its start to the end of its last batch, in seconds.
     pub time_s: f64,
-    /// Processor times of client, cache and router, in seconds.
+    /// Processor times that client, cache and router used in the phase, in seconds.
     pub single_s: [f64; 3],
-    /// Processor time of each member of each shard, in seconds.
+    /// Processor time that each member of each shard used in the phase, in seconds.
     pub members_s: Vec<Vec<f64>>,
 }
 
@@ -32,7 +32,7 @@ const ROUTER: usize = 2;
 /// Index of the first shard's first member among the simulated servers.
 const MEMBERS: usize = 3;
 
-/// Simulates the whole job, and returns its phases.
+/// Simulates the whole job on one shape, and returns its phases in order; `shares` are the shards' shares of the keys.
 ///
 /// Each service takes its cost times a random factor of mean 1 whose variance is the job's variation. The factor has a
 /// shifted exponential distribution: a variation of 0 is constant service, and 1 is exponential.
@@ -74,7 +74,7 @@ pub fn simulate_job<R: Rng>(
     played
 }
 
-/// Draws a shard with the probabilities `shares`.
+/// Draws the index of a shard with the probabilities `shares`.
 fn drawn(shares: &[f64], rng: &mut impl Rng) -> usize {
     let mut left = rng.random::<f64>();
     let mut before = |share: &f64| {
@@ -84,17 +84,17 @@ fn drawn(shares: &[f64], rng: &mut impl Rng) -> usize {
     shares.iter().position(&mut before).unwrap_or(shares.len() - 1)
 }
 
-/// The steps of a batch, while they are generated.
+/// The steps of one batch, while they are generated.
 struct Steps<'a, R> {
-    /// The steps so far, in order.
+    /// The steps that are generated so far, in order.
     steps: Vec<Step>,
     rng: &'a mut R,
-    /// Standard deviation of a service's random factor.
+    /// Standard deviation of the random factor of a service time, whose mean is 1.
     deviation: f64,
 }
 
 impl<R: Rng> Steps<'_, R> {
-    /// Draws the service time of a request of `keys` keys, in seconds.
+    /// Draws the service time of a request of `keys` keys with the mean `cost`, in seconds.
     fn service_s(&mut self, cost: Cost, keys: f64) -> f64 {
         let exponential = -(1.0 - self.rng.random::<f64>()).ln();
         cost.of(1.0, keys) * (1.0 - self.deviation + self.deviation * exponential)

@@ -7,42 +7,43 @@
 
 use std::time::Duration;
 
-/// The timeout, as a multiple of the slowest recent reply.
+/// Ratio of the timeout to the time of the slowest recent reply.
 const SLOWEST_REPLY_RATIO: u32 = 3;
-/// Maximum timeout, as a multiple of the minimum.
+/// Maximum timeout, as a multiple of the minimum timeout.
 pub const TIMEOUT_RATIO_MAX: u32 = 6;
-/// Factor by which the slowest reply decays with each quicker one, in tenths.
+/// Factor by which the time of the slowest recent reply decays with each quicker one, in tenths.
 const DECAY_TENTHS: u32 = 9;
 
-/// An adaptive timeout; see the module's documentation.
+/// A timeout for replies that adapts to the times of past replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveTimeout {
-    /// Minimum timeout.
+    /// Minimum timeout, which applies until a reply is slow.
     least: Duration,
     /// Time of the slowest recent reply, decayed with each quicker one.
     slowest: Duration,
 }
 
 impl AdaptiveTimeout {
-    /// Makes a timeout without any reply so far, which is `least`.
+    /// Creates a timeout for which no reply was recorded so far; it is `least`, the minimum.
     #[must_use]
     pub fn new(least: Duration) -> Self {
         Self { least, slowest: Duration::ZERO }
     }
 
-    /// Returns the timeout for the next reply.
+    /// Returns the time to wait for the next reply.
     #[must_use]
     pub fn limit(&self) -> Duration {
         (self.slowest * SLOWEST_REPLY_RATIO).clamp(self.least, self.least * TIMEOUT_RATIO_MAX)
     }
 
-    /// Records a reply that took this time.
+    /// Records a reply that arrived `took` after its request.
     pub fn record_reply(&mut self, took: Duration) {
         self.slowest =
             took.max(self.slowest / 10 * DECAY_TENTHS).min(self.least * TIMEOUT_RATIO_MAX);
     }
 
-    /// Records that no reply came within the timeout. Returns true if the next timeout is longer.
+    /// Records that no reply came within the timeout, and raises it within its bounds. Returns true if the next
+    /// timeout is longer.
     pub fn record_timeout(&mut self) -> bool {
         let limit = self.limit();
         self.slowest = limit;

@@ -21,39 +21,40 @@ use super::space::{Axis, Point};
 
 /// Significance level: a setting is significant if its F is less probable than this by chance.
 pub const SIGNIFICANT: f64 = 0.05;
-/// Relative norm below which a column counts as linearly dependent on the model.
+/// Norm of a column's residual, relative to the column's norm, below which the column counts as linearly dependent on
+/// the model.
 const DEPENDENT: f64 = 1e-9;
-/// Relative size below which a value counts as a rounding error.
+/// Size relative to the total sum of squares below which a sum of squares counts as a rounding error.
 const ROUNDING: f64 = 1e-13;
 
-/// One measurement.
+/// One measurement of a response, such as a throughput, for one configuration under one mix of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
-    /// Index of the configuration.
+    /// Index of the measured configuration.
     pub configuration: usize,
-    /// Index of the mix.
+    /// Index of the mix of operations under which the configuration was measured.
     pub mix: usize,
     /// Round of the measurement: all mixes of a configuration in one round are measured after one roll. `None` if it is
     /// not known; then each measurement counts as having its own roll.
     pub round: Option<usize>,
-    /// The measured response.
+    /// The measured response, in any unit that is the same for all observations.
     pub response: f64,
 }
 
-/// An F test of a source of variance against the error.
+/// An F test of one source of variance, such as a setting, against the error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Test {
-    /// Sum of squares of the source.
+    /// Sum of squares that the source explains.
     pub squares: f64,
     /// Degrees of freedom of the source.
     pub degrees_of_freedom: usize,
-    /// F statistic: mean square of the source, as a multiple of the error's.
+    /// F statistic: the mean square of the source, as a multiple of the mean square of the error.
     pub f: f64,
-    /// Probability of such a large F by chance.
+    /// Probability that F is at least as large by chance, from 0 to 1.
     pub p: f64,
 }
 
-/// An estimate of the error.
+/// An estimate of the measurement error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
     /// Mean square of the error.
@@ -62,36 +63,39 @@ pub struct Noise {
     pub degrees_of_freedom: usize,
 }
 
-/// The effect of a setting.
+/// The effect of one setting on the response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// Test of the main effect, in the mean over all mixes.
+    /// Test of the setting's main effect, in the mean over all mixes.
     pub main: Test,
-    /// Test of the interaction with the mix; `None` if there is one mix.
+    /// Test of the interaction of the setting with the mix; `None` if there is only one mix.
     pub with_mix: Option<Test>,
-    /// Share of the variance left by mixes and rounds that both effects explain, from 0 to 1.
+    /// Share of the variance left by mixes and rounds that the main effect and the interaction explain together, from
+    /// 0 to 1.
     pub share: f64,
     /// Expected share of that variance for a setting without any effect.
     pub share_by_chance: f64,
-    /// Probability of such a large F by chance in either of the two tests, after Holm's correction.
+    /// Probability that F is at least as large by chance in either of the two tests, after Holm's correction over all
+    /// settings.
     pub p: f64,
 }
 
-/// The place where the list of significant settings is cut.
+/// The place where the list of significant settings, by descending share of variance, is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cut {
-    /// Share of variance of the last setting that is kept.
+    /// Share of variance of the last setting that is kept, from 0 to 1.
     pub from: f64,
-    /// Share of variance of the next significant setting, or the share expected by chance.
+    /// Share of variance of the next significant setting, or the share that is expected by chance for the last kept
+    /// one.
     pub to: f64,
     /// True if no significant setting follows, so that `to` is the share expected by chance.
     pub is_to_chance: bool,
 }
 
-/// The result of an analysis of variance; see the module's documentation.
+/// The result of an analysis of variance: which settings affect the response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Anova {
-    /// The effect of each setting.
+    /// The effect of each setting, in the order of the settings.
     pub effects: Vec<Effect>,
     /// Indexes of the settings: first the significant ones, each group by descending share of variance.
     pub ranked: Vec<usize>,
@@ -107,18 +111,19 @@ pub struct Anova {
     pub within_rounds: Noise,
     /// True if no measurement was replicated, so that the error is the residual of the model.
     pub is_without_replicates: bool,
-    /// Test of the differences between configurations that the sum of their settings does not explain; `None` if it
-    /// cannot be tested.
+    /// Test of the differences between configurations that the sum of the effects of their settings does not explain;
+    /// `None` if this cannot be tested.
     pub lack_of_fit: Option<Test>,
 }
 
-/// A reason why the analysis is not possible.
+/// A reason why an analysis of variance is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnovaError {
     /// No setting differs between configurations.
     #[error("the configurations differ in no setting that can be compared")]
     Alike,
-    /// Settings that differ only together with others, by index.
+    /// These settings, given by their indexes, differ only together with others, so that their effects cannot be
+    /// separated.
     #[error(
         "settings differ only together with others, so that their effects cannot be told apart"
     )]
@@ -129,22 +134,22 @@ pub enum AnovaError {
          measure each twice at least, or more configurations, or vary fewer settings"
     )]
     TooFew {
-        /// Number of configurations.
+        /// Number of configurations that were measured.
         configurations: usize,
-        /// Degrees of freedom of the settings.
+        /// Degrees of freedom of all settings together.
         terms: usize,
     },
 }
 
-/// The column space of a model, as an orthonormal basis.
+/// The column space of a linear model, as an orthonormal basis.
 #[derive(Clone, Debug, Default)]
 struct Model {
-    /// Orthonormal basis vectors.
+    /// Orthonormal basis vectors, each with one entry per measurement.
     base: Vec<Vec<f64>>,
 }
 
 impl Model {
-    /// Returns the model extended by columns.
+    /// Returns this model extended by the given columns.
     fn and<'c>(&self, columns: impl IntoIterator<Item = &'c Vec<f64>>) -> Self {
         let mut model = self.clone();
         for column in columns {
@@ -159,7 +164,7 @@ impl Model {
         model
     }
 
-    /// Returns the residual of a response.
+    /// Returns the part of a response, or of a column, that the model does not explain.
     fn residual(&self, of: &[f64]) -> Vec<f64> {
         let mut left = of.to_vec();
         for column in &self.base {
@@ -169,18 +174,18 @@ impl Model {
         left
     }
 
-    /// Returns the dimension of the column space.
+    /// Returns the dimension of the model's column space.
     fn rank(&self) -> usize {
         self.base.len()
     }
 }
 
-/// Returns the Euclidean norm.
+/// Returns the Euclidean norm of a vector.
 fn norm(of: &[f64]) -> f64 {
     of.iter().map(|of| of * of).sum::<f64>().sqrt()
 }
 
-/// Returns an indicator column for each distinct key.
+/// Returns an indicator column for each distinct key, with one row for each element of `keys`.
 fn dummies<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<Vec<f64>> {
     let keys: Vec<K> = keys.collect();
     let mut places = BTreeMap::new();
@@ -195,7 +200,8 @@ fn dummies<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<Vec<f64>> {
     columns
 }
 
-/// Tests a mean square against an error; sums of squares up to `nothing` count as rounding errors.
+/// Tests the mean square of a source with `freedom` degrees of freedom against an error; sums of squares up to
+/// `nothing` count as rounding errors.
 fn test(squares: f64, freedom: usize, noise: Noise, nothing: f64) -> Test {
     let squares = squares.max(0.0);
     if freedom == 0 || squares <= nothing {
@@ -210,13 +216,13 @@ fn test(squares: f64, freedom: usize, noise: Noise, nothing: f64) -> Test {
     Test { squares, degrees_of_freedom: freedom, f, p }
 }
 
-/// The columns of all models.
+/// The columns from which all models of an analysis are built.
 struct Columns {
     /// Columns of the mean, mixes and rounds.
     blocks: Vec<Vec<f64>>,
     /// An indicator column for each mix.
     mixes: Vec<Vec<f64>>,
-    /// The terms of each setting.
+    /// The main-effect columns of each setting: those of [`Axis::terms`].
     mains: Vec<Vec<Vec<f64>>>,
     /// The products of each setting's terms and the mixes' columns.
     with_mix: Vec<Vec<Vec<f64>>>,
@@ -229,7 +235,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Builds all columns, with one row per measurement.
+    /// Builds all columns, with one row per measurement; `points` has the settings of each configuration.
     fn new(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Self {
         let have_rounds = observed.iter().all(|one| one.round.is_some());
         let round = |row: usize| observed[row].round.filter(|_| have_rounds);
@@ -263,14 +269,15 @@ impl Columns {
         }
     }
 
-    /// Iterates over the columns of all settings except `left_out`.
+    /// Iterates over the columns of all settings except the one with the index `left_out`.
     fn others(of: &[Vec<Vec<f64>>], left_out: Option<usize>) -> impl Iterator<Item = &Vec<f64>> {
         let kept = of.iter().enumerate().filter(move |(setting, _)| Some(*setting) != left_out);
         kept.flat_map(|(_, columns)| columns)
     }
 }
 
-/// Analyses measurements. `points` has the settings of each configuration.
+/// Analyses which settings affect the measured response. `axes` describes the settings, and `points` has the values of
+/// the settings of each configuration.
 ///
 /// # Errors
 /// The measurements do not suffice; see [`AnovaError`].
@@ -382,7 +389,7 @@ fn correct(effects: &mut [Effect]) {
     }
 }
 
-/// Returns the ranking of the settings, the number that are kept, and the place of the cut.
+/// Returns the ranking of the settings, the number of them that are kept, and the place of the cut.
 fn ranking(effects: &[Effect]) -> (Vec<usize>, usize, Option<Cut>) {
     let counts = |setting: usize| effects[setting].p <= SIGNIFICANT;
     let mut ranked: Vec<usize> = (0..effects.len()).collect();

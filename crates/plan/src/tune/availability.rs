@@ -1,4 +1,4 @@
-//! Availability: which nodes, and how many, may be down at once (SOPHIA, §4.5).
+//! Availability: which nodes of a cluster, and how many, may be down at once (SOPHIA, §4.5).
 //!
 //! A consistency level needs some replicas of each range of tokens. So a set of nodes may be down together if each
 //! range keeps as many replicas as it needs, plus as many as may fail meanwhile. The paper takes R = N_s − N_s·CL/RF
@@ -11,81 +11,82 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Index of a node.
+/// Index of a node in the cluster's list of nodes.
 pub type Node = usize;
 
-/// The demand of one consistency level on a range of tokens; a level that counts per data centre has one demand for
-/// each.
+/// The number of replicas that one consistency level needs of one range of tokens. A level that counts per data centre
+/// has one demand for each data centre.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Name of the keyspace and the range, for reports.
+    /// Name of the keyspace and the token range, for reports.
     pub name: String,
-    /// Nodes with a replica of the range.
+    /// Nodes that have a replica of the range.
     pub replicas: Vec<Node>,
-    /// Number of replicas that have to reply.
+    /// Number of the range's replicas that have to reply at this consistency level.
     pub needed: usize,
 }
 
-/// A snapshot of the cluster.
+/// A snapshot of a cluster: its nodes, and the replicas that must stay up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// Rack of each node.
+    /// Rack of each node, in the order of the nodes.
     pub racks: Vec<String>,
     /// Nodes that are down already.
     pub away: BTreeSet<Node>,
-    /// The demands on all ranges.
+    /// The demands on all token ranges.
     pub demands: Vec<Demand>,
-    /// Number of additional failures that have to be tolerated.
+    /// Number of further node failures that have to be tolerated while nodes are down.
     pub tolerate: usize,
 }
 
-/// The reason why a node may not be taken down.
+/// The reason why a node may not be taken down: a token range would keep too few replicas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name} needs {needed} of its {replicas} replicas{}, and would have {left}",
     if *tolerate > 0 { format!(" and {tolerate} more in case of failures") } else { String::new() }
 )]
 pub struct Unsafe {
-    /// The node.
+    /// The node that was to be taken down.
     pub node: Node,
-    /// Name of the keyspace and the range.
+    /// Name of the keyspace and the token range that would keep too few replicas.
     pub name: String,
-    /// Number of replicas that have to reply.
+    /// Number of the range's replicas that have to reply.
     pub needed: usize,
     /// Number of replicas of the range.
     pub replicas: usize,
-    /// Number of replicas that would remain.
+    /// Number of the range's replicas that would remain up without the node.
     pub left: usize,
-    /// Number of additional failures that have to be tolerated.
+    /// Number of further node failures that have to be tolerated.
     pub tolerate: usize,
 }
 
-/// A largest set of nodes that may be down together.
+/// A largest set of nodes that may be down together, as far as a search found one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Largest {
     /// The nodes of the set.
     pub nodes: BTreeSet<Node>,
-    /// True if no larger set exists; false if the search ended before all sets were checked.
+    /// True if no larger set exists; false if the search ended before it had checked all sets.
     pub is_proven: bool,
 }
 
-/// Maximum number of sets that a search checks.
+/// Limit on the number of sets that a search checks.
 const SETS_CHECKED_MAX: usize = 200_000;
 
 impl Ring {
-    /// Returns the first range that would keep too few replicas without these nodes; `None` if all ranges keep enough.
+    /// Returns the first demand on a token range that would keep too few replicas without `nodes`; `None` if all
+    /// ranges keep enough.
     #[must_use]
     pub fn broken_by(&self, nodes: &BTreeSet<Node>) -> Option<&Demand> {
         self.demands.iter().find(|demand| self.left(demand, nodes) < demand.needed + self.tolerate)
     }
 
-    /// Returns the number of a range's replicas that are up without these nodes.
+    /// Returns the number of a range's replicas that are up without `nodes`.
     fn left(&self, demand: &Demand, nodes: &BTreeSet<Node>) -> usize {
         let is_there = |node: &&Node| !nodes.contains(node) && !self.away.contains(node);
         demand.replicas.iter().filter(is_there).count()
     }
 
-    /// Checks that one node may be taken down.
+    /// Checks that one node may be taken down with those that are down already.
     ///
     /// # Errors
     /// The range that would keep too few replicas.
@@ -104,7 +105,7 @@ impl Ring {
         }
     }
 
-    /// Makes a ring of tokens from the node of each token, in order. Each range has one demand, with `replicas`
+    /// Creates a ring of tokens from the node of each token, in order. Each range has one demand, with `replicas`
     /// replicas of which `needed` have to reply. Replicas are placed as Cassandra 5 places them in a data centre
     /// (`NetworkTopologyStrategy`): going along the ring, the next node of each rack without a replica, and as many
     /// other nodes as there are more replicas than racks. No node is down, and no failure is tolerated.
@@ -138,8 +139,8 @@ impl Ring {
         }
     }
 
-    /// Returns a largest set of these nodes that may be down together. Each subset of such a set may be down too, so
-    /// the search extends sets node by node.
+    /// Returns a largest subset of the nodes `among` that may be down together. Each subset of such a set may be down
+    /// too, so the search extends sets node by node.
     #[must_use]
     pub fn largest(&self, among: &BTreeSet<Node>) -> Largest {
         if self.broken_by(&BTreeSet::new()).is_some() {
@@ -152,9 +153,9 @@ impl Ring {
         Largest { nodes: best.into_iter().collect(), is_proven: sets_checked < SETS_CHECKED_MAX }
     }
 
-    /// Returns the steps of a roll over all nodes that are up; the nodes of a step may be down together. The steps are
-    /// whole racks, if each rack may be down; otherwise repeatedly a largest set of the remaining nodes, whichever has
-    /// fewer steps.
+    /// Returns the steps of a roll (a restart of all nodes that are up), in order; the nodes of one step may be down
+    /// together. The steps are whole racks, if each rack may be down; otherwise repeatedly a largest set of the
+    /// remaining nodes, whichever has fewer steps.
     ///
     /// # Errors
     /// The first node that may not be down even alone, and the range that would keep too few replicas.
@@ -178,11 +179,12 @@ impl Ring {
     }
 }
 
-/// A search for a largest set: it enumerates sets of nodes, and counts the spare replicas of each range.
+/// A search for a largest set of nodes: it enumerates sets, and counts the spare replicas of each token range.
 struct Search {
-    /// For each node, the ranges of which it has replicas; empty for nodes that are down already.
+    /// For each node, the indexes of the demands on ranges of which the node has replicas; empty for nodes that are
+    /// down already.
     demands_of: Vec<Vec<usize>>,
-    /// For each range, the number of spare replicas without the taken nodes; negative if too many are taken.
+    /// For each demand, the number of spare replicas without the nodes in `taken`; negative if too many are taken.
     spare: Vec<isize>,
     /// The nodes of the current set.
     taken: Vec<Node>,
@@ -209,7 +211,7 @@ impl Search {
         Self { demands_of, spare, taken: Vec::new(), best: Vec::new(), sets_checked: 0 }
     }
 
-    /// Tries all extensions of the current set by nodes of `rest`.
+    /// Tries all extensions of the current set by the nodes of `rest`.
     fn grow(&mut self, rest: &[Node]) {
         self.sets_checked += 1;
         if self.taken.len() > self.best.len() {
@@ -230,13 +232,14 @@ impl Search {
         self.grow(behind);
     }
 
-    /// Subtracts a node's replicas from the spare ones of its ranges (1), or adds them back (-1).
+    /// Subtracts a node's replicas from the spare ones of its ranges (`replicas` is 1), or adds them back (-1).
     fn take(&mut self, node: Node, replicas: isize) {
         self.demands_of[node].iter().for_each(|demand| self.spare[*demand] -= replicas);
     }
 }
 
-/// Returns R as it is published: N_s − N_s·CL/RF.
+/// Returns R, the number of nodes that may be down together, by the formula of the paper: N_s − N_s·CL/RF, where
+/// `nodes` is N_s, `needed` is CL and `replicas` is RF.
 ///
 /// # Panics
 /// If there are no replicas.

@@ -3,23 +3,24 @@
 use super::roll::Sliced;
 use super::schedule::{Change, Outlook, Schedule};
 
-/// A method to choose a configuration.
+/// A method to choose configurations over time, with which a planner is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Baseline {
-    /// The default configuration throughout.
+    /// The cluster keeps the default configuration throughout.
     Default,
-    /// The single configuration that serves most operations over the whole time, chosen in hindsight.
+    /// The cluster keeps the single configuration that serves most operations over the whole time, chosen in
+    /// hindsight.
     StaticOptimal,
-    /// Always the best configuration for the current workload, each change by a restart of all nodes at once.
+    /// The cluster always has the best configuration for the current workload; each change restarts all nodes at once.
     Naive,
-    /// The best plan for the real future workload.
+    /// The cluster follows the best plan for the real future workload.
     Oracle,
-    /// The best configuration in each interval, with changes that cost nothing.
+    /// The cluster has the best configuration in each interval, and changes cost nothing: an upper bound.
     TheoreticalBest,
 }
 
 impl Baseline {
-    /// All baselines.
+    /// All baselines, in the order of reports.
     pub const ALL: [Self; 5] =
         [Self::Default, Self::StaticOptimal, Self::Naive, Self::Oracle, Self::TheoreticalBest];
 
@@ -36,19 +37,19 @@ impl Baseline {
     }
 }
 
-/// The inputs of all baselines.
+/// The inputs from which all baselines are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'c> {
-    /// The real future workload.
+    /// The throughputs of all configurations under the real future workload, and the rolls between them.
     pub real: &'c Outlook,
-    /// For each configuration, the roll to each other one in which all nodes restart at once.
+    /// For each configuration, the change to each other one if all nodes restart at once.
     pub at_once: &'c [Vec<Sliced>],
     /// Index of the default configuration.
     pub default: usize,
 }
 
 impl Comparison<'_> {
-    /// Returns the changes of a baseline, and the operations that it serves.
+    /// Returns the changes that a baseline makes, and the operations that it serves.
     #[must_use]
     pub fn of(&self, baseline: Baseline) -> Schedule {
         let real = self.real;
@@ -68,7 +69,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Returns the operations of one configuration throughout, without a change at the start.
+    /// Returns the schedule without a change that serves with one configuration throughout, from the start on.
     fn stays(&self, configuration: usize) -> Schedule {
         let real = self.real;
         let rates = real.rates_s.iter().map(|rates| rates[configuration]);

@@ -1,4 +1,5 @@
-//! The canary test: whether a changed node does better than its peers, by the time of their operations.
+//! The canary test: whether a node whose configuration was changed serves operations faster than its peers, which have
+//! the old one.
 //!
 //! In each window, the mean time of an operation at the changed node is divided by that at its peers. A window's times
 //! come from counters that only grow, so windows do not share operations. The change is the ratio of the mean after the
@@ -14,40 +15,42 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use super::judge::Estimate;
 
-/// Minimum number of windows before and after the change.
+/// Minimum number of windows before the change, and after it, for a comparison.
 pub const WINDOWS_MIN: usize = 3;
 /// Upper bound of the estimated correlation of consecutive windows; a higher one would leave no independent windows.
 const CORRELATION_MAX: f64 = 0.9;
 /// Quantile of the t distribution for the noise: a result beyond its noise is chance once in twenty times.
 const CONFIDENCE: f64 = 0.975;
 
-/// The operations of one kind within a window, at one node.
+/// The operations of one kind that one node served within a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Number of operations.
+    /// Number of operations served.
     pub count: u64,
-    /// Total time of these operations, in microseconds.
+    /// Total time that these operations took, in microseconds.
     pub total_us: u64,
 }
 
-/// A window: for each node, the operations of each kind. The order of nodes and kinds is the same in all windows.
+/// The counters of one window of time: for each node, the operations of each kind. The order of nodes and kinds is the
+/// same in all windows.
 pub type Window = Vec<Vec<Work>>;
 
-/// The outcome of a comparison.
+/// The outcome of comparing a changed node with its peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// Change of the time per operation, as a share of the time before; negative is better. Its noise is the larger of
-    /// the two.
+    /// Change of the changed node's time per operation, relative to that of its peers, as a share of the time before;
+    /// negative is better. Its noise is the larger of the two that follow.
     pub change: Estimate,
-    /// Noise of the windows, as a share of the time before.
+    /// Noise from the variation between windows, as a share of the time before.
     pub windows_noise: f64,
-    /// Noise of the nodes: twice the root mean square of the changes of unchanged nodes; `None` if there is only one
-    /// peer.
+    /// Noise from the variation between nodes, as a share of the time before: twice the root mean square of the
+    /// changes of unchanged nodes; `None` if there is only one peer.
     pub nodes_noise: Option<f64>,
 }
 
-/// Returns the time per operation of one node as a multiple of that of `others`: the mean over kinds, weighted by the
-/// node's operations of each kind. Returns `None` if no kind of operation occurred at both.
+/// Returns the mean time per operation of the node with index `node`, as a multiple of that of the nodes `others`: the
+/// mean over kinds, weighted by the node's operations of each kind. Returns `None` if no kind of operation occurred at
+/// both.
 #[must_use]
 pub fn multiple(window: &Window, node: usize, others: &[usize]) -> Option<f64> {
     let (mut sum, mut weights) = (0.0, 0.0);
@@ -68,7 +71,8 @@ pub fn multiple(window: &Window, node: usize, others: &[usize]) -> Option<f64> {
     (weights > 0.0).then(|| sum / weights)
 }
 
-/// Compares a node before and after its change. Returns `None` if fewer than [`WINDOWS_MIN`] windows on either side
+/// Compares the node with index `node` before and after the change of its configuration, relative to its peers;
+/// `behind` are the windows after the change. Returns `None` if fewer than [`WINDOWS_MIN`] windows on either side
 /// allow a comparison.
 #[must_use]
 pub fn compare(before: &[Window], behind: &[Window], node: usize) -> Option<Comparison> {
@@ -95,7 +99,7 @@ pub fn compare(before: &[Window], behind: &[Window], node: usize) -> Option<Comp
     })
 }
 
-/// Returns the change of a node's multiple, with the noise of the windows.
+/// Returns the change of a node's time per operation relative to `others`, with the noise of the windows.
 fn change(before: &[Window], behind: &[Window], node: usize, others: &[usize]) -> Option<Estimate> {
     let side = |windows: &[Window]| {
         let values: Vec<f64> =
@@ -117,8 +121,8 @@ fn change(before: &[Window], behind: &[Window], node: usize, others: &[usize]) -
     of(&behind).gain_over(of(&before))
 }
 
-/// Returns the correlation of consecutive windows, at least 0; it is computed over both sides, each about its own mean.
-/// An estimate from few windows is too low by about the inverse of their number, which is added.
+/// Returns the correlation of consecutive windows, at least 0; it is computed over both sides of the change, each
+/// about its own mean. An estimate from few windows is too low by about the inverse of their number, which is added.
 fn correlation(sides: &[&[f64]]) -> f64 {
     let (mut products, mut squares, mut count) = (0.0, 0.0, 0.0);
     for side in sides {

@@ -15,40 +15,42 @@
 
 use super::workload::{KINDS, Mix};
 
-/// The measured costs of a configuration.
+/// The measured costs of holding and serving a job's data with one configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Memory without any entry, in bytes.
+    /// Memory that the server uses without any entry, in bytes.
     pub base_bytes: f64,
-    /// Memory of an entry, in bytes.
+    /// Additional memory that each entry uses, in bytes.
     pub entry_bytes: f64,
     /// Time to write a new entry during a load, in seconds.
     pub load_s: f64,
     /// Time of one operation of each kind (reads, updates, inserts, scans), in seconds.
     pub operation_s: [f64; KINDS],
-    /// Time to change to this configuration, in seconds; not counted if it is the present one.
+    /// Time to change to this configuration, in seconds; it is not counted if the configuration is the present one.
     pub change_s: f64,
 }
 
-/// Maximum relative difference between the memory that a sample explains and the memory in use.
+/// Maximum relative difference between the memory that a sample explains and the memory in use, for decisions by the
+/// sample.
 pub const EXPLAINED_WITHIN: f64 = 0.1;
 
-/// Returns true if a sample explains the memory in use well enough for a decision; `explained` is the ratio of the two.
+/// Returns true if a sample of entries explains the memory in use well enough for a decision; `explained` is the ratio
+/// of the explained memory to that in use.
 #[must_use]
 pub fn explains(explained: f64) -> bool {
     (explained - 1.0).abs() <= EXPLAINED_WITHIN
 }
 
-/// A job: a load of entries, followed by operations.
+/// A batch job: a load of entries into the database, followed by operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
-    /// Number of entries before the job.
+    /// Number of entries in the database before the job.
     pub present: f64,
-    /// Number of entries that the load writes first.
+    /// Number of entries that the job's load writes first.
     pub loaded: f64,
-    /// Number of operations after the load; each insert adds an entry.
+    /// Number of operations of the job after the load; each insert adds an entry.
     pub operations: f64,
-    /// Mix of the operations.
+    /// Mix of the job's operations after the load.
     pub mix: Mix,
 }
 
@@ -61,32 +63,34 @@ impl Job {
     }
 }
 
-/// The limits of a choice.
+/// The limits within which a configuration is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Memory at which writes are rejected, in bytes.
+    /// Memory at which the server rejects writes, in bytes.
     pub memory_bytes: f64,
-    /// Share of this memory that has to stay free, from 0 to 1: entries differ, and clients' buffers take memory too.
+    /// Share of this memory that has to stay free, from 0 to 1: entries differ in size, and clients' buffers take
+    /// memory too.
     pub headroom: f64,
-    /// Minimum gain for a change, as a share of the present configuration's throughput.
+    /// Minimum gain in throughput for a change of the configuration, as a share of the present configuration's
+    /// throughput.
     pub gain_min: f64,
 }
 
 impl Limits {
-    /// Returns the memory less the headroom, in bytes.
+    /// Returns the memory that a job's data may use, in bytes: the limit less the headroom.
     fn usable_bytes(&self) -> f64 {
         self.memory_bytes * (1.0 - self.headroom)
     }
 }
 
-/// The reason why a configuration is chosen or not.
+/// The reason why a configuration is chosen for a job, or is not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// The configuration is chosen.
     Chosen,
-    /// The job's data does not fit.
+    /// The job's data does not fit into memory with this configuration.
     TooLarge {
-        /// Bytes in excess of the limit less its headroom.
+        /// Bytes by which the job's data exceeds the limit less its headroom.
         over_bytes: f64,
     },
     /// The job takes longer than with the chosen configuration.
@@ -101,26 +105,26 @@ pub enum Verdict {
     },
 }
 
-/// The assessment of a configuration for a job.
+/// The assessment of one configuration for a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assessment {
-    /// Memory with the maximum number of entries, in bytes.
+    /// Predicted memory with the job's maximum number of entries, in bytes.
     pub peak_bytes: f64,
-    /// Number of entries that fit within the limit less its headroom, a whole number; infinite if an entry takes no
-    /// memory.
+    /// Number of entries for which the memory limit less its headroom suffices, a whole number; infinite if an entry
+    /// takes no memory.
     pub entries_max: f64,
-    /// Time of the job, including the change to this configuration, in seconds.
+    /// Predicted time of the job with this configuration, including the change to it, in seconds.
     pub job_s: f64,
     /// The reason why the configuration is chosen or not.
     pub verdict: Verdict,
 }
 
-/// A choice with its reasons.
+/// The choice of a configuration for a job, with the reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Index of the chosen configuration; `None` if no configuration holds the job.
+    /// Index of the chosen configuration; `None` if no configuration holds the job's data.
     pub choice: Option<usize>,
-    /// The assessment of each configuration.
+    /// The assessment of each configuration, in their order.
     pub assessments: Vec<Assessment>,
 }
 
@@ -139,14 +143,16 @@ impl Decision {
     }
 }
 
-/// Returns the number of entries that fit into `bytes` bytes.
+/// Returns the number of entries that fit into `bytes` bytes of memory with a configuration of these costs; infinite
+/// if an entry takes no memory.
 #[must_use]
 pub fn entries_max(costs: &Costs, bytes: f64) -> f64 {
     let room = (bytes - costs.base_bytes).max(0.0);
     if costs.entry_bytes <= 0.0 { f64::INFINITY } else { (room / costs.entry_bytes).floor() }
 }
 
-/// Returns the time of a job with a configuration, without a change to it, in seconds.
+/// Returns the predicted time of a job with a configuration of these costs, in seconds, without the time to change to
+/// it.
 #[must_use]
 pub fn job_s(costs: &Costs, job: &Job) -> f64 {
     let shares = job.mix.shares();
@@ -154,7 +160,7 @@ pub fn job_s(costs: &Costs, job: &Job) -> f64 {
     job.loaded * costs.load_s + job.operations * operation_s
 }
 
-/// Chooses a configuration for a job; `current` is the index of the present one.
+/// Chooses the configuration for a job among those with the costs `all`; `current` is the index of the present one.
 ///
 /// # Panics
 /// If there is no configuration `current`.

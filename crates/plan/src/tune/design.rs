@@ -11,42 +11,42 @@ use rand::{Rng, RngExt as _};
 
 use super::space::{Axis, Point, distance};
 
-/// Number of designs that are improved, of which the best is taken.
+/// Number of experimental designs that are drawn and improved, of which the best is taken.
 const DESIGNS_TRIED: usize = 20;
-/// Number of swaps that are tried in each design, per setting and configuration.
+/// Number of swaps that are tried to improve each design, per setting and configuration.
 const SWAPS: usize = 40;
 /// Exponent of the distances in the criterion; with such a large negative one, the closest points dominate.
 const POWER: i32 = -10;
-/// Distance below which two points count as equal.
+/// Distance of two points below which they count as equal.
 const DISTANCE_EPSILON: f64 = 1e-6;
 
-/// A setting that is varied.
+/// A setting that is varied in an experimental design.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// Axis of the setting.
+    /// Axis of the setting, which scales its values.
     pub axis: Axis,
     /// The values that the setting takes; `None`: any value between the bounds of the axis.
     pub values: Option<Vec<f64>>,
-    /// True if the values are whole numbers.
+    /// True if the setting takes whole numbers only.
     pub is_whole: bool,
 }
 
-/// The settings have fewer combinations than configurations were requested.
+/// The error that the settings have fewer combinations than configurations were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "these settings make {combinations} configurations besides the default, and {requested} are asked for: \
      ask for fewer, or give the settings more values"
 )]
 pub struct TooMany {
-    /// Number of combinations, without the known ones.
+    /// Number of combinations of the settings' values, without the known configurations.
     pub combinations: usize,
     /// Number of configurations that were requested.
     pub requested: usize,
 }
 
 impl Column {
-    /// Returns the values of the setting for `runs` configurations in random order. Each value appears equally often,
-    /// or some once more.
+    /// Returns the setting's values for `runs` configurations in random order, drawn with `dice`. Each value appears
+    /// equally often, or some once more.
     fn spread(&self, runs: usize, dice: &mut impl Rng) -> Vec<f64> {
         let mut values = match &self.values {
             Some(values) => values.clone(),
@@ -59,7 +59,7 @@ impl Column {
         spread
     }
 
-    /// Returns `count` values, evenly from bound to bound.
+    /// Returns `count` values of a numeric setting, evenly from the lower to the upper bound of its axis.
     fn between(&self, count: usize) -> Vec<f64> {
         let place = |n: usize| if count > 1 { n as f64 / (count - 1) as f64 } else { 0.5 };
         let of = |n: usize| {
@@ -69,7 +69,7 @@ impl Column {
         (0..count).map(of).collect()
     }
 
-    /// Returns the distinct values that `runs` configurations would take.
+    /// Returns the distinct values that the setting would take in `runs` configurations.
     fn different(&self, runs: usize) -> Vec<f64> {
         let mut values = self.values.clone().unwrap_or_else(|| self.between(runs));
         values.sort_by(f64::total_cmp);
@@ -78,7 +78,7 @@ impl Column {
     }
 }
 
-/// Draws `runs` configurations, none of which is one of the known ones.
+/// Draws `runs` configurations of the settings `columns`, none of which is one of the `known` ones.
 ///
 /// # Errors
 /// There are fewer than `runs` combinations.
@@ -125,7 +125,7 @@ pub fn draw(
     }
 }
 
-/// Returns all combinations of values.
+/// Returns all combinations of one value of each setting.
 fn product(values: &[Vec<f64>]) -> Vec<Point> {
     let mut points = vec![Vec::new()];
     for of in values {
@@ -136,7 +136,7 @@ fn product(values: &[Vec<f64>]) -> Vec<Point> {
     points
 }
 
-/// Draws a design, and improves it by swaps of two configurations' values of a setting.
+/// Draws a design of `runs` configurations, and improves it by swaps of two configurations' values of a setting.
 fn improved(
     columns: &[Column],
     axes: &[Axis],
@@ -168,21 +168,22 @@ fn improved(
     points
 }
 
-/// Swaps the values of a setting between two configurations.
+/// Swaps the values of the setting `column` between the configurations `one` and `two`.
 fn swap(points: &mut [Point], column: usize, one: usize, two: usize) {
     let value = points[one][column];
     points[one][column] = points[two][column];
     points[two][column] = value;
 }
 
-/// Returns the crowding of one point: the sum of a negative power of its distances to all others.
+/// Returns the crowding of the point with index `one`: the sum of a negative power of its distances to all others and
+/// to the known points.
 fn crowding_of(axes: &[Axis], known: &[Point], points: &[Point], one: usize) -> f64 {
     let others = points.iter().enumerate().filter(|(other, _)| *other != one);
     let others = others.map(|(_, other)| other).chain(known);
     others.map(|other| distance(axes, &points[one], other).max(DISTANCE_EPSILON).powi(POWER)).sum()
 }
 
-/// Returns true if two points are equal, or one equals a known point.
+/// Returns true if two of the points are equal, or one equals a known point.
 fn has_twins(axes: &[Axis], known: &[Point], points: &[Point]) -> bool {
     let is_twin = |(number, one): (usize, &Point)| {
         points[..number]
@@ -193,7 +194,7 @@ fn has_twins(axes: &[Axis], known: &[Point], points: &[Point]) -> bool {
     points.iter().enumerate().any(is_twin)
 }
 
-/// Draws distinct combinations, without equal numbers of each value.
+/// Draws `runs` distinct combinations of values, without the rule that each value appears equally often.
 fn uneven(
     values: &[Vec<f64>],
     axes: &[Axis],
@@ -210,7 +211,8 @@ fn uneven(
     all
 }
 
-/// Returns the largest absolute correlation of two settings; 0 for equally frequent, independent values.
+/// Returns the largest absolute correlation of two settings over the configurations `points`; 0 for equally frequent,
+/// independent values.
 #[must_use]
 pub fn correlation(axes: &[Axis], points: &[Point]) -> f64 {
     let columns = |setting: usize| -> Vec<Vec<f64>> {
@@ -233,7 +235,7 @@ pub fn correlation(axes: &[Axis], points: &[Point]) -> f64 {
     most
 }
 
-/// Returns Pearson's correlation coefficient; 0 if one of the columns is constant.
+/// Returns Pearson's correlation coefficient of two columns; 0 if one of the columns is constant.
 fn pearson(one: &[f64], two: &[f64]) -> f64 {
     let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
     let (m, n) = (mean(one), mean(two));

@@ -1,4 +1,5 @@
-//! Forecasts of the workload of coming intervals (SOPHIA, §4.2, Eq. 2).
+//! Forecasts of the workload of coming intervals: the mix of operations and, optionally, their rate (SOPHIA, §4.2, Eq.
+//! 2).
 //!
 //! A forecast learns from one interval after the other, and returns for each coming interval the possible mixes with
 //! their probabilities. [`backtest`] determines which forecast is the most accurate, and how far ahead: each forecast
@@ -18,28 +19,30 @@ pub use markov::Markov;
 pub use queue::Queue;
 pub use seasonal::Seasonal;
 
-/// The possible mixes of an interval, with their probabilities, which sum up to 1.
+/// The possible mixes of operations of one interval, each with its probability; the probabilities sum up to 1.
 pub type Chances = Vec<(f64, Mix)>;
 
-/// A forecast of workloads.
+/// A forecast of a cluster's workload.
 pub trait Forecast {
     /// Returns the name of the forecast for reports.
     fn name(&self) -> &'static str;
 
-    /// Learns from the next interval. One without operations has no information on the mix.
+    /// Learns from the next interval, which follows the last one observed. An interval without operations has no
+    /// information on the mix.
     fn observe(&mut self, seen: &Interval);
 
-    /// Returns the possible mixes of each of the next `intervals` intervals; `None` if too few intervals were observed.
+    /// Returns the possible mixes of each of the next `intervals` intervals after the last observed one; `None` if too
+    /// few intervals were observed.
     fn ahead(&self, intervals: usize) -> Option<Vec<Chances>>;
 
-    /// Returns the operations per second in each of the next `intervals` intervals; `None` if the forecast has no
-    /// rates.
+    /// Returns the expected operations per second in each of the next `intervals` intervals; `None` if this forecast
+    /// has no rates.
     fn rates_ahead(&self, _intervals: usize) -> Option<Vec<f64>> {
         None
     }
 }
 
-/// A forecast of the last mix for all coming intervals: the baseline for all other forecasts.
+/// The forecast that the last observed mix stays for all coming intervals: the baseline for all other forecasts.
 #[derive(Clone, Debug, Default)]
 pub struct LastValue {
     /// The last observed mix; `None` before the first one.
@@ -60,13 +63,13 @@ impl Forecast for LastValue {
     }
 }
 
-/// The errors of a forecast in the past.
+/// The errors that a forecast had on past intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Errors {
-    /// Name of the forecast.
+    /// Name of the forecast that was evaluated.
     pub name: &'static str,
-    /// Error by the distance of the predicted interval, from the next one on: the root mean square of the differences
-    /// between the expected and the observed shares. `None` where there was no prediction.
+    /// Error by the distance of the predicted interval, from the next one (index 0) on: the root mean square of the
+    /// differences between the expected and the observed shares of operations. `None` where there was no prediction.
     pub by_distance: Vec<Option<f64>>,
 }
 
@@ -81,8 +84,8 @@ impl Errors {
     }
 }
 
-/// Evaluates a forecast at every `every`-th interval of the past, after the first `learns` intervals, from which it
-/// only learns.
+/// Evaluates a forecast at every `every`-th interval of the trace `past`, after the first `learns` intervals, from
+/// which it only learns. Each evaluation predicts up to `distance_max` intervals ahead.
 ///
 /// # Panics
 /// If `every` is 0.

@@ -11,12 +11,12 @@ use rand::{Rng, RngExt as _};
 
 use super::schedule::{Change, Outlook, Schedule};
 
-/// The parameters of a search.
+/// The parameters of a genetic search for a plan of configuration changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// Number of individuals.
+    /// Number of individuals (candidate plans) in each generation.
     pub population: usize,
-    /// Number of generations.
+    /// Number of generations of one search.
     pub generations: usize,
     /// Probability that two parents are crossed, from 0 to 1.
     pub crossover: f64,
@@ -32,11 +32,12 @@ impl Default for Search {
     }
 }
 
-/// An individual: for each interval the configuration to change to; `None`: no change.
+/// The genes of an individual: for each interval the index of the configuration to change to; `None`: no change.
 type Genes = Vec<Option<usize>>;
 
 impl Search {
-    /// Returns the best plan that is found. A bound of the number of changes is met by dropping the changes beyond it.
+    /// Returns the best plan that the searches find. A limit on the number of changes is met by dropping the changes
+    /// beyond it.
     ///
     /// # Panics
     /// If there is no individual or no search.
@@ -48,7 +49,7 @@ impl Search {
         found.max_by(by_operations).expect("a search")
     }
 
-    /// Runs one search.
+    /// Runs one search, and returns the best plan of its last generation.
     fn search(&self, outlook: &Outlook, dice: &mut impl Rng) -> Schedule {
         let mut all: Vec<(Genes, f64)> = (0..self.population)
             .map(|_| {
@@ -77,7 +78,7 @@ impl Search {
         outlook.served(&changes(outlook, &best(&all).0))
     }
 
-    /// Returns the winner of a tournament.
+    /// Returns the genes of the winner of a tournament among randomly drawn individuals.
     fn parent(&self, all: &[(Genes, f64)], dice: &mut impl Rng) -> Genes {
         let entrants = (self.population / 10).max(2);
         let drawn = (0..entrants).map(|_| &all[dice.random_range(0..all.len())]);
@@ -97,7 +98,7 @@ fn gene(outlook: &Outlook, dice: &mut impl Rng) -> Option<usize> {
     (drawn < outlook.configurations()).then_some(drawn)
 }
 
-/// Returns the changes of an individual that can be executed, up to the bound of their number.
+/// Returns the changes of an individual that can be executed, up to the limit on their number.
 fn changes(outlook: &Outlook, genes: &Genes) -> Vec<Change> {
     let all = genes.iter().enumerate();
     let all = all.filter_map(|(interval, to)| to.map(|to| Change { interval, to }));
@@ -105,7 +106,7 @@ fn changes(outlook: &Outlook, genes: &Genes) -> Vec<Change> {
     done.into_iter().take(outlook.changes_max.unwrap_or(usize::MAX)).collect()
 }
 
-/// Computes the fitness of an individual: the operations that it serves.
+/// Returns the genes with their fitness, the number of operations that their plan serves.
 fn rated(outlook: &Outlook, genes: Genes) -> (Genes, f64) {
     let operations = outlook.served(&changes(outlook, &genes)).operations;
     (genes, operations)

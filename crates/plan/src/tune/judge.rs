@@ -1,4 +1,5 @@
-//! The judgement of a change: its measured gain with the noise, compared with the predicted gain.
+//! The judgement of a change of a cluster's configuration: its measured gain with the noise, compared with the
+//! predicted gain.
 //!
 //! The workload after a change differs from that before, so throughputs cannot be compared directly. Each window is
 //! compared with the measured throughput of the *old* configuration with the window's mix. The ratio before the change
@@ -16,18 +17,18 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 use super::planner::Rates;
 use super::workload::{KINDS, Mix};
 
-/// Minimum number of windows before and after a change for a judgement.
+/// Minimum number of windows before a change, and after it, for a judgement.
 pub const WINDOWS_MIN: usize = 3;
 
-/// Distance below which two mixes count as similar.
+/// Distance below which two mixes count as similar; see [`Mix::distance`].
 const SIMILAR_DISTANCE: f64 = 0.1;
 
-/// The observation of a window of some seconds.
+/// The observation of a cluster over a window of some seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// Mix of operations.
+    /// Mix of the operations that were served.
     pub mix: Mix,
-    /// Throughput, in operations per second.
+    /// Operations served per second.
     pub rate_s: f64,
     /// Median reply time of each kind of operation, in any unit, the same in all windows; `None` if it is not known.
     pub median: [Option<f64>; KINDS],
@@ -37,17 +38,17 @@ pub struct Window {
     pub memory: Option<f64>,
 }
 
-/// A mean with its noise.
+/// A mean of measured values with its noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The mean.
+    /// The mean, in the unit of the values.
     pub mean: f64,
-    /// Twice the standard error of the mean, or the half width of its 95 % interval.
+    /// Twice the standard error of the mean, or the half width of its 95 % interval, in the unit of the values.
     pub noise: f64,
 }
 
 impl Estimate {
-    /// Returns the mean of values, with twice its standard error as the noise; `None` for fewer than two values.
+    /// Returns the mean of `values`, with twice its standard error as the noise; `None` for fewer than two values.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
@@ -59,7 +60,7 @@ impl Estimate {
         Some(Self { mean, noise: 2.0 * (squares / (count - 1.0) / count).sqrt() })
     }
 
-    /// Returns the mean of few values, with its noise by Student's t distribution: the half width of the 95 %
+    /// Returns the mean of a few values, with its noise by Student's t distribution: the half width of the 95 %
     /// confidence interval. Returns `None` for fewer than two values.
     #[must_use]
     pub fn of_few(values: &[f64]) -> Option<Self> {
@@ -68,7 +69,7 @@ impl Estimate {
         Some(Self { mean, noise: noise / 2.0 * wide })
     }
 
-    /// Returns the gain of this estimate over another one, as a share of the other one; `None` if the other mean is not
+    /// Returns the gain of this estimate over `other`, as a share of the other mean; `None` if the other mean is not
     /// above zero.
     #[must_use]
     pub fn gain_over(self, other: Self) -> Option<Self> {
@@ -94,14 +95,14 @@ impl Estimate {
     }
 }
 
-/// Bounds beyond which a change is undone.
+/// Bounds on the effects of a configuration change, beyond which the change is undone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Maximum loss of throughput, as a share of the old configuration's.
+    /// Maximum loss of throughput, as a share of the old configuration's throughput.
     pub loss: f64,
     /// Maximum 99th percentile of the reply time, as a multiple of that before the change.
     pub slowest: f64,
-    /// Maximum share of the memory in use, from 0 to 1.
+    /// Maximum share of the memory in use after the change, from 0 to 1, on the node with the least free memory.
     pub memory: f64,
 }
 
@@ -111,27 +112,27 @@ impl Default for Bounds {
     }
 }
 
-/// The reason why a change has to be undone.
+/// The reason why a configuration change has to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoReason {
-    /// Clients are served less, and wait longer.
+    /// Clients are served fewer operations than the bound allows, and wait longer.
     Throughput,
-    /// The slowest replies take too long.
+    /// The slowest replies take longer than the bound allows.
     TailLatency,
-    /// Memory runs short.
+    /// Memory runs short: its use exceeds the bound, and did not before the change.
     Memory,
 }
 
-/// The judgement of a change.
+/// The judgement of a configuration change by its effects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judgement {
-    /// Gain predicted by the measurements, for the present workload, as a share of the old throughput.
+    /// Gain in throughput that the measurements predict for the present workload, as a share of the old throughput.
     pub predicted: f64,
-    /// Observed gain, as a share of the old throughput.
+    /// Observed gain in throughput, as a share of the old throughput.
     pub realised: Estimate,
-    /// Median reply time, as a multiple of that before the change; `None` if it is not known.
+    /// Median reply time after the change, as a multiple of that before; `None` if it is not known.
     pub median: Option<f64>,
-    /// 99th percentile of the reply time, as a multiple of that before the change; `None` if it is not known.
+    /// 99th percentile of the reply time after the change, as a multiple of that before; `None` if it is not known.
     pub slowest: Option<f64>,
     /// Share of the memory in use after the change, from 0 to 1, the maximum over all windows; `None` if it is not
     /// known.
@@ -140,8 +141,8 @@ pub struct Judgement {
     pub undo_reason: Option<UndoReason>,
 }
 
-/// Judges a change from one configuration to another by the windows before and after it. Returns `None` if there are
-/// fewer than [`WINDOWS_MIN`] windows on either side.
+/// Judges a change from one configuration to another, given by their indexes in the result of `rates`, by the windows
+/// before and after the change. Returns `None` if there are fewer than [`WINDOWS_MIN`] windows on either side.
 pub fn judge(
     before: &[Window],
     after: &[Window],
@@ -197,8 +198,8 @@ pub fn waits(before: &[Window], after: &[Window]) -> Option<f64> {
     multiple(before, after, |window| &window.median)
 }
 
-/// Returns the windows before a change whose mix is similar to that after it. If there are enough of them, measurements
-/// of other mixes are not needed.
+/// Returns the windows before a change whose mix is similar to the mean mix after it. If there are enough of them,
+/// measurements of other mixes are not needed.
 fn near(before: &[Window], after: &[Window]) -> Vec<Window> {
     let Some(mix) = Mix::mean(after.iter().map(|window| (1.0, window.mix))) else {
         return Vec::new();
@@ -206,8 +207,9 @@ fn near(before: &[Window], after: &[Window]) -> Vec<Window> {
     before.iter().filter(|window| window.mix.distance(mix) < SIMILAR_DISTANCE).copied().collect()
 }
 
-/// Returns a reply time after a change as a multiple of that before: the mean over the kinds of operations that
-/// occurred on both sides, weighted by their shares after the change. So a change of the mix alone does not affect it.
+/// Returns a reply time (selected by `times`) after a change as a multiple of that before: the mean over the kinds of
+/// operations that occurred on both sides, weighted by their shares after the change. So a change of the mix alone
+/// does not affect it.
 fn multiple(
     before: &[Window],
     after: &[Window],

@@ -1,4 +1,5 @@
-//! An online planner: it learns from each interval, makes plans, reports the change that is due, and replans.
+//! An online planner of configuration changes: it learns from each interval, makes plans, reports the change that is
+//! due, and replans.
 //!
 //! A plan is made for a look-ahead. It is remade at the end of the look-ahead, and earlier when the workload departs
 //! from the expected one; the frequency of these replans is limited, so that an unpredictable workload does not cause
@@ -22,109 +23,112 @@ use super::roll::Sliced;
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::{Interval, Mix};
 
-/// A function that returns the throughput of each configuration with a mix, in operations per second.
+/// A function that returns the throughput of each configuration under a mix of operations, in operations per second.
 pub type Rates<'r> = dyn Fn(Mix) -> Vec<f64> + 'r;
 
-/// The weight of an interval; see the module's documentation.
+/// The weight that an interval has in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// All intervals weigh the same: the operations that could be served count (SOPHIA, Eqs. 5–8).
+    /// All intervals weigh the same: the operations that could be served in an interval count (SOPHIA, Eqs. 5–8).
     Capacity,
-    /// An interval weighs by the operations that clients request in it.
+    /// The weight of an interval is the share of time in which the best configuration would be busy with the
+    /// operations that clients request.
     Demand,
 }
 
-/// Minimum weight of an interval in a plan, as a share of the busiest one's: among quiet intervals, a change goes into
-/// the earliest.
+/// Minimum weight of an interval in a plan, as a share of the busiest interval's: among quiet intervals, a change goes
+/// into the earliest.
 const WEIGHT_MIN: f64 = 0.01;
-/// Factor by which a rate above the forecast decays from one interval to the next.
+/// Factor by which the excess of the observed rate over the forecast decays from one interval to the next.
 const EXCESS_DECAY: f64 = 0.7;
 /// Difference between the observed and the expected rate, as a share of the plan's highest rate, above which a replan
 /// is due.
 const RATE_DEPARTS: f64 = 0.5;
 
-/// The settings of a planner.
+/// The settings of a planner of configuration changes.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// T_d: length of an interval, in seconds.
     pub interval_s: f64,
-    /// For each configuration, the roll to each other one.
+    /// For each configuration, the roll (the change with its capacities) to each other one.
     pub rolls: Vec<Vec<Sliced>>,
-    /// Index of the configuration at the start.
+    /// Index of the cluster's configuration at the start.
     pub start: usize,
     /// T_L: number of intervals that a plan covers.
     pub look_ahead: usize,
     /// Distance of the observed mix from the expected one above which a replan is due; see [`Mix::distance`].
     pub departure_min: f64,
-    /// Minimum number of intervals between a plan and a replan because of a departure.
+    /// Minimum number of intervals between a plan and a replan because the workload departed from the expected one.
     pub replan_min: usize,
-    /// Minimum gain of a plan, as a share of the operations without a change; a smaller gain is within the noise of
-    /// measurements, and not worth a change.
+    /// Minimum gain of a plan, as a share of the operations served without a change; a smaller gain is within the
+    /// noise of measurements, and not worth a change.
     pub gain_min: f64,
-    /// M: maximum number of changes in a plan; `None`: as many as time allows.
+    /// M: limit on the number of changes in a plan; `None`: as many as time allows.
     pub changes_max: Option<usize>,
-    /// Weight of the intervals. With [`Weight::Demand`], no plan is made if the forecast has no rates.
+    /// The rule by which intervals are weighted. With [`Weight::Demand`], no plan is made if the forecast has no
+    /// rates.
     pub weight: Weight,
-    /// For each configuration, true if it may be changed to or is the present one; the best of these is the reference
-    /// for the others.
+    /// For each configuration, true if the planner may change to it or it is the present one; the best of these is the
+    /// reference for the throughput of the others.
     pub allowed: Vec<bool>,
 }
 
-/// A plan.
+/// A plan of configuration changes over a look-ahead, with the forecast on which it is based.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Index of the plan's first interval, counted from the planner's first one.
     pub made: usize,
-    /// True if a departure from the previous plan caused this one.
+    /// True if this plan was made because the workload departed from the one that the previous plan expected.
     pub is_departure: bool,
-    /// The possible mixes of each interval of the plan.
+    /// The possible mixes of operations of each interval of the plan, with their probabilities.
     pub expected: Vec<Chances>,
     /// Expected demand in each interval, in operations per second; `None` unless intervals weigh by demand.
     pub demand_s: Option<Vec<f64>>,
-    /// The weighted throughput of each configuration in each interval.
+    /// The weighted throughput of each configuration in each interval of the plan, and the rolls between
+    /// configurations.
     pub outlook: Outlook,
-    /// The best changes; their intervals are counted from the plan's first one.
+    /// The changes that serve most operations; their intervals are counted from the plan's first one.
     pub best: Schedule,
-    /// Weighted operations without any change.
+    /// Weighted number of operations served without any change.
     pub stays: f64,
-    /// False if the gain of the best changes is too small: then no change is made.
+    /// False if the gain of the best changes is below the minimum: then no change is made.
     pub is_followed: bool,
 }
 
 impl Plan {
-    /// Returns the gain of the best changes, as a share of the operations without any change.
+    /// Returns the gain of the plan's changes, as a share of the operations served without any change.
     #[must_use]
     pub fn gain(&self) -> f64 {
         (self.best.operations - self.stays) / self.stays.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns the change that begins with interval `now`, counted from the planner's first one; `None` if no change is
-    /// due.
+    /// Returns the plan's change that begins with interval `now`, counted from the planner's first one; `None` if no
+    /// change is due.
     fn due(&self, now: usize) -> Option<Change> {
         let at = |change: &&Change| self.made + change.interval == now;
         self.best.changes.iter().find(at).copied().filter(|_| self.is_followed)
     }
 }
 
-/// An online planner; see the module's documentation.
+/// An online planner of configuration changes for one cluster.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    /// Index of the configuration that the cluster has.
+    /// Index of the configuration that the cluster has, or gets from the next interval on.
     configuration: usize,
-    /// Number of intervals that were observed.
+    /// Number of intervals that the planner has observed.
     now: usize,
     /// The current plan; `None` before the first one.
     plan: Option<Plan>,
-    /// True if the last mix departed from the expected one.
+    /// True if the last observed mix departed from the expected one.
     has_mix_departed: bool,
-    /// True if the last rate departed from the expected one.
+    /// True if the last observed rate departed from the expected one.
     has_rate_departed: bool,
-    /// The last observed rate, in operations per second.
+    /// The last observed rate, in operations per second; `None` before the first.
     last_rate_s: Option<f64>,
 }
 
 impl Planner {
-    /// Makes a planner for a cluster that has this configuration.
+    /// Creates a planner for a cluster that has the configuration with this index.
     #[must_use]
     pub fn new(configuration: usize) -> Self {
         Self {
@@ -149,7 +153,7 @@ impl Planner {
         self.plan.as_ref()
     }
 
-    /// Makes a plan if one is due. Returns true if there is a new plan.
+    /// Makes a new plan from the next interval on, if one is due. Returns true if there is a new plan.
     pub fn plan_anew(
         &mut self,
         forecast: &dyn Forecast,
@@ -186,15 +190,16 @@ impl Planner {
         shares.reduce(f64::max)
     }
 
-    /// Returns true if the plan assumes another configuration by now: a change was due, but was not made.
+    /// Returns true if the plan assumes another configuration by now, because a change was due but was not made.
     fn has_missed_a_change(&self, plan: &Plan) -> bool {
         let past = |change: &&Change| plan.made + change.interval < self.now;
         let last = plan.best.changes.iter().rev().find(past).filter(|_| plan.is_followed);
         last.is_some_and(|change| change.to != self.configuration)
     }
 
-    /// Returns the configuration to change to before the next interval; `None` if no change is due. If intervals weigh
-    /// by demand, no change is due while the workload departs from the expected one: the time may not be quiet.
+    /// Returns the index of the configuration to change to before the next interval; `None` if no change is due. If
+    /// intervals weigh by demand, no change is due while the workload departs from the expected one: the time may not
+    /// be quiet.
     #[must_use]
     pub fn due(&self) -> Option<usize> {
         let has_departed = self.has_mix_departed || self.has_rate_departed;
@@ -203,17 +208,17 @@ impl Planner {
         due.map(|change| change.to).filter(|to| *to != self.configuration)
     }
 
-    /// Records that the cluster has another configuration, or gets it from the next interval on.
+    /// Records that the cluster has the configuration with index `to`, or gets it from the next interval on.
     pub fn changed(&mut self, to: usize) {
         self.configuration = to;
     }
 
-    /// Discards the plan after an event that it did not include.
+    /// Discards the current plan, after an event that the plan did not include.
     pub fn forget(&mut self) {
         self.plan = None;
     }
 
-    /// Learns from the next interval, and compares it with the plan.
+    /// Learns from the next interval, and records whether its workload departs from the one that the plan expects.
     pub fn observe(&mut self, seen: &Interval, setting: &Setting) {
         let expected = self.plan.as_ref().and_then(|plan| plan.expected.get(self.now - plan.made));
         let expected = expected.and_then(|chances| Mix::mean(chances.iter().copied()));
@@ -234,8 +239,8 @@ impl Planner {
         self.now += 1;
     }
 
-    /// Raises the forecast rates by the excess of the last rate over the forecast; the excess decays with each
-    /// interval.
+    /// Raises the forecast rates `demand_s` by the excess of the last observed rate over the forecast; the excess
+    /// decays with each interval.
     fn above(&self, mut demand_s: Vec<f64>) -> Vec<f64> {
         let usual = demand_s.first().copied().unwrap_or(0.0);
         let mut more = (self.last_rate_s.unwrap_or(0.0) - usual).max(0.0);
@@ -278,7 +283,7 @@ impl Planner {
 }
 
 /// Returns the weighted throughput of each configuration in an interval with a demand of `demand_s` operations per
-/// second.
+/// second, where `rates` are the unweighted throughputs.
 pub(super) fn served(demand_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64> {
     let allowed = rates.iter().zip(&setting.allowed).filter(|(_, is_allowed)| **is_allowed);
     let best = allowed.map(|(rate, _)| *rate).fold(0.0, f64::max);
@@ -289,14 +294,14 @@ pub(super) fn served(demand_s: f64, rates: &[f64], setting: &Setting) -> Vec<f64
     rates.iter().map(|rate| busy * rate / best).collect()
 }
 
-/// Makes an outlook of these throughputs, with the rolls of the settings.
+/// Creates an outlook of these throughputs, with the rolls of the settings and the configuration at the start.
 pub(super) fn outlook(rates_s: Vec<Vec<f64>>, setting: &Setting, start: usize) -> Outlook {
     let (interval_s, rolls) = (setting.interval_s, setting.rolls.clone());
     Outlook { rates_s, interval_s, rolls, start, changes_max: setting.changes_max }
 }
 
-/// Returns the expected throughput of each configuration: the mean over the possible mixes, not the throughput with the
-/// mean mix.
+/// Returns the expected throughput of each configuration, in operations per second: the mean over the possible mixes,
+/// not the throughput under the mean mix.
 #[must_use]
 pub fn expected_rates(chances: &Chances, rates: &Rates<'_>) -> Vec<f64> {
     let mut sums: Vec<f64> = Vec::new();

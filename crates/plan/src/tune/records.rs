@@ -5,10 +5,10 @@
 //! apply at all: a cache that holds all records of 1 KB does not hold them at 64 KB. So they are not forecast, but
 //! compared with those of the measurements.
 
-/// Factor between two sizes or reuse distances above which the workload differs from the measured one.
+/// Factor between two record sizes or reuse distances above which the workload differs from the measured one.
 pub const FACTOR: f64 = 2.0;
 
-/// Properties of the records of an interval or of a measurement; `None` where they are not known.
+/// Properties of the records that clients request in an interval or a measurement; `None` where they are not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Records {
     /// Mean size of a record, in bytes.
@@ -18,7 +18,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Returns the median of each property over those records for which it is known.
+    /// Returns the median of each property over those elements of `of` for which it is known.
     #[must_use]
     pub fn median(of: &[Self]) -> Self {
         let median = |told: fn(&Self) -> Option<f64>| {
@@ -29,7 +29,7 @@ impl Records {
         Self { bytes: median(|one| one.bytes), reuse_distance: median(|one| one.reuse_distance) }
     }
 
-    /// Returns the ratio of each property to that of `other`; `None` unless both are known and above zero.
+    /// Returns the ratio of each property to that of `other`; `None` unless both values are known and above zero.
     #[must_use]
     pub fn ratio_to(self, other: Self) -> Self {
         let ratio = |one: Option<f64>, other: Option<f64>| {
@@ -43,7 +43,8 @@ impl Records {
     }
 }
 
-/// Returns true if a ratio of [`Records::ratio_to`] indicates another workload than the measured one.
+/// Returns true if a ratio of [`Records::ratio_to`] indicates another workload than the measured one; false if it is
+/// `None`.
 #[must_use]
 pub fn is_another(ratio: Option<f64>) -> bool {
     ratio.is_some_and(|ratio| !(1.0 / FACTOR..=FACTOR).contains(&ratio))

@@ -7,14 +7,15 @@ pub use super::planner::{Rates, Setting, Weight};
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::Interval;
 
-/// The outcome of a replay.
+/// The outcome of a replay of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// The changes, with their intervals counted from the first one after the learning, and the operations served.
+    /// The changes that were made, with their intervals counted from the first one after the learning, and the
+    /// operations served.
     pub schedule: Schedule,
-    /// Number of plans that were made.
+    /// Number of plans that were made during the replay.
     pub plans: usize,
-    /// Number of these plans that were made because of a departure.
+    /// Number of these plans that were made because the workload departed from the expected one.
     pub departures: usize,
     /// For each plan with a change whose look-ahead lies within the trace, its expected and its real gain.
     pub gain_forecasts: Vec<GainForecast>,
@@ -24,15 +25,15 @@ pub struct Replayed {
 /// any change. It does not matter whether the plan was followed to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GainForecast {
-    /// Gain that the plan expected, as a share of the operations without a change.
+    /// Gain that the plan expected, as a share of the operations served without a change.
     pub expected: f64,
-    /// Gain of the same changes with the real workload, as a share of the operations without a change.
+    /// Gain of the same changes under the real workload, as a share of the operations served without a change.
     pub realised: f64,
 }
 
 impl GainForecast {
-    /// Compares a plan with the real workload. Returns `None` for a plan without a change, for one that is not
-    /// followed, and for one beyond the end of the trace.
+    /// Compares a plan with the real workload `comes` from the plan's first interval on. Returns `None` for a plan
+    /// without a change, for one that is not followed, and for one that extends beyond the end of the trace.
     fn of(plan: &Plan, comes: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Option<Self> {
         let comes = comes.get(..plan.outlook.intervals())?;
         if !plan.is_followed || plan.best.changes.is_empty() {
@@ -46,7 +47,8 @@ impl GainForecast {
     }
 }
 
-/// Returns the outlook of the real workload, with weighted intervals.
+/// Returns the throughput of each configuration in each interval of the real workload `trace`, weighted as the
+/// settings require, with the rolls between configurations.
 #[must_use]
 pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook {
     // An interval without operations counts nothing, since any configuration serves it.
@@ -59,7 +61,7 @@ pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook
     Outlook { changes_max: None, ..outlook(trace.iter().map(of).collect(), setting, setting.start) }
 }
 
-/// Replays a trace; the first `learns` intervals are only learned from.
+/// Replays a trace with a planner; the first `learns` intervals are only learned from.
 pub fn replay(
     trace: &[Interval],
     learns: usize,

@@ -10,14 +10,14 @@
 //! nodes serve by the old configuration and some by the new one. So there are two rules: [`Rule::Published`], and
 //! [`Rule::Phases`], which adds up the operations of each phase. The latter is the default.
 
-/// The kind of work that a change of a setting needs, the cheapest first.
+/// The kind of work that the change of a setting needs, the cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CostClass {
-    /// The setting is changed in a running node.
+    /// The setting is changed in each running node.
     Live,
     /// A statement changes the setting for all nodes at once; data is rewritten only as it would be anyway.
     Alter,
-    /// Each node restarts.
+    /// Each node restarts, some at a time.
     Restart,
     /// A statement changes the setting for all nodes at once, after which all data is rewritten.
     Rewrite,
@@ -25,19 +25,19 @@ pub enum CostClass {
     RestartAndRewrite,
 }
 
-/// The times and capacities of changes in a cluster.
+/// The durations and capacities of configuration changes in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// N_s: number of nodes.
     pub nodes: usize,
-    /// R: number of nodes that may be down together.
+    /// R: number of nodes that may be down together in a restart.
     pub at_once: usize,
-    /// T_r: time from a node's stop until it has the writes that it missed, in seconds.
+    /// T_r: time from a node's stop until the node has the writes that it missed, in seconds.
     pub restart_s: f64,
     /// Share of T_r in which the node serves again, and its peers send the writes that it missed, from 0 to 1; 0.6 to
     /// 0.7 in the paper.
     pub catch_up: f64,
-    /// Capacity of a node while it catches up, as a share of its full capacity.
+    /// Capacity of a node while it catches up with missed writes, as a share of its full capacity.
     pub catch_up_capacity: f64,
     /// Time of a live change at one node, in seconds.
     pub live_s: f64,
@@ -45,7 +45,7 @@ pub struct Costs {
     pub alter_s: f64,
     /// Time to rewrite all data, in seconds.
     pub rewrite_s: f64,
-    /// Share of the capacity that rewriting takes, from 0 to 1.
+    /// Share of the cluster's capacity that rewriting takes, from 0 to 1.
     pub rewrite_takes: f64,
 }
 
@@ -68,7 +68,7 @@ impl Costs {
     }
 }
 
-/// A phase of a roll.
+/// A phase of a roll, in which the capacity of the cluster is constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
     /// Length of the phase, in seconds.
@@ -80,13 +80,14 @@ pub struct Phase {
 }
 
 impl Costs {
-    /// Returns T_R, the time from the first stop to the end of the last node's catch-up: T_r · ⌈N_s/R⌉, in seconds.
+    /// Returns T_R, the time from the first node's stop to the end of the last node's catch-up: T_r · ⌈N_s/R⌉, in
+    /// seconds.
     #[must_use]
     pub fn roll_s(&self) -> f64 {
         self.restart_s * self.nodes.div_ceil(self.at_once.max(1)) as f64
     }
 
-    /// Returns the phases of a change whose most expensive setting is of this class.
+    /// Returns the phases of a change, in order, whose most expensive setting needs this kind of work.
     ///
     /// # Panics
     /// If the cluster has no node.
@@ -104,17 +105,17 @@ impl Costs {
         }
     }
 
-    /// Returns the phase of a statement.
+    /// Returns the phase in which a statement reaches all nodes.
     fn alter(&self) -> Phase {
         Phase { seconds: self.alter_s, old: 1.0, new: 0.0 }
     }
 
-    /// Returns the phase in which all data is rewritten.
+    /// Returns the phase in which all data is rewritten, after a statement or the restarts.
     fn rewrite(&self) -> Phase {
         Phase { seconds: self.rewrite_s, old: 0.0, new: 1.0 - self.rewrite_takes }
     }
 
-    /// Returns the phases of a live change, one node after the other.
+    /// Returns the phases of a change in running nodes, one node after the other.
     fn live(&self) -> Vec<Phase> {
         let all = self.nodes as f64;
         let at = |done: usize| {
@@ -124,7 +125,7 @@ impl Costs {
         (0..self.nodes).map(at).collect()
     }
 
-    /// Returns the phases of a restart of all nodes, `at_once` at a time.
+    /// Returns the phases of a restart of all nodes, at most `at_once` at a time.
     fn restarts(&self) -> Vec<Phase> {
         let at_once = self.at_once.max(1);
         let first = (0..self.nodes).step_by(at_once);
@@ -158,7 +159,7 @@ impl Costs {
     }
 }
 
-/// The rule by which the operations during a roll are counted.
+/// The rule by which the operations served during a roll are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
     /// The operations of each phase are added up.
@@ -169,7 +170,7 @@ pub enum Rule {
     Published,
 }
 
-/// A roll, divided into intervals.
+/// A roll, divided into the intervals of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sliced {
     /// For each interval of the roll, the equivalent time at full capacity by the old and by the new configuration, in
@@ -178,8 +179,9 @@ pub struct Sliced {
 }
 
 impl Sliced {
-    /// Divides a roll that begins with an interval. After the roll's end, the new configuration serves for the rest of
-    /// the last interval. `restart_s` is T_r, for [`Rule::Published`].
+    /// Divides a roll into intervals of `interval_s` seconds; the roll begins with an interval. After the roll's end,
+    /// the new configuration serves for the rest of the last interval. `restart_s` is T_r, which [`Rule::Published`]
+    /// uses.
     ///
     /// # Panics
     /// If an interval has no length.
@@ -210,7 +212,7 @@ impl Sliced {
         Self { capacity_s }
     }
 
-    /// Returns the number of intervals in which no other roll may begin.
+    /// Returns the number of intervals that the roll takes, in which no other roll may begin.
     #[must_use]
     pub fn intervals(&self) -> usize {
         self.capacity_s.len()

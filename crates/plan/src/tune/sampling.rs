@@ -4,10 +4,11 @@
 //! order, the tuner would learn that effect. So rounds alternate their direction (A B B A), and a measurement begins
 //! only when throughput no longer rises.
 
-/// Ratio of a window's throughput to the mean of the two windows before, above which throughput still rises.
+/// Ratio of a window's throughput to the mean of the two windows before, above which the throughput still rises.
 const RISE: f64 = 1.05;
 
-/// Returns pairs of a round and a configuration in the order of measurement; odd rounds are in reverse order.
+/// Returns pairs of the index of a round and the index of a configuration, in the order of measurement; odd rounds are
+/// in reverse order.
 #[must_use]
 pub fn order(configurations: usize, rounds: usize) -> Vec<(usize, usize)> {
     let round = |round: usize| {
@@ -18,7 +19,8 @@ pub fn order(configurations: usize, rounds: usize) -> Vec<(usize, usize)> {
     (0..rounds).flat_map(round).collect()
 }
 
-/// Returns true if throughput no longer rises. `windows` has the operations of consecutive windows of equal length.
+/// Returns true if the throughput of a database no longer rises. `windows` has the number of operations of consecutive
+/// windows of equal length; fewer than three are not enough.
 #[must_use]
 pub fn is_warm(windows: &[f64]) -> bool {
     let [.., before, middle, last] = windows else { return false };

@@ -13,56 +13,56 @@
 
 use super::roll::Sliced;
 
-/// The throughputs and rolls of a look-ahead.
+/// The throughputs of all configurations in each interval of a look-ahead, and the rolls between configurations.
 #[derive(Clone, Debug)]
 pub struct Outlook {
-    /// For each interval, the throughput of each configuration, in operations per second.
+    /// For each interval, the throughput of each configuration, in operations per second (weighted, if intervals are).
     pub rates_s: Vec<Vec<f64>>,
     /// T_d: length of an interval, in seconds.
     pub interval_s: f64,
-    /// For each configuration, the roll to each other one.
+    /// For each configuration, the roll (the change with its capacities) to each other one.
     pub rolls: Vec<Vec<Sliced>>,
-    /// Index of the configuration at the start.
+    /// Index of the cluster's configuration at the start.
     pub start: usize,
-    /// M: maximum number of changes; `None`: as many as time allows.
+    /// M: limit on the number of changes; `None`: as many as time allows.
     pub changes_max: Option<usize>,
 }
 
-/// A change of the configuration.
+/// A change of the cluster's configuration in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
-    /// Index of the interval in which the roll begins.
+    /// Index of the interval, within the look-ahead, in which the roll begins.
     pub interval: usize,
     /// Index of the new configuration.
     pub to: usize,
 }
 
-/// A plan: changes in order, and the total number of operations that it serves.
+/// A plan: changes of the configuration, and the total number of operations served with them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// The changes, in order.
+    /// The changes, in the order of their intervals.
     pub changes: Vec<Change>,
-    /// Number of operations that are served in all intervals.
+    /// Number of operations served in all intervals (weighted, if intervals are).
     pub operations: f64,
 }
 
-/// Minimum relative gain of a plan over one that stays; a smaller one is a rounding error.
+/// Minimum relative gain of a change over staying; a smaller one counts as a rounding error.
 const GAIN_MIN: f64 = 1e-12;
 
 impl Outlook {
-    /// Returns the number of intervals.
+    /// Returns the number of intervals of the look-ahead.
     #[must_use]
     pub fn intervals(&self) -> usize {
         self.rates_s.len()
     }
 
-    /// Returns the number of configurations.
+    /// Returns the number of configurations that are compared.
     #[must_use]
     pub fn configurations(&self) -> usize {
         self.rolls.len()
     }
 
-    /// Checks the dimensions of the matrices.
+    /// Checks that rates and rolls have the same number of configurations.
     ///
     /// # Panics
     /// If the matrices do not fit together.
@@ -73,26 +73,28 @@ impl Outlook {
         assert!(self.rolls.iter().all(|rolls| rolls.len() == configurations), "rolls of others");
     }
 
-    /// Returns the operations served in an interval without a change.
+    /// Returns the operations served in the interval with this index, without a change, by the configuration with this
+    /// index.
     fn stays(&self, interval: usize, configuration: usize) -> f64 {
         self.rates_s[interval][configuration] * self.interval_s
     }
 
-    /// Returns the operations served in each interval of a roll, up to the end of the look-ahead.
+    /// Returns the operations served in each interval of a roll that begins in `interval`, up to the end of the
+    /// look-ahead.
     fn during(&self, interval: usize, from: usize, to: usize) -> impl Iterator<Item = f64> {
         let rates = self.rates_s[interval..].iter().zip(&self.rolls[from][to].capacity_s);
         rates.map(move |(rates, (old_s, new_s))| rates[from] * old_s + rates[to] * new_s)
     }
 
-    /// Returns the operations served in all intervals of a roll, up to the end of the look-ahead, and the interval
-    /// after it.
+    /// Returns the operations served in all intervals of a roll that begins in `interval`, up to the end of the
+    /// look-ahead, and the index of the interval after the roll.
     fn rolls(&self, interval: usize, from: usize, to: usize) -> (f64, usize) {
         let behind = interval + self.rolls[from][to].intervals();
         (self.during(interval, from, to).sum(), behind.min(self.intervals()))
     }
 
-    /// Executes changes in order, and returns those that were executed and the operations served. A change during a
-    /// roll, or to the present configuration, is left out.
+    /// Executes changes in order, and returns those that were executed, with the operations served in all intervals. A
+    /// change during a roll, or to the present configuration, is left out.
     #[must_use]
     pub fn served(&self, changes: &[Change]) -> Schedule {
         let (mut interval, mut configuration) = (0, self.start);
@@ -117,7 +119,8 @@ impl Outlook {
         done
     }
 
-    /// Returns the operations served in each interval by changes in order; their sum is that of [`Self::served`].
+    /// Returns the operations served in each interval if these changes are executed in order; their sum is that of
+    /// [`Self::served`].
     #[must_use]
     pub fn served_each(&self, changes: &[Change]) -> Vec<f64> {
         let mut each = Vec::with_capacity(self.intervals());

@@ -11,19 +11,19 @@ use rand::{Rng, RngExt as _};
 use super::space::{Axis, Point};
 use super::workload::Mix;
 
-/// Number of combinations up to which all are tried.
+/// Number of combinations of values up to which all are tried.
 const EXHAUSTIVE: usize = 10_000;
-/// Number of random combinations from which a hill climb starts.
+/// Number of random combinations from which hill climbs start.
 const RESTARTS: usize = 40;
 /// Maximum number of rounds through all settings in one climb.
 const ROUNDS: usize = 30;
-/// Number of evenly spaced values of a numeric setting that are tried, in addition to the measured ones.
+/// Number of evenly spaced values of a numeric setting that a search tries, in addition to the measured ones.
 const STEPS: usize = 9;
 /// Distance of two mixes up to which they share an optimum; see [`Mix::distance`].
 pub const SHARED_OPTIMUM_DISTANCE: f64 = 0.05;
 
-/// Returns the values of a setting that are tried: the measured ones and, for a number, evenly spaced ones between
-/// them.
+/// Returns the values of a setting that a search tries: the measured ones and, for a number, evenly spaced ones
+/// between the least and the greatest of them, rounded if `is_whole`.
 ///
 /// # Panics
 /// If no value was measured.
@@ -43,18 +43,19 @@ pub fn values(axis: Axis, measured: &[f64], is_whole: bool) -> Vec<f64> {
     values
 }
 
-/// The result of a search.
+/// The result of a search for the best combination of settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// The best combination of values.
+    /// The best combination of values: one for each setting.
     pub point: Point,
     /// Rating of the combination, as the rating function returned it.
     pub rate: f64,
-    /// True if all combinations were tried.
+    /// True if all combinations were tried; false if hill climbs found this one.
     pub is_exhaustive: bool,
 }
 
-/// Returns the combination of values with the highest rating; of equal ones, the first that is tried.
+/// Returns the combination of values with the highest rating, which `rate` returns; of equal ones, the first that is
+/// tried. `values` has the values of each setting that are tried.
 ///
 /// # Panics
 /// If a setting has no value.
@@ -64,7 +65,7 @@ pub fn best(values: &[Vec<f64>], rate: &impl Fn(&[f64]) -> f64, dice: &mut impl 
     if all <= EXHAUSTIVE { exhaustive(values, all, rate) } else { climbing(values, rate, dice) }
 }
 
-/// Tries all combinations, of which there are `all`.
+/// Tries all combinations of values, of which there are `all`, and returns the best.
 fn exhaustive(values: &[Vec<f64>], all: usize, rate: &impl Fn(&[f64]) -> f64) -> Found {
     let point = |mut number: usize| -> Point {
         let place = |of: &Vec<f64>| {
@@ -86,7 +87,7 @@ fn exhaustive(values: &[Vec<f64>], all: usize, rate: &impl Fn(&[f64]) -> f64) ->
     found
 }
 
-/// Climbs from random combinations, one setting at a time.
+/// Climbs from random combinations, one setting at a time, and returns the best combination found.
 fn climbing(values: &[Vec<f64>], rate: &impl Fn(&[f64]) -> f64, dice: &mut impl Rng) -> Found {
     let mut found: Option<Found> = None;
     for _ in 0..RESTARTS {

@@ -1,25 +1,25 @@
-//! The space of configurations: the varied settings as coordinates.
+//! The space of configurations: each varied setting is a coordinate.
 //!
 //! A setting is an axis: numbers between two bounds, or words. A configuration is a point: its value on each axis; a
 //! number is its own coordinate, a word has its index in the list of words. Numbers with distant bounds are compared by
 //! ratio, since a database treats 16, 32 and 64 as evenly spaced.
 
-/// Ratio of the upper to the lower bound from which numbers are compared by ratio.
+/// Ratio of the upper to the lower bound of a numeric setting from which its values are compared by ratio.
 const GEOMETRIC: f64 = 4.0;
 
-/// A configuration: its value on each axis.
+/// A configuration: its value on the axis of each setting.
 pub type Point = Vec<f64>;
 
-/// A setting that is varied.
+/// The axis of a setting that is varied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Axis {
-    /// A numeric setting.
+    /// A numeric setting, with values between two bounds.
     Number {
-        /// Least value.
+        /// Least value of the setting.
         least: f64,
-        /// Greatest value.
+        /// Greatest value of the setting.
         most: f64,
-        /// True if values are compared by ratio.
+        /// True if values are compared by their ratio, false if by their difference.
         is_geometric: bool,
     },
     /// A setting whose values are words; the field is their number. A word is represented by its index.
@@ -27,7 +27,8 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// Makes a numeric axis between two bounds.
+    /// Creates the axis of a numeric setting between two bounds. Values are compared by ratio if the bounds are far
+    /// apart.
     ///
     /// # Panics
     /// If the bounds are not finite or not in order.
@@ -37,7 +38,7 @@ impl Axis {
         Self::Number { least, most, is_geometric: least > 0.0 && most >= GEOMETRIC * least }
     }
 
-    /// Scales a number so that the least value is 0 and the greatest is 1. A word is unchanged.
+    /// Scales a number so that the axis's least value becomes 0 and its greatest 1. The index of a word is unchanged.
     #[must_use]
     pub fn unit(self, value: f64) -> f64 {
         match self {
@@ -50,7 +51,7 @@ impl Axis {
         }
     }
 
-    /// Returns the number at a position between the bounds: the inverse of [`Self::unit`].
+    /// Returns the number at a position between the bounds of the axis, from 0 to 1: the inverse of [`Self::unit`].
     #[must_use]
     pub fn value(self, unit: f64) -> f64 {
         match self {
@@ -60,7 +61,7 @@ impl Axis {
         }
     }
 
-    /// Returns the distance of two values: 1 from bound to bound, and between any two different words.
+    /// Returns the distance of two values on this axis: 1 from bound to bound, and between any two different words.
     #[must_use]
     pub fn distance(self, one: f64, two: f64) -> f64 {
         match self {
@@ -85,7 +86,7 @@ impl Axis {
     }
 }
 
-/// Returns the Euclidean distance of two points over all axes.
+/// Returns the Euclidean distance of two configurations over all axes.
 #[must_use]
 pub fn distance(axes: &[Axis], one: &[f64], two: &[f64]) -> f64 {
     let squares = axes.iter().zip(one.iter().zip(two));

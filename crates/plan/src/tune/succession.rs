@@ -9,7 +9,7 @@
 //! - At most one node is down at a time, and its shard keeps as many in-sync replicas as failures have to be tolerated.
 //! - Every node is restarted once, and each master's place is handed over at most once.
 
-/// The role of a node.
+/// The role of a node in a Redis Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The node serves slots, or all keys if it is a single server.
@@ -20,44 +20,44 @@ pub enum Part {
     Replica(usize),
 }
 
-/// The observed state of a node.
+/// The observed state of a node in a Redis Cluster, during a roll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Role of the node.
+    /// Role that the node has now.
     pub part: Part,
     /// True if the node is up and, if it is a replica, has all data of its master.
     pub is_in_step: bool,
-    /// True if the node runs with the new configuration.
+    /// True if the node already runs with the new configuration.
     pub is_done: bool,
 }
 
-/// The permissions of a roll.
+/// The permissions of a roll, a restart of all nodes with a new configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Number of failures that a shard has to tolerate while one of its nodes is down.
+    /// Number of further failures that a shard has to tolerate while one of its nodes is down.
     pub tolerate: usize,
     /// True if a master without a replica may be stopped, although its keys are not served meanwhile.
     pub unserved: bool,
 }
 
-/// The next step of a roll.
+/// The next step of a roll of a Redis Cluster; nodes are given by their indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Restart this node, which serves no slots, or is permitted to stop serving them.
     Restart(usize),
-    /// Fail over from `from` to `to`.
+    /// Fail over from the master `from` to its replica `to`.
     FailOver {
-        /// Index of the master.
+        /// Index of the master that hands its place over.
         from: usize,
-        /// Index of its replica, the new master.
+        /// Index of the master's replica, the new master.
         to: usize,
     },
 }
 
-/// The reason why no step is possible now.
+/// The reason why a roll has no possible step now; nodes are given by their indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// This node is not in sync; the state may be temporary.
+    /// This node is down, or is a replica that is not in sync; the state may be temporary.
     OutOfStep(usize),
     /// This master has no replica, so its keys would not be served.
     NoReplica(usize),
@@ -65,12 +65,12 @@ pub enum Refusal {
     TooFew {
         /// Index of the master.
         master: usize,
-        /// Number of its replicas.
+        /// Number of the master's replicas.
         replicas: usize,
     },
 }
 
-/// Returns the next step; `None` if every node has the new configuration.
+/// Returns the next step of a roll over `nodes`; `None` if every node has the new configuration.
 ///
 /// # Errors
 /// No step is possible now; [`Refusal::OutOfStep`] may be temporary.
@@ -95,8 +95,8 @@ pub fn next(nodes: &[Node], allowed: Allowed) -> Result<Option<Step>, Refusal> {
     }))
 }
 
-/// Returns a refusal that is permanent in any state of the nodes, so that it is known before the first step; `None` if
-/// there is none.
+/// Returns a refusal that holds in any further state of the nodes, so that it is known before the first step; `None`
+/// if there is none.
 #[must_use]
 pub fn refusal(nodes: &[Node], allowed: Allowed) -> Option<Refusal> {
     let masters = (0..nodes.len()).filter(|number| nodes[*number].part == Part::Master);
@@ -113,13 +113,13 @@ pub fn refusal(nodes: &[Node], allowed: Allowed) -> Option<Refusal> {
     })
 }
 
-/// Iterates over the replicas of a master.
+/// Iterates over the indexes of the replicas of the master with this index.
 fn replicas(nodes: &[Node], master: usize) -> impl Iterator<Item = usize> + '_ {
     let follows = move |number: &usize| nodes[*number].part == Part::Replica(master);
     (0..nodes.len()).filter(follows)
 }
 
-/// Returns true if all replicas of a master run with the new configuration.
+/// Returns true if all replicas of the master with this index run with the new configuration.
 fn replicas_are_done(nodes: &[Node], master: usize) -> bool {
     replicas(nodes, master).all(|number| nodes[number].is_done)
 }

@@ -16,43 +16,43 @@ use super::space::{Axis, Point};
 use super::workload::Mix;
 use model::Model;
 
-/// Maximum number of folds of a cross-validation.
+/// Limit on the number of folds of a cross-validation.
 const FOLDS: usize = 10;
-/// Maximum number of folds of the inner cross-validation, which makes the choice.
+/// Limit on the number of folds of the inner cross-validation, which chooses the kind of surrogate.
 const INNER_FOLDS: usize = 5;
 /// Minimum number of mixes to predict one of them from the others.
 const MIXES_MIN: usize = 3;
 /// Minimum number of configurations to predict one of them from the others.
 const CONFIGURATIONS_MIN: usize = 4;
 
-/// The mean of the measurements of one configuration and mix.
+/// The mean of the measurements of one configuration under one mix of operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Index of the configuration.
+    /// Index of the measured configuration.
     pub configuration: usize,
-    /// Settings of the configuration.
+    /// Values of the configuration's settings.
     pub point: Point,
     /// Index of the mix.
     pub mix_number: usize,
-    /// The mix of operations.
+    /// The mix of operations under which the configuration was measured.
     pub mix: Mix,
-    /// Throughput, in operations per second; greater than zero.
+    /// Measured throughput, in operations per second; greater than zero.
     pub rate_s: f64,
 }
 
-/// The kind of a surrogate.
+/// The kind of model that a surrogate uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A Gaussian process over quadratic functions: a response surface.
+    /// A Gaussian process over quadratic functions of settings and mix: a response surface.
     Quadratic,
-    /// A Gaussian process over smooth functions.
+    /// A Gaussian process over smooth functions of settings and mix.
     Smooth,
-    /// A random forest.
+    /// A random forest over settings and mix.
     Forest,
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds of surrogates.
     pub const ALL: [Self; 3] = [Self::Quadratic, Self::Smooth, Self::Forest];
 
     /// Returns the name of the kind for reports.
@@ -66,19 +66,19 @@ impl Kind {
     }
 }
 
-/// The error of predictions of left-out cells.
+/// The error of a surrogate's predictions of left-out cells (a cell is one configuration under one mix).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeldOut {
-    /// Mean absolute difference, as a share of the measured value.
+    /// Mean absolute difference of predicted and measured throughput, as a share of the measured one.
     pub mean: f64,
-    /// Root mean square of the logarithm of predicted over measured.
+    /// Root mean square of the natural logarithm of the predicted over the measured throughput.
     pub root_mean_square: f64,
     /// Number of cells that were predicted.
     pub cells: usize,
 }
 
 impl HeldOut {
-    /// Computes the error over pairs of predicted and measured values; `None` if there are no pairs.
+    /// Computes the error over pairs of predicted and measured throughputs; `None` if there are no pairs.
     fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         let mean = |of: &dyn Fn(f64, f64) -> f64| {
             pairs.iter().map(|(said, real)| of(*said, *real)).sum::<f64>() / pairs.len() as f64
@@ -94,20 +94,20 @@ impl HeldOut {
 /// The cross-validated errors of one kind of surrogate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// The kind of surrogate.
+    /// The kind of surrogate that was validated.
     pub kind: Kind,
-    /// Error at left-out mixes; `None` with fewer than three mixes.
+    /// Error at left-out mixes of operations; `None` with fewer than three mixes.
     pub mixes: Option<HeldOut>,
     /// Error at left-out configurations; `None` with fewer than two.
     pub configurations: Option<HeldOut>,
 }
 
-/// The validation of the surrogates.
+/// The validation of all kinds of surrogates, and the choice of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Validation {
-    /// The errors of each kind of surrogate.
+    /// The cross-validated errors of each kind of surrogate.
     pub candidates: Vec<Candidate>,
-    /// The kind with the least error.
+    /// The kind with the least cross-validated error.
     pub chosen: Kind,
     /// Error at mixes that neither the learning nor the choice used (nested cross-validation); `None` with fewer than
     /// three mixes.
@@ -118,7 +118,7 @@ pub struct Validation {
     pub without_settings: HeldOut,
 }
 
-/// There are too few configurations for a validation.
+/// The error that there are too few configurations for a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{found} configurations are too few to predict one of them from the others: \
@@ -129,16 +129,17 @@ pub struct TooFew {
     pub found: usize,
 }
 
-/// A surrogate; see the module's documentation.
+/// A surrogate: a model, learned from measurements, that predicts the throughput of configurations which were not
+/// measured.
 #[derive(Debug)]
 pub struct Surrogate {
     /// Axes of the settings.
     axes: Vec<Axis>,
-    /// The learned model.
+    /// The learned model of the logarithm of the throughput.
     model: Model,
 }
 
-/// The property of cells that are left out together.
+/// The property by which cells are left out together in a cross-validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FoldBy {
     Mix,
@@ -146,7 +147,7 @@ enum FoldBy {
 }
 
 impl FoldBy {
-    /// Returns the index of a cell's mix or configuration.
+    /// Returns the index of a cell's mix or configuration, by which it is grouped.
     fn of(self, cell: &Cell) -> usize {
         match self {
             Self::Mix => cell.mix_number,
@@ -174,7 +175,7 @@ impl FoldBy {
 }
 
 impl Surrogate {
-    /// Learns from cells; `seed` is the seed of a forest.
+    /// Learns a surrogate of this kind from cells; `seed` is the seed of a random forest.
     ///
     /// # Panics
     /// If there is no cell, or a cell has no throughput.
@@ -184,17 +185,17 @@ impl Surrogate {
         Self { axes: axes.to_vec(), model: Model::fit(kind, axes, &all, seed) }
     }
 
-    /// Predicts the throughput of a configuration with a mix, in operations per second.
+    /// Predicts the throughput of a configuration, given by its settings, under a mix, in operations per second.
     #[must_use]
     pub fn rate_s(&self, point: &[f64], mix: Mix) -> f64 {
         self.model.log_rate(&self.axes, point, mix).exp()
     }
 }
 
-/// Validates the kinds of surrogates on these cells, and chooses the best one.
+/// Validates all kinds of surrogates on these cells by nested cross-validation, and chooses the best one.
 ///
 /// # Errors
-/// There are too few configurations.
+/// Fails if the cells have too few configurations.
 ///
 /// # Panics
 /// If a cell has no throughput.
@@ -228,7 +229,7 @@ pub fn validate(axes: &[Axis], cells: &[Cell], seed: u64) -> Result<Validation, 
     })
 }
 
-/// Cross-validates each kind of surrogate.
+/// Cross-validates each kind of surrogate on these cells with at most `folds` folds.
 fn candidates(axes: &[Axis], cells: &[Cell], folds: usize, seed: u64) -> Vec<Candidate> {
     let all: Vec<&Cell> = cells.iter().collect();
     let of = |kind: Kind| {

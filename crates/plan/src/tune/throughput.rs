@@ -6,18 +6,18 @@
 
 use super::workload::Mix;
 
-/// One measurement.
+/// One measurement of a configuration's throughput under a mix of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Index of the configuration.
+    /// Index of the measured configuration.
     pub configuration: usize,
-    /// Mix of operations.
+    /// Mix of operations under which the configuration was measured.
     pub mix: Mix,
-    /// Throughput, in operations per second.
+    /// Measured throughput, in operations per second.
     pub rate_s: f64,
 }
 
-/// The measurements of all configurations.
+/// The measurements of all configurations, from which throughputs under other mixes are interpolated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Throughputs {
     /// For each configuration, the measured mixes and their throughputs in operations per second.
@@ -28,10 +28,10 @@ pub struct Throughputs {
 const DISTANCE_EPSILON: f64 = 1e-9;
 
 impl Throughputs {
-    /// Groups the measurements of `configurations` configurations.
+    /// Groups the measurements by configuration, of which there are `configurations`.
     ///
     /// # Errors
-    /// The index of the first configuration without a measurement.
+    /// Returns the index of the first configuration without a measurement, if there is one.
     pub fn new(configurations: usize, all: &[Measured]) -> Result<Self, usize> {
         let of = |number: usize| {
             let its = all.iter().filter(|one| one.configuration == number);
@@ -41,21 +41,21 @@ impl Throughputs {
         (0..configurations).map(of).collect::<Result<_, _>>().map(|measured| Self { measured })
     }
 
-    /// Returns the same measurements with each mix converted by `mix`.
+    /// Returns the same measurements with the mix of each converted by the function `mix`.
     #[must_use]
     pub fn map(mut self, mix: impl Fn(Mix) -> Mix) -> Self {
         self.measured.iter_mut().flatten().for_each(|(at, _)| *at = mix(*at));
         self
     }
 
-    /// Returns the throughput of each configuration with a mix, in operations per second.
+    /// Returns the throughput of each configuration under a mix, measured or interpolated, in operations per second.
     #[must_use]
     pub fn of(&self, mix: Mix) -> Vec<f64> {
         self.measured.iter().map(|its| interpolated(its, mix)).collect()
     }
 }
 
-/// Interpolates the measurements of one configuration.
+/// Interpolates the measured throughputs of one configuration at a mix, in operations per second.
 fn interpolated(measured: &[(Mix, f64)], mix: Mix) -> f64 {
     let same: Vec<f64> = measured
         .iter()

@@ -1,14 +1,14 @@
 //! The workload of a cluster: the operations that clients request in an interval (SOPHIA, §4.1, Eq. 1).
 
-/// Number of kinds of operations.
+/// Number of kinds of operations: reads, updates, inserts and scans.
 pub const KINDS: usize = 4;
 
-/// The mix of operations of an interval: the shares of reads, updates, inserts and scans, which sum up to 1.
+/// A mix of operations: the shares of reads, updates, inserts and scans, which sum up to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix([f64; KINDS]);
 
 impl Mix {
-    /// Makes the mix of counts of reads, updates, inserts and scans. Returns `None` if all counts are 0.
+    /// Creates the mix from counts of reads, updates, inserts and scans. Returns `None` if all counts are 0.
     ///
     /// # Panics
     /// If a count is negative or not finite.
@@ -23,7 +23,7 @@ impl Mix {
         (all > 0.0).then(|| Self(counts.map(|count| count / all)))
     }
 
-    /// Makes a mix of reads and updates, with this share of reads.
+    /// Creates a mix of reads and updates alone, with this share of reads.
     ///
     /// # Panics
     /// If the share is not from 0 to 1.
@@ -33,7 +33,7 @@ impl Mix {
         Self([share, 1.0 - share, 0.0, 0.0])
     }
 
-    /// Returns the shares of reads, updates, inserts and scans.
+    /// Returns the shares of reads, updates, inserts and scans, in this order; they sum up to 1.
     #[must_use]
     pub fn shares(self) -> [f64; KINDS] {
         self.0
@@ -53,7 +53,7 @@ impl Mix {
         (squares.sum::<f64>() / KINDS as f64).sqrt()
     }
 
-    /// Returns the weighted mean of mixes; `None` if all weights are 0.
+    /// Returns the weighted mean of mixes, given as pairs of weight and mix; `None` if all weights are 0.
     pub fn mean(weighted: impl IntoIterator<Item = (f64, Self)>) -> Option<Self> {
         let mut sums = [0.0; KINDS];
         for (weight, mix) in weighted {
@@ -63,7 +63,8 @@ impl Mix {
     }
 }
 
-/// A mix in tenths, which sum up to ten: the state of a Markov chain (§6.1, a quantisation level of 10 %).
+/// A mix of operations in tenths, which sum up to ten: the state of a Markov chain (§6.1, a quantisation level of 10
+/// %).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenths([u8; KINDS]);
 
@@ -88,14 +89,14 @@ impl Tenths {
     }
 }
 
-/// The workload that was observed in one interval.
+/// The workload of a cluster that was observed in one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Start of the interval, in seconds since 1970 (UTC).
     pub start_s: u64,
-    /// Mix of operations; `None` if there were no operations.
+    /// Mix of the operations in the interval; `None` if there were no operations.
     pub mix: Option<Mix>,
-    /// Operations per second; `None` for a gap in the trace, whose mix is unknown too.
+    /// Operations per second in the interval; `None` for a gap in the trace, whose mix is unknown too.
     pub rate_s: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! A discrete-event simulation of a closed network: the oracle for the calculated means.
+//! A discrete-event simulation of a closed queueing network: the oracle for the calculated means.
 //!
 //! Customers circulate until a given number of rounds has started and ended. Each round is a list
 //! of [`Step`]s drawn by the caller, so service times may be constant, exponential or of any
@@ -14,34 +14,34 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// A step of a round.
+/// A step of a customer's round.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Time that passes for this customer alone, in seconds.
     Delay(f64),
-    /// Service at a station, as (station, seconds at the rate 1).
+    /// Service at one station, as (index of the station, seconds of service at the rate 1).
     Visit(usize, f64),
-    /// Service at several stations at once, as (station, seconds at the rate 1); ends with the
-    /// slowest. An empty fork takes no time.
+    /// Service at several stations at once, as (index of the station, seconds of service at the rate 1); the step ends
+    /// with the slowest. An empty fork takes no time.
     Fork(Vec<(usize, f64)>),
 }
 
-/// The results of a simulation.
+/// The results of one simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Time until the last round ended, in seconds.
+    /// Simulated time from the start until the last round ended, in seconds.
     pub elapsed_s: f64,
-    /// End time of each round, in seconds, in the order in which the rounds ended.
+    /// Simulated time from the start to the end of each round, in seconds, in the order in which the rounds ended.
     pub ended_s: Vec<f64>,
-    /// Service given by each station, in seconds at the rate 1.
+    /// Service that each station gave, in seconds at the rate 1.
     pub served_s: Vec<f64>,
     /// Integral of the number of customers at each station over time, in customer-seconds.
     pub customers_s: Vec<f64>,
 }
 
-/// Simulates `rounds` rounds with at most `customers` of them at once. All customers start at the
-/// same moment; a round that ends makes room for the next. `draw` returns the steps of a round, by
-/// its number, when the round starts.
+/// Simulates `rounds` rounds with at most `customers` of them at once. All customers start at the same moment; a round
+/// that ends makes room for the next. `servers` has the number of servers of each station. `draw` returns the steps of
+/// a round, by its number, when the round starts.
 ///
 /// # Panics
 /// If a station has no servers or does not exist.
@@ -89,7 +89,7 @@ pub fn simulate(
 
 struct Round {
     steps: VecDeque<Step>,
-    /// Number of parts of the current step that are not served yet.
+    /// Number of parts of the round's current step that are not served yet.
     parts: usize,
 }
 
@@ -101,9 +101,9 @@ struct Job {
 struct Station {
     servers: f64,
     queue: VecDeque<Job>,
-    /// Time up to which the work of the queue is accounted for, in seconds.
+    /// Simulated time up to which the work of the queue is accounted for, in seconds since the start.
     at_s: f64,
-    /// Incremented with each arrival and each end, which invalidates older events.
+    /// Number that grows with each arrival and each end of service; events with an older number are invalid.
     version: u64,
 }
 
@@ -112,7 +112,7 @@ impl Station {
         Self { servers, queue: VecDeque::new(), at_s: 0.0, version: 0 }
     }
 
-    /// Returns the number of customers in service, and the service rate of each.
+    /// Returns the number of customers in service at the station, and the service rate of each.
     fn working(&self) -> (usize, f64) {
         let working = self.queue.len().min(self.servers.ceil() as usize);
         (working, self.servers.min(working as f64) / working as f64)
@@ -156,7 +156,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    /// Starts the customer's next step that takes time. Returns true if no step is left.
+    /// Starts the customer's next step that takes time. Returns true if the customer's round has no step left.
     fn step(&mut self, customer: usize) -> bool {
         while let Some(step) = self.rounds[customer].steps.pop_front() {
             match step {
@@ -190,8 +190,8 @@ impl Simulation {
         self.expect(station);
     }
 
-    /// Ends the job with the least work left. Returns its customer if that completes the customer's
-    /// step; None if it does not, or if the event is out of date.
+    /// Ends the job with the least work left at a station. Returns the job's customer if that completes the customer's
+    /// step; `None` if it does not, or if the event's `version` is out of date.
     fn complete(&mut self, station: usize, version: u64) -> Option<usize> {
         if self.stations[station].version != version {
             return None;
@@ -209,7 +209,7 @@ impl Simulation {
         (*parts == 0).then_some(job.customer)
     }
 
-    /// Accounts for the work done at a station since its last change.
+    /// Accounts for the work that a station did since its last change.
     fn account(&mut self, station: usize) {
         let its = &mut self.stations[station];
         let passed_s = self.now_s - its.at_s;
@@ -223,7 +223,7 @@ impl Simulation {
         self.served_s[station] += working as f64 * rate * passed_s;
     }
 
-    /// Schedules the next end of service at a station.
+    /// Schedules the event of the next end of service at a station.
     fn expect(&mut self, station: usize) {
         let its = &mut self.stations[station];
         its.version += 1;

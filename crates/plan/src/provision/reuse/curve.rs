@@ -1,4 +1,4 @@
-//! A curve of hits by cache capacity: a step function for each phase.
+//! A curve of cache hits by capacity: a step function for each phase.
 //!
 //! A step lies at the smallest capacity from which its hits count; the curve is constant between two steps. The curve
 //! of a simulation has its steps at the simulated capacities: below the first the hits are unknown, and reported as 0.
@@ -12,12 +12,12 @@ pub struct Curve {
     distinct_bytes: u64,
 }
 
-/// The miss ratio of the whole trace at one capacity.
+/// The miss ratio of a whole trace for a cache of one capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Capacity of the cache, in bytes.
     pub capacity_bytes: u64,
-    /// Share of references that miss, from 0 to 1.
+    /// Share of the trace's references that miss, from 0 to 1.
     pub miss_ratio: f64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Creates steps from the stack distances of hits, one hit for each distance.
+    /// Creates the steps from the stack distances of hits, in bytes, one hit for each distance.
     pub(super) fn from_distances(mut distances: Vec<u64>) -> Self {
         distances.sort_unstable();
         let mut steps = Self::default();
@@ -45,7 +45,8 @@ impl Steps {
         steps
     }
 
-    /// Adds a step with the cumulative number of hits, or replaces the last one if it has the same capacity.
+    /// Adds a step at `capacity` bytes with the cumulative number of hits, or replaces the last one if it has the same
+    /// capacity.
     ///
     /// Invariant: capacities ascend.
     pub(super) fn step(&mut self, capacity: u64, hits: f64) {
@@ -70,13 +71,14 @@ impl Curve {
         Self { phases, held, distinct_bytes }
     }
 
-    /// Returns the number of phases of the chain.
+    /// Returns the number of phases of the chain of jobs.
     #[must_use]
     pub fn phases(&self) -> usize {
         self.phases.len()
     }
 
-    /// Returns the hits of a phase with a cache of `capacity_bytes` bytes; fractional if the curve was sampled.
+    /// Returns the hits of the phase with this index in a cache of `capacity_bytes` bytes; fractional if the curve was
+    /// sampled.
     ///
     /// # Panics
     /// If the chain has no such phase; phases are numbered from 0.
@@ -85,7 +87,7 @@ impl Curve {
         if capacity_bytes == 0 { 0.0 } else { self.phases[phase].hits.at(capacity_bytes) }
     }
 
-    /// Returns the number of references of a phase.
+    /// Returns the number of references of the phase with this index.
     ///
     /// # Panics
     /// If the chain has no such phase.
@@ -94,7 +96,8 @@ impl Curve {
         self.phases[phase].references
     }
 
-    /// Returns the share of all references that miss, from 0 to 1; 0 if there is no reference.
+    /// Returns the share of all references that miss in a cache of `capacity_bytes` bytes, from 0 to 1; 0 if there is
+    /// no reference.
     #[must_use]
     pub fn miss_ratio(&self, capacity_bytes: u64) -> f64 {
         let references: u64 = self.phases.iter().map(|phase| phase.references).sum();
@@ -102,13 +105,13 @@ impl Curve {
         if references == 0 { 0.0 } else { (1.0 - hits / references as f64).clamp(0.0, 1.0) }
     }
 
-    /// Returns the bytes that an unlimited cache holds at the end of the trace.
+    /// Returns the number of bytes that an unlimited cache holds at the end of the trace.
     #[must_use]
     pub fn distinct_bytes(&self) -> u64 {
         self.distinct_bytes
     }
 
-    /// Returns the bytes in use at the end of the trace in a cache of the given capacity.
+    /// Returns the number of bytes in use at the end of the trace in a cache of `capacity_bytes` bytes.
     #[must_use]
     pub fn held_bytes(&self, capacity_bytes: u64) -> u64 {
         let steps = self.held.partition_point(|(step, _)| *step <= capacity_bytes);

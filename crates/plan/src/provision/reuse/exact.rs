@@ -1,4 +1,4 @@
-//! The exact curve of an LRU cache, at every capacity at once.
+//! The exact curve of hits of an LRU cache, at every capacity at once.
 //!
 //! The distance of a reference is the depth of its key in the LRU [`Stack`]: the total size in bytes of the distinct
 //! keys since the key's last reference, including its own (and of holes, if sizes changed). The reference is a hit in
@@ -8,8 +8,8 @@ use super::curve::{Phase, Steps};
 use super::stack::Stack;
 use super::{Curve, Phases, Start};
 
-/// Computes the exact curve of an LRU cache. Time per reference grows with the logarithm of the number of distinct
-/// keys.
+/// Computes the exact curve of hits of an LRU cache for a trace. Time per reference grows with the logarithm of the
+/// number of distinct keys.
 ///
 /// # Panics
 /// If there are more than 2^31 distinct keys.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map whose key is a hash.
+/// A hash map from keys that are hashes already.
 pub(super) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<Folded>>;
 
 /// A hasher that folds the 128-bit product of the key and a constant into 64 bits.
@@ -33,8 +33,8 @@ impl Hasher for Folded {
     }
 }
 
-/// Returns a pseudorandom number, different for each key, and different ones for another seed (the finaliser of
-/// SplitMix64; Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// Returns a pseudorandom number for a key: a different one for each key, and for the same key with another seed (the
+/// finaliser of SplitMix64; Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
 pub(super) fn scattered(key: u64, seed: u64) -> u64 {
     let mut mixed = key ^ seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

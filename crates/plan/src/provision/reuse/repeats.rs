@@ -18,12 +18,13 @@
 
 use super::hashed::KeyMap;
 
-/// By key: the phase of the last reference, and the number of references in that phase so far.
+/// For each sampled key, the phase of its last reference, and the number of its references in that phase so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repeats(KeyMap<(usize, u64)>);
 
 impl Repeats {
-    /// Counts a reference to the key, and returns its contribution to the square of the key's references in this phase.
+    /// Counts a reference to a key in a phase, and returns its contribution to the square of the number of the key's
+    /// references in that phase.
     pub(super) fn square(&mut self, phase: usize, key: u64) -> f64 {
         let repeats = self.0.entry(key).or_insert((phase, 0));
         if repeats.0 != phase {
@@ -33,21 +34,21 @@ impl Repeats {
         (2 * repeats.1 - 1) as f64
     }
 
-    /// Removes a key that left the sample.
+    /// Removes a key that is no longer in the sample.
     pub(super) fn remove(&mut self, key: u64) {
         self.0.remove(&key);
     }
 
-    /// Returns the memory of the map, in bytes.
+    /// Returns the memory that the map uses, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.capacity() * 8 / 7 * (size_of::<(u64, usize, u64)>() + 1)
     }
 }
 
-/// Weighted sums over sampled references.
+/// Weighted sums over a set of sampled references.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weights {
-    /// Estimated number of references: the sum of the weights.
+    /// Estimated number of references that the set represents: the sum of the weights.
     pub(super) references: f64,
     /// Sum of the contributions to the squares, each multiplied by its sampling noise.
     pub(super) squares: f64,
@@ -59,7 +60,8 @@ impl Weights {
         self.squares += noise(weight) * square;
     }
 
-    /// Returns the corrected number of references of this subset of `all`, if `references` is the true number of all.
+    /// Returns the corrected number of references of this subset of the set `all`, if `references` is the true number
+    /// that `all` represents.
     pub(super) fn adjusted(self, all: Self, references: f64) -> f64 {
         let difference = references - all.references;
         let share = if all.squares > 0.0 { self.squares / all.squares } else { 0.0 };
@@ -67,28 +69,28 @@ impl Weights {
     }
 }
 
-/// Returns the contribution of a reference with this weight to the sampling noise.
+/// Returns the contribution of a reference with this weight to the sampling noise; 0 for a weight of 1.
 fn noise(weight: f64) -> f64 {
     weight * (weight - 1.0)
 }
 
-/// The correction of the bytes that the sample represents, over the whole trace.
+/// The factor that corrects the bytes that a sample represents, over the whole trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scale {
     repeats: Repeats,
-    /// Number of references, and the number that the sample represents.
+    /// True number of references, and number of references that the sample represents.
     references: (u64, f64),
     /// The sums of `c` times a key's bytes, and of `c²`, both weighted by the sampling noise.
     sums: (f64, f64),
 }
 
 impl Scale {
-    /// Adds to the true number of references.
+    /// Adds `references` to the true number of references.
     pub(super) fn pass(&mut self, references: u64) {
         self.references.0 += references;
     }
 
-    /// Counts a sampled reference.
+    /// Counts a sampled reference to `key`, of `bytes` bytes, which represents `weight` references.
     pub(super) fn count(&mut self, key: u64, bytes: u32, weight: f64) {
         let square = self.repeats.square(0, key);
         self.references.1 += weight;
@@ -96,7 +98,7 @@ impl Scale {
         self.sums.1 += noise(weight) * square;
     }
 
-    /// Removes a key that left the sample.
+    /// Removes a key that is no longer in the sample.
     pub(super) fn remove(&mut self, key: u64) {
         self.repeats.remove(key);
     }
@@ -110,7 +112,7 @@ impl Scale {
         if bytes > 0.0 { (1.0 + more / bytes).clamp(0.5, 2.0) } else { 1.0 }
     }
 
-    /// Returns the memory of the map, in bytes.
+    /// Returns the memory that the map uses, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.repeats.bytes()
     }

@@ -1,4 +1,5 @@
-//! Computes the curve of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed size.
+//! Computes the curve of hits of an LRU cache from a sample of keys: SHARDS (Waldspurger et al., FAST 2015) of fixed
+//! size.
 //!
 //! A key is in the sample if its hash is below a threshold, so either all of its references are sampled or none. When
 //! there are more keys than the sample may hold, the one with the largest hash is removed, and its hash becomes the new
@@ -18,12 +19,12 @@ use super::repeats::{Repeats, Scale, Weights};
 use super::stack::Stack;
 use super::{Curve, Phases, Reference, Start};
 
-/// The size and the seed of a sample.
+/// The size and the seed of a sample of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Number of keys in the sample, at least 1; the error is proportional to 1/√keys.
+    /// Limit on the number of keys in the sample, at least 1; the error is proportional to 1/√keys.
     pub keys: usize,
-    /// Seed of the hash; another seed samples other keys.
+    /// Seed of the hash by which keys are sampled; another seed samples other keys.
     pub seed: u64,
 }
 
@@ -34,8 +35,8 @@ impl Default for Sampling {
     }
 }
 
-/// Computes the curve of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace with fewer keys
-/// than the sample may hold, the curve is exact except for the width of the buckets.
+/// Computes the curve of hits of an LRU cache by sampling; a step lies in the middle of its bucket. For a trace with
+/// fewer keys than the sample may hold, the curve is exact except for the width of the buckets.
 ///
 /// Size changes are followed. Once keys leave the sample, evictions caused by a size change are not accounted for as in
 /// [`exact`](fn@super::exact).
@@ -76,26 +77,26 @@ pub fn sampled_with_bytes(phases: &Phases, start: Start, sampling: Sampling) -> 
     (Curve::new(counted.collect(), held, distinct_bytes), bytes)
 }
 
-/// The sampled keys, and the counts so far.
+/// The sampled keys of a trace, and the counts of their references so far.
 struct Sampler {
     sampling: Sampling,
-    /// Keys whose hash is below the threshold are sampled.
+    /// Keys whose hash is below this threshold are sampled.
     threshold: u64,
     stack: Stack,
-    /// Hashes and keys of the sample, the largest hash first.
+    /// Hashes and keys of the sample, the key with the largest hash first.
     largest: BinaryHeap<(u64, u64)>,
     repeats: Repeats,
     scale: Scale,
     buckets: Vec<Buckets>,
 }
 
-/// The classification of a reference.
+/// The classification of a reference by the sampler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     NotSampled,
-    /// The first reference to its key.
+    /// The first reference to a sampled key.
     Cold,
-    /// A hit in every cache of at least this capacity, in bytes.
+    /// The reference is a hit in every cache of at least this capacity, in bytes.
     Distance(u64),
 }
 
@@ -113,12 +114,12 @@ impl Sampler {
         }
     }
 
-    /// Returns the share of keys that are sampled, from 0 to 1.
+    /// Returns the share of all keys that are sampled, from 0 to 1.
     fn rate(&self) -> f64 {
         self.threshold as f64 / u64::MAX as f64
     }
 
-    /// Processes the references of a phase, and counts them if `counts` is true.
+    /// Processes the references of the phase with index `number`, and counts them if `counts` is true.
     fn phase(&mut self, number: usize, references: &[Reference], counts: bool) {
         for reference in references {
             let outcome = self.refer(*reference);
@@ -167,7 +168,7 @@ impl Sampler {
         self.buckets[phase].count(distance, weight, square);
     }
 
-    /// Returns the current memory of all structures, in bytes.
+    /// Returns the current memory of all structures of the sampler, in bytes.
     fn bytes(&self) -> usize {
         let buckets: usize = self.buckets.iter().map(Buckets::bytes).sum();
         let largest = self.largest.capacity() * size_of::<(u64, u64)>();
@@ -175,22 +176,22 @@ impl Sampler {
     }
 }
 
-/// Hits of one phase by distance, with 2^precision buckets for each doubling of the distance; exact for small
+/// Hits of one phase by stack distance, with 2^precision buckets for each doubling of the distance; exact for small
 /// distances.
 #[derive(Clone, Debug)]
 struct Buckets {
     precision: u32,
-    /// All references, hits or not.
+    /// Weighted number of all sampled references of the phase, hits or not.
     all: Weights,
     hits: Vec<Weights>,
 }
 
-/// Largest memory of the buckets of all phases, in bytes.
+/// Limit on the memory of the buckets of all phases together, in bytes.
 const BUCKETS_BYTES_MAX: usize = 8 << 20;
 
 impl Buckets {
-    /// Returns the precision: the number of buckets for each doubling as a power of two, as large as memory permits,
-    /// from 2 to 512 buckets.
+    /// Returns the precision for this number of phases: the number of buckets for each doubling of the distance, as a
+    /// power of two, is as large as memory permits, from 2 to 512.
     fn precision(phases: usize) -> u32 {
         let fit = BUCKETS_BYTES_MAX / (64 * size_of::<Weights>() * phases.max(1));
         fit.max(2).ilog2().min(9)
@@ -216,7 +217,7 @@ impl Buckets {
         ((u64::from(doublings) << self.precision) + (distance >> doublings)) as usize
     }
 
-    /// Returns the distance in the middle of a bucket.
+    /// Returns the stack distance in the middle of the bucket with this index, in bytes.
     fn distance(&self, bucket: usize) -> u64 {
         let (bucket, width) = (bucket as u64, 1 << self.precision);
         let doublings = (bucket / width).saturating_sub(1);

@@ -1,4 +1,5 @@
-//! Computes curves of policies without stack distances: a simulation at each capacity, scaled down by sampling keys.
+//! Computes curves of hits for policies without stack distances: a simulation at each capacity, scaled down by
+//! sampling keys.
 //!
 //! A cache of `C` bytes referenced by all keys is simulated by one of `C × rate` bytes referenced by the share `rate`
 //! of the keys, selected by their hash (Waldspurger et al., USENIX ATC 2017). Time advances also with the references
@@ -48,9 +49,9 @@ impl Policy {
     }
 }
 
-/// Simulates a policy at the given capacities, in bytes, and returns its curve. Between two capacities the curve has
-/// the hits of the smaller one, below the smallest it has none. A capacity of 0 has no hits. `rate` is the share of
-/// keys that are simulated; 1 simulates the cache in full.
+/// Simulates a cache with this policy at each of the given capacities, in bytes, and returns its curve of hits.
+/// Between two capacities the curve has the hits of the smaller one, below the smallest it has none. A capacity of 0
+/// has no hits. `rate` is the share of keys that are simulated; 1 simulates the cache in full.
 ///
 /// # Panics
 /// If the rate is not above 0 and at most 1, or if the policy samples no entries.
@@ -85,7 +86,7 @@ pub fn simulated(
     Curve::new(counted, held, distinct_bytes)
 }
 
-/// The selection of simulated keys.
+/// The selection of the keys that are simulated.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     seed: u64,
@@ -95,7 +96,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Creates the sample, and estimates the bytes of all keys from it.
+    /// Creates the sample of keys, and estimates from it the bytes of all keys of the trace.
     fn of(phases: &Phases, rate: f64, seed: u64) -> (Self, u64) {
         let mut sample = Self { seed, rate, scale: 1.0 };
         let mut last = KeyMap::default();
@@ -171,7 +172,8 @@ impl Sample {
         (counted, cache.held_bytes())
     }
 
-    /// Returns the corrected hits among `references` references; 0 if none was sampled.
+    /// Returns the corrected number of hits among `references` references, from the sampled hits and the sampled
+    /// references; 0 if none was sampled.
     fn hits(self, found: Weights, all: Weights, references: usize) -> f64 {
         let references = references as f64;
         if all.references == 0.0 {

@@ -19,14 +19,14 @@ use super::hashed::KeyMap;
 
 /// Number of slots in a block: four lines of a processor's cache.
 const BLOCK: usize = 64;
-/// Initial number of slots.
+/// Initial number of slots of a stack.
 const SLOTS_MIN: usize = 1 << 10;
 
-/// An LRU stack: see the module's documentation.
+/// An LRU stack, from which the depth in bytes of each key is computed.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
     slot_of: KeyMap<u32>,
-    /// Bytes by slot, the newest slot last; 0 for an unused slot.
+    /// Bytes of the entry or hole in each slot, the newest slot last; 0 for an unused slot.
     slots: Vec<u32>,
     /// Fenwick tree of the sums of blocks in bytes, numbered from 1.
     sums: Vec<u64>,
@@ -49,8 +49,8 @@ impl Stack {
         }
     }
 
-    /// Moves the key to the top with `bytes` bytes. Returns its previous depth in bytes, its own included; None if the
-    /// key is new.
+    /// Moves the key to the top of the stack with an entry of `bytes` bytes. Returns the previous depth of the key in
+    /// bytes, its own entry included; `None` if the key is new.
     pub(super) fn refer(&mut self, key: u64, bytes: u32) -> Option<u64> {
         if self.next == self.slots.len() {
             self.compact();
@@ -73,7 +73,7 @@ impl Stack {
         depth
     }
 
-    /// Removes a key, as if it had never been referenced.
+    /// Removes a key from the stack, as if it had never been referenced.
     pub(super) fn remove(&mut self, key: u64) {
         if let Some(slot) = self.slot_of.remove(&key) {
             self.set(slot as usize, 0);
@@ -136,7 +136,7 @@ impl Stack {
         }
     }
 
-    /// Returns the bytes of this slot and all later ones.
+    /// Returns the sum of the bytes of this slot and all later ones.
     fn depth(&self, slot: usize) -> u64 {
         let block = slot / BLOCK;
         let end = (block + 1) * BLOCK;

@@ -24,17 +24,17 @@ pub use implied::{Implied, implied};
 pub use limited::Order;
 pub use occupancy::Estimate;
 
-/// How the keys of a phase are derived from those of the phase before.
+/// The derivation of the keys of a phase from the documents of the phase before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// Each document leads to a key drawn independently: the hash covers more than the document, such as the phase
     /// number.
     Independent,
-    /// The next key is a function of the document alone.
+    /// The next key is a function of the document alone, so that the same document always leads to the same key.
     Function,
 }
 
-/// A chain of jobs over uniform keys.
+/// A chain of jobs whose keys are uniform hashes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chain {
     /// Number of documents of the database, at least 3. Fractional if it is itself an estimate.
@@ -43,29 +43,29 @@ pub struct Chain {
     pub first_keys: f64,
     /// Number of phases of the chain.
     pub phases: usize,
-    /// How the keys of a phase are derived from those of the phase before.
+    /// The derivation of the keys of a phase from the documents of the phase before.
     pub mapping: Mapping,
 }
 
-/// The expected values of one phase.
+/// The expected values of one phase of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// Number of keys that the phase reads, each once.
+    /// Number of keys that the phase reads, each once: hits and misses.
     pub keys: Estimate,
     /// Number of those keys that were read before.
     pub hits: Estimate,
-    /// Number of distinct keys read up to the end of the phase.
+    /// Number of distinct keys that the chain has read up to the end of the phase.
     pub distinct: Estimate,
 }
 
-/// The expected values of a chain.
+/// The expected values of a whole chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
-    /// Expected values by phase.
+    /// Expected values of each phase, in order.
     pub phases: Vec<Phase>,
-    /// Number of hits of all phases.
+    /// Number of hits of all phases together.
     pub hits: Estimate,
-    /// Number of keys that all phases read.
+    /// Number of keys that all phases read together.
     pub keys: Estimate,
 }
 
@@ -79,7 +79,7 @@ pub fn phase(keys: f64, distinct: f64, documents: f64) -> Estimate {
 }
 
 impl Chain {
-    /// Returns the expected values with an unlimited cache.
+    /// Returns the expected values of the chain with an unlimited cache.
     ///
     /// # Panics
     /// If there are fewer than three documents, or fewer documents than first keys.
@@ -101,7 +101,7 @@ impl Chain {
     }
 }
 
-/// Indices of the numbers in a [`State`].
+/// Indexes of the expected numbers in a [`State`].
 const MISSES: usize = 0;
 const DISTINCT: usize = 1;
 const HITS: usize = 2;
@@ -111,7 +111,7 @@ const NUMBERS: usize = 5;
 
 type Matrix = [[f64; NUMBERS]; NUMBERS];
 
-/// The state after a phase: means and covariances of the numbers with the indices above.
+/// The state of a chain after a phase: means and covariances of the numbers with the indexes above.
 #[derive(Clone, Copy, Debug)]
 struct State {
     mean: [f64; NUMBERS],
@@ -124,7 +124,7 @@ impl State {
         Self { mean: [keys, keys, 0.0, 0.0, keys], covariance: [[0.0; NUMBERS]; NUMBERS] }
     }
 
-    /// Returns the sum of some of the numbers.
+    /// Returns the estimate of the sum of the numbers with these indexes.
     fn sum(&self, of: &[usize]) -> Estimate {
         let mean = of.iter().map(|one| self.mean[*one]).sum();
         let pairs = of.iter().flat_map(|row| of.iter().map(move |column| (row, column)));
@@ -203,7 +203,7 @@ impl State {
     }
 }
 
-/// Returns the covariance after a linear step with the given slopes.
+/// Returns the covariance of the numbers after a linear step with the given slopes.
 fn carried(slope: &Matrix, covariance: &Matrix) -> Matrix {
     let mut carried = [[0.0; NUMBERS]; NUMBERS];
     for (row, cells) in carried.iter_mut().enumerate() {

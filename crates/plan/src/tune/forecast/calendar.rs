@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, Mix};
 
-/// Number of intervals that are stored for each time of the period.
+/// Limit on the number of intervals that are stored for each time of the period.
 const REMEMBERED: usize = 10;
 /// Length of a day, in seconds.
 const DAY_S: u64 = 86_400;
 /// Length of a week, in seconds.
 const WEEK_S: u64 = 7 * DAY_S;
 
-/// A forecast by the time within a period; see the module's documentation.
+/// A forecast by the time within a period, such as the time of day: the mean mix of past intervals at the same time.
 #[derive(Clone, Debug)]
 pub struct Calendar {
     /// Length of the period, in seconds.
     period_s: u64,
     /// Length of an interval, in seconds.
     interval_s: u64,
-    /// Mixes of the last intervals, by the interval's number within the period.
+    /// Mixes of the last observed intervals, by the interval's number within the period.
     seen: BTreeMap<u64, VecDeque<Mix>>,
     /// Start of the first observed interval, in seconds since 1970.
     first_s: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// Makes a forecast by the time of day.
+    /// Creates a forecast by the time of day, for intervals of `interval_s` seconds.
     ///
     /// # Panics
     /// If an interval has no length.
@@ -40,7 +40,7 @@ impl Calendar {
         Self::new(DAY_S, interval_s)
     }
 
-    /// Makes a forecast by the time within a season of this length.
+    /// Creates a forecast by the time within a season of `season_s` seconds, for intervals of `interval_s` seconds.
     ///
     /// # Panics
     /// If an interval has no length, or is longer than the season.
@@ -50,7 +50,7 @@ impl Calendar {
         Self::new(season_s, interval_s)
     }
 
-    /// Makes a forecast by the time of day and the day of the week.
+    /// Creates a forecast by the time of day and the day of the week, for intervals of `interval_s` seconds.
     ///
     /// # Panics
     /// If an interval has no length.
@@ -71,7 +71,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the number of an interval within the period, from 0.
+    /// Returns the number, from 0, within the period of the interval that starts at `start_s` seconds since 1970.
     fn number(&self, start_s: u64) -> u64 {
         start_s % self.period_s / self.interval_s
     }

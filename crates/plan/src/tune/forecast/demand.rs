@@ -6,16 +6,17 @@
 use super::{Chances, Errors, Forecast, backtest};
 use crate::tune::workload::{Interval, KINDS, Mix};
 
-/// A forecast of rates that uses a forecast of mixes.
+/// A forecast of the rate of operations, which uses a forecast of mixes.
 pub struct Demand {
-    /// Greatest rate, in operations per second.
+    /// Greatest rate that can be forecast, in operations per second.
     bound_s: f64,
-    /// Forecast of the mixes that represent rates.
+    /// Forecast of the mixes that represent rates as shares of the greatest rate.
     by: Box<dyn Forecast + Send + Sync>,
 }
 
 impl Demand {
-    /// Makes a forecast of rates up to a bound, in operations per second; a higher rate counts as the bound.
+    /// Creates a forecast of rates up to `bound_s` operations per second by the forecast `by`; a higher observed rate
+    /// counts as the bound.
     ///
     /// # Panics
     /// If the bound is not positive.
@@ -25,7 +26,7 @@ impl Demand {
         Self { bound_s, by }
     }
 
-    /// Learns the rate of the next interval. A gap in the trace has no rate.
+    /// Learns the rate of the next interval. A gap in the trace has no rate to learn.
     pub fn observe(&mut self, seen: &Interval) {
         self.by.observe(&as_share(seen, self.bound_s));
     }
@@ -38,8 +39,9 @@ impl Demand {
         self.by.ahead(intervals)?.into_iter().map(of).collect()
     }
 
-    /// Returns the errors of such a forecast by [`backtest`]: the root mean square by distance, in operations per
-    /// second.
+    /// Returns the errors of a forecast of rates on the trace `past` by [`backtest`]: the root mean square by
+    /// distance, in operations per second. `asked` has the number of intervals that are only learned from, and the
+    /// step between evaluations.
     pub fn errors(
         by: &mut dyn Forecast,
         past: &[Interval],
@@ -62,11 +64,11 @@ fn as_share(seen: &Interval, bound_s: f64) -> Interval {
     Interval { mix: seen.rate_s.map(share), ..*seen }
 }
 
-/// A forecast of mixes combined with one of rates.
+/// A forecast of mixes combined with a forecast of rates.
 pub struct WithDemand {
-    /// Forecast of the mixes.
+    /// Forecast of the mix of operations.
     pub mixes: Box<dyn Forecast + Send + Sync>,
-    /// Forecast of the rates.
+    /// Forecast of the rate of operations.
     pub demand: Demand,
 }
 

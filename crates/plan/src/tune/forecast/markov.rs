@@ -1,4 +1,5 @@
-//! Markov chains of first and second order over mixes in tenths; they learn online (SOPHIA, §6.1 and §6.2).
+//! Markov chains of first and second order over mixes of operations in tenths; they learn online (SOPHIA, §6.1 and
+//! §6.2).
 //!
 //! A chain of second order predicts the next mix from the last two. If it has never observed these two in sequence, it
 //! uses the last one alone; if it has never observed that, it predicts no change. For several intervals ahead, the
@@ -9,31 +10,31 @@ use std::collections::BTreeMap;
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, Tenths};
 
-/// The states before the predicted one, the most recent first.
+/// The states that precede a predicted one, the most recent first.
 type Context = Vec<Tenths>;
 
-/// Maximum number of contexts that are propagated from step to step; the least likely ones are dropped.
+/// Limit on the number of contexts that are propagated from step to step; the least likely ones are dropped.
 const CARRIED_MAX: usize = 256;
 
-/// A Markov chain; see the module's documentation.
+/// A forecast by a Markov chain over mixes of operations in tenths.
 #[derive(Clone, Debug)]
 pub struct Markov {
-    /// Number of past states that a prediction uses.
+    /// Number of past states on which a prediction depends.
     order: usize,
     /// Number of times that each state followed each context, for contexts of every length up to the order.
     transitions: BTreeMap<Context, BTreeMap<Tenths, u64>>,
-    /// The last observed states.
+    /// The last observed states, the most recent first, at most as many as the order.
     last: Context,
 }
 
 impl Markov {
-    /// Makes a chain that predicts a state from the last one.
+    /// Creates a chain that predicts a state from the last one.
     #[must_use]
     pub fn first_order() -> Self {
         Self::new(1)
     }
 
-    /// Makes a chain that predicts a state from the last two.
+    /// Creates a chain that predicts a state from the last two.
     #[must_use]
     pub fn second_order() -> Self {
         Self::new(2)
@@ -43,13 +44,14 @@ impl Markov {
         Self { order, transitions: BTreeMap::new(), last: Vec::new() }
     }
 
-    /// Returns the number of distinct contexts of the full order that were observed.
+    /// Returns the number of distinct contexts of the full order that were observed and followed by a state.
     #[must_use]
     pub fn states(&self) -> usize {
         self.transitions.keys().filter(|context| context.len() == self.order).count()
     }
 
-    /// Returns the possible states after a context, with their probabilities.
+    /// Returns the possible states after a context, with their probabilities. An unknown context predicts its last
+    /// state.
     fn next(&self, context: &[Tenths]) -> Vec<(f64, Tenths)> {
         let known =
             (1..=context.len()).rev().find_map(|length| self.transitions.get(&context[..length]));
@@ -65,7 +67,7 @@ impl Markov {
         }
     }
 
-    /// Returns the context after another state.
+    /// Returns the context that results if `state` follows `context`.
     fn pushed(&self, context: &[Tenths], state: Tenths) -> Context {
         std::iter::once(state).chain(context.iter().copied()).take(self.order).collect()
     }

@@ -3,7 +3,8 @@
 use super::{Chances, Forecast};
 use crate::tune::workload::{Interval, Mix};
 
-/// A forecast by a schedule of intervals; beyond the last one it returns nothing.
+/// A forecast by a schedule of intervals, such as a batch queue; it has no prediction beyond the last scheduled
+/// interval.
 #[derive(Clone, Debug)]
 pub struct Queue {
     /// The scheduled intervals, in the order of their starts.
@@ -15,14 +16,15 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Makes a forecast of scheduled intervals, which may be in any order.
+    /// Creates a forecast from scheduled intervals, which may be in any order.
     #[must_use]
     pub fn new(mut scheduled: Vec<Interval>) -> Self {
         scheduled.sort_by_key(|interval| interval.start_s);
         Self { scheduled, last_s: None, last: None }
     }
 
-    /// Returns the scheduled intervals that are past, and the next `intervals` ones; `None` if there are fewer.
+    /// Returns the scheduled intervals up to the last observed time, and the next `intervals` ones; `None` if there
+    /// are fewer, or nothing was observed.
     fn coming(&self, intervals: usize) -> Option<(&[Interval], &[Interval])> {
         let last_s = self.last_s?;
         let from = self.scheduled.partition_point(|interval| interval.start_s <= last_s);

@@ -1,7 +1,7 @@
 //! A forecast of a seasonal component by the time of day, plus a level: each operation's share is decomposed by STL
-//! (Cleveland and others, *STL: A Seasonal-Trend Decomposition Procedure Based on Loess*, 1990), and the remainder
-//! without the season is smoothed exponentially (Hyndman and Athanasopoulos, *Forecasting: Principles and Practice*,
-//! ch. 6.8: STL and simple exponential smoothing).
+//! (Cleveland and others, *STL: A Seasonal-Trend Decomposition Procedure Based on Loess*, 1990), and the share without
+//! the season is smoothed exponentially (Hyndman and Athanasopoulos, *Forecasting: Principles and Practice*, ch. 6.8:
+//! STL and simple exponential smoothing).
 //!
 //! The mean of past days at one time ([`super::Calendar`]) needs days to adapt to a level that differs today. This
 //! forecast takes the season from the last days, and the level from the last intervals. The decomposition is repeated
@@ -16,32 +16,32 @@ use crate::tune::workload::{Interval, KINDS, Mix};
 
 /// Length of a day, in seconds.
 const DAY_S: u64 = 86_400;
-/// Number of periods that are stored.
+/// Limit on the number of periods whose mixes are stored.
 const PERIODS: usize = 10;
-/// Minimum number of periods for a decomposition.
+/// Minimum number of observed periods for a decomposition.
 const PERIODS_MIN: usize = 2;
-/// Maximum number of intervals in a period: the time of a decomposition grows with it.
+/// Maximum number of intervals in a period: the time of a decomposition grows with this number.
 const INTERVALS_MAX: u64 = 1_440;
-/// Candidate weights of the last interval in the smoothing; the one with the least error of one-step predictions is
-/// taken.
+/// Candidate weights of the last interval in the smoothing, from 0 to 1; the one with the least error of one-step
+/// predictions is taken.
 const WEIGHTS: [f64; 6] = [0.02, 0.05, 0.1, 0.25, 0.5, 0.9];
 
-/// A forecast of season and level; see the module's documentation.
+/// A forecast of the mix of operations by a seasonal component and a level.
 #[derive(Clone, Debug)]
 pub struct Seasonal {
     /// Number of intervals in a period.
     period: usize,
     /// The last observed mixes, the oldest first.
     seen: VecDeque<Mix>,
-    /// Number of intervals observed in all.
+    /// Number of intervals observed in all, stored or not.
     count: usize,
     /// Value of `count` at which the next decomposition is due.
     due: usize,
-    /// The forecast of each operation's share; `None` before the first decomposition.
+    /// The forecast of the share of each kind of operation; `None` before the first decomposition.
     parts: Option<[Part; KINDS]>,
 }
 
-/// The forecast of one operation's share.
+/// The forecast of the share of one kind of operation.
 #[derive(Clone, Debug, Default)]
 struct Part {
     /// Seasonal component of each interval of a period, from the interval after the decomposed ones on.
@@ -55,7 +55,7 @@ struct Part {
 }
 
 impl Part {
-    /// Decomposes a series of shares.
+    /// Decomposes a series of shares of one kind of operation; `begins` is the number of intervals observed in all.
     fn decomposed(shares: &[f64], period: usize, begins: usize) -> Self {
         let first = shares[0];
         if shares.iter().all(|share| (share - first).abs() < 1e-12) {
@@ -78,18 +78,19 @@ impl Part {
         Self { season: season[season.len() - period..].to_vec(), begins, level, weight }
     }
 
-    /// Returns the seasonal component of the interval with this count.
+    /// Returns the seasonal component of the interval before which `at` intervals were observed.
     fn season(&self, at: usize) -> f64 {
         self.season[(at - self.begins) % self.season.len()]
     }
 
-    /// Updates the level by an observed share.
+    /// Updates the level by the observed share of the interval before which `at` intervals were observed.
     fn observe(&mut self, at: usize, share: f64) {
         self.level += self.weight * (share - self.season(at) - self.level);
     }
 }
 
-/// Smooths a series. Returns the mean square error of its one-step predictions, and the level at its end.
+/// Smooths a series exponentially. Returns the mean square error of its one-step predictions, and the level at its
+/// end.
 fn smoothed(all: &[f64], weight: f64) -> (f64, f64) {
     let (mut level, mut squares) = (all[0], 0.0);
     for one in &all[1..] {
@@ -101,13 +102,15 @@ fn smoothed(all: &[f64], weight: f64) -> (f64, f64) {
 }
 
 impl Seasonal {
-    /// Makes a forecast by the time of day. Returns `None` if a day has fewer than two intervals, or more than 1,440.
+    /// Creates a forecast by the time of day, for intervals of `interval_s` seconds. Returns `None` if a day has fewer
+    /// than two intervals, or more than 1,440.
     #[must_use]
     pub fn of_day(interval_s: u64) -> Option<Self> {
         Self::of_season(DAY_S, interval_s)
     }
 
-    /// Makes a forecast by the time within a season of this length. Returns `None` as [`Self::of_day`] does.
+    /// Creates a forecast by the time within a season of `season_s` seconds. Returns `None` if a season has fewer than
+    /// two intervals of `interval_s` seconds, or more than 1,440.
     #[must_use]
     pub fn of_season(season_s: u64, interval_s: u64) -> Option<Self> {
         let period = season_s.checked_div(interval_s)?;
@@ -118,7 +121,7 @@ impl Seasonal {
         })
     }
 
-    /// Decomposes the stored mixes.
+    /// Decomposes the stored mixes into season and level, for each kind of operation.
     fn decompose(&mut self) {
         let part = |kind: usize| {
             let shares: Vec<f64> = self.seen.iter().map(|mix| mix.shares()[kind]).collect();
@@ -134,8 +137,8 @@ impl Forecast for Seasonal {
         "season and level"
     }
 
-    /// An interval without operations counts as the one a season before, or as the last one: the season needs a value
-    /// for every interval.
+    /// Learns from the next interval. An interval without operations counts as the one a season before, or as the last
+    /// one: the season needs a value for every interval.
     fn observe(&mut self, seen: &Interval) {
         let season_before = self.seen.len().checked_sub(self.period).map(|at| self.seen[at]);
         let last = || season_before.or_else(|| self.seen.back().copied());

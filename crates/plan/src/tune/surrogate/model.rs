@@ -1,5 +1,5 @@
-//! The learned models: a random forest, and Gaussian processes whose scales have the largest marginal likelihood
-//! (Rasmussen and Williams, Eq. 2.30) among a fixed set.
+//! The learned models of surrogates: a random forest, and Gaussian processes whose scales have the largest marginal
+//! likelihood (Rasmussen and Williams, Eq. 2.30) among a fixed set.
 //!
 //! The amplitude of a process has a closed form, so only the noise and two scales are searched: that of settings and
 //! that of mixes. The mean is subtracted before, and added again to predictions.
@@ -13,15 +13,15 @@ use smartcore::linalg::traits::cholesky::CholeskyDecomposable as _;
 
 use super::{Axis, Cell, Kind, Mix};
 
-/// Number of trees in a forest.
+/// Number of trees in a random forest.
 const TREES: usize = 100;
-/// Candidate scales, for settings and for mixes each.
+/// Candidate scales of a Gaussian process, for settings and for mixes each.
 const SCALES: [f64; 4] = [0.5, 1.5, 4.0, 12.0];
 /// Candidate variances of the noise, as shares of the amplitude.
 const NOISES: [f64; 5] = [1e-4, 1e-3, 1e-2, 0.1, 1.0];
-/// Maximum number of cells that a process learns from, taken evenly, since its time grows by their cube.
+/// Limit on the number of cells that a Gaussian process learns from, taken evenly, since its time grows by their cube.
 const CELLS_MAX: usize = 240;
-/// Maximum number of cells from which the scales are chosen.
+/// Limit on the number of cells from which the scales of a Gaussian process are chosen.
 const CELLS_FOR_SCALES: usize = 100;
 
 /// The features of a configuration and a mix.
@@ -30,7 +30,7 @@ struct Features {
     /// Features of the settings: a number is scaled to -1 to 1; a word has one feature per word, so that any two words
     /// are equally far from each other.
     settings: Vec<f64>,
-    /// Shares of the operations, scaled to -1 to 1.
+    /// Shares of the mix's operations, scaled to -1 to 1.
     mix: Vec<f64>,
 }
 
@@ -50,13 +50,13 @@ impl Features {
         Self { settings, mix: mix.shares().iter().map(|share| 2.0 * share - 1.0).collect() }
     }
 
-    /// Returns all features in one list.
+    /// Returns the features of settings and mix in one list.
     fn all(&self) -> Vec<f64> {
         [&self.settings[..], &self.mix[..]].concat()
     }
 }
 
-/// The covariance function of a process, with its scales.
+/// The covariance function of a Gaussian process, with its scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Kernel {
     /// True for quadratic functions, false for smooth ones.
@@ -70,7 +70,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the covariance of two points, without noise.
+    /// Returns the covariance of the function's values at two points, without noise.
     fn of(self, one: &Features, two: &Features) -> f64 {
         let sum = |one: &[f64], two: &[f64], of: fn(f64, f64) -> f64| {
             one.iter().zip(two).map(|(a, b)| of(*a, *b)).sum::<f64>()
@@ -89,7 +89,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the covariance matrix of the measurements, with noise.
+    /// Returns the covariance matrix of the measurements at these points, with noise.
     fn covariances(self, all: &[Features]) -> DenseMatrix<f64> {
         let count = all.len();
         let mut values = Vec::with_capacity(count * count);
@@ -125,7 +125,7 @@ impl Kernel {
         likelihood.is_finite().then_some(likelihood)
     }
 
-    /// Returns the kernel with the largest likelihood among the candidate scales and noises.
+    /// Returns the kernel that makes the measurements most likely, among the candidate scales and noises.
     fn likeliest(is_quadratic: bool, all: &[Features], logs: &[f64]) -> Self {
         let mut best: Option<(f64, Self)> = None;
         for noise in NOISES {
@@ -148,12 +148,12 @@ impl Kernel {
 /// A random forest of smartcore.
 type Forest = RandomForestRegressor<f64, f64, DenseMatrix<f64>, Vec<f64>>;
 
-/// A learned model.
+/// A learned model of the logarithm of the throughput.
 #[derive(Debug)]
 pub(super) struct Model {
     /// Mean of the logarithms of the throughputs.
     mean: f64,
-    /// The model of the differences from the mean.
+    /// The model of the differences of the logarithms from their mean.
     learned: Learned,
 }
 
@@ -165,7 +165,7 @@ enum Learned {
 }
 
 impl Model {
-    /// Learns from cells; `seed` is the seed of a forest.
+    /// Learns a model of this kind from cells; `seed` is the seed of a random forest.
     pub(super) fn fit(kind: Kind, axes: &[Axis], cells: &[&Cell], seed: u64) -> Self {
         let (known, logs, mean) = prepared(axes, cells);
         let learned = match kind {
@@ -180,7 +180,7 @@ impl Model {
         Self { mean, learned }
     }
 
-    /// Learns from other cells, with the same scales.
+    /// Learns the same kind of model from other cells, with the same scales.
     pub(super) fn again(&self, axes: &[Axis], cells: &[&Cell], seed: u64) -> Self {
         let (known, logs, mean) = prepared(axes, cells);
         let learned = match &self.learned {
@@ -190,7 +190,7 @@ impl Model {
         Self { mean, learned }
     }
 
-    /// Predicts the logarithm of the throughput, which is in operations per second.
+    /// Predicts the natural logarithm of the throughput in operations per second.
     pub(super) fn log_rate(&self, axes: &[Axis], point: &[f64], mix: Mix) -> f64 {
         let at = Features::new(axes, point, mix);
         let of_mean = match &self.learned {
@@ -217,13 +217,13 @@ fn prepared(axes: &[Axis], cells: &[&Cell]) -> (Vec<Features>, Vec<f64>, f64) {
     (known, logs.into_iter().map(|log| log - mean).collect(), mean)
 }
 
-/// Returns at most `most` elements, taken evenly.
+/// Returns at most `most` elements of `all`, taken evenly.
 fn thinned<T: Clone>(all: &[T], most: usize) -> Vec<T> {
     let taken = all.len().min(most);
     (0..taken).map(|n| all[n * all.len() / taken].clone()).collect()
 }
 
-/// Fits a Gaussian process with this kernel.
+/// Fits a Gaussian process with this kernel to the logarithms of throughputs, less their mean.
 fn process(kernel: Kernel, known: &[Features], logs: &[f64]) -> Learned {
     let (known, logs) = (thinned(known, CELLS_MAX), thinned(logs, CELLS_MAX));
     let target = DenseMatrix::new(logs.len(), 1, logs, false).expect("one column");
@@ -235,7 +235,7 @@ fn process(kernel: Kernel, known: &[Features], logs: &[f64]) -> Learned {
     Learned::Process { kernel, known, weights }
 }
 
-/// Fits a random forest.
+/// Fits a random forest to the logarithms of throughputs, less their mean.
 fn forest(known: &[Features], logs: &[f64], seed: u64) -> Learned {
     let rows: Vec<Vec<f64>> = known.iter().map(Features::all).collect();
     let width = rows[0].len();

@@ -17,24 +17,24 @@ use super::Policy;
 use crate::provision::reuse::Reference;
 use crate::provision::reuse::hashed::KeyMap;
 
-/// Number of candidates in the eviction pool.
+/// Limit on the number of candidates in the eviction pool.
 const POOL: usize = 16;
-/// Use counter of a new entry.
+/// Use counter of a new entry under `allkeys-lfu`.
 const LFU_START: u8 = 5;
 
-/// A simulated Redis cache: see the module's documentation.
+/// A simulated Redis cache that evicts entries by a policy.
 #[derive(Debug)]
 pub(super) struct Cache {
     policy: Policy,
     capacity: u64,
-    /// Largest number of candidates in the pool.
+    /// Limit on the number of candidates in the eviction pool.
     pool_max: usize,
     entries: Vec<Entry>,
     place_of: KeyMap<u32>,
     used: u64,
-    /// Candidates as (rank, key), the highest rank last.
+    /// Candidates for eviction as (rank, key), the highest rank last.
     pool: Vec<(u64, u64)>,
-    /// Indices of the entries sampled last.
+    /// Indexes of the entries that were sampled last.
     drawn: Vec<usize>,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Cache {
 struct Entry {
     key: u64,
     bytes: u32,
-    /// Uses on a logarithmic scale, for LFU.
+    /// Number of uses of the entry on a logarithmic scale, for LFU.
     counter: u8,
-    /// Time of the last use: the number of the reference or, for LFU, the minute.
+    /// Time of the entry's last use: the number of the reference or, for LFU, the minute.
     last: u64,
 }
 
@@ -66,12 +66,12 @@ impl Cache {
         }
     }
 
-    /// Returns the bytes in use.
+    /// Returns the number of bytes that the entries use.
     pub(super) fn held_bytes(&self) -> u64 {
         self.used
     }
 
-    /// Looks the key up and stores its entry. Returns true for a hit.
+    /// Looks the key up and stores its entry; `time` is the number of references so far. Returns true for a hit.
     pub(super) fn refer(&mut self, reference: Reference, time: u64, rng: &mut impl Rng) -> bool {
         if self.capacity == 0 {
             return false;
@@ -113,7 +113,7 @@ impl Cache {
         }
     }
 
-    /// Returns the use counter of an entry, decayed by the minutes since its last use.
+    /// Returns the use counter of an entry at the time `now`, decayed by the minutes since its last use.
     fn counter(&self, entry: Entry, now: u64) -> u8 {
         let Policy::SampledLfu { decay_minutes, .. } = self.policy else { return entry.counter };
         let passed = (now - entry.last).checked_div(decay_minutes.into()).unwrap_or(0);
@@ -159,7 +159,7 @@ impl Cache {
         }
     }
 
-    /// Adds a candidate to the pool, if there is room or its rank exceeds the lowest one there.
+    /// Adds the entry of `key` to the pool of candidates, if there is room or its rank exceeds the lowest one there.
     fn offer(&mut self, rank: u64, key: u64) {
         let place = self.pool.partition_point(|(other, _)| *other < rank);
         if self.pool.len() < self.pool_max {
@@ -171,7 +171,7 @@ impl Cache {
     }
 }
 
-/// Returns the counter after one more use: the higher it is, the less likely it grows.
+/// Returns the use counter after one more use: the higher the counter is, the less likely it grows.
 fn incremented(counter: u8, log_factor: u32, rng: &mut impl Rng) -> u8 {
     let above = f64::from(counter.saturating_sub(LFU_START));
     let grows = rng.random::<f64>() < 1.0 / (above * f64::from(log_factor) + 1.0);

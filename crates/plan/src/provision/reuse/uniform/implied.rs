@@ -5,24 +5,24 @@
 
 use super::{Chain, Estimate, Mapping};
 
-/// The estimated number of documents, with an interval.
+/// The number of documents that observed hits imply, with an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Implied {
-    /// Number at which the expected hits equal the observed ones.
+    /// Number of documents at which the expected hits equal the observed ones.
     pub documents: f64,
-    /// Number at which the observed hits are two standard deviations fewer than expected.
+    /// Number of documents at which the observed hits are two standard deviations fewer than expected.
     pub documents_min: f64,
-    /// Number at which the observed hits are two standard deviations more than expected.
+    /// Number of documents at which the observed hits are two standard deviations more than expected.
     pub documents_max: f64,
 }
 
-/// Largest number of documents considered; a larger one is indistinguishable from infinity.
+/// Largest number of documents that is considered; a larger one is indistinguishable from infinity.
 const DOCUMENTS_MAX: f64 = 1e18;
-/// Largest number of steps of a bisection, and of the iteration for the first phase's keys.
+/// Limit on the number of steps of a bisection, and of the iteration for the first phase's keys.
 const STEPS: usize = 100;
 
-/// Estimates the number of documents from the hits and misses of a whole chain with an unlimited cache. Returns None if
-/// there are no hits, fewer than two phases, or more hits than expected with any number of documents.
+/// Estimates the number of documents from the hits and misses of a whole chain with an unlimited cache. Returns `None`
+/// if there are no hits, fewer than two phases, or more hits than expected with any number of documents.
 #[must_use]
 pub fn implied(hits: u64, misses: u64, phases: usize, mapping: Mapping) -> Option<Implied> {
     if hits == 0 || phases < 2 {
@@ -40,8 +40,8 @@ pub fn implied(hits: u64, misses: u64, phases: usize, mapping: Mapping) -> Optio
     })
 }
 
-/// Returns the expected hits of a chain that reads `keys` keys in total; None if that is impossible with so few
-/// documents.
+/// Returns the expected hits of a chain that reads `keys` keys in total from `documents` documents; `None` if that is
+/// impossible with so few documents.
 fn hits_of(documents: f64, keys: f64, phases: usize, mapping: Mapping) -> Option<Estimate> {
     let mut first_keys = keys / phases as f64;
     for _ in 0..STEPS {
@@ -58,8 +58,8 @@ fn hits_of(documents: f64, keys: f64, phases: usize, mapping: Mapping) -> Option
     None
 }
 
-/// Returns the zero of a decreasing function; an undefined value counts as positive. Returns None if there is no zero,
-/// or if the function is not negative or zero at the upper end.
+/// Returns the number of documents at which a decreasing function is zero; an undefined value (`None`) counts as
+/// positive. Returns `None` if there is no zero, or if the function is above zero at the upper end.
 fn root(of: impl Fn(f64) -> Option<f64>) -> Option<f64> {
     let (mut low, mut high) = (3.0f64, DOCUMENTS_MAX);
     if of(high)? > 0.0 {

@@ -9,13 +9,13 @@
 use super::occupancy::{Estimate, share};
 use super::{Chain, Expected, Mapping};
 
-/// The order in which a phase reads its keys.
+/// The order in which a phase of a chain reads its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Random, independent in each phase.
+    /// The order is random, independently in each phase.
     Shuffled,
-    /// Sorted, as after the sort of a reduce: a key is read at about the same position each time. So a cache with fewer
-    /// entries than a phase has keys has no hits.
+    /// Keys are sorted, as after the sort of a reduce: a key is read at about the same position in each phase. So a
+    /// cache with fewer entries than a phase has keys has no hits.
     Sorted,
 }
 
@@ -23,7 +23,8 @@ pub enum Order {
 const PLACES: u32 = 400;
 
 impl Chain {
-    /// Returns the expected values with an LRU cache of at most `entries` entries. Variances are approximate.
+    /// Returns the expected values of the chain with an LRU cache of at most `entries` entries. Variances are
+    /// approximate.
     ///
     /// # Panics
     /// As [`Chain::expected`].
@@ -85,7 +86,7 @@ impl Chain {
     }
 }
 
-/// Returns the probability that a key of this gap (from 0 here) is found in a cache of `entries` entries.
+/// Returns the probability that a key of this gap (counted from 0 here) is found in a cache of `entries` entries.
 fn found(
     keys_of: &[f64],
     hits_of: &[f64],

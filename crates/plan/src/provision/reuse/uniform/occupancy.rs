@@ -5,17 +5,17 @@
 //! differences of almost equal numbers; the formulas here preserve precision for billions of cells (Johnson and Kotz,
 //! "Urn Models and Their Application", 1977, chapter 3). The number of draws may be fractional, as an expectation.
 
-/// The mean and variance of a random number.
+/// The mean and variance of a random number, such as a number of hits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The mean.
+    /// The mean of the random number.
     pub mean: f64,
-    /// The variance.
+    /// The variance of the random number.
     pub variance: f64,
 }
 
 impl Estimate {
-    /// Returns the standard deviation.
+    /// Returns the standard deviation of the random number.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         self.variance.max(0.0).sqrt()
@@ -30,14 +30,14 @@ impl Estimate {
     }
 }
 
-/// Returns the number of distinct values of `draws` draws: the size of the result when a reduce deduplicates the hashes
-/// modulo `cells`. The mean is `cells · (1 − (1 − 1/cells)^draws)`.
+/// Returns the number of distinct values among `draws` uniform draws from `cells` values: the size of the result when
+/// a reduce deduplicates the hashes modulo `cells`. The mean is `cells · (1 − (1 − 1/cells)^draws)`.
 #[must_use]
 pub fn unique(draws: f64, cells: f64) -> Estimate {
     of(cells, draws, cells)
 }
 
-/// Returns the number of occupied cells in a set of `set` cells.
+/// Returns the number of occupied cells in a set of `set` cells, after `draws` draws from `cells` cells.
 #[must_use]
 pub fn of(set: f64, draws: f64, cells: f64) -> Estimate {
     let share = share(draws, cells);
@@ -46,23 +46,23 @@ pub fn of(set: f64, draws: f64, cells: f64) -> Estimate {
     Estimate { mean: set * share, variance: variance.max(0.0) }
 }
 
-/// Returns the covariance of the occupied cells of two disjoint sets.
+/// Returns the covariance of the numbers of occupied cells in two disjoint sets of `one` and `other` cells.
 pub(super) fn covariance(one: f64, other: f64, draws: f64, cells: f64) -> f64 {
     one * other * pair(draws, cells)
 }
 
-/// Returns the probability that a cell is occupied.
+/// Returns the probability that a given cell is occupied after `draws` draws from `cells` cells.
 pub(super) fn share(draws: f64, cells: f64) -> f64 {
     -(draws * (-1.0 / cells).ln_1p()).exp_m1()
 }
 
-/// Returns the derivative of [`share`] by the draws.
+/// Returns the derivative of [`share`] by the number of draws.
 pub(super) fn share_by_draw(draws: f64, cells: f64) -> f64 {
     let log = (-1.0 / cells).ln_1p();
     -log * (draws * log).exp()
 }
 
-/// Returns the derivative of the mean of [`unique`] by the draws.
+/// Returns the derivative of the mean of [`unique`] by the number of draws.
 pub(super) fn unique_by_draw(draws: f64, cells: f64) -> f64 {
     cells * share_by_draw(draws, cells)
 }
