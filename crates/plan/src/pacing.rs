@@ -1,4 +1,4 @@
-//! The rate of background work that spares clients, and the pauses between attempts.
+//! Limits on the rate of background work, so that clients do not notice it, and the pauses between attempts.
 
 pub mod backoff;
 pub mod batch_size;

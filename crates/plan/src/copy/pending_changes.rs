@@ -1,5 +1,5 @@
-//! The changes of a collection that are not applied yet: which may be applied, which must wait for a slice, and
-//! from which position of the change stream a resumed job must read.
+//! The changes of a collection that are not applied yet: which of them may be applied, which must wait for a slice,
+//! and from which position of the change stream a resumed job must read.
 //!
 //! The idea, after Hydra's treatment of updates (Mailbox, 2013, "Replicating updates after the snapshot"): a
 //! change is not replayed. It marks a *dirty key*: the applier reads the key's current state from the source and
@@ -30,14 +30,15 @@ use std::hash::Hash;
 /// The number of a batch of the change stream, counted from the first one read.
 pub type Position = u64;
 
-/// The last known state of a slice. It only advances, in the order of the variants.
+/// The last known state of a slice, a contiguous range of a collection's `_id`s. The state only advances, in the order
+/// of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SliceState {
-    /// Never leased: no document of it was read.
+    /// The slice was never leased: no document of the slice was read.
     Untouched,
-    /// Leased at least once; parts of it may be at the destination.
+    /// The slice was leased by a worker at least once; parts of the slice may be at the destination.
     Leased,
-    /// Copied: its last write is durable at the destination.
+    /// The slice is copied: its last write is durable at the destination.
     Copied,
 }
 
@@ -45,28 +46,29 @@ pub enum SliceState {
 /// variant, which allows the fewest assumptions, applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// The key was inserted: the destination probably lacks it.
+    /// The key's document was inserted: the destination probably lacks the document.
     Inserted,
     /// Only fields that do not affect placement at the destination were changed: the destination's copy is on the
-    /// shard where the current state belongs.
+    /// shard where the document's current state belongs.
     Kept,
-    /// Any other change: of fields that affect placement, a replacement, or a deletion.
+    /// The change is any other: of fields that affect placement, a replacement, or a deletion.
     Any,
 }
 
-/// The coalesced changes of one key: applied once, by one read of the current state.
+/// The coalesced changes of one key's document, which are applied once, by one read of the document's current state at
+/// the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirtyKey {
-    /// Position of the first change. The checkpoint stays before it until the dirty key is finished.
+    /// Position of the key's first change. The checkpoint stays before this position until the dirty key is finished.
     pub first: Position,
-    /// Position of the last change. The read must see the source as of this position or later.
+    /// Position of the key's last change. The read must see the source as of this position or later.
     pub last: Position,
-    /// The combined kind of the changes.
+    /// The combined kind of the key's changes.
     pub change: Change,
 }
 
 impl DirtyKey {
-    /// Creates a dirty key for one change.
+    /// Creates a dirty key for one change at a position of the change stream.
     #[must_use]
     pub fn at(position: Position, change: Change) -> Self {
         Self { first: position, last: position, change }
@@ -79,23 +81,23 @@ impl DirtyKey {
     }
 }
 
-/// The dirty keys that one lane applies together. It must be returned to [`PendingChanges::finish`].
+/// The dirty keys that one lane applies together. A round must be returned to [`PendingChanges::finish`].
 #[derive(Debug)]
 #[must_use = "a round that is not finished holds the checkpoint back for ever"]
 pub struct Round<K> {
     lane: usize,
-    /// The keys to make equal at the destination, each once.
+    /// The keys whose documents are to be made equal at the destination, each once.
     pub dirty_keys: Vec<(K, DirtyKey)>,
 }
 
 impl<K> Round<K> {
-    /// Returns the index of the round's lane.
+    /// Returns the index of the lane that applies this round.
     #[must_use]
     pub fn lane(&self) -> usize {
         self.lane
     }
 
-    /// Returns the latest position that the reads of this round must include.
+    /// Returns the latest position of the change stream that the reads of this round must include.
     #[must_use]
     pub fn last(&self) -> Position {
         self.dirty_keys.iter().map(|(_, dirty_key)| dirty_key.last).max().unwrap_or(0)
@@ -114,23 +116,24 @@ struct Slice<K> {
     aside: HashMap<K, DirtyKey>,
 }
 
-/// The changes of one collection, from the change stream to the destination.
+/// The changes of one collection that were read from the change stream and are not yet applied at the destination.
 ///
-/// `K` is the document's `_id`. Its `Eq` and `Hash` must match the database's equality, or two representations of
-/// one `_id` would go through two lanes.
+/// `K` is the type of a document's `_id`. Its `Eq` and `Hash` must match the database's equality, or two
+/// representations of one `_id` would go through two lanes.
 #[derive(Debug)]
 pub struct PendingChanges<K> {
     slices: Vec<Slice<K>>,
     lanes: Vec<Lane<K>>,
-    /// Number of held dirty keys by first position. The smallest position holds the checkpoint back.
+    /// Number of held dirty keys by the position of their first change. The smallest position holds the checkpoint
+    /// back.
     held: BTreeMap<Position, usize>,
-    /// Position of the last batch of the stream that was recorded in full.
+    /// Position of the last batch of the change stream that was recorded in full.
     read: Position,
 }
 
 impl<K: Eq + Hash + Clone> PendingChanges<K> {
-    /// Creates an empty set of changes for a collection of `slices` slices and `lanes` lanes. The stream starts
-    /// after the position `read`.
+    /// Creates an empty set of changes for a collection of `slices` slices and `lanes` lanes. The change stream is
+    /// read from after the position `read`.
     ///
     /// # Panics
     /// If there is no slice or no lane.
@@ -148,7 +151,8 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         }
     }
 
-    /// Records a change of `key`, which lies in `slice` and goes through `lane`.
+    /// Records a change of the document with `key`, which lies in the slice with index `slice` and goes through the
+    /// lane with index `lane`.
     ///
     /// # Panics
     /// If the dirty key is not after [`PendingChanges::checkpoint`].
@@ -164,8 +168,8 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         hold(&mut self.held, place, key, dirty_key);
     }
 
-    /// Records that the stream was read up to and including the batch `position`, and that
-    /// [`PendingChanges::mark_dirty`] was called for every change of it.
+    /// Records that the change stream was read up to and including the batch `position`, and that
+    /// [`PendingChanges::mark_dirty`] was called for every change in these batches.
     ///
     /// # Panics
     /// If `position` is before the last one.
@@ -174,8 +178,8 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         self.read = position;
     }
 
-    /// Records that a slice was observed in `state`. States older than the known one are ignored, so that
-    /// observations may arrive out of order. `lane_of` returns the lane of a key.
+    /// Records that the slice with index `slice` was observed in `state`. States older than the known one are ignored,
+    /// so that observations may arrive out of order. `lane_of` returns the lane of a key.
     pub fn see(&mut self, slice: usize, state: SliceState, lane_of: impl Fn(&K) -> usize) {
         let seen = &mut self.slices[slice];
         if state <= seen.state {
@@ -219,9 +223,9 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         dropped
     }
 
-    /// Takes up to `keys_max` ready keys of a lane, the oldest first. Returns None if the lane has none or its
-    /// last round is still in progress. In any other order some keys would wait, and hold the checkpoint back, for
-    /// as long as changes arrive as fast as they are applied.
+    /// Takes up to `keys_max` ready keys of the lane with index `lane`, the oldest first. Returns `None` if the lane
+    /// has none or its last round is still in progress. In any other order some keys would wait, and hold the
+    /// checkpoint back, for as long as changes arrive as fast as they are applied.
     pub fn round(&mut self, lane: usize, keys_max: usize) -> Option<Round<K>> {
         let state = &mut self.lanes[lane];
         if state.busy || state.ready.is_empty() || keys_max == 0 {
@@ -241,7 +245,7 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         Some(Round { lane, dirty_keys })
     }
 
-    /// Records that the keys of the round are durably equal at the destination.
+    /// Records that the documents of the round's keys are durably equal at the destination.
     ///
     /// # Panics
     /// If the lane has no round in progress.
@@ -254,7 +258,8 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         }
     }
 
-    /// Returns the last position such that a stream reopened after it misses nothing.
+    /// Returns the checkpoint: the last position of the change stream such that a stream reopened after it misses
+    /// nothing.
     #[must_use]
     pub fn checkpoint(&self) -> Position {
         match self.held.first_key_value() {
@@ -263,13 +268,13 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         }
     }
 
-    /// Returns the number of dirty keys in memory: set aside, ready, or being applied.
+    /// Returns the number of dirty keys in memory: set aside for a slice, ready, or in a round in progress.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.values().sum()
     }
 
-    /// Returns the number of dirty keys that wait for their slice.
+    /// Returns the number of dirty keys that wait until their slice is copied.
     #[must_use]
     pub fn aside(&self) -> usize {
         self.slices.iter().map(|slice| slice.aside.len()).sum()
@@ -282,7 +287,7 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         self.held.is_empty() && self.is_copied()
     }
 
-    /// Returns true if every slice is copied.
+    /// Returns true if every slice of the collection is copied.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.slices.iter().all(|slice| slice.state == SliceState::Copied)

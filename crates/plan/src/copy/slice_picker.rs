@@ -6,11 +6,11 @@
 //! slice starts as far away from the others as possible: in the middle of the longest run of free
 //! slices, or at its start if the run begins the collection.
 
-/// Returns the next slice to copy, or None if none is free. Slices are numbered in their order
+/// Returns the next slice that a worker should copy, or `None` if no slice is free. Slices are numbered in their order
 /// within a collection.
 ///
-/// `free` is strictly increasing, as (collection, slice). `last` is the slice that the requesting
-/// worker copied before.
+/// `free` has the slices that no worker has leased or copied, as (collection, slice), strictly increasing. `last` is
+/// the slice that the requesting worker copied before; `None` if it has copied none.
 #[must_use]
 pub fn next(free: &[(usize, usize)], last: Option<(usize, usize)>) -> Option<(usize, usize)> {
     let behind = last.map(|(collection, slice)| (collection, slice + 1));

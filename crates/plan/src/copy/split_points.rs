@@ -1,8 +1,7 @@
-//! Split points of a key space into slices, from a sample of its keys.
+//! Split points that cut a collection's key space into slices, computed from a sample of its keys.
 
-/// Returns strictly increasing keys that divide the key space into at most `slices` parts with
-/// about equal numbers of sampled keys. `n` cuts make `n + 1` slices; the first and the last are
-/// open-ended.
+/// Returns strictly increasing keys (cuts) that divide the key space into at most `slices` parts with about equal
+/// numbers of sampled keys. `n` cuts make `n + 1` slices; the first and the last slice are open-ended.
 ///
 /// The sample need not be sorted. Fewer cuts are returned if the sample has too few distinct keys.
 /// With a sample of `s` keys per slice, the relative error of a slice's share is about `1/√s`.
@@ -62,7 +61,7 @@ pub fn weighted_cuts<K: Ord>(mut sample: Vec<(K, u64)>, slices: usize) -> Vec<K>
     cuts
 }
 
-/// Returns the index of the slice that holds `key`: the number of cuts at or before it.
+/// Returns the index of the slice that holds `key`: the number of `cuts` at or before the key.
 #[must_use]
 pub fn slice_of<K: Ord>(cuts: &[K], key: &K) -> usize {
     cuts.partition_point(|cut| cut <= key)

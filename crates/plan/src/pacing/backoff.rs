@@ -4,18 +4,18 @@
 //! The pause after attempt `n` lies in the upper half of `first × 2ⁿ⁻¹`, capped at a maximum:
 //! callers that failed together do not retry together, and none retries at once.
 
-/// A backoff schedule.
+/// A schedule of exponential backoff: the pauses between attempts of an operation that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Upper bound of the first pause, in milliseconds.
+    /// Upper bound of the pause after the first failed attempt, in milliseconds.
     pub first_ms: u64,
     /// Upper bound of all pauses, in milliseconds.
     pub max_ms: u64,
 }
 
 impl Backoff {
-    /// Returns the pause after failed attempt `attempt` (counted from 1), in milliseconds. `random`
-    /// is uniform over all values.
+    /// Returns the pause after failed attempt `attempt` (counted from 1), in milliseconds. `random` is a random
+    /// number, uniform over all values of its type.
     pub fn pause_ms(&self, attempt: u32, random: u64) -> u64 {
         let longest = self.longest_ms(attempt);
         let shortest = longest.div_ceil(2);
@@ -25,7 +25,7 @@ impl Backoff {
         shortest + u64::try_from(spread).unwrap_or(0)
     }
 
-    /// Returns the longest possible pause after attempt `attempt`, in milliseconds.
+    /// Returns the longest possible pause after failed attempt `attempt` (counted from 1), in milliseconds.
     pub fn longest_ms(&self, attempt: u32) -> u64 {
         let doublings = attempt.saturating_sub(1).min(63);
         let grown = u128::from(self.first_ms) << doublings;

@@ -8,15 +8,15 @@
 //!
 //! Invariant: a batch is the amount that passes in [`LEAST_NS`] to [`MOST_NS`] at the rate.
 
-/// Size of a batch, as the time that it takes at the rate.
+/// Size of a batch of rate-limited work, as the time that its amount takes at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSize {
     ns: u64,
 }
 
-/// Lower bound of a batch, in nanoseconds: 10 ms, which clients do not notice.
+/// Lower bound of a batch's time at the rate, in nanoseconds: 10 ms, which clients do not notice.
 pub const LEAST_NS: u64 = 10_000_000;
-/// Upper bound of a batch, in nanoseconds: 100 ms, as much as a rate limit lets pass at once.
+/// Upper bound of a batch's time at the rate, in nanoseconds: 100 ms, as much as a rate limit lets pass at once.
 /// Larger batches would wait for the rate even if it is never reached.
 pub const MOST_NS: u64 = 100_000_000;
 
@@ -27,15 +27,14 @@ impl Default for BatchSize {
 }
 
 impl BatchSize {
-    /// Returns the amount that passes in one batch at `rate_s` units per second.
+    /// Returns the number of units in one batch, if the rate is `rate_s` units per second.
     #[must_use]
     pub fn of(self, rate_s: u64) -> u64 {
         let amount = u128::from(rate_s) * u128::from(self.ns) / 1_000_000_000;
         u64::try_from(amount).unwrap_or(u64::MAX)
     }
 
-    /// Returns the size of the next batch. `has_waited` is true if the last batch had to wait for
-    /// the rate.
+    /// Returns the size of the next batch. `has_waited` is true if the last batch had to wait for the rate limit.
     ///
     /// The size grows by a quarter and shrinks by a sixty-fourth: of several workers that request
     /// at the same time, all but the first wait for each other, even if the rate is not reached.

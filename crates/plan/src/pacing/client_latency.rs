@@ -1,4 +1,4 @@
-//! Controls the rate of background work next to client traffic, from measured client latencies.
+//! Controls the rate of background work next to client traffic, from measured latencies of clients' requests.
 //!
 //! As in TCP, the rate grows while replies are about as fast as without the work, and shrinks by a
 //! quarter when they are slower than tolerated. So it oscillates around the rate at which clients
@@ -27,7 +27,7 @@ pub mod clients;
 
 use std::collections::VecDeque;
 
-/// Limits of the rate, in bytes per second.
+/// Limits on the rate of background work, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Lowest rate, in bytes per second; a lower one would make no progress.
@@ -36,21 +36,21 @@ pub struct Bounds {
     pub most_s: u64,
 }
 
-/// A rate controller that adapts to measured client latencies.
+/// A controller of the rate of background work, which adapts the rate to measured client latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     bounds: Bounds,
     rate_s: u64,
-    /// Rate at which replies were last found to be slow, in bytes per second; None while no limit
-    /// is known.
+    /// Rate of work at which replies to clients were last found to be slow, in bytes per second; `None` while no such
+    /// limit is known.
     limit_s: Option<u64>,
     evidence: LimitEvidence,
 }
 
-/// The interpretation of recent slow windows.
+/// The interpretation of recent windows in which clients were slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimitEvidence {
-    /// No slow window since the limit was last found or passed.
+    /// No window was slow since the limit was last found or passed.
     None,
     /// The last window was slow at this rate, in bytes per second: by chance, or because of the
     /// limit.
@@ -60,24 +60,24 @@ enum LimitEvidence {
     Retried,
 }
 
-/// Mean excess of reply times over the usual latency (the 95th percentile without the work),
-/// averaged over all replies, in nanoseconds.
+/// Comparison of the reply times of clients with and without the background work: the mean excess over the usual
+/// latency (the 95th percentile without the work), averaged over all replies, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Mean excess with the work, in nanoseconds.
+    /// Mean excess of replies during the work, in nanoseconds.
     pub with_ns: u64,
-    /// Mean excess without the work, in nanoseconds.
+    /// Mean excess of replies while the work pauses, in nanoseconds.
     pub without_ns: u64,
 }
 
-/// Smallest significant difference, in nanoseconds. Smaller ones are due to the scheduler, not to
-/// load.
+/// Smallest significant difference of two mean excesses, in nanoseconds. Smaller differences are due to the scheduler,
+/// not to load.
 const NOISE_NS: u64 = 10_000;
 
 impl Window {
-    /// Returns true if the tail with the work is longer than `tolerated_percent` of the tail without
-    /// it, and the difference exceeds scheduler noise. In a window of two hundred replies, chance
-    /// alone makes the tail longer by half one time in five.
+    /// Returns true if the tail of reply times with the work is longer than `tolerated_percent` of the tail without
+    /// it, and the difference exceeds scheduler noise. In a window of two hundred replies, chance alone makes the tail
+    /// longer by half one time in five.
     ///
     /// # Panics
     ///
@@ -90,7 +90,7 @@ impl Window {
         self.with_ns > self.without_ns.saturating_add(more.max(NOISE_NS))
     }
 
-    /// Returns true if clients do not notice the work at all.
+    /// Returns true if clients do not notice the background work at all.
     fn is_free(&self) -> bool {
         self.with_ns <= self.without_ns + (self.without_ns / 8).max(NOISE_NS)
     }
@@ -99,33 +99,33 @@ impl Window {
 /// Default of the tolerated slowdown of clients, in percent of the tail without the work.
 pub const SLOWDOWN_PERCENT_DEFAULT: u32 = 150;
 
-/// The most recent reply times without the work, in microseconds.
+/// The most recent reply times of clients while the background work pauses, in microseconds.
 #[derive(Clone, Debug, Default)]
 pub struct BaselineLatencies {
     answers_us: VecDeque<u64>,
 }
 
-/// Number of replies retained: enough for a tail, few enough to follow a drift.
+/// Limit on the number of reply times that are retained: enough for a tail, few enough to follow a drift.
 const BASELINE_REPLIES_MAX: usize = 600;
-/// Percentile that counts as the usual latency, in percent.
+/// Percentile of reply times that counts as the usual latency, in percent.
 const MOST_PERCENT: usize = 95;
 
 impl BaselineLatencies {
-    /// Returns true if no reply is known yet.
+    /// Returns true if no reply time without the work is known yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.answers_us.is_empty()
     }
 
-    /// Adds reply times without the work, in microseconds, and drops the oldest beyond a limit.
+    /// Adds reply times without the work, in microseconds, and drops the oldest ones beyond a limit.
     pub fn add(&mut self, answers_us: &[u64]) {
         self.answers_us.extend(answers_us);
         let over = self.answers_us.len().saturating_sub(BASELINE_REPLIES_MAX);
         self.answers_us.drain(..over);
     }
 
-    /// Returns the mean excess of replies with and without the work; None if there are no replies
-    /// on either side.
+    /// Compares the reply times `with_us` during the work, in microseconds, with the retained ones without it. Returns
+    /// `None` if there are no replies on either side.
     #[must_use]
     pub fn compare(&self, with_us: &[u64]) -> Option<Window> {
         let most_us = percentile(&mut self.answers_us.iter().copied().collect::<Vec<_>>())?;
@@ -135,14 +135,14 @@ impl BaselineLatencies {
     }
 }
 
-/// Returns the usual value, the [`MOST_PERCENT`]th percentile; None if there are no values.
+/// Returns the usual value, the [`MOST_PERCENT`]th percentile of `values`; `None` if there are no values.
 fn percentile(values: &mut [u64]) -> Option<u64> {
     let at = (values.len() * MOST_PERCENT).div_ceil(100).checked_sub(1)?;
     Some(*values.select_nth_unstable(at).1)
 }
 
-/// Returns the mean excess of `answers_us` over `most_us`, in nanoseconds; None if there are none.
-/// The excess of one reply is capped at twice `most_us`: a reply delayed by a checkpoint would
+/// Returns the mean excess of the reply times `answers_us` over the usual time `most_us`, in nanoseconds; `None` if
+/// there are no replies. The excess of one reply is capped at twice `most_us`: a reply delayed by a checkpoint would
 /// outweigh all others.
 fn tail_ns(most_us: u64, answers_us: impl ExactSizeIterator<Item = u64>) -> Option<u64> {
     let count = answers_us.len() as u128;
@@ -152,7 +152,7 @@ fn tail_ns(most_us: u64, answers_us: impl ExactSizeIterator<Item = u64>) -> Opti
 }
 
 impl Pace {
-    /// Creates a controller that starts at `rate_s` bytes per second, clamped to the bounds.
+    /// Creates a controller that starts at a rate of `rate_s` bytes per second, clamped to the bounds.
     ///
     /// # Panics
     ///
@@ -164,13 +164,14 @@ impl Pace {
         Self { bounds, rate_s, limit_s: None, evidence: LimitEvidence::None }
     }
 
-    /// Returns the current rate, in bytes per second.
+    /// Returns the current rate of the background work, in bytes per second.
     #[must_use]
     pub fn rate_s(&self) -> u64 {
         self.rate_s
     }
 
-    /// Returns the controller after another window, if clients tolerate `tolerated_percent`.
+    /// Returns the controller with its rate adapted to another window `seen`, if clients tolerate a tail of reply
+    /// times of `tolerated_percent` percent of that without the work.
     #[must_use]
     pub fn after(self, seen: Window, tolerated_percent: u32) -> Self {
         if seen.is_slow(tolerated_percent) { self.slower() } else { self.faster(seen.is_free()) }

@@ -1,4 +1,4 @@
-//! Size and frequency of small pieces of background work that spare clients.
+//! Size and frequency of small pieces of background work, chosen so that clients hardly notice them.
 //!
 //! Unlike the bulk of a source, its changes cannot wait indefinitely. They are applied in small
 //! pieces with pauses between them as long as that keeps up with the arrivals, and in larger pieces
@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-/// Returns the pause after a piece of work that took `took`, when `left` more such pieces wait and
-/// new ones arrive: nine times as long, so that clients have the servers to themselves most of the
-/// time, but short enough for all pieces to be done `within`.
+/// Returns the pause after a piece of work that took `took`, when `left` more such pieces wait and new ones arrive:
+/// nine times as long as the piece, so that clients have the servers to themselves most of the time, but short enough
+/// for all waiting pieces to be done `within` this time.
 #[must_use]
 pub fn pause_after(took: Duration, left: u32, within: Duration) -> Duration {
     let each = within / left.max(1);
@@ -18,10 +18,10 @@ pub fn pause_after(took: Duration, left: u32, within: Duration) -> Duration {
 /// Ratio of the pause to the duration of the work before it: see [`pause_after`].
 const PAUSE_RATIO: u32 = 9;
 
-/// Returns the number of entries of the next piece, when `ready` entries wait and the last piece
-/// took `took`: `sizes.least`, which clients hardly notice, unless consecutive pieces of that size
-/// would not finish all entries `within`. So slow servers get fewer requests with more entries
-/// each; never more than `sizes.most`.
+/// Returns the number of entries of the next piece of work, when `ready` entries wait and the last piece took `took`:
+/// `sizes.least`, which clients hardly notice, unless consecutive pieces of that size would not finish all waiting
+/// entries `within` this time. So slow servers get fewer requests with more entries each; never more than
+/// `sizes.most`.
 ///
 /// # Panics
 ///
@@ -32,12 +32,12 @@ pub fn piece_size(took: Duration, ready: usize, within: Duration, sizes: Sizes) 
     usize::try_from(needed).unwrap_or(usize::MAX).clamp(sizes.least, sizes.most)
 }
 
-/// Bounds on the size of a [`piece_size`], in entries.
+/// Bounds on the number of entries in a piece of work or in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Size that clients hardly notice, in entries.
+    /// Number of entries that clients hardly notice.
     pub least: usize,
-    /// Size that servers accept at once, in entries.
+    /// Largest number of entries that servers accept at once.
     pub most: usize,
 }
 
@@ -56,18 +56,17 @@ pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Dura
     }
 }
 
-/// Returns the limit on entries of further replies, after a reply that held `found` of at most
-/// `most` entries, the oldest of which had waited for `age`. If replies are slow, or entries arrive
-/// fast, small replies do not keep up, and entries would wait longer and longer. So full replies of
-/// old entries raise the limit, and it stays raised. Larger limits than the arrivals need have no
-/// effect.
+/// Returns the limit on the number of entries in further replies from a queue, after a reply that held `found` of at
+/// most `most` entries, the oldest of which had waited for `age`. If replies are slow, or entries arrive fast, small
+/// replies do not keep up, and entries would wait longer and longer. So full replies of old entries raise the limit,
+/// and it stays raised. Larger limits than the arrivals need have no effect.
 #[must_use]
 pub fn batch_limit(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
     let is_behind = found >= most && age > READ_WITHIN;
     if is_behind { (most * 4).clamp(sizes.least, sizes.most) } else { most }
 }
 
-/// Age above which an entry counts as delayed by the entries before it.
+/// Age above which an entry of a queue counts as delayed by the entries before it.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 const READ_PAUSE_MIN: Duration = Duration::from_millis(20);
 const READ_PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -10,24 +10,25 @@
 
 const NANO: u128 = 1_000_000_000;
 
-/// A token bucket. Times are nanoseconds since an epoch chosen by the caller.
+/// A token bucket, which limits a rate. Its times are nanoseconds since an epoch chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     rate_s: u64,
     burst: u64,
-    /// Tokens accrued since the start, in billionths, so that a rate in tokens per second times a
-    /// time in nanoseconds is exact. `reserved` has the same unit.
+    /// Tokens that have accrued since the bucket was created, in billionths, so that a rate in tokens per second times
+    /// a time in nanoseconds is exact. `reserved`, the sum of all requests, has the same unit.
     accrued: u128,
     reserved: u128,
     at_ns: u64,
 }
 
-/// The position of a request: it may pass when [`Bucket::wait_ns`] returns zero for it.
+/// The position of a request in the sequence of tokens: the request may pass when [`Bucket::wait_ns`] returns zero for
+/// this position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u128);
 
 impl Bucket {
-    /// Creates a full bucket of `burst` tokens that accrues `rate_s` tokens per second.
+    /// Creates a full bucket of `burst` tokens that accrues `rate_s` tokens per second from the time `now_ns` on.
     ///
     /// # Panics
     ///
@@ -37,14 +38,15 @@ impl Bucket {
         Self { rate_s, burst, accrued: u128::from(burst) * NANO, reserved: 0, at_ns: now_ns }
     }
 
-    /// Takes the next position, for `amount` tokens.
+    /// Takes the next position in the sequence of tokens, for a request of `amount` tokens that arrives at `now_ns`.
     pub fn reserve(&mut self, amount: u64, now_ns: u64) -> Position {
         self.advance(now_ns);
         self.reserved += u128::from(amount) * NANO;
         Position(self.reserved)
     }
 
-    /// Returns the time until the position may pass, in nanoseconds; zero if it may pass now.
+    /// Returns the time, in nanoseconds from `now_ns`, until the request at this position may pass; zero if it may
+    /// pass now.
     pub fn wait_ns(&mut self, position: Position, now_ns: u64) -> u64 {
         self.advance(now_ns);
         let missing = position.0.saturating_sub(self.accrued);
@@ -52,7 +54,7 @@ impl Bucket {
         u64::try_from(wait).unwrap_or(u64::MAX)
     }
 
-    /// Changes rate and burst from `now_ns` on, also for waiting positions.
+    /// Changes rate (tokens per second) and burst (tokens) from `now_ns` on, also for requests that already wait.
     ///
     /// # Panics
     ///
@@ -64,13 +66,12 @@ impl Bucket {
         self.keep_burst();
     }
 
-    /// Returns the rate, in tokens per second.
+    /// Returns the rate at which tokens accrue, in tokens per second.
     pub fn rate_s(&self) -> u64 {
         self.rate_s
     }
 
-    /// Accrues tokens up to `now_ns`. A time before the last one counts as the last one: time does
-    /// not run backwards.
+    /// Accrues tokens up to `now_ns`. A time before the last one counts as the last one: time does not run backwards.
     fn advance(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);

@@ -59,7 +59,7 @@ pub fn slices(weights: &Weights, server_of: &[usize]) -> Vec<Slice> {
     server_of.iter().enumerate().flat_map(of_chunk).collect()
 }
 
-/// Latencies between all pairs of servers, in microseconds.
+/// Latencies between all ordered pairs of servers, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     servers: usize,
@@ -74,8 +74,8 @@ impl Latencies {
         Self { servers, us: us.collect() }
     }
 
-    /// Returns the latency in microseconds, at least 1, so that a pair whose measured latency
-    /// rounds to 0 still has a weight.
+    /// Returns the latency from one server to another in microseconds, at least 1, so that a pair whose measured
+    /// latency rounds to 0 still has a weight.
     ///
     /// # Panics
     /// If there is no such server.
@@ -86,19 +86,19 @@ impl Latencies {
     }
 }
 
-/// The strategy that assigns sockets to flows.
+/// The strategy that assigns sockets (connections) to flows.
 #[derive(Clone, Copy, Debug)]
 pub enum Sharing<'a> {
-    /// One socket for each flow.
+    /// Each flow gets one socket.
     Fixed,
-    /// One socket for each slice.
+    /// Each slice gets one socket.
     ChunkBased,
-    /// Sockets in proportion to the amount of each flow.
+    /// The flows get sockets in proportion to their amounts of data.
     Orchestra {
         /// K, the total number of sockets.
         sockets: u32,
     },
-    /// Sockets in proportion to amount × latency of each flow.
+    /// The flows get sockets in proportion to amount × latency of each.
     Wfs {
         /// K, the total number of sockets.
         sockets: u32,
@@ -114,38 +114,38 @@ pub struct Socket {
     pub from: usize,
     /// Index of the receiving server.
     pub to: usize,
-    /// Slices to send, at least one.
+    /// Slices that the socket sends, in order; at least one.
     pub slices: Vec<Slice>,
 }
 
 impl Socket {
-    /// Returns the amount that the socket carries, in the unit of the weights.
+    /// Returns the amount of data that the socket carries, in the unit of the weights.
     #[must_use]
     pub fn amount(&self) -> u64 {
         self.slices.iter().map(|slice| slice.amount).sum()
     }
 }
 
-/// The sockets of an Execute phase.
+/// The sockets of a bulk transfer (Morphus' Execute phase), with the slices that each carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPlan {
     /// Sockets, ordered by source, then by destination.
     pub sockets: Vec<Socket>,
-    /// Number of sockets in excess of K, because every flow needs at least one; 0 for strategies
+    /// Number of sockets in excess of K, the requested total, because every flow needs at least one; 0 for strategies
     /// without K.
     pub beyond_k: usize,
 }
 
 impl FlowPlan {
-    /// Returns the number of sockets from one server to another.
+    /// Returns the number of sockets from one server to another, given by their indexes.
     #[must_use]
     pub fn sockets_of(&self, from: usize, to: usize) -> usize {
         self.sockets.iter().filter(|socket| (socket.from, socket.to) == (from, to)).count()
     }
 }
 
-/// Assigns sockets to the flows that consist of `slices`, and slices to the sockets. Slices with
-/// amount zero are left out.
+/// Assigns sockets to the flows that consist of `slices` by a strategy, and slices to the sockets. Slices with amount
+/// zero are left out.
 ///
 /// # Panics
 /// If a slice goes from a server to itself, or `latencies` has too few servers.

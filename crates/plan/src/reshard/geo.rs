@@ -21,29 +21,28 @@ use crate::reshard::placement::Flows;
 /// A member of a replica set, as a candidate for the bulk transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Data centre from the member's tag. All members without a tag count as one further data
-    /// centre.
+    /// Data centre that the member's tag names. All members without a tag (`None`) count as one further data centre.
     pub data_centre: Option<String>,
-    /// True for the primary of the set.
+    /// True if the member is the primary of its replica set.
     pub primary: bool,
     /// True if the member can be read from: it is up, its replication lag is small, and it holds
     /// data.
     pub usable: bool,
 }
 
-/// The members that receive the bulk transfer.
+/// The members to which the bulk transfer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receivers {
-    /// The primary of the chunk's replica set (Imago).
+    /// The primary of the new chunk's replica set (Imago).
     Primaries,
-    /// The chosen member of the chunk's replica set (Morphus).
+    /// The chosen member of the new chunk's replica set (Morphus).
     Chosen,
 }
 
 /// The chosen members, and the traffic that they send between data centres.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Index of the chosen member within its set, by replica set.
+    /// Index of the chosen member within its replica set, for each replica set.
     pub members: Vec<usize>,
     /// Flows that cross between data centres, as (from set, to set, amount), in the unit of the
     /// given flows.
@@ -51,39 +50,40 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Returns the total amount that crosses between data centres. Callers warn if it is not zero.
+    /// Returns the total amount that crosses between data centres, in the unit of the flows. Callers warn if it is not
+    /// zero.
     #[must_use]
     pub fn across(&self) -> u64 {
         self.crossing.iter().map(|(_, _, amount)| amount).sum()
     }
 }
 
-/// The reason why no members can be chosen.
+/// The reason why the members of a bulk transfer cannot be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeoError {
     /// A replica set has no usable member.
     #[error("replica set {set} has no usable member: bring one up, or let a lagging one catch up")]
     NoMember {
-        /// Index of the replica set.
+        /// Index of the replica set without a usable member.
         set: usize,
     },
     /// A replica set that receives data has no primary.
     #[error("replica set {set} has no primary: wait for its election")]
     NoPrimary {
-        /// Index of the replica set.
+        /// Index of the replica set without a primary.
         set: usize,
     },
     /// The flows and the replica sets differ in number.
     #[error("flows between {flows} servers, but there are {sets} replica sets")]
     Mismatch {
-        /// Number of servers in the flows.
+        /// Number of servers between which the flows are.
         flows: usize,
         /// Number of replica sets.
         sets: usize,
     },
 }
 
-/// Chooses a member of each replica set for the given flows between the sets.
+/// Chooses a member of each replica set for the bulk transfer of the given flows between the sets.
 ///
 /// # Errors
 /// If a set has no usable member, if a set that receives data has no primary, or if the number of
@@ -149,8 +149,8 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Returns the data centre of the member that receives the data of a set; None if it has no
-    /// tag.
+    /// Returns the data centre of the member that receives the data of the set with this index, if `members` are
+    /// chosen; `None` if that member has no tag.
     fn receiving(&self, set: usize, members: &[usize]) -> Option<&'a str> {
         match self.receivers {
             Receivers::Primaries => self.primary(set).and_then(centre),

@@ -32,21 +32,21 @@ pub use weights::Weights;
 
 use transport::{Sizes, solve};
 
-/// The reason why a placement cannot be computed.
+/// The reason why a placement of chunks on servers cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// There are no servers, or more than the maximum.
     #[error("{servers} servers: a placement needs 1 to {}", Weights::SERVERS_MAX)]
     Servers {
-        /// Number of servers.
+        /// Number of servers that were given.
         servers: usize,
     },
     /// A weight names a server that does not exist.
     #[error("there is a weight on server {server}, but servers are 0 to {}", servers - 1)]
     NoSuchServer {
-        /// Index of the server.
+        /// Index of the server that the weight names.
         server: usize,
-        /// Number of servers.
+        /// Number of servers that exist.
         servers: usize,
     },
     /// A sum exceeds the range in which the solver is exact.
@@ -57,10 +57,10 @@ pub enum PlacementError {
     TooMuch {
         /// The quantity that was summed: weights or sizes.
         what: &'static str,
-        /// Index of the chunk at which the sum exceeded the range.
+        /// Index of the chunk at which the sum of weights or sizes exceeded the range.
         chunk: usize,
     },
-    /// There are more chunks than supported.
+    /// There are more chunks than [`Weights::CHUNKS_MAX`].
     #[error("a placement has at most {} chunks: make them larger", Weights::CHUNKS_MAX)]
     Chunks,
     /// No server has a share or a capacity.
@@ -71,15 +71,15 @@ pub enum PlacementError {
     Mismatch {
         /// The quantity whose number is wrong.
         what: &'static str,
-        /// Number of elements passed.
+        /// Number of elements that were passed.
         given: usize,
-        /// Number of elements expected.
+        /// Number of elements that were expected.
         expected: usize,
     },
     /// The total capacity of all servers is too small.
     #[error("{needed} are to be placed, but the servers have room for {room}: add capacity")]
     NoRoom {
-        /// Amount to place: chunks, or units of size.
+        /// Amount to place: a number of chunks, or units of size.
         needed: u128,
         /// Total capacity of the servers, in the same unit.
         room: u128,
@@ -124,7 +124,7 @@ pub fn balanced(weights: &Weights, shares: &Shares) -> Result<Placement, Placeme
     capped(weights, &shares.caps(weights.chunks() as u64))
 }
 
-/// Places the chunks with the least movement such that each server gets at most `caps[server]` of
+/// Places the chunks with the least movement such that the server with index `server` gets at most `caps[server]` of
 /// them.
 ///
 /// # Errors
@@ -184,7 +184,7 @@ fn sum(parts: &[u64]) -> u128 {
     parts.iter().map(|part| u128::from(*part)).sum()
 }
 
-/// Returns for each chunk the open server that holds most of it.
+/// Returns for each chunk the server that holds most of it, among those with a share.
 fn fullest(weights: &Weights, shares: &Shares) -> Vec<usize> {
     let first = (0..shares.servers()).find(|server| shares.is_open(*server)).unwrap_or(0);
     let server_of = |chunk| {
@@ -195,7 +195,7 @@ fn fullest(weights: &Weights, shares: &Shares) -> Vec<usize> {
     (0..weights.chunks()).map(server_of).collect()
 }
 
-/// Returns the total weight that stays on its server.
+/// Returns the total weight that stays on its server if each chunk goes to its server in `server_of`.
 fn unmoved_weight(weights: &Weights, server_of: &[usize]) -> u64 {
     server_of.iter().enumerate().map(|(chunk, server)| weights.get(chunk, *server)).sum()
 }

@@ -1,4 +1,5 @@
-//! Predicts the duration of a write block from a rehearsed rename and rehearsed writes.
+//! Predicts the duration of a write block, the time at the cut-over in which writes are refused or wait, from a
+//! rehearsed rename and rehearsed writes.
 //!
 //! Under the block a server executes a fixed sequence: the block is set; the last changes are read,
 //! applied, compared and recorded; the collection is renamed; the block is lifted. Each part is a
@@ -9,29 +10,28 @@
 //! clients (in three cut-overs of a million documents a bare rename took 92 ms, the rename until
 //! its record 92 ms, lifting 116 ms).
 
-/// Number of sequential majority writes besides the rename: three to set the block at the config
-/// server and the shards, three to lift it, one that brings the cluster time to every shard, and
-/// one for the record.
+/// Number of sequential majority writes under a write block besides the rename: three to set the block at the config
+/// server and the shards, three to lift it, one that brings the cluster time to every shard, and one for the record.
 const WRITES: u64 = 8;
 /// Duration of the rename of a collection with documents and clients, as a multiple of the duration
 /// of a bare rename.
 const RENAMES: u64 = 2;
 /// Time allowed for reading, applying and comparing the last changes under the block, in ms.
 const DRAIN_MS: u64 = 40;
-/// Longest write block that is promised for a reshard, in ms.
+/// Longest duration of a write block that is promised for a reshard, in ms.
 pub const PROMISED_MS: u64 = 300;
 
-/// Durations measured in a rehearsal shortly before the block.
+/// Durations of server operations, measured in a rehearsal shortly before the write block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsalTimes {
-    /// Duration of a rename of a nearly empty collection onto another, in ms.
+    /// Duration of a rename of a nearly empty collection onto another one, in ms.
     pub rename_ms: u64,
-    /// Median duration of a majority write, in ms.
+    /// Median duration of a write that a majority acknowledges, in ms.
     pub write_ms: u64,
 }
 
 impl RehearsalTimes {
-    /// Returns the expected duration of the block, in ms.
+    /// Returns the expected duration of the write block, in ms.
     #[must_use]
     pub fn block_ms(self) -> u64 {
         let writes_ms = self.write_ms.saturating_mul(WRITES);
@@ -39,7 +39,7 @@ impl RehearsalTimes {
         renames_ms.saturating_add(writes_ms).saturating_add(DRAIN_MS)
     }
 
-    /// Returns true if the expected duration exceeds [`PROMISED_MS`].
+    /// Returns true if the expected duration of the write block exceeds [`PROMISED_MS`].
     #[must_use]
     pub fn exceeds_promise(self) -> bool {
         self.block_ms() > PROMISED_MS

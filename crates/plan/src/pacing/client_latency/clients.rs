@@ -4,16 +4,16 @@
 //! assumed to have clients. A server that is too busy to answer in time is most likely busy with
 //! the job itself, so the last finding remains valid for a while.
 
-/// Reads per second of a collection that may be those of the job's workers on other machines, in
-/// operations/s. The reads of this process are known and subtracted.
+/// Number of reads per second of a collection that may be those of the job's workers on other machines. The reads of
+/// this process are known and subtracted.
 const WORKER_READS_S_MAX: u64 = 10;
-/// Number of polls in a row without an answer after which clients are assumed to be active.
+/// Number of consecutive polls without an answer after which clients are assumed to be active.
 const SILENT_MAX: u32 = 4;
 
 /// The result of one poll of a server's operation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollResult {
-    /// Operations since the last successful poll.
+    /// The server reported its counters: the operations since the last successful poll.
     Counted {
         /// Number of reads of the collections that the job reads, without those of this process.
         reads: u64,
@@ -23,15 +23,15 @@ pub enum PollResult {
         /// Time since the last successful poll, in milliseconds.
         ms: u64,
     },
-    /// The first successful poll, which is the baseline of the next one.
+    /// The first successful poll of the server's counters, with which the next one is compared.
     First,
-    /// No answer in time.
+    /// The server did not answer in time.
     Silent,
     /// The server refused access to its counters.
     Refused,
 }
 
-/// The finding from the polls so far.
+/// The finding whether clients are active at a server, from the polls so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     found: bool,
@@ -39,13 +39,13 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Returns true if clients are active.
+    /// Returns true if clients are assumed to be active at the server.
     #[must_use]
     pub fn has_clients(self) -> bool {
         self.found
     }
 
-    /// Returns the finding after another poll.
+    /// Returns the finding after another poll with the result `look`.
     #[must_use]
     pub fn after(self, look: PollResult) -> Self {
         match look {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use super::Slice;
 
-/// Divides slices with positive amounts into `sockets` shares, or fewer if there are fewer units.
+/// Divides a flow's slices with positive amounts into `sockets` shares, or fewer if there are fewer units of data.
 pub(super) fn shares(slices: Vec<Slice>, sockets: usize) -> Vec<Vec<Slice>> {
     if slices.len() < sockets {
         split(slices, sockets).into_iter().map(|slice| vec![slice]).collect()
@@ -18,7 +18,7 @@ pub(super) fn shares(slices: Vec<Slice>, sockets: usize) -> Vec<Vec<Slice>> {
     }
 }
 
-/// Halves the largest slice until there are `wanted` slices or none can be split.
+/// Halves the largest slice until there are `wanted` slices or none can be split; returns all slices, sorted.
 fn split(slices: Vec<Slice>, wanted: usize) -> Vec<Slice> {
     let ranked = |slice: Slice| (slice.amount, Reverse((slice.chunk, slice.offset)), slice);
     let mut largest: BinaryHeap<_> = slices.into_iter().map(ranked).collect();

@@ -1,4 +1,4 @@
-//! Placement where servers are limited by size, not by the number of chunks.
+//! Placement of chunks where servers are limited by size, not by the number of chunks.
 //!
 //! With chunks of different sizes and servers of given capacities, even the question whether all
 //! chunks fit is NP-hard (bin packing). If chunks could be split, it would be the transportation
@@ -23,12 +23,12 @@ use super::{rounding, same_servers, sum};
 /// Largest number of fraction bits of a weight per unit.
 const FRACTION_BITS: u32 = 32;
 
-/// A placement under size limits.
+/// A placement under limits on the size of each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fitted {
-    /// The server of each chunk, and its effect.
+    /// The server of each chunk, and the movement that this causes.
     pub placement: Placement,
-    /// Total size on each server, in the unit of the sizes.
+    /// Total size of the chunks on each server after the move, in the unit of the sizes.
     pub held: Vec<u64>,
     /// Excess of each server's size over its capacity, in the unit of the sizes: less than the
     /// largest chunk.
@@ -111,8 +111,8 @@ fn by_unit(weights: &Weights, sizes: &[u64], bits: u32) -> Weights {
     })
 }
 
-/// Returns an upper bound on the weight that any placement within the capacities keeps: the value
-/// of the dual problem at the solution's prices. None if the value overflows.
+/// Returns an upper bound on the weight that any placement within the capacities keeps in place: the value of the dual
+/// problem at the solution's prices. `None` if the value overflows.
 fn unmoved_weight_max(
     weights: &Weights,
     sizes: &[u64],

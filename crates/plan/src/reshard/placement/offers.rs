@@ -30,12 +30,12 @@ struct Queue {
     bound: i64,
 }
 
-/// The best chunks of all pairs of `servers` servers.
+/// For each ordered pair of `servers` servers, the best chunk to move, which loses the least weight.
 #[derive(Debug)]
 pub(super) struct Offers {
     servers: usize,
-    /// Smallest loss, indexed by `from × servers + to`; separate from the queues because the search
-    /// reads all of it.
+    /// Smallest loss of weight by a move, indexed by `from × servers + to`; separate from the queues because the
+    /// search reads all of it.
     loss: Vec<i64>,
     chunk: Vec<u32>,
     queues: Vec<Queue>,
@@ -53,12 +53,12 @@ impl Offers {
         }
     }
 
-    /// Returns the smallest loss of moving a chunk from `from` to each server.
+    /// Returns, for each server, the smallest loss of weight by moving a chunk from `from` to that server.
     pub(super) fn losses(&self, from: usize) -> &[i64] {
         &self.loss[from * self.servers..(from + 1) * self.servers]
     }
 
-    /// Returns the chunk with the smallest loss for a move from `from` to `to`.
+    /// Returns the chunk that loses the least weight by a move from `from` to `to`.
     pub(super) fn best(&self, from: usize, to: usize) -> u32 {
         self.chunk[from * self.servers + to]
     }
@@ -94,8 +94,8 @@ impl Offers {
         }
     }
 
-    /// Records that a chunk left `from`. Returns the servers for which the best chunk is now
-    /// unknown; the caller must [`Offers::fill`] them.
+    /// Records that a chunk left the server `from`; `is_here` says whether a chunk is still there. Returns the servers
+    /// for which the best chunk to move is now unknown; the caller must [`Offers::fill`] them.
     #[must_use]
     pub(super) fn leave(
         &mut self,

@@ -6,14 +6,14 @@ use super::weights::Weights;
 /// The server of each chunk, and the effect of that choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Server of each chunk.
+    /// Index of the new server of each chunk.
     pub server_of: Vec<usize>,
-    /// Total weight that changes its server.
+    /// Total weight that changes its server, in the unit of the weights.
     pub moved: u64,
     /// Lower bound on the weight that any placement within the same caps moves. It equals `moved`,
     /// except for a random placement (which has no caps) and for [`super::fitted`].
     pub moved_least: u64,
-    /// Moved weight by pair of servers.
+    /// Moved weight by ordered pair of servers.
     pub flows: Flows,
     /// Load of each server before the move, in the unit of the weights.
     pub before: Vec<u64>,
@@ -56,7 +56,7 @@ impl Placement {
     }
 }
 
-/// The amount that moves between each ordered pair of servers; zero from a server to itself.
+/// The amount of data that moves between each ordered pair of servers; zero from a server to itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flows {
     servers: usize,
@@ -64,7 +64,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Returns the number of servers.
+    /// Returns the number of servers between which data moves.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers
@@ -87,7 +87,7 @@ impl Flows {
         pairs.map(|(pair, amount)| (pair / self.servers, pair % self.servers, *amount))
     }
 
-    /// Returns the total amount that moves.
+    /// Returns the total amount that moves between servers, in the unit of the weights.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.amounts.iter().sum()

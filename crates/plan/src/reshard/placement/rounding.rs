@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::transport::{Sizes, Solution, solve};
 use super::weights::Weights;
 
-/// Returns the server of each chunk. A split chunk goes to one of its servers, and no two split
-/// chunks to the same one.
+/// Returns one server for each chunk of a solution. A split chunk goes to one of its servers, and no two split chunks
+/// go to the same one.
 pub(super) fn whole(weights: &Weights, sizes: &[u64], solution: &Solution) -> Vec<u32> {
     let mut server_of = solution.server_of.clone();
     let mut split = Vec::new();
@@ -85,7 +85,8 @@ impl Forest {
         self.parts
     }
 
-    /// Adds a part. If it closes a cycle, shifts units around the cycle until a part is used up.
+    /// Adds a part of a chunk at a server. If the part closes a cycle, shifts units around the cycle until a part is
+    /// used up.
     fn add(&mut self, chunk: u32, server: u32, units: u64) {
         let path = self.path(chunk, server);
         self.set(chunk, server, units);
@@ -131,8 +132,8 @@ impl Forest {
         }
     }
 
-    /// Returns the parts on the path from a chunk to a server, the first one at the chunk; None if
-    /// they are in different trees.
+    /// Returns the parts on the path from a chunk to a server, the first one at the chunk; `None` if chunk and server
+    /// are in different trees.
     fn path(&self, chunk: u32, server: u32) -> Option<Vec<(u32, u32)>> {
         let (from, to) = (Node::Chunk(chunk), Node::Server(server));
         let mut before = BTreeMap::from([(to, to)]);

@@ -6,7 +6,7 @@
 
 use super::PlacementError;
 
-/// A share for each server, in any unit. At least one share is positive.
+/// A share of the chunks for each server, in any unit. At least one share is positive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
     shares: Vec<u64>,
@@ -40,7 +40,7 @@ impl Shares {
         self.shares.len()
     }
 
-    /// Returns true if the server has a share.
+    /// Returns true if the server with this index has a share, so that chunks may be placed on it.
     ///
     /// # Panics
     /// If there is no such server.

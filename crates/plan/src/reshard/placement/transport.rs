@@ -28,7 +28,7 @@ const UNPLACED: u32 = u32::MAX;
 /// Marks a chunk that is split over several servers.
 const SPLIT: u32 = u32::MAX - 1;
 
-/// The amount of its server's cap that each chunk uses.
+/// The amount that each chunk uses of the cap of its server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sizes<'a> {
     /// One unit each: caps count chunks, and no chunk is ever split.
@@ -49,16 +49,16 @@ impl Sizes<'_> {
 /// An optimal placement, with the prices that prove it optimal.
 #[derive(Debug)]
 pub(super) struct Solution {
-    /// Server of each chunk; for a split chunk, a server that holds a part of it.
+    /// Index of the server of each chunk; for a split chunk, of a server that holds a part of it.
     pub server_of: Vec<u32>,
-    /// Parts of the split chunks, as (server, units) with positive units.
+    /// Parts of the split chunks, by chunk, as (server, units) with positive units.
     pub split: BTreeMap<u32, Vec<(u32, u64)>>,
     /// Price of each server, the smallest of them zero. A server with unused capacity has price
     /// zero.
     pub prices: Vec<i64>,
 }
 
-/// Places chunks such that the most weight stays, and no server holds more than its cap.
+/// Places chunks on servers such that the most weight stays where it is, and no server holds more than its cap.
 ///
 /// # Panics
 /// If the caps have no room for all sizes, or a cap is zero: the caller leaves such servers out.
@@ -108,7 +108,7 @@ struct Placing<'a> {
     sizes: Sizes<'a>,
     prices: Vec<i64>,
     caps: Vec<i128>,
-    /// Excess of each server over its cap, spare load included; negative if there is room.
+    /// Excess of each server's load over its cap, spare load included; negative if there is room.
     excess: Vec<i128>,
     spare: Vec<i128>,
     home: Vec<u32>,
@@ -120,12 +120,12 @@ struct Placing<'a> {
     row: Vec<i64>,
 }
 
-/// One move on a path from a server with excess to one with room.
+/// One move on a path from a server with excess load to one with room.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     from: usize,
     to: usize,
-    /// The chunk to move; None moves spare load.
+    /// The chunk of which units move; `None` moves spare load.
     chunk: Option<u32>,
 }
 
@@ -171,8 +171,8 @@ impl<'a> Placing<'a> {
         self.add_spare(cheapest[0], spare);
     }
 
-    /// Returns the server at which weight minus price is largest; among equals, the one with the
-    /// most room.
+    /// Returns the server at which the chunk's weight minus the server's price is largest; among equals, the one with
+    /// the most room. `cheapest` are the servers with the lowest price.
     fn best_server(&self, chunk: u32, cheapest: &[usize]) -> usize {
         let value = |server: usize, weight: u64| {
             (weight as i64 - self.prices[server], -self.excess[server], std::cmp::Reverse(server))
@@ -189,7 +189,7 @@ impl<'a> Placing<'a> {
         self.excess[server] += amount;
     }
 
-    /// Pushes all excess to servers with room.
+    /// Pushes all excess load to servers with room.
     fn push_excess(&mut self) {
         for server in 0..self.caps.len() {
             while self.excess[server] > 0 {

@@ -27,13 +27,13 @@ impl Weights {
     /// 2⁶³.
     pub const TOTAL_MAX: u64 = 1 << 56;
 
-    /// Largest number of servers. The solver stores a few words for each pair of them.
+    /// Largest number of servers that is supported. The solver stores a few words for each pair of them.
     pub const SERVERS_MAX: usize = 1024;
 
-    /// Largest number of chunks.
+    /// Largest number of chunks that is supported.
     pub const CHUNKS_MAX: usize = 1 << 26;
 
-    /// Creates weights without chunks, on `servers` servers.
+    /// Creates an empty matrix of weights, without chunks, on `servers` servers.
     ///
     /// # Errors
     /// If there is no server, or more than [`Weights::SERVERS_MAX`].
@@ -44,7 +44,7 @@ impl Weights {
         Ok(Self { servers, starts: vec![0], server: Vec::new(), weight: Vec::new(), total: 0 })
     }
 
-    /// Creates weights from rows with one weight per server.
+    /// Creates weights from one row per chunk, each with one weight per server.
     ///
     /// # Errors
     /// As [`Weights::new`] and [`Weights::push`].
@@ -56,7 +56,7 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Adds the next chunk as (server, weight) pairs. Weights of a server that occurs twice are
+    /// Adds the next chunk, given by its weights as (server, weight) pairs. Weights of a server that occurs twice are
     /// added; a server that does not occur has weight zero.
     ///
     /// # Errors
@@ -119,25 +119,26 @@ impl Weights {
         }
     }
 
-    /// Returns the number of chunks.
+    /// Returns the number of chunks (rows).
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Returns the number of servers.
+    /// Returns the number of servers (columns).
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers
     }
 
-    /// Returns the sum of all weights.
+    /// Returns the sum of the weights of all chunks on all servers.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Returns the servers that hold part of `chunk`, in increasing order, with their weights.
+    /// Returns the servers that hold part of the chunk with index `chunk`, in increasing order, with its weight on
+    /// each.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -147,7 +148,8 @@ impl Weights {
         servers.zip(&self.weight[range]).map(|(server, weight)| (*server as usize, *weight))
     }
 
-    /// Returns the weight of `chunk` on `server`; 0 if the server holds none of it.
+    /// Returns the weight of the chunk with index `chunk` on the server with index `server`; 0 if the server holds
+    /// none of it.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -188,7 +190,7 @@ impl Weights {
         mapped
     }
 
-    /// Returns the weight of `chunk` on all servers together.
+    /// Returns the total weight of the chunk with index `chunk` on all servers.
     ///
     /// # Panics
     /// If there is no such chunk.
