@@ -22,7 +22,7 @@ pub use scylla::statement::Consistency;
 
 use crate::cluster::{self, Database, Setting, Settings};
 
-/// Apache Cassandra.
+/// The database Apache Cassandra, as a type parameter of clusters and settings.
 #[derive(Clone, Copy, Debug)]
 pub enum Cassandra {}
 

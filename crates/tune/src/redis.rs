@@ -17,7 +17,7 @@ pub mod tuned;
 
 use crate::cluster::{self, Database, Setting, Settings};
 
-/// Redis, a single server or a Redis Cluster.
+/// The database Redis (a single server or a Redis Cluster), as a type parameter of clusters and settings.
 #[derive(Clone, Copy, Debug)]
 pub enum Redis {}
 
@@ -37,7 +37,7 @@ impl Settings for Redis {
     }
 }
 
-/// Connection string of Redis.
+/// Connection string of a Redis server or of a Redis Cluster.
 pub type Uri = cluster::Uri<Redis>;
 /// Cluster file of Redis: how its servers are reached.
 pub type ClusterFile = cluster::ClusterFile<Redis>;

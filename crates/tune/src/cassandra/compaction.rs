@@ -13,7 +13,7 @@ use crate::cluster::NodeAccess;
 pub use crate::cluster::compaction::Compaction;
 use crate::cluster::node::{LOOK_BOUND, quoted};
 
-/// Splits `keyspace.table` into keyspace and name.
+/// Splits a table's name `keyspace.table` into keyspace and table; fails if it has another form.
 pub(super) fn split(table: &str) -> Result<(&str, &str)> {
     let is_plain = |name: &str| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -25,7 +25,7 @@ pub(super) fn split(table: &str) -> Result<(&str, &str)> {
     })
 }
 
-/// Reads the compaction of a table.
+/// Reads the compaction that a table (`keyspace.table`) has now.
 pub(super) async fn present(session: &Session, table: &str) -> Result<Compaction> {
     let (keyspace, name) = split(table)?;
     let statement =
@@ -44,8 +44,8 @@ pub(super) async fn present(session: &Session, table: &str) -> Result<Compaction
     options.try_into()
 }
 
-/// Alters a table to this compaction, unless it has it already. All nodes have the new schema on return. Returns true
-/// if the table was altered.
+/// Alters a table (`keyspace.table`) to the compaction `to`, unless the table has it already. All nodes have the new
+/// schema on return. Returns true if the table was altered.
 pub(super) async fn alter(session: &Session, table: &str, to: &Compaction) -> Result<bool> {
     if to.is_in(&present(session, table).await?) {
         return Ok(false);
@@ -58,13 +58,13 @@ pub(super) async fn alter(session: &Session, table: &str, to: &Compaction) -> Re
     Ok(true)
 }
 
-/// Sets this compaction of a table on one node only, by the node's JMX interface. Other nodes are not affected, and the
-/// setting lasts until the node restarts or the table is altered.
+/// Sets the compaction of a table (`keyspace.table`) on one node only, by the node's JMX interface. Other nodes are
+/// not affected, and the compaction lasts until the node restarts or the table is altered.
 pub(super) async fn set_in_node(node: &NodeAccess, table: &str, to: &Compaction) -> Result<()> {
     nodetool(node, &command_for_node(table, to)?, LOOK_BOUND).await.map(drop)
 }
 
-/// Flushes the memtables of a table on one node.
+/// Flushes the memtables of a table (`keyspace.table`) on one node.
 ///
 /// # Errors
 /// Fails if the node cannot be reached or refuses the command.
@@ -74,6 +74,7 @@ pub async fn flush(node: &NodeAccess, table: &str) -> Result<()> {
     nodetool(node, &format!("flush {keyspace} {name}"), LOOK_BOUND).await.map(drop)
 }
 
+/// Returns the `nodetool` command that sets a table's compaction on one node.
 fn command_for_node(table: &str, to: &Compaction) -> Result<String> {
     let (keyspace, name) = split(table)?;
     let json = serde_json::to_string(to).expect("texts");

@@ -1,4 +1,4 @@
-//! Connections to a cluster, and to a single node for the node's own system tables.
+//! Connections to a Cassandra cluster, and to a single node for the node's own system tables.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -17,11 +17,11 @@ use scylla::statement::{Consistency, Statement};
 use super::Uri;
 use super::error::{Error, Result, failed};
 
-/// Timeout of a connection attempt, and of a statement.
+/// Timeout of a connection attempt, and timeout of a statement.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const STATEMENT_WAIT: Duration = Duration::from_secs(12);
 
-/// Connects to all nodes of the cluster, for statements of this consistency level.
+/// Connects to all nodes of a cluster, for statements of this consistency level.
 ///
 /// Writes carry a monotonic timestamp of this process: of two writes of one client, the later one wins, regardless of
 /// their coordinators.
@@ -30,14 +30,14 @@ pub async fn connect(uri: &Uri, consistency: Consistency) -> Result<Session> {
     open(uri, builder(uri, consistency).known_nodes(&uri.nodes)).await
 }
 
-/// Connects to this node only, for its own view of the cluster.
+/// Connects to one node only, with the credentials of `uri`, to read the node's own view of the cluster.
 #[crate::boxed]
 pub async fn connect_to(node: SocketAddr, uri: &Uri) -> Result<Session> {
     connect_within(node, uri, STATEMENT_WAIT).await
 }
 
-/// Connects to this node only. The limit replaces the timeouts of the connection and of statements if it exceeds
-/// [`STATEMENT_WAIT`].
+/// Connects to one node only, with the credentials of `uri`. The limit replaces the timeouts of the connection and of
+/// statements if it exceeds [`STATEMENT_WAIT`].
 pub(super) async fn connect_within(
     node: SocketAddr,
     uri: &Uri,
@@ -82,7 +82,7 @@ async fn open(uri: &Uri, builder: SessionBuilder) -> Result<Session> {
     builder.build().await.map_err(failed)
 }
 
-/// Returns the consistency level with this name, as in `cqlsh`; None if there is no such level.
+/// Returns the consistency level with this name, as in `cqlsh` (in any case); None if there is no such level.
 #[must_use]
 pub fn consistency(name: &str) -> Option<Consistency> {
     Some(match &*name.to_ascii_lowercase() {
@@ -98,11 +98,11 @@ pub fn consistency(name: &str) -> Option<Consistency> {
     })
 }
 
-/// Names of the consistency levels, for messages.
+/// Names of the supported consistency levels, for messages.
 pub const CONSISTENCIES: &str =
     "one, local_one, two, three, quorum, local_quorum, each_quorum or all";
 
-/// Maximum time to wait until the driver knows all nodes that gossip lists.
+/// Maximum time to wait until the driver knows all nodes that gossip lists, and delay between two polls.
 const PEERS_WAIT: Duration = Duration::from_secs(10);
 const PEERS_EVERY: Duration = Duration::from_millis(300);
 
@@ -126,7 +126,8 @@ async fn await_all_peers(session: &Session, uri: &Uri) {
     }
 }
 
-/// Returns the replication options of a keyspace with at most this many replicas in each data center.
+/// Returns the replication options, as a literal of CQL, of a keyspace with at most `replicas_max` replicas in each
+/// data center.
 #[crate::boxed]
 pub async fn replication(session: &Session, uri: &Uri, replicas_max: usize) -> String {
     await_all_peers(session, uri).await;
@@ -142,7 +143,7 @@ pub async fn replication(session: &Session, uri: &Uri, replicas_max: usize) -> S
     format!("{{'class': 'NetworkTopologyStrategy', {}}}", replicas.join(", "))
 }
 
-/// Runs an idempotent statement and returns its rows; `doing` describes it in errors.
+/// Runs an idempotent statement and returns its rows; `doing` describes the statement in errors.
 pub(crate) async fn rows<R>(
     session: &Session,
     doing: &str,

@@ -1,4 +1,5 @@
-//! Costs of changes in a cluster, estimated from its nodes and token ranges and from the durations of past rolls.
+//! Costs of changes of a cluster's configuration, estimated from its nodes and token ranges and from the durations of
+//! past rolls.
 
 use imago_job::journal::Journal as _;
 use imago_plan::tune::roll::Costs;
@@ -12,8 +13,8 @@ use super::roll;
 use crate::cluster::costs::learned;
 use scylla::statement::Consistency;
 
-/// Estimates the costs of changes in this cluster, if clients need this consistency level and `tolerate` failures must
-/// be survived during a roll. Changes nothing.
+/// Estimates the durations and lost capacity of changes in this cluster, if clients need this consistency level and
+/// `tolerate` additional node failures must be survived during a roll. Changes nothing.
 ///
 /// # Errors
 /// Fails if the cluster cannot be read, or if none of its nodes may be stopped.

@@ -1,5 +1,5 @@
-//! Decisions of the controller, persisted in the cluster's keyspace `imago`, and the lease that allows one controller
-//! at a time.
+//! The log of a controller's decisions, persisted in the cluster's keyspace `imago`, and the lease that allows one
+//! controller at a time.
 
 use scylla::value::CqlTimestamp;
 use serde_json::Value as Json;
@@ -9,10 +9,11 @@ use super::error::{Result, failed};
 use super::journal::{Applied, CassandraJournal, KEYSPACE};
 use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, LEASE, day};
 
-/// Table of decisions: one partition per day, one row per decision, a time to live of 90 days.
+/// Columns and options of the table of decisions: one partition per day, one row per entry, a time to live of 90
+/// days.
 pub(super) const TABLE: &str = "decisions (day text, at timeuuid, kind text, what text, detail text, \
                                 PRIMARY KEY (day, at)) WITH default_time_to_live = 7776000";
-/// Keys of the controller's lease and of the suspension in the table `locks`.
+/// Keys, in the table `locks`, of the controllers' lease and of the suspension of changes.
 const CONTROLLER: &str = "controller";
 const HOLD: &str = "hold";
 

@@ -4,7 +4,7 @@ use scylla::errors::{ExecutionError, NextRowError, PagerExecutionError, PrepareE
 
 pub use crate::cluster::error::{Error, Result};
 
-/// Marker for the driver's errors that a statement can end with.
+/// Marker for the errors of Cassandra's driver that a statement can end with.
 pub trait StatementError: std::error::Error + Send + Sync + 'static {}
 
 impl StatementError for ExecutionError {}
@@ -17,7 +17,7 @@ impl StatementError for scylla::response::query_result::RowsError {}
 impl StatementError for scylla::errors::DeserializationError {}
 impl StatementError for scylla::errors::TypeCheckError {}
 
-/// Returns a function that converts a driver's error of the statement that `doing` describes.
+/// Returns a function that converts a driver's error to [`Error::Statement`]; `doing` describes the statement.
 pub fn failed<E: StatementError>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
     let doing = doing.into();
     move |source| Error::Statement { doing, source: Box::new(source) }

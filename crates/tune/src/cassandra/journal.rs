@@ -34,47 +34,53 @@ use super::decisions;
 use super::error::{Error, Result, failed};
 use crate::cluster::job::{Action, needs_lock};
 
-/// Keyspace of Imago's own tables.
+/// Name of the keyspace of Imago's own tables.
 pub const KEYSPACE: &str = "imago";
 /// Maximum number of replicas of [`KEYSPACE`] in each data center.
 const REPLICAS_MAX: usize = 3;
-/// Key of the only lock on the configuration in the table `locks`.
+/// Key, in the table `locks`, of the lock on the cluster's configuration.
 const LOCK: &str = "configuration";
-/// Retry limits, sufficient for a node's restart and for many processes that change one job at the same time.
+/// Limits of retries of one operation of the journal, sufficient for a node's restart and for many processes that
+/// change one job at the same time.
 const BUDGET: Budget = Budget {
     attempts_max: 100,
     elapsed_max: Duration::from_secs(20),
     backoff: Backoff { first_ms: 20, max_ms: 1_000 },
 };
 
-/// Stores records in the table `jobs` of the keyspace [`KEYSPACE`].
+/// Journal that stores the records of jobs in the table `jobs` of the keyspace [`KEYSPACE`].
 #[derive(Clone, Debug)]
 pub struct CassandraJournal {
     session: Arc<Session>,
+    /// Name of the table and of the cluster, for errors.
     place: String,
 }
 
-/// A row of the table `jobs`, as it was read.
+/// A row of the table `jobs`, as one statement read it.
 struct Reading {
     record: Record,
+    /// Random number of the last change of the row, by which a process recognizes its own change.
     sending: i64,
-    /// Clock of the coordinating node, in milliseconds since the Unix epoch.
+    /// Time of the reading by the coordinating node's clock, in milliseconds since the Unix epoch.
     now_ms: u64,
 }
 
-/// Reason why one attempt of an operation did not succeed.
+/// Reason why one attempt of a journal operation did not succeed.
 #[derive(Debug, thiserror::Error)]
 enum Miss {
+    /// Another process changed the record between the read and the write; the attempt is repeated.
     #[error("others changed the job at the same time")]
     Raced,
+    /// A statement failed; the attempt is repeated.
     #[error(transparent)]
     Passing(#[from] Error),
+    /// The record or the journal refuses the operation, which is not repeated.
     #[error(transparent)]
     Refused(#[from] JournalError),
 }
 
 impl CassandraJournal {
-    /// Connects to the journal in this cluster; returns None if its tables do not exist.
+    /// Connects to the journal in the cluster at `uri`; returns None if the journal's tables do not exist.
     ///
     /// # Errors
     /// Fails if the connection is refused.
@@ -88,7 +94,7 @@ impl CassandraJournal {
         Ok(is_there.then(|| Self { session: Arc::new(session), place }))
     }
 
-    /// Connects to the journal in this cluster, and creates its tables if they do not exist.
+    /// Connects to the journal in the cluster at `uri`, and creates the journal's tables if they do not exist.
     ///
     /// # Errors
     /// Fails if the connection is refused, or if the tables cannot be created.
@@ -117,7 +123,7 @@ impl CassandraJournal {
         Ok(Self { session: Arc::new(session), place: format!("{KEYSPACE}.jobs of {uri}") })
     }
 
-    /// Acquires the lock on the cluster's configuration for a job, unless another unfinished job holds it.
+    /// Acquires the lock on the cluster's configuration for this job, unless another unfinished job holds the lock.
     ///
     /// # Errors
     /// Fails if another job holds the lock, or if a statement fails.
@@ -162,7 +168,7 @@ impl CassandraJournal {
         }
     }
 
-    /// Releases the lock if this job holds it.
+    /// Releases the lock on the cluster's configuration if this job holds the lock.
     ///
     /// # Errors
     /// Fails if the statement fails.
@@ -172,7 +178,8 @@ impl CassandraJournal {
         self.conditional(&statement, (LOCK, job.as_str())).await.map(drop)
     }
 
-    /// Persists the next action of a job, and its reason.
+    /// Persists an action of a job or the action's result, usually before the job acts; `what` describes it, and
+    /// `why` is its reason.
     ///
     /// # Errors
     /// Fails if the statement fails.
@@ -184,7 +191,7 @@ impl CassandraJournal {
         noted.map_err(failed("keeping what the job does")).map(drop)
     }
 
-    /// Reads the actions of a job, in chronological order.
+    /// Returns the persisted actions of a job, in chronological order.
     ///
     /// # Errors
     /// Fails if the statement fails.
@@ -198,12 +205,12 @@ impl CassandraJournal {
         Ok(all.await?.into_iter().map(action).collect())
     }
 
-    /// Returns the connection.
+    /// Returns the connection to the cluster that stores the journal.
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Executes a lightweight transaction.
+    /// Executes a lightweight transaction, and returns whether its condition held.
     pub(super) async fn conditional(
         &self,
         statement: &str,
@@ -223,6 +230,7 @@ impl CassandraJournal {
         })
     }
 
+    /// Reads the record of a job; None if there is none.
     async fn read(&self, id: &JobId) -> std::result::Result<Option<Reading>, Miss> {
         let statement = format!(
             "SELECT record, sending, toUnixTimestamp(now()) FROM {KEYSPACE}.jobs WHERE id = ?"
@@ -243,8 +251,8 @@ impl CassandraJournal {
         Ok(Some(Reading { record, sending: sending.unwrap_or(0), now_ms }))
     }
 
-    /// Changes a record once: reads it, applies the change, and replaces it; repeats that if another change came in
-    /// between.
+    /// Changes a job's record once: reads the record, applies the change, and replaces the record; repeats that if
+    /// another change came in between. `what` describes the operation in errors.
     async fn change<T: Send + Clone>(
         &self,
         id: &JobId,
@@ -277,7 +285,7 @@ impl CassandraJournal {
         .await
     }
 
-    /// Repeats the attempts of one operation until one succeeds, within the retry limits.
+    /// Repeats the attempts of one journal operation until one succeeds, within the limits of [`BUDGET`].
     async fn rounds<T, F: Future<Output = std::result::Result<T, Miss>>>(
         &self,
         what: &'static str,
@@ -316,10 +324,11 @@ impl CassandraJournal {
     }
 }
 
-/// Outcome of a lightweight transaction.
+/// Outcome of a lightweight transaction (a conditional write).
 pub(super) enum Applied {
+    /// The condition held, and the write was applied.
     Yes,
-    /// The condition was false; the columns of the existing row.
+    /// The condition was false, and nothing was written; contains the columns of the existing row.
     No(Vec<Option<CqlValue>>),
 }
 

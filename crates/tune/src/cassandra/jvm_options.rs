@@ -9,7 +9,8 @@ use super::error::{Error, Result};
 const LEAST: &str = "-Xms";
 const MOST: &str = "-Xmx";
 
-/// Returns the maximum heap size, in MiB if it is a whole number of them; None if the start script chooses it.
+/// Returns the maximum heap size in the text of a JVM options file, in MiB if it is a whole number of them; None if
+/// the text has none, so that the start script chooses it.
 ///
 /// # Errors
 /// Fails if the text has the option twice.
@@ -18,8 +19,8 @@ pub fn heap(text: &str) -> Result<Option<String>> {
     Ok(Some(in_mib(size).map_or_else(|| size.to_owned(), |mib| format!("{mib}MiB"))))
 }
 
-/// Returns the text with this heap size, in the format of [`heap`]; None removes the options, so that the start script
-/// chooses.
+/// Returns the text of a JVM options file with this heap size, in the format of [`heap`]; None removes the options,
+/// so that the start script chooses the size.
 ///
 /// # Errors
 /// Fails if the text has one of the options twice.
@@ -33,7 +34,7 @@ pub fn with_heap(text: &str, heap: Option<&str>) -> Result<String> {
     Ok(changed)
 }
 
-/// Returns the value of an option; None if the text does not have it.
+/// Returns the value of the JVM option that begins with `name`; None if the text does not have it.
 fn option<'t>(text: &'t str, name: &str) -> Result<Option<&'t str>> {
     let mut found = text.lines().filter_map(|line| line.trim().strip_prefix(name));
     let first = found.next();
@@ -43,6 +44,7 @@ fn option<'t>(text: &'t str, name: &str) -> Result<Option<&'t str>> {
     Ok(first)
 }
 
+/// Returns the text with `line` in place of the JVM option that begins with `name`; None removes the option.
 fn with_option(text: &str, name: &str, line: Option<String>) -> Result<String> {
     let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
     let is_there = option(text, name)?.is_some();

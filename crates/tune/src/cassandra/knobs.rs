@@ -11,20 +11,21 @@ use super::{jvm_options, settings_file};
 pub use crate::cluster::values::{Value, Values};
 use crate::cluster::{NodeAccess, Setting};
 
-/// Cost of a change, and how it is applied.
+/// How a change of a Cassandra setting is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Applied by `nodetool`, at once and without a restart; the file is changed, too, for the next start.
+    /// A `nodetool` command applies the value at once and without a restart; the file is changed, too, for the next
+    /// start.
     Live {
-        /// The `nodetool` command, with `{}` in place of the value.
+        /// The `nodetool` command that sets the value, with `{}` in place of the value without its unit.
         nodetool: &'static str,
     },
-    /// Applied by a change of the file and a restart of the node.
+    /// The value is written to the file, and applies after a restart of the node.
     Restart,
 }
 
 impl Class {
-    /// Returns the name of the class, as it is approved and printed.
+    /// Returns the name of the cost class, as users approve it and as it is printed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,34 +35,36 @@ impl Class {
     }
 }
 
-/// The file that contains a setting.
+/// The file on a node that contains a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// `cassandra.yaml`.
+    /// `cassandra.yaml`, the node's main configuration file.
     Settings,
-    /// `jvm-server.options`.
+    /// `jvm-server.options`, the options that the node's JVM is started with.
     JvmOptions,
 }
 
-/// A setting.
+/// A setting of Cassandra 5.0 that tuning may change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knob {
-    /// Key in `cassandra.yaml`; for a JVM option, the lower-case name in the start scripts.
+    /// Key of the setting in `cassandra.yaml`; for a JVM option, the lower-case name in the start scripts.
     pub name: &'static str,
-    /// Value if the file does not contain the setting; `None` if it follows the heap size or the number of processors.
+    /// Value that applies if the file does not contain the setting; `None` if it follows the heap size or the number
+    /// of processors.
     pub default: Option<&'static str>,
-    /// Valid values.
+    /// Type, unit and bounds of the setting's values.
     pub values: Values,
-    /// How a change is applied.
+    /// How a change of the setting is applied: live, or by a restart.
     pub class: Class,
-    /// The file that contains the setting.
+    /// The file on a node that contains the setting.
     pub file: File,
-    /// Description for users.
+    /// Description of the setting for users.
     pub about: &'static str,
 }
 
 const YES_OR_NO: Values = Values::Word(&["true", "false"]);
 
+/// Builds a setting of `cassandra.yaml` whose change needs a restart.
 const fn restart(
     name: &'static str,
     default: Option<&'static str>,
@@ -71,6 +74,7 @@ const fn restart(
     Knob { name, default, values, class: Class::Restart, file: File::Settings, about }
 }
 
+/// Builds a setting of `cassandra.yaml` that this `nodetool` command changes in a running node.
 const fn live(
     name: &'static str,
     default: Option<&'static str>,
@@ -82,7 +86,7 @@ const fn live(
     Knob { name, default, values, class, file: File::Settings, about }
 }
 
-/// All settings that tuning may change.
+/// All settings of Cassandra that tuning may change.
 pub const KNOBS: &[Knob] = &[
     live(
         "concurrent_reads",
@@ -227,10 +231,10 @@ pub const KNOBS: &[Knob] = &[
     },
 ];
 
-/// Name of the setting of the heap size.
+/// Name of the setting of the JVM's heap size.
 pub(super) const HEAP: &str = "max_heap_size";
 
-/// Returns the setting with this name.
+/// Returns the setting of Cassandra with this name.
 ///
 /// # Errors
 /// Fails if there is no such setting; the message lists all.
@@ -253,7 +257,7 @@ impl Knob {
         Setting { name, default, values, class }
     }
 
-    /// Parses and checks a value.
+    /// Parses a value of this setting, and checks that the setting accepts it.
     ///
     /// # Errors
     /// Fails if the setting does not take this value.
@@ -261,7 +265,7 @@ impl Knob {
         self.setting().value(text)
     }
 
-    /// Returns the path, on a node, of the file that contains the setting.
+    /// Returns the path, on the node's machine, of the file that contains the setting.
     ///
     /// # Errors
     /// Fails if the cluster file does not name this file.
@@ -277,7 +281,7 @@ impl Knob {
         }
     }
 
-    /// Reads the value of the setting from the text of its file; None if it is absent.
+    /// Reads the value of the setting from `text`, the content of its file; None if the file does not have it.
     ///
     /// # Errors
     /// Fails if the text has the setting twice, or in a form that cannot be changed.
@@ -288,7 +292,8 @@ impl Knob {
         }
     }
 
-    /// Returns the text of the file with this value; None removes the setting, so that its default applies.
+    /// Returns `text`, the content of the setting's file, with this value; None removes the setting, so that its
+    /// default applies.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::read`].

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::error::{Error, Result};
 use crate::cluster::NodeAccess;
 
-/// Runs a command of `nodetool` and returns its output; `bound` limits its duration.
+/// Runs a command of `nodetool` on the node's machine and returns its output; `bound` is its timeout.
 pub(super) async fn nodetool(node: &NodeAccess, command: &str, bound: Duration) -> Result<String> {
     let doing = format!("nodetool {command}");
     let Some(tool) = &node.nodetool else {

@@ -1,4 +1,4 @@
-//! Samples the operations that clients request of a cluster, from its nodes' own counters.
+//! Observes the operations that clients request of a Cassandra cluster, by its nodes' own counters.
 //!
 //! Each node counts, per table, the operations that it coordinates, and exposes the counters in virtual tables, so that
 //! each operation is counted by one node. Cassandra does not distinguish inserts from updates: both count as updates. A
@@ -21,69 +21,77 @@ use crate::cluster::NodeAccess;
 pub use crate::cluster::observation::Observation;
 use crate::cluster::observation::{READS, SCANS, UPDATES, since};
 
-/// Maximum time to read one node's counters.
+/// Timeout of reading one node's counters.
 const NODE_BOUND: Duration = Duration::from_secs(10);
-/// Minimum time between two reads of a node's memory, each of which starts a command on the node.
+/// Minimum time between two reads of the memory in use, each of which starts a command on the node.
 const MEMORY_EVERY: Duration = Duration::from_secs(5);
 
 /// Minimum time between two reads of record sizes, which a node estimates anew every five minutes.
 const DATA_EVERY: Duration = Duration::from_secs(60);
-/// Maximum time to read the record sizes of one node.
+/// Timeout of reading the estimates of one node's record sizes.
 const DATA_BOUND: Duration = Duration::from_secs(3);
 /// Maximum number of size estimates (one per token range and table) read from each node: of many tables a part is
 /// enough.
 const ESTIMATES_MAX: usize = 5_000;
 
-/// Virtual tables of the operations that a node coordinates, and the kind of operation that each counts.
+/// Virtual tables that count the operations that a node coordinates, each with the index of its kind of operations.
 const VIEWS: [(&str, usize); 3] = [
     ("coordinator_read_latency", READS),
     ("coordinator_write_latency", UPDATES),
     ("coordinator_scan_latency", SCANS),
 ];
 
-/// Prints the share (0 to 1) of a machine's memory that is not available to a program that requests more.
+/// Script that prints the share (0 to 1) of a machine's memory that is not available to a program that requests more.
 const MEMORY: &str = "awk '/^MemTotal:/ {t=$2} /^MemAvailable:/ {a=$2} END {if (t > 0) printf \"%.4f\", 1 - a / t}' /proc/meminfo\n";
 
-/// Counters of one node for one kind of operation.
+/// Counters of one node for one kind of operations, since the node's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counter {
+    /// Number of operations since the node's start.
     count: u64,
     /// Median and 99th percentile of the latency, in ms: means over the tables, weighted by their counts.
     median: f64,
     slowest: f64,
 }
 
-/// One reading of a node.
+/// Counters and memory of one node, as they were read at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct NodeReading {
+    /// Counters of the node by kind of operations.
     counters: [Counter; KINDS],
+    /// Share of the machine's memory in use, from 0 to 1; None if it was not read, or cannot be read.
     memory: Option<f64>,
 }
 
-/// A node, its connection, and its last reading.
+/// An observed node, the connection to it, and its last reading.
 struct Node {
     access: NodeAccess,
+    /// Connection to the node; None before the first reading and after a failed one.
     session: Option<Session>,
+    /// Operations of each kind at the last reading; None before it.
     last: Option<[u64; KINDS]>,
+    /// True if the last reading failed.
     was_missed: bool,
-    /// Time of the last read of its memory.
+    /// Time of the last read of the memory in use.
     memory_read_at: Option<Instant>,
-    /// Time of the last read of its data's size; and its result: bytes, and partitions.
+    /// Time of the last read of the size of the node's data; and its result: bytes, and number of partitions.
     data_read_at: Option<Instant>,
     data: (f64, f64),
 }
 
-/// Reads the counters of a cluster's nodes.
+/// Reader of the counters of a Cassandra cluster's nodes.
 pub struct Observer {
     uri: Uri,
     /// Keyspace and name of the table to observe; None: all tables except Cassandra's and Imago's own.
     table: Option<(String, String)>,
     nodes: Vec<Node>,
+    /// Time of the last reading of all nodes.
     last_read_at: Instant,
 }
 
 impl Observer {
-    /// Connects, and takes the first reading.
+    /// Takes the first reading of all nodes; `table` is the keyspace and name of the only table to observe, and None
+    /// observes all tables of clients.
     ///
     /// # Errors
     /// Fails if no node answers.
@@ -112,7 +120,8 @@ impl Observer {
         Ok(observer)
     }
 
-    /// Reads each node, in the order of `nodes`. Returns each reading, and the counts since the previous one.
+    /// Reads each node, in the order of `nodes`. Returns each node's reading, and its operations of each kind since
+    /// the previous one.
     async fn read_nodes(&mut self) -> Vec<Result<(NodeReading, [u64; KINDS])>> {
         let (uri, table) = (&self.uri, self.table.as_ref());
         let looks = self.nodes.iter_mut().map(|node| async move {
@@ -140,7 +149,7 @@ impl Observer {
         self.nodes.iter_mut().zip(all).map(counted).collect()
     }
 
-    /// Reads all nodes and returns the operations since the previous call.
+    /// Reads the counters of all nodes, and returns the operations since the previous call.
     #[crate::boxed]
     pub async fn observe(&mut self) -> Observation {
         let all = self.read_nodes().await;
@@ -193,6 +202,7 @@ impl Observer {
     }
 }
 
+/// Reads the counters of one node, and its memory and record sizes if they are due; connects first if necessary.
 async fn read_node(
     node: &mut Node,
     uri: &Uri,
@@ -242,7 +252,8 @@ async fn read_node(
     Ok(told)
 }
 
-/// Returns the bytes and the number of partitions on a node, by its own estimates for its token ranges.
+/// Returns the size in bytes and the number of partitions of a node's data, by its own estimates for its token
+/// ranges.
 async fn data(session: &Session, table: Option<&(String, String)>) -> Result<(f64, f64)> {
     let of_table = if table.is_some() { "WHERE keyspace_name = ? AND table_name = ?" } else { "" };
     let statement = format!(

@@ -27,9 +27,10 @@ use super::obstacles::{Obstacles, clock_skew, disagreement, unknown_version};
 use crate::cluster::NodeAccess;
 pub(super) use crate::cluster::error::chain;
 
-/// Minimum time allowed for one node's view, unless the cluster file sets it; longer for nodes that answer slowly.
+/// Minimum time allowed for reading one node's view, unless the cluster file sets it; longer for nodes that answer
+/// slowly.
 const VIEW_BOUND: Duration = Duration::from_secs(20);
-/// Share of the time limit after which a failure counts as a late answer.
+/// Share of the time limit of a reading after which its failure counts as a late answer.
 const LATE: f64 = 0.9;
 /// Maximum number of nodes that are inspected concurrently.
 pub(super) const INSPECTIONS_AT_ONCE: usize = 16;
@@ -44,10 +45,10 @@ pub(super) const SYSTEM_KEYSPACES: [&str; 7] = [
     "system_virtual_schema",
 ];
 
-/// A node of the cluster.
+/// A node of a Cassandra cluster: its access, identity and location.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// How the node is reached.
+    /// How the node and its machine are reached.
     pub access: NodeAccess,
     /// Host ID of the node, which is stable across restarts.
     pub id: Uuid,
@@ -66,40 +67,43 @@ impl Waits {
         with(all.entry(member.id).or_insert_with(|| AdaptiveTimeout::new(least)))
     }
 
-    /// Returns the present time limit for an answer of this node.
+    /// Returns the time limit for the next answer of this node.
     pub(super) fn limit(&self, member: &Member) -> Duration {
         self.of(member, |patience| patience.limit())
     }
 }
 
-/// The cluster: its nodes, in the order of the cluster file, and the placement of its data.
+/// A Cassandra cluster: its nodes, and the placement of its data.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// The nodes, in the order of the cluster file.
     pub members: Vec<Member>,
     /// Adaptive time limits for the answers of each node.
     pub(super) waits: Waits,
-    /// Token ranges of all keyspaces of clients, with indices into [`Self::members`].
+    /// Token ranges of all keyspaces of clients, with the replicas that each needs; nodes are indices of
+    /// [`Self::members`].
     pub ring: Ring,
 }
 
-/// The view of one node.
+/// One node's view of itself and of the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// For each node that it knows: whether that is up, and whether it is in the state normal (it does not join, leave
-    /// or move). None if the node was not asked.
+    /// For each node that this one knows, by host ID: whether it is up, and whether it is in the state normal (it
+    /// does not join, leave or move). None if the node was not asked.
     pub sees: Option<BTreeMap<Uuid, (bool, bool)>>,
-    /// Schema version of the node.
+    /// Schema version that this node has.
     pub schema: Uuid,
-    /// Nodes for which it has stored hints, because they were down.
+    /// Host IDs of the nodes for which this one stores hints (writes that they missed because they were down).
     pub hints: BTreeSet<Uuid>,
-    /// Version of Cassandra on the node.
+    /// Version of Cassandra that this node runs.
     pub version: String,
     /// Offset of the node's clock from this machine's, in ms (positive: ahead), uncertain by half the round trip.
     pub ahead_ms: i64,
 }
 
-/// Returns the cluster as the driver's metadata describes it; it includes nodes that are down.
+/// Returns the cluster as the driver's metadata describes it, nodes that are down included. `consistency` is the
+/// level that clients need, and `tolerate` the number of additional node failures that must be survived during a
+/// roll.
 ///
 /// # Errors
 /// Fails if the cluster file and the cluster differ, or if a keyspace has an unknown replication strategy.
@@ -192,7 +196,7 @@ fn socket(node: &scylla::cluster::Node) -> SocketAddr {
     SocketAddr::new(node.address.ip(), node.address.port())
 }
 
-/// Returns the number of replicas that have to answer, of this many.
+/// Returns the number of replicas that have to answer at this consistency level, of `replicas` ones.
 fn needed(consistency: Consistency, replicas: usize) -> usize {
     match consistency {
         Consistency::Any | Consistency::One | Consistency::LocalOne => 1,
@@ -203,7 +207,7 @@ fn needed(consistency: Consistency, replicas: usize) -> usize {
     }
 }
 
-/// Token ranges, without duplicates: most ranges of a cluster have the same replicas as others.
+/// Demands on token ranges, without duplicates: most ranges of a cluster have the same replicas as others.
 #[derive(Default)]
 struct Demands {
     known: BTreeSet<(Vec<usize>, usize)>,
@@ -220,7 +224,8 @@ impl Demands {
 }
 
 impl Cluster {
-    /// Reads the views of these nodes, concurrently; a node that does not answer has an error.
+    /// Reads the views of the nodes with the indices `of`, concurrently; a node that does not answer has an error.
+    /// `stops` includes each node's view of the others.
     pub(super) async fn views(
         &self,
         uri: &Uri,
@@ -257,7 +262,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the reasons why nothing may be changed now; `away` are the nodes that this roll has stopped.
+    /// Returns the reasons why no node may be changed now; `away` has the indices of the nodes that this roll has
+    /// stopped.
     ///
     /// Nodes are asked for their view of the others only if nodes are stopped (`stops`): that runs `nodetool` on each,
     /// which costs a small machine more than an `ALTER TABLE` does.
@@ -291,7 +297,7 @@ impl Cluster {
         obstacles
     }
 
-    /// Returns the reasons against stopping a node, by the view of one node.
+    /// Returns the reasons against stopping any node that the view of the node `name` contains.
     fn objections(&self, name: &str, view: &View, away: &BTreeSet<usize>) -> Vec<String> {
         let mut found = Vec::new();
         for (number, other) in self.members.iter().enumerate() {
@@ -311,7 +317,7 @@ impl Cluster {
         found
     }
 
-    /// Returns the nodes for which one node keeps writes that they have missed.
+    /// Describes for which nodes the node `name` keeps writes that they have missed.
     fn missed_writes(&self, name: &str, view: &View, away: &BTreeSet<usize>) -> Vec<String> {
         let members = self.members.iter().enumerate();
         let missed = members
@@ -362,7 +368,7 @@ async fn view(node: &NodeAccess, uri: &Uri, stops: bool, limit: Duration) -> Res
     Ok(View { sees, schema, hints, version, ahead_ms })
 }
 
-/// Reads the settings that a node runs with.
+/// Reads the values of all settings that a node runs with, by name.
 pub(super) async fn settings(node: &NodeAccess, uri: &Uri) -> Result<BTreeMap<String, String>> {
     let session = connect_to(node.address, uri).await?;
     let all = rows::<(String, Option<String>)>(
@@ -375,7 +381,8 @@ pub(super) async fn settings(node: &NodeAccess, uri: &Uri) -> Result<BTreeMap<St
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
-/// Parses `nodetool status`: each line has two letters for the state of a node, and the node's host ID.
+/// Parses the output of `nodetool status`: each node's line has two letters for its state, and its host ID. Returns
+/// by host ID whether the node is up, and whether it is in the state normal.
 fn node_states(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
     let mut seen = BTreeMap::new();
     for line in status.lines() {

@@ -1,4 +1,4 @@
-//! A roll: applies a new configuration to all nodes while clients are served.
+//! A roll: applies a new configuration to all nodes of a Cassandra cluster while clients are served.
 //!
 //! Live settings are applied to one node after the other. Other settings need a restart: nodes are restarted in steps.
 //! A step is a set of nodes that can be stopped together without the loss of a required replica in any range of any
@@ -44,39 +44,43 @@ use crate::configurations::{self, Configuration};
 use files::Files;
 pub use work::{cancel, node_roll_times, resume};
 
-/// Kind of these jobs in the journal.
+/// Kind of the jobs that are rolls of a Cassandra cluster, in the journal.
 pub const KIND: &str = "roll";
-/// Specification of a roll, stored in the job's record.
+/// Specification of a roll of a Cassandra cluster, stored in the job's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// New value by setting; None restores the default.
+    /// New values of the settings to change, by the setting's name; None restores the default.
     pub changes: BTreeMap<String, Option<String>>,
-    /// New compaction by table (`keyspace.table`).
+    /// New compactions of tables, by the table's name (`keyspace.table`).
     #[serde(default)]
     pub compaction: BTreeMap<String, Compaction>,
-    /// Name of the consistency level that clients need.
+    /// Name of the consistency level that clients need during the roll.
     pub consistency: String,
-    /// Number of additional node failures that must be survived during the roll.
+    /// Number of node failures, in addition to the stopped nodes, that must be survived during the roll.
     pub tolerate: usize,
-    /// True: all nodes restart at once, and clients are not served meanwhile.
+    /// True if all nodes restart at once, so that clients are not served meanwhile.
     pub is_at_once: bool,
-    /// Duration of the canary's comparison before and after its change, in seconds each; zero: no canary.
+    /// Time for which the canary (the first node) is compared with the others, in seconds before its change and again
+    /// after it; zero: no canary.
     #[serde(default)]
     pub canary_s: u64,
-    /// True if a controller started the roll: the next controller then resumes it if this one dies.
+    /// True if a controller started the roll, so that the next controller resumes it if this one dies.
     #[serde(default)]
     pub is_of_controller: bool,
 }
 
-/// A change of one setting; without a value the default is restored.
+/// A change of one setting to a new value in a roll.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Change {
+    /// The setting to change.
     pub(super) knob: &'static Knob,
+    /// New value of the setting; None restores the default.
     pub(super) value: Option<Value>,
 }
 
 impl Change {
-    /// True if a file with this value (None: absent) needs no change: a setting at its default need not be written.
+    /// Returns true if a file with the value `file` (None: absent) needs no change: a setting at its default need not
+    /// be written.
     pub(super) fn is_in(&self, file: Option<&str>) -> bool {
         let default = self.knob.default.map(str::to_owned);
         let wanted = self.value.as_ref().map(ToString::to_string).or_else(|| default.clone());
@@ -85,8 +89,8 @@ impl Change {
 }
 
 impl Spec {
-    /// Builds the roll that applies one of the configurations to a cluster and its compaction to a table, all nodes at
-    /// once.
+    /// Builds the roll that applies the configuration of index `number` to a cluster, and its compaction to `table`
+    /// (`keyspace.table`); all nodes restart at once.
     #[must_use]
     pub fn of(all: &[Configuration], number: usize, table: &str) -> Self {
         let compaction = all[number].compaction.iter().map(|one| (table.to_owned(), one.clone()));
@@ -101,8 +105,8 @@ impl Spec {
         }
     }
 
-    /// Builds the roll that changes a cluster from one of the configurations to another, with only the settings that
-    /// differ.
+    /// Builds the roll that changes a cluster from the configuration of index `from` to that of index `to`, with only
+    /// the settings that differ; the compaction is that of `table` (`keyspace.table`).
     ///
     /// # Errors
     /// Fails if a setting is unknown.
@@ -115,7 +119,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Parses and checks the changes.
+    /// Parses the specified changes, and checks that each setting accepts its new value.
     ///
     /// # Errors
     /// Fails if nothing is to change, if a setting is unknown, or if it does not take the value.
@@ -134,32 +138,33 @@ impl Spec {
     }
 }
 
-/// Dry run of a roll.
+/// Dry run of a roll of a Cassandra cluster: the changes that it would make, and the obstacles to its start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Preview {
-    /// True if nodes are restarted.
+    /// True if the roll would restart nodes.
     pub restarts: bool,
-    /// Names of the nodes of each step, which are stopped together.
+    /// Names of the nodes of each step, in order; the nodes of a step are changed, and if necessary stopped,
+    /// together.
     pub steps: Vec<Vec<String>>,
-    /// All nodes, with the changes of each.
+    /// All nodes of the cluster, with the changes that the roll would make there.
     pub nodes: Vec<NodePreview>,
-    /// Tables whose compaction differs from the new one.
+    /// Tables whose compaction the roll would change.
     pub tables: Vec<TablePreview>,
-    /// Reasons why the roll cannot start now.
+    /// Reasons why the roll cannot start now; empty if it can.
     pub obstacles: Vec<String>,
-    /// True if all obstacles pass by themselves.
+    /// True if all obstacles disappear by themselves.
     #[serde(skip)]
     are_obstacles_transient: bool,
 }
 
-/// A node and the changes of a roll there.
+/// A Cassandra node, and the changes that a roll would make there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodePreview {
-    /// Name of the node.
+    /// Name of the node in the cluster file.
     pub name: String,
-    /// Address for clients.
+    /// Address at which the node accepts clients, `IP:port`.
     pub address: String,
-    /// Data center and rack.
+    /// Names of the node's data center and rack, with a blank in between.
     pub rack: String,
     /// Settings whose value in the node's files differs from the new one.
     pub changes: Vec<ValueChange>,
@@ -168,30 +173,30 @@ pub struct NodePreview {
 /// A table whose compaction would change, on all nodes at once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TablePreview {
-    /// Name of the table, `keyspace.table`.
+    /// Name of the table whose compaction would change, `keyspace.table`.
     pub table: String,
-    /// Present compaction.
+    /// Compaction that the table has now.
     pub from: Compaction,
-    /// New compaction.
+    /// Compaction that the table would have after the roll.
     pub to: Compaction,
 }
 
-/// Result of a roll.
+/// Result of a completed roll of a Cassandra cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// ID of the job.
+    /// ID of the roll's job.
     pub job: JobId,
-    /// Names of the nodes with the new configuration.
+    /// Names of the nodes that have the new settings; empty if only compactions were changed.
     pub nodes: Vec<String>,
-    /// Names of the tables with the new compaction.
+    /// Names of the tables that have the new compaction.
     pub tables: Vec<String>,
-    /// Durations by name of the node, for nodes that were changed.
+    /// Durations of the change of each node that was changed, by the node's name.
     pub took: BTreeMap<String, NodeRollTime>,
-    /// Time from the first step to the end of the last one, in seconds.
+    /// Time for which the last process of the job worked on the roll, in seconds.
     pub elapsed_s: f64,
 }
 
-/// Converts a refusal to an error that names the node that cannot be stopped, and the range.
+/// Converts a refusal of the planner to an error that names the node that cannot be stopped, and the token range.
 pub(super) fn refused(cluster: &Cluster, refusal: &Unsafe, consistency: &str) -> Error {
     let name = &cluster.members[refusal.node].access.name;
     Error::precondition(
@@ -201,7 +206,7 @@ pub(super) fn refused(cluster: &Cluster, refusal: &Unsafe, consistency: &str) ->
     )
 }
 
-/// A connection to a cluster and the checked changes of a roll.
+/// A connection to a Cassandra cluster, and the checked changes of a roll there.
 pub struct Roller {
     file: ClusterFile,
     session: Session,
@@ -212,7 +217,7 @@ pub struct Roller {
 }
 
 impl Roller {
-    /// Connects, and checks the specification.
+    /// Connects to the cluster of the file, and checks the roll's specification.
     ///
     /// # Errors
     /// Fails if the specification is invalid, or if the connection is refused.
@@ -226,17 +231,20 @@ impl Roller {
         Ok(Self { file, session, consistency, spec, changes, waits })
     }
 
+    /// Returns true if the roll changes a setting that needs a restart.
     fn restarts(&self) -> bool {
         self.changes.iter().any(|change| change.knob.class == Class::Restart)
     }
 
+    /// Returns the cluster's nodes and token ranges as the driver's metadata describes them.
     fn cluster(&self) -> Result<Cluster> {
         let (consistency, tolerate) = (self.consistency, self.spec.tolerate);
         let cluster = ring::cluster(&self.session, &self.file, consistency, tolerate)?;
         Ok(Cluster { waits: self.waits.clone(), ..cluster })
     }
 
-    /// Returns the nodes of each step, which are changed together. A canary is a step of its own, the first one.
+    /// Returns the indices of the nodes of each step, which are changed together. A canary is a step of its own, the
+    /// first one.
     fn steps(&self, cluster: &Cluster) -> Result<Vec<BTreeSet<usize>>> {
         let mut steps = self.steps_of_all(cluster)?;
         if self.spec.canary_s == 0 {
@@ -252,6 +260,7 @@ impl Roller {
         Ok(steps)
     }
 
+    /// Returns the indices of the nodes of each step, without regard to a canary.
     fn steps_of_all(&self, cluster: &Cluster) -> Result<Vec<BTreeSet<usize>>> {
         let all = 0..cluster.members.len();
         if self.changes.is_empty() {
@@ -267,7 +276,7 @@ impl Roller {
         steps.map_err(|refusal| refused(cluster, &refusal, &self.spec.consistency))
     }
 
-    /// Returns the changes that the roll would make. Changes nothing.
+    /// Returns the changes that the roll would make, and the reasons why it cannot start. Changes nothing.
     ///
     /// # Errors
     /// Fails if the roll is impossible: a range would have too few replicas, or the cluster file is wrong.

@@ -5,7 +5,8 @@
 
 use super::error::Error;
 
-/// Returns the value of a top-level key, without its comment; `None` if the key is absent or has no value.
+/// Returns the value of a top-level key in the text of `cassandra.yaml`, without quotes and comment; `None` if the
+/// key is absent or has no value.
 ///
 /// # Errors
 /// Fails if the key is there twice, or if its value spans several lines.
@@ -15,7 +16,8 @@ pub fn read(text: &str, key: &str) -> Result<Option<String>, Error> {
     Ok((!value.is_empty() && value != "null" && value != "~").then(|| value.to_owned()))
 }
 
-/// Returns the text with this value under the key. None removes the key, so that its default applies.
+/// Returns the text of `cassandra.yaml` with this value under the top-level key. None removes the key, so that the
+/// setting's default applies.
 ///
 /// # Errors
 /// Fails in the same cases as [`read`].
@@ -47,7 +49,7 @@ pub fn write(text: &str, key: &str, value: Option<&str>) -> Result<String, Error
     Ok(changed)
 }
 
-/// Returns the offset of the line of a key, and the line without its end; None if the key is absent.
+/// Returns the offset of a top-level key's line, in bytes, and the line without its end; None if the key is absent.
 fn line_of<'a>(text: &'a str, key: &str) -> Result<Option<(usize, &'a str)>, Error> {
     let mut found: Option<(usize, &str)> = None;
     let mut at = 0;
@@ -75,7 +77,7 @@ fn line_of<'a>(text: &'a str, key: &str) -> Result<Option<(usize, &'a str)>, Err
     Ok(found)
 }
 
-/// Splits the line of a key: the value, and the comment after it with the blanks in between.
+/// Splits the line of a key, and returns its value, and the comment after the value with the blanks in between.
 fn split<'a>(line: &'a str, key: &str) -> (&'a str, &'a str) {
     let colon = line[key.len()..].find(':').map_or(line.len(), |at| key.len() + at + 1);
     let rest = &line[colon..];

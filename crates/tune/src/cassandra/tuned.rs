@@ -1,4 +1,4 @@
-//! A Cassandra cluster under the control of a tuner.
+//! A Cassandra cluster under the control of the control loop ([`crate::controller`]).
 
 use std::time::Duration;
 
@@ -19,24 +19,26 @@ use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
 
-/// A cluster to tune, and the options of its rolls.
+/// A Cassandra cluster to tune, and the options of its rolls.
 #[derive(Clone, Debug)]
 pub struct TunedCluster {
-    /// Access to the nodes.
+    /// Connection string of the cluster, and access to its nodes.
     pub file: ClusterFile,
-    /// Candidate configurations, in the order of the measurements.
+    /// Candidate configurations, in the order of their measurements.
     pub configurations: Vec<Configuration>,
     /// Keyspace and name of the table whose load and compaction are tuned.
     pub table: (String, String),
-    /// Consistency level that clients need during a roll.
+    /// Name of the consistency level that clients need during a roll.
     pub consistency: String,
-    /// Number of additional node failures that must be survived during a roll.
+    /// Number of node failures, in addition to the stopped nodes, that must be survived during a roll.
     pub tolerate: usize,
-    /// Duration of the canary's comparison before and after its change; zero: no canary.
+    /// Time for which the first node of a roll is compared with the others, before its change and again after it;
+    /// zero: it is not compared.
     pub canary: Duration,
 }
 
-/// Tunes a cluster until it is cancelled.
+/// Tunes a Cassandra cluster until `cancel` is cancelled or the requested duration has passed, and returns the
+/// totals. `process` is the name under which the controller holds its lease, and `say` receives its events.
 ///
 /// # Errors
 /// Fails if the cluster cannot be observed, if another controller has the lease, or if the trace cannot be written. A
@@ -54,7 +56,8 @@ pub async fn run(
 }
 
 impl TunedCluster {
-    /// Describes a cluster whose clients read and write at quorum; without a canary.
+    /// Describes a cluster whose clients read and write at quorum, without a canary; `table` is the keyspace and name
+    /// of the tuned table.
     #[must_use]
     pub fn new(
         file: ClusterFile,
@@ -65,12 +68,12 @@ impl TunedCluster {
         Self { file, configurations, table, consistency, tolerate: 0, canary }
     }
 
-    /// Returns the table's name as rolls use it, `keyspace.table`.
+    /// Returns the tuned table's name as rolls use it, `keyspace.table`.
     fn table(&self) -> String {
         format!("{}.{}", self.table.0, self.table.1)
     }
 
-    /// Builds the roll that applies a configuration to the cluster while it serves.
+    /// Builds the roll that applies the configuration of index `number` to the cluster while it serves.
     fn spec_of(&self, number: usize) -> Spec {
         Spec {
             consistency: self.consistency.clone(),

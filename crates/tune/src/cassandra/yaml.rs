@@ -10,18 +10,19 @@ use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-/// Maximum nesting depth of values.
+/// Maximum nesting depth of values in `cassandra.yaml`.
 const DEPTH_MAX: usize = 64;
 
-/// Reason why a text is not a valid configuration.
+/// Reason why a text is not a valid `cassandra.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Invalid {
-    /// Line number, from 1.
+    /// Number of the invalid line; the first line is 1.
     pub(super) line: usize,
+    /// Description of the problem in that line.
     pub(super) problem: String,
 }
 
-/// A YAML value.
+/// A value in `cassandra.yaml`, or a key.
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
     Scalar { text: String, is_plain: bool, tag: Option<String> },
@@ -30,20 +31,20 @@ enum Node {
     Mapping(Vec<(Node, Node)>),
 }
 
-/// A parsed file: the top-level keys with their values.
+/// A parsed `cassandra.yaml`: the top-level keys with their values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Document {
     keys: BTreeMap<String, Node>,
 }
 
-/// A collection whose end has not been parsed yet.
+/// A sequence or mapping whose end has not been parsed yet.
 enum Open {
     Sequence(Vec<Node>),
     Mapping { pairs: Vec<(Node, Node)>, key: Option<Node>, lines: BTreeMap<String, usize> },
 }
 
 impl Document {
-    /// Parses a file.
+    /// Parses the text of `cassandra.yaml`.
     ///
     /// # Errors
     /// Fails at the first line with which Cassandra would not start.
@@ -126,8 +127,8 @@ impl Document {
         Ok(Self { keys })
     }
 
-    /// Returns the value of a key with a scalar value, as Cassandra reads it; None if it is null, absent or not
-    /// a scalar.
+    /// Returns the value of a top-level key with a scalar value, as Cassandra reads it; None if the value is null,
+    /// absent or not a scalar.
     pub(super) fn scalar(&self, key: &str) -> Option<&str> {
         match self.keys.get(key)? {
             Node::Scalar { text, is_plain, .. } => {
@@ -138,8 +139,8 @@ impl Document {
         }
     }
 
-    /// Returns the key by which versions before Cassandra 4.1 name this setting (with a unit), if the file has it: with
-    /// both keys the node does not start.
+    /// Returns the key by which versions before Cassandra 4.1 name a setting (with a unit), if the file has that key;
+    /// None if it does not. With both keys the node does not start.
     pub(super) fn old_name(&self, setting: &str) -> Option<&str> {
         const UNITS: [&str; 6] =
             ["_in_mb", "_in_kb", "_in_ms", "_mb_per_sec", "_megabits_per_sec", "_in_kib"];
@@ -148,7 +149,8 @@ impl Document {
         self.keys.keys().find(is_old).map(String::as_str)
     }
 
-    /// Returns the first key outside of `but` that only one of the files has, or with different values.
+    /// Returns the first top-level key, except those in `but`, that only one of the two files has, or with different
+    /// values; None if there is none.
     pub(super) fn other_change(&self, other: &Self, but: &[&str]) -> Option<String> {
         let all = self.keys.keys().chain(other.keys.keys());
         let is_changed = |key: &&String| {
@@ -158,8 +160,9 @@ impl Document {
     }
 }
 
-/// Returns the line of the first tab that is not within a value, within a comment, or after an unquoted value. `spans`
-/// has the start and the end of each value, in characters, and whether it is unquoted.
+/// Returns the number of the line of the first tab that is not within a value, within a comment, or after an unquoted
+/// value; None if there is none. `spans` has the start and the end of each value, in characters, and whether the
+/// value is unquoted.
 fn tab_between(text: &str, spans: &[(usize, usize, bool)]) -> Option<usize> {
     let mut spans = spans.iter().copied().peekable();
     let (mut line, mut is_comment, mut is_behind_plain, mut last) = (1, false, false, '\n');
@@ -191,7 +194,7 @@ fn tab_between(text: &str, spans: &[(usize, usize, bool)]) -> Option<usize> {
     None
 }
 
-/// Returns the end of a quoted value; None if it does not start with a quote or is not closed.
+/// Returns the index after a quoted value's closing quote; None if there is no quote at `start`, or it is not closed.
 fn quote_end(chars: &[char], start: usize) -> Option<usize> {
     let quote = *chars.get(start).filter(|c| ['"', '\''].contains(c))?;
     let mut at = start + 1;

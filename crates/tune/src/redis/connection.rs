@@ -1,4 +1,4 @@
-//! Connections: one to each node, which multiplexes concurrent requests.
+//! Connections to Redis: one to each node, which multiplexes concurrent requests.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use redis::{RedisConnectionInfo, RedisError, RedisResult};
 use super::Uri;
 use crate::cluster::{Error, Result};
 
-/// Minimum timeout of a connection attempt.
+/// Minimum timeout of a connection attempt to a node.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
-/// Connects to a node, `host:port`; `answer_wait` is the timeout of each request.
+/// Connects to a node at `host:port`, with a name and password if `user` has them; `answer_wait` is the timeout of
+/// each reply.
 ///
 /// # Errors
 /// Fails if the connection or the authentication is refused.
@@ -36,7 +37,7 @@ pub async fn open(
     redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// A connection to one node.
+/// A connection to one node of Redis.
 #[derive(Clone)]
 pub struct Node {
     /// Address of the node, `host:port`.
@@ -45,7 +46,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Connects to one node of the cluster.
+    /// Connects to the node at `address` (`host:port`), with the credentials of `uri`; `answer_wait` is the timeout
+    /// of each reply.
     ///
     /// # Errors
     /// Fails if the connection or the authentication is refused.
@@ -60,7 +62,7 @@ impl Node {
         Ok(Self { address: address.to_owned(), connection })
     }
 
-    /// Connects to the first node of the connection string that accepts.
+    /// Connects to the first node of the connection string that accepts; `answer_wait` is the timeout of each reply.
     ///
     /// # Errors
     /// Fails if no node accepts.
@@ -76,7 +78,7 @@ impl Node {
         Err(last.unwrap_or_else(|| Error::Usage("the connection string names no node".into())))
     }
 
-    /// Executes a command and returns its reply.
+    /// Executes the command of these words (its name and arguments), and returns its reply.
     ///
     /// # Errors
     /// Fails with the error of the server or of the connection; the message names node and command.
@@ -84,7 +86,7 @@ impl Node {
         self.try_ask(words).await.map_err(|error| self.failed(words, error))
     }
 
-    /// Executes a command and returns its reply, or the driver's error.
+    /// Executes the command of these words (its name and arguments), and returns its reply, or the driver's error.
     ///
     /// # Errors
     /// Fails with the error of the server or of the connection.
@@ -93,7 +95,7 @@ impl Node {
         command.arg(&words[1..]).query_async(&mut self.connection.clone()).await
     }
 
-    /// Executes a pipeline and returns the replies.
+    /// Executes the commands of a pipeline and returns their replies.
     ///
     /// # Errors
     /// Fails if a command or the connection fails; the message includes `doing`, the purpose of the pipeline.
@@ -105,7 +107,7 @@ impl Node {
         })
     }
 
-    /// Returns the connection, for requests of any form.
+    /// Returns the driver's connection to this node, for requests of any form.
     #[must_use]
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
@@ -121,7 +123,8 @@ impl Node {
     }
 }
 
-/// Returns the value of a line `key:value`, as in the replies to INFO and CLUSTER INFO; None if there is no such line.
+/// Returns the value of the line `key:value` in a text such as the replies to INFO and CLUSTER INFO; None if there is
+/// no such line.
 #[must_use]
 pub fn line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)

@@ -17,12 +17,12 @@ use super::lock::{self, CONTROLLER};
 use crate::cluster::{Error, Result};
 use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, day};
 
-/// Name of the file that exists while changes are suspended.
+/// Name of the file, in the folder of decisions, that exists while changes by controllers are suspended.
 const HOLD: &str = "hold";
-/// Extension of the files of entries.
+/// Extension of the files that contain the entries of a day.
 const ENDS: &str = "jsonl";
 
-/// The log of decisions for one cluster; see the module's documentation.
+/// The log of a controller's decisions for one cluster of Redis; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct RedisDecisions {
     folder: PathBuf,
@@ -30,7 +30,8 @@ pub struct RedisDecisions {
 }
 
 impl RedisDecisions {
-    /// Opens the log for the cluster of this file.
+    /// Opens the log of decisions for the cluster of this cluster file, in a folder next to the file; `uri` is the
+    /// cluster's connection string.
     ///
     /// # Errors
     /// Fails if the folder cannot be created.
@@ -40,11 +41,12 @@ impl RedisDecisions {
         Ok(Self { folder, uri })
     }
 
+    /// Returns the path of the file with the entries of this day (a date in UTC).
     fn file(&self, day: &str) -> PathBuf {
         self.folder.join(day).with_extension(ENDS)
     }
 
-    /// Removes the files of days before the maximum age.
+    /// Removes the files of days more than [`DAYS_MAX`] days before `at_s` (in seconds since 1970).
     fn remove_old(&self, at_s: u64) -> std::io::Result<()> {
         let first = day(at_s.saturating_sub(u64::from(DAYS_MAX) * 86_400));
         for entry in std::fs::read_dir(&self.folder)? {
@@ -58,7 +60,8 @@ impl RedisDecisions {
         Ok(())
     }
 
-    /// Persists on this machine that changes are suspended, or are not.
+    /// Persists on this machine that `process` has suspended changes if `is_held`, and otherwise that changes are
+    /// allowed.
     fn suspend_locally(&self, is_held: bool, process: &str) -> Result<()> {
         let path = self.folder.join(HOLD);
         let done = if is_held {
@@ -88,6 +91,7 @@ impl RedisDecisions {
         }
     }
 
+    /// Appends a line to the file of the day of `at_s` (in seconds since 1970), and syncs the file to disk.
     fn add(&self, at_s: u64, line: &str) -> std::io::Result<()> {
         let path = self.file(&day(at_s));
         if !path.exists() {

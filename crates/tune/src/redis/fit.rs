@@ -36,12 +36,13 @@ pub const FITTED: [&str; 5] = [
     "set-max-intset-entries",
 ];
 
-/// Minimum relative gain at which a change of thresholds is advised.
+/// Minimum gain at which a change of thresholds is advised, as a share of the present throughput.
 const GAIN_MIN: f64 = 0.05;
-/// Number of operations whose total time is compared; the result does not depend on it.
+/// Number of operations whose total time is compared; the result of the comparison does not depend on it.
 const OPERATIONS: f64 = 1e6;
 
-/// Checks values of settings, and formats them as the server does; None stands for the default.
+/// Checks candidate thresholds, by the setting's name, and returns their values in the server's own format; None
+/// stands for the setting's default.
 ///
 /// # Errors
 /// Fails if a setting is unknown, if it does not take the value, or if it is not a threshold of a compact encoding.
@@ -63,85 +64,87 @@ pub fn settings(asked: &BTreeMap<String, Option<String>>) -> Result<BTreeMap<Str
     asked.iter().map(checked).collect()
 }
 
-/// Input of [`compare`].
+/// Input of [`compare`]: the candidate thresholds, and the load to plan for.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Candidate thresholds, as returned by [`settings`].
+    /// Values of the candidate thresholds by the setting's name, as returned by [`settings`].
     pub asked: BTreeMap<String, String>,
-    /// Number of keys to plan for; None: the present number.
+    /// Number of keys to plan for; None: the server's present number.
     pub keys: Option<f64>,
     /// Memory to plan for, in bytes; None: the server's `maxmemory`.
     pub limit_bytes: Option<u64>,
-    /// Share of the memory that must stay free, 0 to 1.
+    /// Share of the memory to plan for that must stay free, from 0 to 1.
     pub headroom: f64,
-    /// Mix of operations.
+    /// Mix of the operations whose CPU time is compared.
     pub mix: Mix,
 }
 
-/// Thresholds and their predicted effects.
+/// Values of the thresholds of compact encodings, and their predicted effects.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Configuration {
-    /// Values of the thresholds, by name.
+    /// Values of the thresholds, by the setting's name.
     pub settings: BTreeMap<String, String>,
-    /// Measurements on the scratch server.
+    /// Memory and CPU times measured on the scratch server, extrapolated to the server's keys.
     #[serde(flatten)]
     pub measured: Measured,
-    /// Predicted memory of the planned number of keys and of the server itself, in bytes.
+    /// Predicted memory of the server itself and of the planned number of keys, in bytes.
     pub needed_bytes: f64,
-    /// Number of keys that fit, with headroom; None without a limit, or if the sample does not explain the memory in
-    /// use.
+    /// Maximum number of keys that fit into the limit less its headroom; None without a limit, or if the sample does
+    /// not explain the memory in use.
     pub keys_max: Option<f64>,
-    /// True if the planned number of keys fits; None if the sample does not explain the memory in use.
+    /// True if the planned number of keys fits into the limit less its headroom; None if the sample does not explain
+    /// the memory in use.
     pub fits: Option<bool>,
     /// Mean CPU time of an operation of the mix, in µs; None if the sample has no hash, sorted set or set.
     pub operation_us: Option<f64>,
 }
 
-/// Result of [`compare`].
+/// Result of [`compare`]: the predictions for present and candidate thresholds, and the advice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
-    /// Address of the server, `host:port`.
+    /// Address of the server whose thresholds are compared, `host:port`.
     pub server: String,
-    /// Versions of the server and of the scratch server.
+    /// Versions of Redis on the server and on the scratch server, in this order.
     pub versions: [String; 2],
-    /// Number of keys on the server.
+    /// Number of keys that the server has now.
     pub keys: u64,
-    /// Number of sampled keys that were read.
+    /// Number of sampled keys whose content was read.
     pub sampled: usize,
-    /// Number of sampled keys that were too large to be read.
+    /// Number of inspected keys that were too large to be read, or beyond the sample's maximum size.
     pub too_large: u64,
-    /// Memory in use that counts towards the server's limit, in bytes.
+    /// Memory in use on the server that counts towards its limit `maxmemory`, in bytes.
     pub used_bytes: u64,
     /// Part of [`Self::used_bytes`] that is not for keys, in bytes.
     pub base_bytes: u64,
-    /// Memory in use as extrapolated from the sample, divided by `used_bytes`: the sample is representative if it is
-    /// near one.
+    /// Memory in use as extrapolated from the sample, divided by [`Self::used_bytes`]: the sample is representative
+    /// if the quotient is near one.
     pub explained: f64,
     /// Mean memory of a key on the server, in bytes: `MEMORY USAGE`, corrected by the ratio of measured to reported
     /// sizes that the scratch server shows with the present thresholds.
     pub key_bytes: f64,
-    /// Number of sampled keys by kind and encoding on the server.
+    /// Number of sampled keys on the server by type and encoding, such as `hash listpack`.
     pub encodings: BTreeMap<String, u64>,
-    /// Memory to plan for, in bytes; None without a limit.
+    /// Memory to plan for, in bytes; None if neither the question nor the server has a limit.
     pub limit_bytes: Option<u64>,
-    /// Share of the memory that must stay free, 0 to 1.
+    /// Share of the memory to plan for that must stay free, from 0 to 1.
     pub headroom: f64,
-    /// Eviction policy at the limit (`maxmemory-policy`).
+    /// Policy by which the server evicts keys at its limit (`maxmemory-policy`).
     pub policy: String,
-    /// Number of keys to plan for.
+    /// Number of keys that the advice plans for.
     pub keys_wanted: f64,
-    /// Prediction for the present thresholds, if all keys were rewritten.
+    /// Prediction for the present thresholds, provided that all keys are rewritten.
     pub present: Configuration,
-    /// Prediction for the candidate thresholds, if all keys were rewritten.
+    /// Prediction for the candidate thresholds, provided that all keys are rewritten.
     pub asked: Configuration,
-    /// `present` or `asked`; None if neither fits, without a limit, or if the sample is not within a tenth of the
-    /// memory in use.
+    /// Advised thresholds: `present` or `asked`. None if neither fits, without a limit, or if the sample is not
+    /// within a tenth of the memory in use.
     pub choice: Option<&'static str>,
-    /// Explanation in a sentence or two.
+    /// Explanation of the choice in a sentence or two.
     pub advice: String,
 }
 
-/// Compares the server's present thresholds with others, by a sample of its keys on a scratch server.
+/// Compares the present thresholds of `server`, to which `node` is a connection, with the candidate ones, by
+/// measuring a sample of its keys on a scratch server.
 ///
 /// # Errors
 /// Fails if the sample is empty, or if one of the servers refuses a command.
@@ -226,8 +229,8 @@ pub async fn compare(
     Ok(answer)
 }
 
-/// Extrapolates the measurements of a sample's two groups to the server, weighted by the number of its keys that each
-/// group represents.
+/// Extrapolates the measurements of a sample's two groups (the common keys and the outliers) to a server with `keys`
+/// keys, weighted by the number of keys that each group represents.
 fn extrapolate(
     sample: &Sample,
     keys: f64,
@@ -268,7 +271,8 @@ fn extrapolate(
     }
 }
 
-/// Converts a measurement to the costs of a configuration; inserts and scans have no cost, as they are not measured.
+/// Converts a measurement to the costs of a configuration of a server that needs `base_bytes` without keys; inserts
+/// and scans have no cost, as they are not measured.
 #[must_use]
 pub fn costs(base_bytes: f64, measured: &Measured) -> Costs {
     let times = measured.times.unwrap_or(Times { load_us: 0.0, read_us: 0.0, write_us: 0.0 });
@@ -284,7 +288,7 @@ pub fn costs(base_bytes: f64, measured: &Measured) -> Costs {
     }
 }
 
-/// Describes the decision in words.
+/// Describes the decision between present and candidate thresholds in words.
 fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
     let names: Vec<String> =
         question.asked.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -344,7 +348,7 @@ fn advice(answer: &Answer, decision: &Decision, question: &Question) -> String {
     }
 }
 
-/// Describes the relative difference of two values.
+/// Describes the relative difference of two values, such as `12 % less`.
 fn compared(old: f64, new: f64) -> String {
     let percent = 100.0 * (new / old.max(f64::MIN_POSITIVE) - 1.0);
     let word = if percent < 0.0 { "less" } else { "more" };

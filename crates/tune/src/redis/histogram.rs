@@ -11,20 +11,21 @@ use redis::Value;
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
 impl Histogram {
-    /// Builds a histogram from buckets.
+    /// Builds a histogram from buckets, each with its upper bound in µs and its count.
     #[cfg(test)]
     pub(super) fn of(buckets: &[(u64, u64)]) -> Self {
         Self(buckets.iter().copied().collect())
     }
 
-    /// Adds the counts of another histogram.
+    /// Adds the counts of another histogram to this one, bucket by bucket.
     pub(super) fn add(&mut self, other: &Self) {
         for (bound, count) in &other.0 {
             *self.0.entry(*bound).or_default() += count;
         }
     }
 
-    /// Returns the counts since an earlier reading; all counts if the server has restarted in between.
+    /// Returns the counts since an earlier reading of the same server; all counts if the server has restarted in
+    /// between.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let of = |bound: &u64| earlier.0.get(bound).copied().unwrap_or(0);
         let has = |bound: &u64| self.0.get(bound).copied().unwrap_or(0);

@@ -10,17 +10,17 @@ use imago_plan::tune::roll::CostClass;
 use crate::cluster::values::{Value, Values};
 use crate::cluster::{Error, Result, Setting};
 
-/// Cost of a change, and how it is applied.
+/// How a change of a Redis setting is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Applied by `CONFIG SET`, at once and without a restart; `CONFIG REWRITE` persists it for the next start.
+    /// `CONFIG SET` applies the value at once and without a restart; `CONFIG REWRITE` persists it for the next start.
     Live,
-    /// Applied by a change of the file and a restart of the server.
+    /// The value is written to the file, and applies after a restart of the server.
     Restart,
 }
 
 impl Class {
-    /// Returns the name of the class, as it is approved and printed.
+    /// Returns the name of the cost class, as users approve it and as it is printed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -30,24 +30,25 @@ impl Class {
     }
 }
 
-/// A setting.
+/// A setting of Redis 7 that tuning may change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knob {
-    /// Name in `redis.conf`.
+    /// Name of the setting in `redis.conf`.
     pub name: &'static str,
-    /// Value if the file does not contain the setting.
+    /// Value that applies if the file does not contain the setting.
     pub default: &'static str,
-    /// Valid values.
+    /// Type, unit and bounds of the setting's values.
     pub values: Values,
-    /// How a change is applied.
+    /// How a change of the setting is applied: live, or by a restart.
     pub class: Class,
-    /// Description for users.
+    /// Description of the setting for users.
     pub about: &'static str,
 }
 
 const YES_OR_NO: Values = Values::Word(&["yes", "no"]);
 const GB: u64 = 1 << 30;
 
+/// Builds a setting that `CONFIG SET` changes in a running server.
 const fn live(
     name: &'static str,
     default: &'static str,
@@ -57,6 +58,7 @@ const fn live(
     Knob { name, default, values, class: Class::Live, about }
 }
 
+/// Builds a setting whose change needs a restart of the server.
 const fn restart(
     name: &'static str,
     default: &'static str,
@@ -66,7 +68,7 @@ const fn restart(
     Knob { name, default, values, class: Class::Restart, about }
 }
 
-/// All settings that tuning may change.
+/// All settings of Redis that tuning may change.
 pub const KNOBS: &[Knob] = &[
     live(
         "hash-max-listpack-entries",
@@ -347,7 +349,7 @@ pub const KNOBS: &[Knob] = &[
     restart("tcp-backlog", "511", Values::Count(16, 65_535), "connections that wait to be taken"),
 ];
 
-/// Returns the setting with this name.
+/// Returns the setting of Redis with this name.
 ///
 /// # Errors
 /// Fails if there is no such setting; the message lists all.
@@ -370,7 +372,8 @@ impl Knob {
         Setting { name, default: Some(default), values, class }
     }
 
-    /// Parses and checks a value; sizes are returned in bytes, as the server reports them.
+    /// Parses a value of this setting, and checks that the setting accepts it; sizes are returned in bytes, as the
+    /// server reports them.
     ///
     /// # Errors
     /// Fails if the setting does not take this value.

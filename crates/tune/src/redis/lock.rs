@@ -15,37 +15,42 @@ use super::topology::{Part, Topology, slot};
 use crate::cluster::{Error, Result};
 use crate::decisions;
 
-/// A lease.
+/// A lease: a key in the cluster whose value is the holder's name and the expiry time.
 pub(super) struct Lease {
+    /// Name of the key that stores the lease.
     key: &'static str,
     /// Time after the last renewal at which the lease expires.
     lasts: Duration,
 }
 
-/// Lock on the configuration; a step takes less time than the lock lasts.
+/// Lock on the cluster's configuration, which a job holds; a step of a roll takes less time than the lock lasts.
 pub(super) const CONFIGURATION: Lease =
     Lease { key: "imago:lock", lasts: Duration::from_secs(600) };
-/// Lease of the active controller.
+/// Lease of the controller that decides for the cluster.
 pub(super) const CONTROLLER: Lease = Lease { key: "imago:controller", lasts: decisions::LEASE };
 
+/// Timeout of the reply of the node that stores a lease.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
+/// Script that acquires or renews a lease; its reply is the holder if that is another one, and empty on success.
 const TAKE: &str = "#!lua flags=allow-oom\n\
     local time = redis.call('time') \
     local now = time[1] * 1000 + math.floor(time[2] / 1000) \
     local holder, ends = string.match(redis.call('get', KEYS[1]) or '', '^(.*) until (%d+)$') \
     if holder and holder ~= ARGV[1] and tonumber(ends) > now then return holder end \
     redis.call('set', KEYS[1], ARGV[1] .. ' until ' .. string.format('%.0f', now + ARGV[2])) return ''";
+/// Script that releases a lease if the given holder has it.
 const GIVE_UP: &str = "#!lua flags=allow-oom\n\
     local holder = string.match(redis.call('get', KEYS[1]) or '', '^(.*) until %d+$') \
     if holder == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
-/// Key that exists while changes are suspended; its value is the process that suspended them.
+/// Key that exists while changes by controllers are suspended; its value is the process that suspended them.
 const HOLD: &str = "imago:hold";
+/// Script that sets a key unless the key exists.
 const SET: &str = "#!lua flags=allow-oom\n\
     redis.call('set', KEYS[1], ARGV[1], 'nx') return ''";
 
-/// Suspends changes by controllers on all machines.
+/// Suspends changes by controllers on all machines, in the name of `process`.
 ///
 /// # Errors
 /// Fails if the node that stores the key does not answer.
@@ -54,7 +59,7 @@ pub(super) async fn suspend(uri: &Uri, process: &str) -> Result<()> {
     slot_master(uri, HOLD).await?.ask::<String>(&words).await.map(drop)
 }
 
-/// Resumes changes by controllers.
+/// Allows changes by controllers again, on all machines.
 ///
 /// # Errors
 /// Fails if the node that stores the key does not answer.
@@ -62,7 +67,7 @@ pub(super) async fn resume(uri: &Uri) -> Result<()> {
     slot_master(uri, HOLD).await?.ask::<i64>(&["DEL", HOLD]).await.map(drop)
 }
 
-/// Returns the process that suspended changes; None if they are not suspended.
+/// Returns the process that suspended changes by controllers; None if they are not suspended.
 ///
 /// # Errors
 /// Fails if the node that stores the key does not answer.
@@ -71,7 +76,8 @@ pub(super) async fn suspended_by(uri: &Uri) -> Result<Option<String>> {
 }
 
 impl Lease {
-    /// Acquires or renews the lease. Returns the holder if that is another one.
+    /// Acquires or renews the lease for `holder`. Returns the present holder if that is another one, and None on
+    /// success.
     ///
     /// # Errors
     /// Fails if the node that stores the key does not answer.
@@ -82,7 +88,7 @@ impl Lease {
         Ok(Some(held).filter(|held| !held.is_empty()))
     }
 
-    /// Releases the lease if `holder` has it.
+    /// Releases the lease if `holder` has the lease.
     ///
     /// # Errors
     /// Fails if the node that stores the key does not answer.
@@ -92,7 +98,7 @@ impl Lease {
     }
 }
 
-/// Returns the error for a job that finds the lock held by another one.
+/// Returns the error for a job that finds the lock on the configuration held by the job `by`.
 pub(super) fn locked_by(by: &str) -> Error {
     Error::precondition(
         format!("job {by} changes this cluster's configuration"),
@@ -100,7 +106,7 @@ pub(super) fn locked_by(by: &str) -> Error {
     )
 }
 
-/// Connects to the master of the key's slot.
+/// Connects to the master of the slot of `key`, or to the single server if there is no Redis Cluster.
 async fn slot_master(uri: &Uri, key: &str) -> Result<Node> {
     let node = Node::connect_to_any(uri, ANSWER_WAIT).await?;
     let Ok(told) = node.try_ask::<String>(&["CLUSTER", "NODES"]).await else {

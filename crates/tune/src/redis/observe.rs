@@ -1,4 +1,4 @@
-//! Samples the operations that clients request of Redis, from its nodes' own counters (`INFO commandstats`,
+//! Observes the operations that clients request of Redis, by its nodes' own counters (`INFO commandstats`,
 //! `LATENCY HISTOGRAM`).
 //!
 //! Each node counts the commands that it executed. A replica executes the writes of its master, too, so that writes are
@@ -19,9 +19,9 @@ pub use crate::cluster::observation::Observation;
 use crate::cluster::observation::{READS, SCANS, UPDATES, since};
 use crate::cluster::{Error, NodeAccess, Result};
 
-/// Timeout of a reply.
+/// Timeout of a node's reply while its counters are read.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Names of the commands that read ranges.
+/// Names of the commands that read ranges, and count as scans.
 const RANGES: [&str; 24] = [
     "scan",
     "hscan",
@@ -49,34 +49,40 @@ const RANGES: [&str; 24] = [
     "sort_ro",
 ];
 
-/// Counters of one node.
+/// Counters of one node, as they were read at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct NodeReading {
+    /// True unless the node is a replica.
     is_master: bool,
+    /// Number of commands of each kind since the node's start.
     counts: [u64; KINDS],
+    /// Latencies of the commands of each kind since the node's start.
     times: [Histogram; KINDS],
-    /// Share of `maxmemory` in use, 0 to 1; None without a limit.
+    /// Share of the node's `maxmemory` in use, from 0 to 1; None without a limit.
     memory: Option<f64>,
 }
 
-/// A node and its last reading.
+/// An observed node and its last reading.
 struct Observed {
     access: NodeAccess,
-    /// Names of the commands that read, and of those that write.
+    /// Names of the node's commands that read, and of those that write; None before the first reading.
     commands: Option<(BTreeSet<String>, BTreeSet<String>)>,
+    /// Last reading of the node; None before the first one.
     last: Option<NodeReading>,
+    /// True if the last reading failed.
     was_missed: bool,
 }
 
-/// Reads the counters of all nodes.
+/// Reader of the counters of all nodes of a Redis Cluster, or of a server.
 pub struct Observer {
     uri: Uri,
     nodes: Vec<Observed>,
+    /// Time of the last reading of all nodes.
     last_read_at: Instant,
 }
 
 impl Observer {
-    /// Takes the first reading.
+    /// Takes the first reading of all nodes of the cluster file.
     ///
     /// # Errors
     /// Fails if no node answers.
@@ -101,7 +107,7 @@ impl Observer {
         Ok(observer)
     }
 
-    /// Reads all nodes and returns the operations since the previous call.
+    /// Reads the counters of all nodes, and returns the operations since the previous call.
     #[crate::boxed]
     pub async fn observe(&mut self) -> Observation {
         let uri = &self.uri;
@@ -148,8 +154,9 @@ impl Observer {
 }
 
 impl NodeReading {
-    /// Returns the counts since an earlier reading. Writes count at the present master: those that it executed shortly
-    /// before as a replica were counted by its old master, whose writes no longer count.
+    /// Returns the commands of each kind, and their latencies, since an earlier reading. Writes count at the present
+    /// master: those that it executed shortly before as a replica were counted by its old master, whose writes no
+    /// longer count.
     fn since(&self, last: &Self) -> ([u64; KINDS], [Histogram; KINDS]) {
         let mut counts = since(last.counts, self.counts);
         let mut times = std::array::from_fn(|kind| self.times[kind].since(&last.times[kind]));
@@ -161,6 +168,7 @@ impl NodeReading {
     }
 }
 
+/// Connects to one node, and reads its counters; also its lists of commands at the first reading.
 async fn read_node(node: &mut Observed, uri: &Uri) -> Result<NodeReading> {
     let at = Node::connect(&node.access.address.to_string(), uri, ANSWER_WAIT).await?;
     if node.commands.is_none() {
@@ -183,7 +191,8 @@ async fn read_node(node: &mut Observed, uri: &Uri) -> Result<NodeReading> {
     Ok(understood(&stats, &times, reads, writes))
 }
 
-/// Parses the replies of a node.
+/// Parses a node's replies: `stats` of INFO, `times` of LATENCY HISTOGRAM by command; `reads` and `writes` are the
+/// names of the commands that read and write.
 fn understood(
     stats: &str,
     times: &BTreeMap<String, Histogram>,
@@ -217,6 +226,7 @@ fn understood(
     told
 }
 
+/// Returns the index of the kind of operations that a command counts as; None if it is no read or write of keys.
 fn kind(name: &str, reads: &BTreeSet<String>, writes: &BTreeSet<String>) -> Option<usize> {
     if RANGES.contains(&name) {
         Some(SCANS)

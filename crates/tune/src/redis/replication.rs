@@ -1,34 +1,34 @@
-//! The state of a server's replication (`INFO replication`).
+//! The state of a Redis server's replication (`INFO replication`).
 
 use super::connection::line;
 
-/// Role of a server in replication, and its progress.
+/// Role of a Redis server in replication, and its progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// The server accepts writes.
+    /// The server accepts writes, and sends them to its replicas.
     Master {
-        /// Length of its replication stream, in bytes.
+        /// Length of the master's replication stream so far, in bytes.
         offset: u64,
-        /// Replicas of the server.
+        /// Replicas that are connected to the master, as the master reports them.
         replicas: Vec<Replica>,
     },
-    /// The server follows another one.
+    /// The server follows a master.
     Replica {
-        /// True if the link to its master is up.
+        /// True if the replica's link to its master is up.
         is_linked: bool,
-        /// Position in the replication stream, in bytes.
+        /// Position in the master's replication stream up to which the replica has applied it, in bytes.
         offset: u64,
     },
 }
 
-/// A replica, as its master reports it.
+/// A replica of a Redis server, as its master reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Address, `host:port`.
+    /// Address of the replica, `host:port`.
     pub address: String,
     /// True if the replica receives writes as they happen.
     pub is_online: bool,
-    /// Acknowledged position in the replication stream, in bytes.
+    /// Position in the replication stream up to which the replica has acknowledged it, in bytes.
     pub offset: u64,
 }
 
@@ -55,7 +55,7 @@ impl Replication {
         }
     }
 
-    /// Returns the number of replicas that receive writes as they happen; zero for a replica.
+    /// Returns the number of replicas that receive this master's writes as they happen; zero for a replica.
     #[must_use]
     pub fn online(&self) -> usize {
         match self {
@@ -65,7 +65,8 @@ impl Replication {
     }
 }
 
-/// Parses a line such as `slave0:ip=10.0.0.4,port=6379,state=online,offset=42,lag=0`; None if it is invalid.
+/// Parses a line of `INFO replication` such as `slave0:ip=10.0.0.4,port=6379,state=online,offset=42,lag=0`; None if
+/// it is invalid.
 fn replica(line: &str) -> Option<Replica> {
     let (_, fields) = line.trim().split_once(':')?;
     let field = |name: &str| {

@@ -36,42 +36,45 @@ use crate::configurations::{self, Configuration};
 
 pub use work::{actions, cancel, jobs, node_roll_times, resume};
 
-/// Kind of these jobs in the journal.
+/// Kind of the jobs that are rolls of Redis, in the journal.
 pub const KIND: &str = "redis_roll";
 
-/// Specification of a roll, stored in the job's record.
+/// Specification of a roll of Redis, stored in the job's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// New value by setting; None restores the default.
+    /// New values of the settings to change, by the setting's name; None restores the default.
     pub changes: BTreeMap<String, Option<String>>,
-    /// Number of additional failures that each shard must survive while one of its nodes restarts.
+    /// Number of node failures that each shard must survive while one of its nodes restarts.
     pub tolerate: usize,
-    /// True: a master without a replica is restarted, and its keys are not served meanwhile.
+    /// True if a master without a replica may be restarted, although its keys are not served meanwhile.
     pub unserved: bool,
-    /// True if a controller started the roll: the next controller then resumes it if this one dies.
+    /// True if a controller started the roll, so that the next controller resumes it if this one dies.
     #[serde(default)]
     pub is_of_controller: bool,
 }
 
-/// A change of one setting.
+/// A change of one setting to a new value in a roll.
 #[derive(Clone, Debug, PartialEq)]
 struct Change {
+    /// The setting to change.
     knob: &'static Knob,
-    /// New value, in the server's own format.
+    /// New value of the setting, in the server's own format.
     value: String,
+    /// True if the new value is the default because none was requested.
     is_default: bool,
 }
 
 impl Spec {
-    /// Builds the roll that applies one of the configurations to a cluster.
+    /// Builds the roll that applies the configuration of index `number` to a cluster; each shard must survive
+    /// `tolerate` failures while one of its nodes restarts.
     #[must_use]
     pub fn of(all: &[Configuration], number: usize, tolerate: usize) -> Self {
         let changes = configurations::settings(all, number);
         Self { changes, tolerate, unserved: false, is_of_controller: false }
     }
 
-    /// Builds the roll that changes a cluster from one of the configurations to another, with only the settings that
-    /// differ.
+    /// Builds the roll that changes a cluster between the configurations whose indices are `numbers` (old and new),
+    /// with only the settings that differ; each shard must survive `tolerate` failures meanwhile.
     ///
     /// # Errors
     /// Fails if a setting is unknown.
@@ -84,7 +87,7 @@ impl Spec {
         Ok(Self { changes, tolerate, unserved: false, is_of_controller: false })
     }
 
-    /// Parses and checks the changes.
+    /// Parses the specified changes, and checks that each setting accepts its new value.
     ///
     /// # Errors
     /// Fails if nothing is to change, if a setting is unknown, or if it does not take the value.
@@ -105,59 +108,60 @@ impl Spec {
     }
 }
 
-/// Dry run of a roll.
+/// Dry run of a roll of Redis: the changes that it would make, and the obstacles to its start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Preview {
-    /// True if nodes are restarted.
+    /// True if the roll would restart nodes.
     pub restarts: bool,
-    /// Descriptions of the steps in order, provided that the roles of nodes do not change otherwise.
+    /// Descriptions of the restarts and failovers in order, provided that the roles of nodes do not change otherwise.
     pub steps: Vec<String>,
-    /// All nodes, with the changes of each.
+    /// All nodes of the cluster file, with the changes that the roll would make there.
     pub nodes: Vec<NodePreview>,
-    /// Reasons why the roll cannot start now.
+    /// Reasons why the roll cannot start now; empty if it can.
     pub obstacles: Vec<String>,
 }
 
-/// A node and the changes of a roll there.
+/// A Redis node, and the changes that a roll would make there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodePreview {
-    /// Name of the node.
+    /// Name of the node in the cluster file.
     pub name: String,
-    /// Address for clients.
+    /// Address at which the node accepts clients, `IP:port`.
     pub address: String,
-    /// Role of the node: `master`, `replica of NAME`, or `idle`.
+    /// Role of the node: `master`, `replica of NAME`, `idle` (a node without slots), or `not known`.
     pub part: String,
-    /// Settings whose running value differs from the new one.
+    /// Settings whose running value on the node differs from the new one.
     pub changes: Vec<ValueChange>,
 }
 
-/// A completed failover.
+/// A failover that a roll has completed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FailOver {
-    /// Name of the old master.
+    /// Name of the node that was the master before the failover.
     pub from: String,
-    /// Name of the new master.
+    /// Name of the replica that is the master since the failover.
     pub to: String,
-    /// Time from the command until the new master served, in ms, as observed by polling.
+    /// Time from before the first `CLUSTER FAILOVER` until the replica reported itself a master, in ms, as observed
+    /// by polling.
     pub took_ms: f64,
 }
 
-/// Result of a roll.
+/// Result of a completed roll of Redis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// ID of the job.
+    /// ID of the roll's job.
     pub job: JobId,
     /// Names of the nodes with the new configuration.
     pub nodes: Vec<String>,
-    /// Durations by name of the node, for nodes that were changed.
+    /// Durations of the change of each node that was changed, by the node's name.
     pub took: BTreeMap<String, NodeRollTime>,
-    /// Failovers, in order.
+    /// Failovers of the roll, in order.
     pub fail_overs: Vec<FailOver>,
-    /// Time from the first step to the end of the last one, in seconds.
+    /// Time for which the last process of the job worked on the roll, in seconds.
     pub elapsed_s: f64,
 }
 
-/// A cluster and the checked changes of a roll.
+/// A cluster of Redis, and the checked changes of a roll there.
 pub struct Roller {
     file: ClusterFile,
     spec: Spec,
@@ -165,7 +169,7 @@ pub struct Roller {
 }
 
 impl Roller {
-    /// Checks the specification.
+    /// Checks the specification of a roll, without contacting the cluster.
     ///
     /// # Errors
     /// Fails if the specification is invalid.
@@ -174,10 +178,12 @@ impl Roller {
         Ok(Self { file, spec, changes })
     }
 
+    /// Returns the changes that are applied in this way.
     fn of_class(&self, class: Class) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(move |change| change.knob.class == class)
     }
 
+    /// Returns true if the roll changes a setting that needs a restart.
     fn restarts(&self) -> bool {
         self.of_class(Class::Restart).next().is_some()
     }
@@ -187,7 +193,7 @@ impl Roller {
         Snapshot::at(&self.file.nodes, &self.file.uri, &settings).await
     }
 
-    /// Returns the settings of this class whose running value on the node differs from the new one.
+    /// Returns the settings of this class whose running value on the node of index `number` differs from the new one.
     fn differences(
         &self,
         snapshot: &Snapshot<'_>,
@@ -210,7 +216,7 @@ impl Roller {
         self.of_class(class).filter_map(different).collect()
     }
 
-    /// Returns the nodes as input for the selection of the next step; None if a role is unknown.
+    /// Returns the nodes as input for the selection of the next step; None if the role of a node is unknown.
     fn nodes(&self, snapshot: &Snapshot<'_>) -> Option<Vec<succession::Node>> {
         let is_settled = snapshot.obstacles().is_empty();
         let node = |number| {
@@ -227,7 +233,7 @@ impl Roller {
         &self.file.nodes[number].name
     }
 
-    /// Returns the number of nodes with a different value of any of the settings.
+    /// Returns the number of nodes that run with another value of any of the settings to change.
     ///
     /// # Errors
     /// Fails if a node does not answer, or does not know a setting.
@@ -244,7 +250,7 @@ impl Roller {
         Ok((0..self.file.nodes.len()).filter(differs).count())
     }
 
-    /// Checks that every node that answers knows the settings.
+    /// Checks that every node that answers knows the settings to change.
     fn check_known(&self, snapshot: &Snapshot<'_>) -> Result<()> {
         for (node, facts) in self.file.nodes.iter().zip(&snapshot.facts) {
             let Ok(facts) = facts else { continue };
@@ -258,7 +264,7 @@ impl Roller {
         Ok(())
     }
 
-    /// Checks for obstacles that do not disappear with time.
+    /// Checks that no obstacle exists that does not disappear with time.
     fn check(&self, snapshot: &Snapshot<'_>) -> Result<()> {
         self.check_known(snapshot)?;
         for (node, facts) in self.file.nodes.iter().zip(&snapshot.facts) {
@@ -327,7 +333,7 @@ impl Roller {
         }
     }
 
-    /// Returns the changes that the roll would make. Changes nothing.
+    /// Returns the changes that the roll would make, and the reasons why it cannot start. Changes nothing.
     ///
     /// # Errors
     /// Fails if the roll is impossible; the message has the reason.
@@ -361,7 +367,7 @@ impl Roller {
         Ok(Preview { restarts: self.restarts(), steps, nodes, obstacles })
     }
 
-    /// Simulates the restarts, and returns descriptions of the steps.
+    /// Simulates the restarts of these nodes, and returns descriptions of the steps.
     fn steps(&self, mut nodes: Vec<succession::Node>) -> Vec<String> {
         for node in &mut nodes {
             node.is_in_step = true;
@@ -385,6 +391,7 @@ impl Roller {
         steps
     }
 
+    /// Describes a step in words.
     fn told(&self, step: Step) -> String {
         match step {
             Step::Restart(number) => format!("{} restarts", self.name(number)),
@@ -394,7 +401,7 @@ impl Roller {
         }
     }
 
-    /// Returns the file's text with the settings that need a restart.
+    /// Returns the text of a node's file (now `old`) with the new values of the settings that need a restart.
     fn new_text(&self, old: &str) -> String {
         let mut new = old.to_owned();
         for change in self.of_class(Class::Restart) {
@@ -408,7 +415,7 @@ impl Roller {
     }
 }
 
-/// Returns the nodes that do not answer, each with the reason.
+/// Returns the nodes that did not answer in this snapshot, each with the reason.
 fn unreachable(file: &ClusterFile, snapshot: &Snapshot<'_>) -> Vec<String> {
     let of_node =
         |(node, facts): (&crate::cluster::NodeAccess, &std::result::Result<_, String>)| {

@@ -3,12 +3,13 @@
 //! A setting is a line of its name and its value; if there are several lines, the last one applies. Comments have lines
 //! of their own.
 
-/// Returns the value of a setting; None if the text does not have it.
+/// Returns the value of a setting in the text of `redis.conf`; None if the text does not have the setting.
 pub(super) fn read<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| value(line, name))
 }
 
-/// Returns the text with this value of a setting, in place of its last line or at the end; None removes the setting.
+/// Returns the text of `redis.conf` with the value `new` of a setting, in place of the setting's last line or at the
+/// end; None removes the setting.
 pub(super) fn write(text: &str, name: &str, new: Option<&str>) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.iter().rposition(|line| value(line, name).is_some());
@@ -30,8 +31,9 @@ pub(super) fn write(text: &str, name: &str, new: Option<&str>) -> String {
     written
 }
 
-/// Returns the text as `CONFIG REWRITE` would write it with this value: in place of the setting's first line, which may
-/// have the name with `slave`. If there is no such line, it is added at the end, unless the value is the default.
+/// Returns the text of `redis.conf` as `CONFIG REWRITE` would write it with the value `new` of a setting: in place of
+/// the setting's first line, which may have the name with `slave`. If there is no such line, it is added at the end,
+/// unless the value is the default.
 pub(super) fn rewrite(text: &str, name: &str, new: &str, is_default: bool) -> String {
     let lines: Vec<String> = match (name, new) {
         ("save", "") => vec!["save \"\"".into()],
@@ -61,6 +63,7 @@ pub(super) fn rewrite(text: &str, name: &str, new: &str, is_default: bool) -> St
     written
 }
 
+/// Returns the value in a line of `redis.conf`; None if the line does not set the setting `name`.
 fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (word, rest) = line.trim().split_once(|c: char| c.is_ascii_whitespace())?;
     word.eq_ignore_ascii_case(name).then(|| rest.trim())

@@ -1,4 +1,4 @@
-//! Snapshots of all nodes: each node's state, its view of the others, and its replication progress.
+//! Snapshots of all nodes of Redis: each node's state, its view of the others, and its replication progress.
 //!
 //! A replica is *in step* if it has all data that its master had at the start of the snapshot: replicas are read after
 //! masters.
@@ -16,36 +16,42 @@ use super::topology::{Part, Topology};
 use crate::cluster::error::chain;
 use crate::cluster::{NodeAccess, Result};
 
-/// Timeout of a reply, unless the cluster file sets it.
+/// Timeout of a node's reply while it is inspected, unless the cluster file sets it.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
-/// Minimum major version of Redis.
+/// Minimum major version of Redis that can be rolled.
 const OLDEST: u32 = 7;
 
-/// State of a node.
+/// State of one node at the time of a snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
+    /// True if the node is part of a Redis Cluster.
     pub(super) is_cluster: bool,
     /// True if the node reports that the cluster serves all slots; always true for a single server.
     pub(super) is_well: bool,
+    /// True if the node still loads its data after its start.
     pub(super) is_loading: bool,
+    /// Memory in use on the node, in bytes.
     pub(super) used_memory: u64,
-    /// Path of the file that the node was started with; empty if there is none.
+    /// Path of the configuration file that the node was started with; empty if there is none.
     pub(super) configuration: String,
+    /// The node's role in replication, and its progress.
     pub(super) replication: Replication,
+    /// The nodes of the cluster as this one sees them; empty for a single server.
     pub(super) topology: Topology,
-    /// Running values of the requested settings, by name.
+    /// Running values of the settings that the snapshot was requested for, by the setting's name.
     pub(super) running: BTreeMap<String, String>,
 }
 
-/// Snapshot of all nodes, in the order of the cluster file: the state of a node, or the reason why it is unknown.
+/// Snapshot of all nodes, in the order of the cluster file.
 pub(super) struct Snapshot<'a> {
     nodes: &'a [NodeAccess],
+    /// For each node its state, or the reason why the state is unknown.
     pub(super) facts: Vec<std::result::Result<Facts, String>>,
 }
 
 impl<'a> Snapshot<'a> {
-    /// Reads the states of all nodes, including their values of these settings.
+    /// Reads the states of these nodes, including the running values of these settings.
     pub(super) async fn at(nodes: &'a [NodeAccess], uri: &Uri, settings: &[&str]) -> Self {
         let asked = nodes.iter().map(|node| facts(node, uri, settings));
         let seen = join_all(asked).await;
@@ -68,7 +74,7 @@ impl<'a> Snapshot<'a> {
         Self { nodes, facts: seen }
     }
 
-    /// Returns the index of the node with this ID.
+    /// Returns the index of the node with this ID in the Redis Cluster; None if no inspected node has it.
     fn number(&self, id: &str) -> Option<usize> {
         self.facts.iter().position(|facts| {
             let mut members = facts.iter().flat_map(|facts| &facts.topology.members);
@@ -76,7 +82,8 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// Returns a node's role; None if the node does not answer, or follows a node that does not.
+    /// Returns the role of the node with the index `number`; None if the node does not answer, or follows a node that
+    /// does not.
     pub(super) fn part(&self, number: usize) -> Option<succession::Part> {
         let facts = self.facts[number].as_ref().ok()?;
         if !facts.is_cluster {
@@ -90,7 +97,7 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// Returns the reasons against a step now; each may be temporary.
+    /// Returns the reasons against a step of a roll now; each may be temporary.
     pub(super) fn obstacles(&self) -> Vec<String> {
         let mut obstacles = Vec::new();
         for (number, (node, facts)) in self.nodes.iter().zip(&self.facts).enumerate() {
@@ -118,8 +125,8 @@ impl<'a> Snapshot<'a> {
         obstacles
     }
 
-    /// Returns a difference between a node's view of another one and that one's own: news of a failover spreads with a
-    /// delay.
+    /// Returns a difference between the view that the node of index `number` has of another node and that one's own
+    /// view of itself: news of a failover spreads with a delay. None if there is no difference.
     fn disagreement(&self, number: usize) -> Option<String> {
         let facts = self.facts[number].as_ref().ok()?;
         facts.topology.members.iter().find_map(|member| {
@@ -132,7 +139,8 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// Returns the reason why a replica is not in step; None if it is, or if the node is not a replica.
+    /// Returns the reason why the node of index `number` has not all data of its master; None if it has, or if it is
+    /// not a replica.
     fn lag(&self, number: usize) -> Option<String> {
         let name = &self.nodes[number].name;
         let Ok(Facts { replication: Replication::Replica { is_linked, offset }, .. }) =
@@ -157,7 +165,7 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Returns the members of the cluster that the cluster file does not name.
+    /// Returns the addresses (`host:port`) of members of the Redis Cluster that the cluster file does not name.
     pub(super) fn strangers(&self) -> Vec<String> {
         let mut strangers = Vec::new();
         for member in self.facts.iter().flatten().flat_map(|facts| &facts.topology.members) {
@@ -169,12 +177,14 @@ impl<'a> Snapshot<'a> {
         strangers
     }
 
+    /// Returns the name of the node with this address; the address itself if the cluster file does not name it.
     fn name_of<'b>(&'b self, address: &'b str) -> &'b str {
         let known = self.nodes.iter().find(|node| node.address.to_string() == address);
         known.map_or(address, |node| &node.name)
     }
 }
 
+/// Reads the state of one node, including the running values of these settings.
 async fn facts(node: &NodeAccess, uri: &Uri, settings: &[&str]) -> Result<Facts> {
     let wait = node.look_max.unwrap_or(ANSWER_WAIT);
     let at = Node::connect(&node.address.to_string(), uri, wait).await?;
@@ -210,6 +220,7 @@ async fn facts(node: &NodeAccess, uri: &Uri, settings: &[&str]) -> Result<Facts>
     })
 }
 
+/// Reads the replication progress of one node.
 async fn replication(node: &NodeAccess, uri: &Uri) -> Result<Replication> {
     let wait = node.look_max.unwrap_or(ANSWER_WAIT);
     let at = Node::connect(&node.address.to_string(), uri, wait).await?;

@@ -1,5 +1,5 @@
-//! The effective configuration of a server's next start, derived from its files and its command line, and a trial
-//! start.
+//! The effective configuration that a Redis server has after its next start, derived from its files and its command
+//! line, and a trial start.
 //!
 //! `CONFIG SET` and `CONFIG REWRITE` return OK even if a later `include` or an argument restores the old value at the
 //! next start (redis 8572), or if the server cannot start with the written file (redis 11736). So the new file is

@@ -3,43 +3,43 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Number of slots that keys are hashed to.
+/// Number of hash slots in a Redis Cluster.
 pub const SLOTS: usize = 16_384;
 
-/// Role of a node.
+/// Role of a node in a Redis Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A master with these ranges of slots, possibly none.
+    /// The node is a master with these ranges of slots, possibly none.
     Master(Vec<RangeInclusive<u16>>),
-    /// A replica of the node with this ID.
+    /// The node is a replica of the node with this ID.
     Replica(String),
 }
 
-/// A node of a cluster.
+/// A node of a Redis Cluster, as another node or itself sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// ID of the node, 40 hexadecimal digits.
+    /// ID of the node in the cluster, 40 hexadecimal digits.
     pub id: String,
-    /// Address for clients, `host:port`; empty if unknown.
+    /// Address at which the node accepts clients, `host:port`; empty if unknown.
     pub address: String,
     /// True for the node that returned the topology.
     pub is_self: bool,
-    /// True if the node is suspected or agreed to have failed.
+    /// True if the node is suspected or agreed to have failed, or has no known address, or has not yet joined.
     pub has_failed: bool,
     /// True if the node that returned the topology is connected to this one.
     pub is_connected: bool,
-    /// Role of the node.
+    /// Role of the node: master or replica.
     pub part: Part,
 }
 
-/// All nodes that one node knows.
+/// All nodes of a Redis Cluster that one node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Nodes in the order of the reply.
+    /// Nodes in the order of the reply to `CLUSTER NODES`.
     pub members: Vec<Member>,
 }
 
-/// An invalid reply to `CLUSTER NODES`, with the line.
+/// An invalid reply to `CLUSTER NODES`; contains the invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot understand this line of CLUSTER NODES: {0}")]
 pub struct NotUnderstood(String);
@@ -55,7 +55,7 @@ impl Topology {
         Ok(Self { members: lines.map(member).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the masters with slots.
+    /// Returns the masters that have slots.
     pub fn masters(&self) -> impl Iterator<Item = &Member> {
         self.members
             .iter()
@@ -67,13 +67,13 @@ impl Topology {
         self.members.iter().filter(move |one| matches!(&one.part, Part::Replica(of) if of == id))
     }
 
-    /// Returns the node with this address; None if there is no such node.
+    /// Returns the node with this address (`host:port`); None if there is no such node.
     #[must_use]
     pub fn at(&self, address: &str) -> Option<&Member> {
         self.members.iter().find(|one| one.address == address)
     }
 
-    /// Returns the number of slots that no node has.
+    /// Returns the number of slots that no master has.
     #[must_use]
     pub fn uncovered(&self) -> usize {
         let mut is_covered = vec![false; SLOTS];
@@ -91,7 +91,8 @@ impl Topology {
     }
 }
 
-/// Parses a line `ID HOST:PORT@PORT[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOTS…`; None if it is invalid.
+/// Parses a line of `CLUSTER NODES`, `ID HOST:PORT@PORT[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOTS…`; None if it
+/// is invalid.
 fn member(line: &str) -> Option<Member> {
     let mut words = line.split_ascii_whitespace();
     let id = words.next()?.to_owned();
@@ -119,6 +120,7 @@ fn member(line: &str) -> Option<Member> {
     })
 }
 
+/// Parses a range of slots, such as `0-5460`, or a single slot; None if it is invalid.
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
@@ -138,6 +140,7 @@ pub fn slot(key: &[u8]) -> u16 {
     crc % SLOTS as u16
 }
 
+/// Returns the part of a key from which its slot is computed: that within the first braces, or the whole key.
 fn hashed(key: &[u8]) -> &[u8] {
     let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
     let within = &key[open + 1..];

@@ -1,4 +1,4 @@
-//! A Redis Cluster, or a server, under the control of a tuner.
+//! A Redis Cluster, or a server, under the control of the control loop ([`crate::controller`]).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,23 +23,24 @@ use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
 
-/// Timeout of a reply.
+/// Timeout of a node's reply when its latency tracking is checked.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// A cluster to tune, and the options of its rolls.
+/// A Redis Cluster or server to tune, and the options of its rolls.
 #[derive(Clone, Debug)]
 pub struct TunedCluster {
-    /// Access to the nodes.
+    /// Connection string of the cluster, and access to its nodes.
     pub file: ClusterFile,
-    /// Path of the cluster file; jobs and decisions are stored next to it.
+    /// Path of the cluster file; the jobs and decisions of the cluster are stored next to it.
     pub path: PathBuf,
-    /// Candidate configurations, in the order of the measurements.
+    /// Candidate configurations, in the order of their measurements.
     pub configurations: Vec<Configuration>,
-    /// Number of additional failures that each shard must survive while one of its nodes restarts.
+    /// Number of node failures that each shard must survive while one of its nodes restarts.
     pub tolerate: usize,
 }
 
-/// Tunes a cluster until it is cancelled.
+/// Tunes a Redis Cluster or server until `cancel` is cancelled or the requested duration has passed, and returns the
+/// totals. `process` is the name under which the controller holds its lease, and `say` receives its events.
 ///
 /// # Errors
 /// Fails if the cluster cannot be observed, if another controller has the lease, or if the trace cannot be written. A
@@ -56,7 +57,8 @@ pub async fn run(
     controller::run(cluster, request, process, events, cancel, say).await
 }
 
-/// Estimates the costs of changes in this cluster from its past rolls; one node at a time restarts.
+/// Estimates the durations and lost capacity of changes in this cluster from its past rolls, which are stored next to
+/// `path`; one node at a time restarts.
 ///
 /// # Errors
 /// Fails if the jobs cannot be read.
@@ -67,8 +69,8 @@ pub async fn costs(file: &ClusterFile, path: &std::path::Path) -> Result<Costs> 
     Ok(learned(guessed(file.nodes.len()), &took))
 }
 
-/// Returns assumed costs for this number of nodes, until past rolls have shown them: six nodes on one machine, with
-/// little data, were in step half a second after their stop.
+/// Returns assumed durations and lost capacity of changes for a cluster of `nodes` nodes, until past rolls have shown
+/// them: six nodes on one machine, with little data, were in sync half a second after their stop.
 #[must_use]
 pub fn guessed(nodes: usize) -> Costs {
     Costs { restart_s: 5.0, live_s: 0.1, ..Costs::guessed(nodes) }
@@ -125,6 +127,7 @@ impl Cluster for TunedCluster {
         Observer::begin(&self.file).await
     }
 
+    /// Returns the records of all rolls that are stored next to the cluster file `path`.
     async fn rolls(&self) -> Result<Vec<Record>> {
         rolls(&self.path).await
     }

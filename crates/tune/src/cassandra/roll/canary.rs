@@ -1,4 +1,5 @@
-//! The canary of a roll: its first node, compared with the others at the same time, under the same load.
+//! The canary of a roll: its first node, compared with the others at the same time and under the same load, before
+//! and after its change.
 //!
 //! The canary gets all changes of the roll: the settings, with a restart if they need one, and the tables' compactions,
 //! on this node only. The other nodes are changed and the tables altered only after the comparison.
@@ -26,32 +27,34 @@ use super::work::{LOOK_EVERY, Work};
 use super::{Change, Preview, Roller};
 use work_counters::Reader;
 
-/// Number of windows before and after the change, and maximum number of windows skipped while the canary warms up. With
-/// half as many windows, their correlation is estimated so badly that hardly any gain exceeds the noise.
+/// Number of windows in which the canary is compared, before and after its change each, and maximum number of windows
+/// skipped while the canary warms up. With half as many windows, their correlation is estimated so badly that hardly
+/// any gain exceeds the noise.
 const WINDOWS: u32 = 12;
 const WARM_MAX: usize = 12;
-/// Minimum length of a window: in a shorter one the cost of reading the counters would dominate.
+/// Minimum length of a window of a comparison: in a shorter one the cost of reading the counters would dominate.
 const WINDOW_MIN: Duration = Duration::from_secs(2);
 /// Maximum number of consecutive windows in which the canary or all others execute no operations.
 const IDLE_MAX: u32 = 6;
 
-/// Progress of the canary, stored in the job's checkpoint.
+/// Progress of a roll's canary, stored in the job's checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Canary {
-    /// The canary is unchanged; the work of all nodes before its change.
+    /// The canary was measured, but is not known to be changed; contains the work of all nodes before its change.
     Before(MeasuredWindows),
-    /// The canary is faster with the new configuration.
+    /// The canary is faster with the new configuration, and the roll goes on.
     Passed,
-    /// The canary gets the old configuration back, for this reason.
+    /// The canary is not faster, for this reason, and gets its old configuration back.
     Refused(String),
 }
 
-/// Windows before or after the change: per window, node and kind of work, the count and the total time in µs.
+/// Windows of a comparison, before or after the canary's change, with the work of all nodes in each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredWindows {
-    /// Names of the nodes, in the order used in the windows.
+    /// Names of the nodes, in the order of [`Self::windows`].
     nodes: Vec<String>,
+    /// By window, node and kind of work: number of operations, and their total service time in µs.
     windows: Vec<Vec<Vec<(u64, u64)>>>,
 }
 
@@ -73,19 +76,21 @@ impl MeasuredWindows {
     }
 }
 
+/// Returns the names of the nodes in the order of the cluster file.
 fn names(file: &ClusterFile) -> Vec<String> {
     file.nodes.iter().map(|node| node.name.clone()).collect()
 }
 
-/// Result of the comparison.
+/// Result of the comparison of a canary before and after its change.
 enum Finding {
-    /// The service time has decreased by more than the noise.
+    /// The canary's service time has decreased by more than the noise.
     Better(Comparison),
-    /// The service time has not decreased by more than the noise, or cannot be compared, for this reason.
+    /// The canary's service time has not decreased by more than the noise, or cannot be compared, for this reason.
     NotBetter(String),
 }
 
-/// Measures the work of all nodes, window by window, and returns the windows in which the canary can be compared.
+/// Measures the work of all nodes for the time `lasts`, window by window, and returns the windows in which the canary
+/// can be compared. With `warms_up`, the windows are skipped in which the canary's service time still decreases.
 ///
 /// # Errors
 /// Fails if there are too few operations, or if a node does not answer.
@@ -130,7 +135,7 @@ async fn measure_windows(
     Ok(found)
 }
 
-/// Compares the canary before and after its change.
+/// Compares the work of the canary `name`, relative to the other nodes, before and after its change.
 fn compared(file: &ClusterFile, name: &str, before: &MeasuredWindows, after: &[Window]) -> Finding {
     let names = names(file);
     let number = names.iter().position(|node| node == name).filter(|_| names == before.nodes);
@@ -144,7 +149,7 @@ fn compared(file: &ClusterFile, name: &str, before: &MeasuredWindows, after: &[W
     Finding::NotBetter(describe(&comparison))
 }
 
-/// Describes a comparison in words.
+/// Describes a comparison of the canary before and after its change in words.
 fn describe(comparison: &Comparison) -> String {
     let percent = |share: f64| share * 100.0;
     let nodes = comparison.nodes_noise.map_or_else(String::new, |noise| {
@@ -158,8 +163,8 @@ fn describe(comparison: &Comparison) -> String {
 }
 
 impl Roller {
-    /// Checks, before any node is changed, that there are other nodes to compare the canary with, and that its change
-    /// can be reverted.
+    /// Checks, before any node is changed, that there are other nodes to compare the canary with, and that the
+    /// canary's change can be reverted.
     pub(super) fn canary_can_be_compared(&self, preview: &Preview) -> Result<()> {
         if self.spec.canary_s == 0 {
             return Ok(());
@@ -194,13 +199,14 @@ impl Roller {
 }
 
 impl Work<'_> {
-    /// True if the roll has a canary that has not passed yet, so that only the canary may be changed.
+    /// Returns true if the roll has a canary that has not passed yet, so that only the canary may be changed.
     pub(super) fn has_pending_canary(&self) -> bool {
         let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
         self.roller.spec.canary_s > 0 && !is_over
     }
 
-    /// Returns the name of the canary if this step changes it (it is the first step's only node); otherwise None.
+    /// Returns the name of the canary if this step changes it (the canary is the first step's only node); otherwise
+    /// None.
     pub(super) fn canary<'c>(
         &self,
         cluster: &'c Cluster,
@@ -214,7 +220,7 @@ impl Work<'_> {
         Duration::from_secs(self.roller.spec.canary_s)
     }
 
-    /// Measures all nodes before the canary changes, and saves the result.
+    /// Measures all nodes before the canary `name` changes, and saves the result in the job's checkpoint.
     pub(super) async fn measure_before(&mut self, name: &str) -> Result<()> {
         let what = format!("{name}: is compared with the others");
         let why = "it is the first node, and the roll goes on only if it is faster then";
@@ -231,7 +237,8 @@ impl Work<'_> {
         Ok(self.run.save(self.checkpoint.value()).await?)
     }
 
-    /// Measures all nodes after the canary's change, and reverts the change if the canary is no faster.
+    /// Measures all nodes after the change of the canary `name`, and reverts the change if the canary is no faster;
+    /// `step` has the canary's index.
     pub(super) async fn measure_after(
         &mut self,
         cluster: &Cluster,
@@ -268,7 +275,8 @@ impl Work<'_> {
         Err(self.revert(cluster, step.clone(), &why).await)
     }
 
-    /// Reverts these nodes to their old configuration, and returns the error that reports the reason.
+    /// Reverts the nodes with these indices to their old configuration for the reason `why`, and returns the error
+    /// that reports the reason.
     pub(super) async fn revert(
         &mut self,
         cluster: &Cluster,
@@ -315,7 +323,8 @@ impl Work<'_> {
         }
     }
 
-    /// Sets the compactions on these nodes only: the new ones, or the present ones of the tables.
+    /// Sets compactions on the nodes with these indices only: the roll's new ones if `is_new`, and otherwise those
+    /// that the tables have.
     async fn set_compactions(
         &self,
         cluster: &Cluster,
@@ -341,7 +350,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Waits for `work`; returns early with an error if the job is to stop.
+    /// Waits for `work` and returns its result; returns early with an error if the job is to stop.
     async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         loop {

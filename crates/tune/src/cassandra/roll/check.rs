@@ -1,4 +1,4 @@
-//! Checks, before the first node is changed, that every node could start again.
+//! Checks, before the first node of a roll is changed, that every Cassandra node could start again.
 //!
 //! A node is stopped to be started with a new file. Obstacles to a start, such as a line of its settings that cannot be
 //! parsed or a rack that is not its own, would otherwise appear when the node is down: so the files of all nodes are
@@ -18,7 +18,7 @@ use crate::cluster::node::{LOOK_BOUND, quoted};
 const SNITCH: &str = "GossipingPropertyFileSnitch";
 const PROPERTIES: &str = "cassandra-rackdc.properties";
 
-/// Checks that the files of all nodes can be changed, and that the nodes would start with them.
+/// Checks that the files of all nodes can be changed as the roll requests, and that the nodes would start with them.
 ///
 /// # Errors
 /// Fails for the first node that would not start; the message has file, line, and remedy.
@@ -31,8 +31,8 @@ pub(super) async fn check_startable(cluster: &Cluster, changes: &[Change]) -> Re
     iter(checks).buffered(ring::INSPECTIONS_AT_ONCE).try_collect::<Vec<()>>().await.map(drop)
 }
 
-/// Checks that the start and stop commands parse as shell scripts, and that the node's data center and rack are
-/// unchanged.
+/// Checks that the node's start and stop commands parse as shell scripts, and that its files still name the data
+/// center and rack for which it has data.
 async fn check_location(member: &Member) -> Result<()> {
     let node = &member.access;
     for (name, command) in [("start", &node.start), ("stop", &node.stop)] {
@@ -62,7 +62,7 @@ async fn check_location(member: &Member) -> Result<()> {
     }
 }
 
-/// Parses data center and rack from a file of properties; returns None unless both are present.
+/// Parses data center and rack from the text of a file of properties; returns None unless both are present.
 fn place(text: &str) -> Option<(String, String)> {
     let value = |key: &str| {
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', '!']));

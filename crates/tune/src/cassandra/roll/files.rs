@@ -1,4 +1,4 @@
-//! The files of a node that contain the settings of a roll: read, and replaced atomically as a group.
+//! The files of a Cassandra node that contain the settings of a roll: read, and replaced atomically as a group.
 //!
 //! Each new file is complete on the node's disk before the first one is renamed, and the old one is saved next to it.
 //! The settings are parsed completely before anything is written, in their present and their new form: a file that
@@ -14,28 +14,32 @@ use super::super::yaml::{Document, Invalid};
 use super::Change;
 use crate::cluster::NodeAccess;
 
-/// Present and new content of one of a node's files.
+/// Present and new content of one of a node's configuration files.
 pub(super) struct Contents<'a> {
+    /// Path of the file on the node's machine.
     path: &'a str,
     old: String,
     new: String,
 }
 
 impl Contents<'_> {
+    /// Returns true if the new content differs from the present one.
     pub(super) fn changes(&self) -> bool {
         self.new != self.old
     }
 }
 
-/// The files of one node, and the changes to make in them.
+/// The configuration files of one node, and the changes of a roll in them.
 pub(super) struct Files<'a> {
+    /// How the node and its files are reached.
     pub(super) node: &'a NodeAccess,
+    /// Changes of settings that the roll makes.
     pub(super) changes: &'a [Change],
 }
 
 impl<'a> Files<'a> {
-    /// Reads each file that contains any of the settings, and returns the texts by path; includes `cassandra.yaml` if
-    /// the node restarts, even without a change of it.
+    /// Reads each file that contains any of the settings to change, and returns the texts by path; includes
+    /// `cassandra.yaml` if the node restarts, even without a change of that file.
     async fn texts(&self) -> Result<BTreeMap<&'a str, String>> {
         let mut texts = BTreeMap::new();
         if self.changes.iter().any(|change| change.knob.class == Class::Restart) {
@@ -51,7 +55,7 @@ impl<'a> Files<'a> {
         Ok(texts)
     }
 
-    /// Reads the present value of each setting; None if the file does not have it.
+    /// Reads the present value of each setting to change, by the setting's name; None if its file does not have it.
     pub(super) async fn values(&self) -> Result<BTreeMap<String, Option<String>>> {
         let texts = self.texts().await?;
         let value = |Change { knob, .. }: &Change| {
@@ -60,7 +64,7 @@ impl<'a> Files<'a> {
         self.changes.iter().map(value).collect()
     }
 
-    /// Reads the files and computes their new content.
+    /// Reads the node's files that contain the settings to change, and computes their new content.
     ///
     /// # Errors
     /// Fails if a file cannot be read, or if the node would not start with its present or its new content.
@@ -83,7 +87,7 @@ impl<'a> Files<'a> {
         Ok(all)
     }
 
-    /// Parses a text if the path is that of `cassandra.yaml`; returns None for other files.
+    /// Parses the text of the file at `path` if that is the node's `cassandra.yaml`; returns None for other files.
     fn settings(&self, path: &str, text: &str) -> Result<Option<Document>> {
         if path != self.node.configuration {
             return Ok(None);
@@ -91,6 +95,7 @@ impl<'a> Files<'a> {
         Document::parse(text).map(Some).map_err(|invalid| self.does_not_parse(path, &invalid))
     }
 
+    /// Returns the error of a `cassandra.yaml` that the node's parser would refuse.
     fn does_not_parse(&self, path: &str, Invalid { line, problem }: &Invalid) -> Error {
         Error::precondition(
             format!("{path} of {}, line {line}: {problem}", self.node.name),
@@ -98,8 +103,8 @@ impl<'a> Files<'a> {
         )
     }
 
-    /// Checks that the new settings parse, that the changed ones have their new values, and that all others are
-    /// unchanged.
+    /// Checks that the new `cassandra.yaml` parses, that the settings to change have their new values, and that all
+    /// others are unchanged.
     fn check_written(&self, path: &str, before: &Document, new: &str) -> Result<()> {
         let after = Document::parse(new).map_err(|invalid| self.does_not_parse(path, &invalid))?;
         let own = self.changes.iter().filter(|change| change.knob.file == File::Settings);
@@ -134,7 +139,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Writes the new files next to the present ones.
+    /// Writes the new content of each changed file into a file next to the present one; removes them all if one
+    /// fails.
     pub(super) async fn stage(&self, job: &JobId, contents: &[Contents<'_>]) -> Result<()> {
         for one in contents.iter().filter(|one| one.changes()) {
             let staged = self.node.stage_file(one.path, job, &one.new).await;
@@ -146,7 +152,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Removes the staged files; ignores errors.
+    /// Removes the files that [`Self::stage`] wrote; ignores errors.
     pub(super) async fn unstage(&self, job: &JobId, contents: &[Contents<'_>]) {
         for one in contents.iter().filter(|one| one.changes()) {
             if let Err(error) = self.node.unstage_file(one.path, job).await {
@@ -155,7 +161,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Replaces the present files by the staged ones; if one fails, restores all.
+    /// Replaces the present files by the staged ones; if one replacement fails, restores all files.
     pub(super) async fn install(&self, job: &JobId, contents: &[Contents<'_>]) -> Result<()> {
         for one in contents.iter().filter(|one| one.changes()) {
             let installed = self.node.install_file(one.path, job, &one.old).await;
@@ -168,7 +174,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Restores the files as they were before the job. Returns false if the job has changed none.
+    /// Restores the node's files as they were before the job. Returns false if the job has changed none of them.
     pub(super) async fn restore(&self, job: &JobId) -> Result<bool> {
         let mut paths = BTreeSet::new();
         for change in self.changes {

@@ -1,4 +1,5 @@
-//! The change of one node in a roll. It can be repeated from any state in which a dead process left the node.
+//! The change of one Cassandra node in a roll. It can be repeated from any state in which a dead process left the
+//! node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -37,37 +38,40 @@ const BACK_TRIES: u32 = 2;
 const JVM_BOUND: Duration = Duration::from_secs(10);
 /// Maximum number of stop attempts.
 const STOP_TRIES: u32 = 3;
-/// Time allowed for a `nodetool` command that closes the port for clients or applies a setting.
+/// Timeout of a `nodetool` command that closes the port for clients or applies a setting.
 const DISABLE_BOUND: Duration = Duration::from_secs(60);
-/// Time allowed for the stop command and for the start command of a node.
+/// Timeout of a node's stop command, and timeout of its start command.
 const STOP_BOUND: Duration = Duration::from_secs(180);
 const START_BOUND: Duration = Duration::from_secs(300);
 /// Time allowed for a started node to accept clients.
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
-/// Time allowed until all nodes see a restarted node up and have sent it the writes that it missed.
+/// Time allowed until all nodes see a changed node up and have sent it the writes that it missed.
 const RETURN_BOUND: Duration = Duration::from_secs(1_800);
 /// Minimum ratio of the heap size that a JVM reports to the configured one.
 const HEAP_LEAST: f64 = 0.85;
-/// Delays between two probes of a port, and between two inspections.
+/// Delay between two probes of a node's port, and delay between two inspections of the cluster.
 const PROBE_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The change of one node; see the module's documentation.
+/// The change of one node in a roll; see the module's documentation.
 pub(super) struct Step<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) uri: &'a Uri,
     pub(super) changes: &'a [Change],
+    /// True if the node is restarted; otherwise its settings are applied live.
     pub(super) restarts: bool,
+    /// True if all nodes of the cluster restart at once.
     pub(super) is_at_once: bool,
     pub(super) run: &'a Run,
     pub(super) journal: &'a CassandraJournal,
+    /// Index of the node to change, in [`Cluster::members`].
     pub(super) number: usize,
-    /// Indices of the other nodes that are stopped meanwhile.
+    /// Indices of the other nodes that the roll has stopped meanwhile.
     pub(super) others: BTreeSet<usize>,
 }
 
 impl Step<'_> {
-    /// Changes the node and returns the durations; None if the node needed no change.
+    /// Changes the node and returns the durations of the change; None if the node needed no change.
     pub(super) async fn take(&self) -> Result<Option<NodeRollTime>> {
         if self.changes.is_empty() {
             return Ok(None);
@@ -97,7 +101,7 @@ impl Step<'_> {
         }))
     }
 
-    /// Reads the present values of the settings from the node's files.
+    /// Reads the present values of the settings to change from the node's files, by the setting's name.
     pub(super) async fn before(&self) -> Result<BTreeMap<String, Option<String>>> {
         self.files().values().await
     }
@@ -123,7 +127,7 @@ impl Step<'_> {
     }
 
     /// Checks that this process still owns the job: a process that was suspended does not notice that another one has
-    /// taken over.
+    /// taken the job over.
     async fn check_ownership(&self) -> Result<()> {
         if self.run.ownership().age() <= JOURNAL_AGE_MAX {
             return Ok(());
@@ -140,7 +144,7 @@ impl Step<'_> {
         }
     }
 
-    /// Journals and reports the next action, and checks that this process owns the job.
+    /// Journals and reports the next action on the node with its reason, and checks that this process owns the job.
     async fn begin(&self, what: &str, why: &str) -> Result<()> {
         let what = format!("{}: {what}", self.name());
         self.journal.note(self.job(), &what, why).await?;
@@ -149,8 +153,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Reports an action or its result, and journals it if possible: a node whose change has begun must return to
-    /// service even if the nodes that store the journal are down.
+    /// Reports an action on the node or its result, and journals it if possible: a node whose change has begun must
+    /// return to service even if the nodes that store the journal are down.
     async fn say(&self, what: &str, why: &str) {
         let what = format!("{}: {what}", self.name());
         let noted = tokio::time::timeout(NOTE_BOUND, self.journal.note(self.job(), &what, why));
@@ -160,7 +164,7 @@ impl Step<'_> {
         self.run.reporter().decision(what, why);
     }
 
-    /// Changes the files, and applies the settings live.
+    /// Changes the node's files, and applies the settings in the running node.
     async fn apply(&self, contents: &[Contents<'_>]) -> Result<()> {
         if contents.iter().any(Contents::changes) {
             self.begin("gets its new file", "what is set live is lost by a restart").await?;
@@ -182,8 +186,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Restarts the node with the new files. Returns the time at which it accepted clients again; None if not
-    /// restarted.
+    /// Restarts the node with its new files. Returns the time at which the node accepted clients again; None if it
+    /// was not restarted because it runs with the new configuration already.
     async fn restart(&self, contents: &[Contents<'_>]) -> Result<Option<Instant>> {
         let is_new = !contents.iter().any(Contents::changes);
         let answers = answers(self.address(), self.uri).await;
@@ -326,8 +330,8 @@ impl Step<'_> {
         within(ANSWER_BOUND, PROBE_EVERY, async || answers(address, uri).await).await
     }
 
-    /// True if the node's JVM runs but does not accept clients yet, or will within moments (a process may have started
-    /// it).
+    /// Returns true if the node's JVM runs but does not accept clients yet, or will within moments (a process may
+    /// have started it).
     async fn is_starting(&self) -> bool {
         let member = &self.cluster.members[self.number];
         let limit = self.cluster.waits.limit(member);
@@ -352,8 +356,8 @@ impl Step<'_> {
         }
     }
 
-    /// Restores the old configuration after the node did not start. Returns the error that reports the outcome, and how
-    /// long the node accepted no clients.
+    /// Restores the node's old configuration after it did not start for the reason `why`. Returns the error that
+    /// reports the outcome, and how long the node has accepted no clients since `away_since`.
     async fn restore_old_files(&self, why: &Error, away_since: Instant) -> Error {
         if let Err(taken_over) = self.check_ownership().await {
             return taken_over;
@@ -393,7 +397,7 @@ impl Step<'_> {
         error
     }
 
-    /// Waits until every node sees this one up and has sent it the writes that it missed.
+    /// Waits until every node sees the changed one up and has sent it the writes that it missed.
     async fn has_returned(&self) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -415,7 +419,7 @@ impl Step<'_> {
         }
     }
 
-    /// Returns the settings whose running value differs from the configured one.
+    /// Describes the settings whose value in the running node differs from the requested one.
     async fn differences(&self) -> Result<Vec<String>> {
         let running = settings(self.access(), self.uri).await?;
         let different = |change: &Change| {
@@ -436,8 +440,8 @@ impl Step<'_> {
     }
 }
 
-/// Returns the heap size by `nodetool info` if it is not the requested one, in MiB. The size that a JVM reports may be
-/// a little smaller: some collectors do not count the part that they keep free.
+/// Describes the heap size in the output of `nodetool info` if it is not the requested one (in MiB); None if it is.
+/// The size that a JVM reports may be a little smaller: some collectors do not count the part that they keep free.
 fn other_heap(info: &str, asked_mib: &str) -> Option<String> {
     let line = info.lines().find_map(|line| line.strip_prefix("Heap Memory (MB)"))?;
     let runs: f64 = line.rsplit('/').next()?.trim().replace(',', "").parse().ok()?;
@@ -446,18 +450,19 @@ fn other_heap(info: &str, asked_mib: &str) -> Option<String> {
     (!is_that).then(|| format!("{HEAP} is {runs:.0}MiB, not {asked_mib}MiB"))
 }
 
-/// True if the node accepts clients and answers them.
+/// Returns true if the node accepts clients and answers them.
 async fn answers(node: SocketAddr, uri: &Uri) -> bool {
     accepts(node).await && connect_to(node, uri).await.is_ok()
 }
 
-/// True if the port for clients is open.
+/// Returns true if the node's port for clients is open.
 async fn accepts(node: SocketAddr) -> bool {
     let connecting = tokio::net::TcpStream::connect(node);
     matches!(tokio::time::timeout(Duration::from_secs(3), connecting).await, Ok(Ok(_)))
 }
 
-/// Polls until the condition holds; returns false if it does not within the bound.
+/// Checks the condition `holds` every so often, and returns true once it does; returns false if it does not within
+/// `bound`.
 async fn within(bound: Duration, every: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let began = Instant::now();
     loop {

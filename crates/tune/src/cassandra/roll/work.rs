@@ -1,4 +1,4 @@
-//! The execution of a roll's job, from its claim to its end, by one process after another.
+//! The execution of the job of a Cassandra roll, from its claim to its end, by one process after another.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -35,43 +35,51 @@ const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
 /// Maximum time that a new roll waits for nodes to get the writes that they have missed: on a busy cluster some are missed
 /// at any time, and delivered within seconds.
 const MISSED_WRITES_BOUND: Duration = Duration::from_secs(60);
-/// Delay between two inspections of the cluster while it is not healthy.
+/// Delay between two inspections of a cluster that is not healthy, and between two checks whether the job is to stop.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Persistent state of a roll, from which another process can resume it.
+/// Persistent state of a Cassandra roll, from which another process can resume it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Checkpoint {
-    /// Host IDs of the nodes with the new configuration.
+    /// Host IDs of the nodes that have the new configuration.
     done: BTreeSet<Uuid>,
     /// Host IDs of the nodes that may be stopped at this moment.
     under_way: BTreeSet<Uuid>,
-    /// Settings before the roll, by host ID of each changed node and by name; None: the file did not have the setting.
+    /// Settings before the roll, by the host ID of each node whose change has begun and by the setting's name; None:
+    /// the file did not have the setting.
     pub(super) before: BTreeMap<Uuid, BTreeMap<String, Option<String>>>,
-    /// Durations of the change, by host ID.
+    /// Durations of the change of each node that was changed, by the node's host ID.
     took: BTreeMap<Uuid, NodeRollTime>,
-    /// Compactions before the roll, by name of each changed table.
+    /// Compactions before the roll, by the name of each table whose alteration has begun.
     compaction_before: BTreeMap<String, Compaction>,
-    /// Progress of the canary; None before the canary's step, and in a roll without a canary.
+    /// Progress of the canary (the node that is changed first and compared); None before the canary was measured, and
+    /// in a roll without a canary.
     pub(super) canary: Option<Canary>,
 }
 
 impl Checkpoint {
+    /// Returns the checkpoint as JSON, for the job's record.
     pub(super) fn value(&self) -> Json {
         serde_json::to_value(self).expect("texts and numbers")
     }
 }
 
-/// The execution of a job by one process.
+/// The execution of a roll's job by one process.
 pub(super) struct Work<'a> {
+    /// The cluster and the changes of the roll.
     pub(super) roller: &'a Roller,
+    /// The claim of this process on the job.
     pub(super) run: &'a Run,
+    /// Journal that stores the job and its actions.
     pub(super) journal: &'a CassandraJournal,
+    /// State of the roll, which is saved after each change of it.
     pub(super) checkpoint: Checkpoint,
 }
 
 impl Roller {
-    /// Creates a job and executes it.
+    /// Creates the roll's job and executes it; `process` is the name of the process that claims the job, and
+    /// `interrupted` is cancelled to interrupt the job.
     ///
     /// # Errors
     /// Fails if a precondition does not hold (no node was changed then), or during the roll: the message reports the
@@ -107,7 +115,7 @@ impl Roller {
         self.work(&journal, &record.id, process, events, interrupted, true).await
     }
 
-    /// Executes a job until it ends.
+    /// Executes a roll's job until it ends; `is_new` is true if no part of the job has been executed yet.
     async fn work(
         &self,
         journal: &CassandraJournal,
@@ -140,6 +148,7 @@ impl Lock for CassandraJournal {
 }
 
 impl Work<'_> {
+    /// Executes the roll from its checkpoint to its end.
     async fn roll(mut self) -> Result<Outcome> {
         let began = Instant::now();
         let cluster = self.roller.cluster()?;
@@ -208,6 +217,7 @@ impl Work<'_> {
         })
     }
 
+    /// Alters each table of the roll to its new compaction.
     async fn alter_tables(&mut self) -> Result<()> {
         for (table, to) in &self.roller.spec.compaction {
             self.alter(table, to).await?;
@@ -215,7 +225,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Alters a table to this compaction, and journals the previous one.
+    /// Alters a table (`keyspace.table`) to the compaction `to`, and saves the table's previous compaction before.
     async fn alter(&mut self, table: &str, to: &Compaction) -> Result<()> {
         self.run.control().checkpoint().await.map_err(Error::Stopped)?;
         let session = &self.roller.session;
@@ -231,7 +241,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Changes these nodes to the roll's configuration, or by `changes` if given.
+    /// Changes the nodes with these indices to the roll's configuration, or by `changes` if given.
     pub(super) async fn take(
         &mut self,
         cluster: &Cluster,
@@ -295,6 +305,7 @@ impl Work<'_> {
         }
     }
 
+    /// Waits until no node reports an obstacle, such as a node that it sees down.
     async fn check_gossip_agrees(&self, cluster: &Cluster) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -309,7 +320,7 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until no obstacle to a step is left, and returns the cluster's state at that time.
+    /// Waits until no obstacle to a step of these nodes is left, and returns the cluster's state at that time.
     async fn settled(&self, step: &BTreeSet<usize>) -> Result<Cluster> {
         let began = Instant::now();
         let mut said = String::new();
@@ -346,6 +357,7 @@ impl Work<'_> {
     }
 }
 
+/// Returns the error of a cluster that did not become healthy in time.
 fn unsettled(obstacles: &Obstacles) -> Error {
     let within = SETTLE_BOUND.as_secs();
     Error::failed(
@@ -354,7 +366,7 @@ fn unsettled(obstacles: &Obstacles) -> Error {
     )
 }
 
-/// Resumes a job whose process has died or was interrupted.
+/// Resumes the job of a roll whose process has died or was interrupted, on behalf of `process`.
 ///
 /// # Errors
 /// Fails if there is no such job, if another process executes it, or if the roll fails.
@@ -378,8 +390,8 @@ pub async fn resume(
     roller.work(&journal, id, process, events, interrupted, false).await
 }
 
-/// Returns the duration of each node's change in a past roll; empty if the job is not a roll, or of an incompatible
-/// version.
+/// Returns the duration of each node's change in a Cassandra roll, from the job's record; empty if the job is not
+/// such a roll, or of an incompatible version.
 #[must_use]
 pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
     let is_roll = record.kind == KIND;
@@ -387,8 +399,8 @@ pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
-/// Cancels a job that no process executes any more. A job that left nodes to restore is not cancelled: [`resume`] it.
-/// Returns true if the job has ended.
+/// Cancels the job of a roll that no process executes any more. A job that left nodes to restore is not cancelled:
+/// [`resume`] it. Returns true if the job has ended.
 ///
 /// # Errors
 /// Fails if the journal cannot be reached, or if the job's checkpoint cannot be read.

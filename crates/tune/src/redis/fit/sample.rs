@@ -1,4 +1,4 @@
-//! A sample of a server's keys, and statistics of the server. Nothing is written.
+//! A sample of a Redis server's keys, and statistics of the server. Nothing is written.
 //!
 //! `SCAN` returns the keys in the order of their hashes, which is independent of their contents, so that the first keys
 //! are a representative sample. The size of a key is checked before it is read (`DUMP`), as a large one would block the
@@ -18,45 +18,46 @@ use super::super::connection::{Node, line};
 use super::FITTED;
 use crate::cluster::{Error, Result};
 
-/// Maximum size of a key that is read, in bytes.
+/// Maximum size of a key whose content is read, in bytes.
 const KEY_BYTES_MAX: u64 = 4 << 20;
-/// Total size at which the sample is complete, in bytes.
+/// Total size of the contents read at which a group of the sample is complete, in bytes.
 const SAMPLE_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of keys whose sizes are inspected, and the time limit for that.
 const INSPECTED_MAX: u64 = 500_000;
 const INSPECTION_BOUND: Duration = Duration::from_secs(60);
-/// Maximum number of outliers, and the minimum ratio of their size to the mean.
+/// Maximum number of outliers (large keys) in a sample, and the minimum ratio of their size to the mean size of a
+/// key.
 const LARGE_MAX: usize = 100;
 const LARGE: f64 = 8.0;
 /// Batch sizes: names per SCAN, keys inspected together, and keys read together.
 const SCAN_COUNT: &str = "200";
 const INSPECTED_AT_ONCE: usize = 50;
 const READ_AT_ONCE: usize = 10;
-/// Number of elements of a key from which the server estimates its size.
+/// Number of elements of a key from which the server estimates the key's size (`MEMORY USAGE`).
 const SIZED_BY: u32 = 100;
 
-/// Statistics and settings of a server.
+/// Statistics and settings of a Redis server.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Version of the server.
+    /// Version of Redis that the server runs.
     pub version: String,
-    /// Number of keys.
+    /// Number of keys in the server's database 0, the only one that has keys.
     pub keys: u64,
-    /// Memory in use that counts towards `maxmemory`, in bytes.
+    /// Memory in use on the server that counts towards `maxmemory`, in bytes.
     pub used_bytes: u64,
     /// Part of the memory in use that is not for keys, in bytes: the server itself, clients, the replication backlog;
     /// without keys, all of it.
     pub base_bytes: u64,
-    /// Value of `maxmemory`, in bytes; zero is no limit.
+    /// The server's limit of memory in use (`maxmemory`), in bytes; zero is no limit.
     pub limit_bytes: u64,
-    /// Eviction policy at the limit (`maxmemory-policy`).
+    /// Policy by which the server evicts keys at its limit (`maxmemory-policy`).
     pub policy: String,
-    /// Values of the settings in [`FITTED`].
+    /// Values of the settings in [`FITTED`] (the thresholds of compact encodings) on the server, by name.
     pub settings: BTreeMap<String, String>,
 }
 
 impl Server {
-    /// Reads the statistics and settings of a server.
+    /// Reads the statistics and settings of the server to which `node` is a connection.
     ///
     /// # Errors
     /// Fails if the server does not answer, refuses a command, is not a Redis server, or has keys in a database other
@@ -129,20 +130,21 @@ pub(super) struct Key {
     /// Type of the key: `hash`, `zset`, and so on.
     pub(super) kind: String,
     pub(super) encoding: String,
-    /// Size by `MEMORY USAGE`, in bytes.
+    /// Size of the key by `MEMORY USAGE`, in bytes.
     pub(super) bytes: u64,
-    /// Serialized content, as `RESTORE` takes it.
+    /// Serialized content of the key (`DUMP`), as `RESTORE` takes it.
     pub(super) payload: Vec<u8>,
 }
 
-/// A sample of a server's keys.
+/// A sample of a Redis server's keys: common ones and large outliers.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Keys that represent all keys except the outliers.
+    /// Common keys that were read; they represent all keys except the outliers.
     pub(super) keys: Vec<Key>,
-    /// Outliers that were read.
+    /// Outliers (keys many times as large as the mean) that were read; each represents itself.
     pub(super) large: Vec<Key>,
-    /// Number of keys that were too large to be read, and their total size by `MEMORY USAGE`, in bytes.
+    /// Number of outliers that were not read, being too large alone or in total, and their total size by
+    /// `MEMORY USAGE`, in bytes.
     pub(super) too_large: (u64, u64),
     /// Number of keys whose sizes were inspected, and their total size by `MEMORY USAGE`, in bytes.
     pub(super) inspected: (u64, u64),
@@ -150,14 +152,15 @@ pub struct Sample {
 
 pub(super) const INSPECTION_COMMANDS: &str = "TYPE, OBJECT ENCODING and MEMORY USAGE";
 
-/// Adds the commands that return a key's type, encoding and size.
+/// Adds the commands that return the type, the encoding and the size of the key `name` to a pipeline.
 pub(super) fn add_inspection(commands: &mut Pipeline, name: &[u8]) {
     commands.cmd("TYPE").arg(name);
     commands.cmd("OBJECT").arg("ENCODING").arg(name);
     commands.cmd("MEMORY").arg("USAGE").arg(name).arg("SAMPLES").arg(SIZED_BY);
 }
 
-/// Decodes the replies for each key: type, encoding and size in bytes; None if the key does not exist.
+/// Decodes the replies to the commands of [`add_inspection`] for several keys: each key's type, encoding and size in
+/// bytes; None for a key that does not exist.
 pub(super) fn parse_inspections(
     answers: &[Value],
 ) -> impl Iterator<Item = Option<(String, String, u64)>> + '_ {
@@ -170,9 +173,10 @@ pub(super) fn parse_inspections(
     })
 }
 
-/// An inspected key, without its content.
+/// A key whose type, encoding and size were inspected, without its content.
 #[derive(Clone, Debug)]
 struct InspectedKey {
+    /// Size of the key by `MEMORY USAGE`, in bytes.
     bytes: u64,
     name: Vec<u8>,
     kind: String,
@@ -180,7 +184,7 @@ struct InspectedKey {
 }
 
 impl Sample {
-    /// Reads at most this many keys, and the outliers.
+    /// Reads at most `keys_max` keys of the server, and the outliers among those whose sizes are inspected.
     ///
     /// # Errors
     /// Fails if the server does not answer, or refuses a command.
@@ -238,8 +242,9 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Returns two values for each group (the common keys, the outliers) on a server with this many keys: the number of
-    /// keys that the group represents, and the ratio of their mean size to that of the keys that were read.
+    /// Returns two values for each group (the common keys, the outliers that were read) on a server with `keys` keys:
+    /// the number of keys that the group represents, and the ratio of their mean size to that of the keys that were
+    /// read.
     pub(super) fn groups(&self, keys: f64) -> [(f64, f64); 2] {
         let (looked, bytes) = (self.inspected.0 as f64, self.inspected.1 as f64);
         let all = |keys: &[Key]| keys.iter().map(|key| key.bytes).sum::<u64>() as f64;
@@ -255,24 +260,25 @@ impl Sample {
         [(common * scale, larger), (self.large.len() as f64 * scale, 1.0)]
     }
 
-    /// Returns the total size of the keys that were not read, in bytes, on a server with this many keys.
+    /// Returns the total size of the keys that are too large to be read on a server with `keys` keys, in bytes,
+    /// extrapolated from the inspected keys.
     pub(super) fn unread_bytes(&self, keys: f64) -> f64 {
         self.too_large.1 as f64 * keys / (self.inspected.0 as f64).max(1.0)
     }
 
-    /// Returns the number of keys that were read.
+    /// Returns the number of keys whose content was read.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len() + self.large.len()
     }
 
-    /// Returns the number of keys whose sizes were inspected.
+    /// Returns the number of keys whose sizes were inspected, including those that were not read.
     #[must_use]
     pub fn inspected(&self) -> u64 {
         self.inspected.0
     }
 
-    /// True if no key was read.
+    /// Returns true if the content of no key was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -284,7 +290,7 @@ impl Sample {
         self.inspected.1 as f64 / (self.inspected.0 as f64).max(1.0)
     }
 
-    /// Returns the number of keys of each type and encoding, such as `hash listpack`.
+    /// Returns the number of keys that were read by their type and encoding, such as `hash listpack`.
     #[must_use]
     pub fn encodings(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
@@ -295,14 +301,14 @@ impl Sample {
     }
 }
 
-/// Truncates the list to the largest keys.
+/// Removes duplicates, and all but the [`LARGE_MAX`] largest keys, from a list.
 fn truncate_to_largest(all: &mut Vec<InspectedKey>) {
     all.sort_by(|one, two| two.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&two.name)));
     all.dedup_by(|one, two| one.name == two.name);
     all.truncate(LARGE_MAX);
 }
 
-/// Inspects these keys.
+/// Returns the type, encoding and size of the keys with these names, as far as they exist.
 async fn inspect(node: &Node, names: &[Vec<u8>]) -> Result<Vec<InspectedKey>> {
     let mut commands = redis::pipe();
     names.iter().for_each(|name| add_inspection(&mut commands, name));
@@ -315,7 +321,7 @@ async fn inspect(node: &Node, names: &[Vec<u8>]) -> Result<Vec<InspectedKey>> {
     Ok(told.collect())
 }
 
-/// Reads keys with their content, up to the maximum size of a sample.
+/// Reads the contents of inspected keys, up to a total of [`SAMPLE_BYTES_MAX`].
 async fn read(node: &Node, looked: impl Iterator<Item = InspectedKey>) -> Result<Vec<Key>> {
     let (mut keys, mut bytes) = (Vec::new(), 0);
     let mut looked = looked.peekable();

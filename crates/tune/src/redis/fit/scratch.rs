@@ -1,4 +1,4 @@
-//! Measures a sample with candidate settings on a scratch server without other load: memory, and CPU time of
+//! Measures a sample of keys with candidate settings on a scratch server without other load: memory, and CPU time of
 //! operations.
 //!
 //! Hashes, sorted sets and sets are written element by element, as clients do: their encoding and free space are then
@@ -21,52 +21,53 @@ use super::super::connection::{Node, line};
 use super::sample::{INSPECTION_COMMANDS, Key, Sample, add_inspection, parse_inspections};
 use crate::cluster::{Error, Result};
 
-/// Timeout of a reply; the size of a batch is bounded.
+/// Timeout of the scratch server's reply to a batch, whose size is bounded.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
-/// Maximum size of a batch, in bytes and in commands.
+/// Maximum size of a batch sent to the scratch server, in bytes, and maximum number of its commands.
 const BYTES_AT_ONCE: usize = 256 << 10;
 const OPERATIONS_AT_ONCE: usize = 100;
-/// Maximum number of words in a command that writes elements; even, as elements may have two words.
+/// Maximum number of words in a command that writes elements of a key; even, as elements may have two words.
 const WORDS_AT_ONCE: usize = 2_000;
-/// Number of operations in a measurement.
+/// Number of operations by which the CPU time of one kind of operations is measured.
 const OPERATIONS: usize = 10_000;
-/// Number of rounds, in alternating order.
+/// Number of rounds in which each set of settings is measured, in alternating order.
 const ROUNDS: usize = 3;
 const SEED: u64 = 27;
 
-/// Measurements of a sample.
+/// Memory and CPU times of a sample of keys with one set of settings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Number of keys of each type and encoding, such as `hash listpack`.
+    /// Number of keys by their type and encoding, such as `hash listpack`.
     pub encodings: BTreeMap<String, u64>,
-    /// Mean memory of a key, in bytes.
+    /// Mean memory that a key takes on the scratch server, in bytes.
     pub key_bytes: f64,
-    /// Mean size of a key by `MEMORY USAGE`, in bytes: smaller, as it excludes the allocator's overhead.
+    /// Mean size of a key by `MEMORY USAGE`, in bytes: less than [`Self::key_bytes`], as it excludes the allocator's
+    /// overhead.
     pub told_bytes: f64,
-    /// CPU times; None if no key is a hash, a sorted set or a set.
+    /// CPU times of operations; None if no key is a hash, a sorted set or a set.
     pub times: Option<Times>,
 }
 
-/// CPU time of the server, in µs: medians over the rounds.
+/// CPU time that the scratch server takes for operations, in µs: medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// Time to write a complete key, in µs.
+    /// Mean CPU time to write a complete key, in µs.
     pub load_us: f64,
-    /// Time to read one element (HGET, ZSCORE, SISMEMBER), in µs.
+    /// Mean CPU time to read one element of a key (HGET, ZSCORE, SISMEMBER), in µs.
     pub read_us: f64,
-    /// Time to overwrite one element (HSET, ZINCRBY, SADD), in µs.
+    /// Mean CPU time to overwrite one element of a key (HSET, ZINCRBY, SADD), in µs.
     pub write_us: f64,
 }
 
-/// Content of a key, in the form in which it is written.
+/// Content of a sampled key, in the form in which it is written to the scratch server.
 enum Content {
-    /// Type, and the words of all elements.
+    /// Type of the key, and the words of all its elements in the order in which a command writes them.
     Elements(Kind, Vec<Vec<u8>>),
-    /// Serialized content for RESTORE.
+    /// Serialized content of the key, as RESTORE takes it.
     Payload(Vec<u8>),
 }
 
-/// A type of keys whose encoding depends on the size.
+/// A type of keys whose encoding depends on the key's size.
 #[derive(Clone, Copy)]
 enum Kind {
     Hash,
@@ -75,6 +76,7 @@ enum Kind {
 }
 
 impl Kind {
+    /// Returns the type with this name in Redis; None if its encoding is not compared.
     fn of(name: &str) -> Option<Self> {
         match name {
             "hash" => Some(Self::Hash),
@@ -84,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Returns the number of words per element.
+    /// Returns the number of words in a command for each element of a key of this type.
     fn words(self) -> usize {
         match self {
             Self::Hash | Self::SortedSet => 2,
@@ -92,6 +94,7 @@ impl Kind {
         }
     }
 
+    /// Adds the command that reads all elements of the key `name` to a pipeline.
     fn read_all(self, commands: &mut Pipeline, name: &[u8]) {
         match self {
             Self::Hash => commands.cmd("HGETALL").arg(name),
@@ -102,6 +105,7 @@ impl Kind {
         };
     }
 
+    /// Adds the command that writes elements of the key `name` to a pipeline; `words` has the words of the elements.
     fn write(self, commands: &mut Pipeline, name: &[u8], words: &[Vec<u8>]) {
         let command = match self {
             Self::Hash => "HSET",
@@ -111,7 +115,8 @@ impl Kind {
         commands.cmd(command).arg(name).arg(words);
     }
 
-    /// Adds the command that reads one element; `element` has the words with which it was written.
+    /// Adds the command that reads one element of the key `name` to a pipeline; `element` has the words with which
+    /// the element was written.
     fn read_one(self, commands: &mut Pipeline, name: &[u8], element: &[Vec<u8>]) {
         match self {
             Self::Hash => commands.cmd("HGET").arg(name).arg(&element[0]),
@@ -120,6 +125,8 @@ impl Kind {
         };
     }
 
+    /// Adds the command that overwrites one element of the key `name` to a pipeline; `element` has the words with
+    /// which the element was written.
     fn write_one(self, commands: &mut Pipeline, name: &[u8], element: &[Vec<u8>]) {
         match self {
             Self::Hash => commands.cmd("HSET").arg(name).arg(element),
@@ -129,16 +136,17 @@ impl Kind {
     }
 }
 
-/// A scratch server without other load.
+/// A scratch server without other load, and the sample of keys that is measured on it.
 pub struct Scratch {
     node: Node,
-    /// Version of the server.
+    /// Version of Redis that the scratch server runs.
     pub version: String,
+    /// Names and contents of the sampled keys.
     keys: Vec<(Vec<u8>, Content)>,
 }
 
 impl Scratch {
-    /// Connects to a server, and disables its persistence and its memory limit.
+    /// Connects to an empty server, and disables its persistence and its memory limit.
     ///
     /// # Errors
     /// Fails if the server does not answer, or if it has keys, which the measurements would delete.
@@ -159,7 +167,7 @@ impl Scratch {
         Ok(Self { node, version, keys: Vec::new() })
     }
 
-    /// Loads all keys of another server's sample.
+    /// Loads all keys of another server's sample as the keys to measure.
     ///
     /// # Errors
     /// Fails if this server cannot read the other server's format.
@@ -169,7 +177,7 @@ impl Scratch {
         self.load_keys(&keys).await
     }
 
-    /// Loads these keys of a sample.
+    /// Loads these keys of another server's sample as the keys to measure.
     pub(super) async fn load_keys(&mut self, keys: &[Key]) -> Result<()> {
         self.keys.clear();
         for keys in batches(keys, |key| key.payload.len()) {
@@ -181,6 +189,7 @@ impl Scratch {
         Ok(())
     }
 
+    /// Restores keys, each given by its name and serialized content, on the scratch server.
     async fn restore<'k>(&self, keys: impl Iterator<Item = (&'k [u8], &'k [u8])>) -> Result<()> {
         let mut commands = redis::pipe();
         for (name, payload) in keys {
@@ -201,7 +210,7 @@ impl Scratch {
         }
     }
 
-    /// Reads the contents of restored keys.
+    /// Returns the contents of these keys, which were restored on the scratch server before.
     async fn contents(&self, keys: &[Key]) -> Result<Vec<Content>> {
         let mut commands = redis::pipe();
         let kinds: Vec<Option<Kind>> = keys.iter().map(|key| Kind::of(&key.kind)).collect();
@@ -225,11 +234,13 @@ impl Scratch {
         keys.iter().zip(&kinds).zip(answers).map(content).collect()
     }
 
+    /// Removes all keys of the scratch server.
     async fn flush(&self) -> Result<()> {
         self.node.ask(&["FLUSHALL", "SYNC"]).await
     }
 
-    /// Measures the sample with each of these settings, in rounds of alternating order.
+    /// Measures the loaded keys with each of these sets of settings, in rounds of alternating order, and returns the
+    /// medians for each set.
     ///
     /// # Errors
     /// Fails if the server refuses a setting, or runs out of memory.
@@ -243,6 +254,7 @@ impl Scratch {
         Ok(rounds.iter().map(|rounds| medians(rounds)).collect())
     }
 
+    /// Writes the loaded keys to the empty scratch server with these settings, and measures memory and CPU times.
     async fn measure_once(&self, settings: &BTreeMap<String, String>) -> Result<Measured> {
         self.flush().await?;
         for (name, value) in settings {
@@ -283,7 +295,7 @@ impl Scratch {
         Ok(Measured { encodings, key_bytes, told_bytes, times })
     }
 
-    /// Returns the mean CPU time, in µs, of an operation on random elements of the keys in turn.
+    /// Returns the mean CPU time, in µs, of an operation, executed on random elements of these keys in turn.
     async fn operations(
         &self,
         keys: &[&(Vec<u8>, Content)],
@@ -305,7 +317,8 @@ impl Scratch {
         Ok((self.cpu_us().await? - before) / OPERATIONS as f64)
     }
 
-    /// Returns the number of keys of each type and encoding, and the mean size of a key by `MEMORY USAGE`, in bytes.
+    /// Returns the number of keys on the scratch server by type and encoding, and the mean size of a key by
+    /// `MEMORY USAGE`, in bytes.
     async fn encodings(&self) -> Result<(BTreeMap<String, u64>, f64)> {
         let (mut counts, mut bytes) = (BTreeMap::new(), 0);
         for keys in self.keys.chunks(OPERATIONS_AT_ONCE) {
@@ -326,7 +339,7 @@ impl Scratch {
         Ok((counts, bytes as f64 / self.keys.len().max(1) as f64))
     }
 
-    /// Returns the memory in use, in bytes, without that of normal client connections.
+    /// Returns the memory in use on the scratch server, in bytes, without that of normal client connections.
     async fn used_bytes(&self) -> Result<u64> {
         let info: String = self.node.ask(&["INFO", "memory"]).await?;
         let number = |key| line(&info, key).and_then(|told| told.parse::<u64>().ok());
@@ -335,7 +348,7 @@ impl Scratch {
         used.ok_or_else(|| self.untold("its memory"))
     }
 
-    /// Returns the server's total CPU time, in µs.
+    /// Returns the CPU time that the scratch server has taken since its start, in µs.
     async fn cpu_us(&self) -> Result<f64> {
         let info: String = self.node.ask(&["INFO", "cpu"]).await?;
         let seconds = |key| line(&info, key).and_then(|told| told.parse::<f64>().ok());
@@ -360,7 +373,7 @@ impl Content {
     }
 }
 
-/// Splits a list into parts of at most [`BYTES_AT_ONCE`], unless a single item is larger.
+/// Splits a list into parts of at most [`BYTES_AT_ONCE`] by the function `bytes`, unless a single item is larger.
 fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut parts = Vec::new();
     while !items.is_empty() {
@@ -376,7 +389,7 @@ fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     parts
 }
 
-/// Returns the medians over the rounds (at least one).
+/// Returns the medians of the measurements of all rounds (at least one).
 fn medians(rounds: &[Measured]) -> Measured {
     let median = |of: fn(&Measured) -> Option<f64>| {
         let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();

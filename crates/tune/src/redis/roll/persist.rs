@@ -1,4 +1,4 @@
-//! Checks the configuration that a node would have after its next start: before a change, and again after it.
+//! Checks the configuration that a Redis node would have after its next start: before a change, and again after it.
 //!
 //! Invariant: a roll changes a node only if the node's files and command line would give it the requested values at its
 //! next start, as far as these can be determined. A trial start must also succeed, if there is a program for it.
@@ -15,15 +15,16 @@ use super::super::start::{Effective, Place, Process, Starts, Trial, try_out};
 use super::{Change, Roller};
 use crate::cluster::{Error, Result};
 
-/// Present and new text of a node's own file.
+/// Present and new text of a node's own configuration file.
 pub(super) struct Planned {
+    /// Text that the file has now.
     pub(super) old: String,
-    /// Text with the settings that need a restart.
+    /// Text of the file with the new values of the settings that need a restart.
     pub(super) new: String,
 }
 
 impl Roller {
-    /// Checks for each node that answers that the changes would survive a restart.
+    /// Checks for each node that answers that the roll's changes would survive a restart of the node.
     ///
     /// # Errors
     /// Fails for the first node where they would not; the message names the conflicting line.
@@ -39,7 +40,7 @@ impl Roller {
             .map(drop)
     }
 
-    /// Reads the facts about a node's process.
+    /// Reads the facts about the process of the node with the index `number`.
     pub(super) async fn process(&self, number: usize) -> Result<Process> {
         let node = &self.file.nodes[number];
         let wait = node.look_max.unwrap_or(ANSWER_WAIT);
@@ -55,7 +56,8 @@ impl Roller {
         })
     }
 
-    /// Computes the new text of a node's file, and checks that the node would start with these changes.
+    /// Computes the new text of a node's file, and checks that the node would start with these changes and have their
+    /// values; `process` is None if the node is down.
     ///
     /// # Errors
     /// Fails if the node would not start, or would not have the values.
@@ -105,7 +107,7 @@ impl Roller {
         Ok(Planned { old, new })
     }
 
-    /// Checks that a node would run with the requested values.
+    /// Checks that the node of index `number` would run with the new values if its configuration were `after`.
     ///
     /// # Errors
     /// Fails if another line overrides one of them.
@@ -130,8 +132,8 @@ impl Roller {
         ))
     }
 
-    /// Checks, if the command line is unknown, that each running value is in a file: any other one may be on the
-    /// command line.
+    /// Checks, for a node with an unknown command line, that the running value of each setting is in a file: any
+    /// other value may be on the command line.
     async fn check_command_line_values(
         &self,
         number: usize,
@@ -162,7 +164,7 @@ impl Roller {
         Ok(())
     }
 
-    /// Starts a trial server with the text, if there is a program for it.
+    /// Starts a trial server with `text` as its file, if there is a program for it, and checks that it starts.
     async fn starts_with(
         &self,
         number: usize,
@@ -190,7 +192,8 @@ impl Roller {
         }
     }
 
-    /// Checks, after `CONFIG REWRITE`, that a node would start with its file, and run with these values.
+    /// Checks, after `CONFIG REWRITE`, that a node would start with its file, and run with the new values of these
+    /// changes.
     ///
     /// # Errors
     /// Fails if it would not.
@@ -205,7 +208,8 @@ impl Roller {
     }
 }
 
-/// Returns the value that a node would have, and the place that sets it; the default and None if no line does.
+/// Returns the value that a node would have of the setting to change, and the line that sets it; the default and None
+/// if no line does.
 fn value_after<'e>(effective: &'e Effective, change: &Change) -> (&'e str, Option<&'e Place>) {
     match effective.get(change.knob.name) {
         Some(set) => (&set.value, Some(&set.place)),
@@ -213,6 +217,7 @@ fn value_after<'e>(effective: &'e Effective, change: &Change) -> (&'e str, Optio
     }
 }
 
+/// Returns true if the text is the new value of the change.
 fn is_value(change: &Change, text: &str) -> bool {
     change.knob.value(text).is_ok_and(|value| value.to_string() == change.value)
 }

@@ -1,4 +1,5 @@
-//! The restart of one node with a new file. It can be repeated from any state in which a dead process left the node.
+//! The restart of one Redis node with a new file. It can be repeated from any state in which a dead process left the
+//! node.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +14,22 @@ use crate::cluster::error::{chain, did_not_start};
 use crate::cluster::node::LOOK_BOUND;
 use crate::cluster::{Error, NodeAccess, Result};
 
-/// Time allowed for the stop command and for the start command of a node.
+/// Timeout of a node's stop command, and timeout of its start command.
 const STOP_BOUND: Duration = Duration::from_secs(120);
 const START_BOUND: Duration = Duration::from_secs(120);
 /// Time allowed for a started node to load its data.
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
+/// Timeout of a node's reply while the node starts.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
 /// Maximum number of stop attempts.
 const STOP_TRIES: u32 = 3;
 /// Maximum number of start attempts with the old file, after a node did not start with the new one.
 const BACK_TRIES: u32 = 2;
+/// Delay between two probes of a node.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 
 impl Work<'_> {
-    /// Restarts a node with its new file, and waits until it is in step.
+    /// Restarts the node of index `number` with its new file, and waits until the node has all data of its master.
     pub(super) async fn restart(&mut self, number: usize) -> Result<()> {
         let began = Instant::now();
         let roller = self.roller;
@@ -157,6 +160,7 @@ impl Work<'_> {
         })
     }
 
+    /// Returns true if the node answers and has loaded its data.
     async fn has_loaded(&self, node: &NodeAccess) -> bool {
         let uri = &self.roller.file.uri;
         let Ok(at) = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await else {
@@ -166,8 +170,8 @@ impl Work<'_> {
         told.is_ok_and(|told| line(&told, "loading") == Some("0"))
     }
 
-    /// Restores a node's old file after the node did not start. Returns the error that reports the outcome, and how
-    /// long the node accepted no clients.
+    /// Restores a node's old file after the node did not start for the reason `why`. Returns the error that reports
+    /// the outcome, and how long the node has accepted no clients since `away_since`.
     async fn restore_old_file(
         &mut self,
         node: &NodeAccess,
@@ -214,13 +218,14 @@ impl Work<'_> {
     }
 }
 
-/// True if the port for clients is open.
+/// Returns true if the node's port for clients is open.
 async fn accepts(node: &NodeAccess) -> bool {
     let connecting = tokio::net::TcpStream::connect(node.address);
     matches!(tokio::time::timeout(Duration::from_secs(3), connecting).await, Ok(Ok(_)))
 }
 
-/// Polls until the condition holds; returns false if it does not within the bound.
+/// Checks the condition `holds` every so often, and returns true once it does; returns false if it does not within
+/// `bound`.
 pub(super) async fn within(bound: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let began = Instant::now();
     while !holds().await {

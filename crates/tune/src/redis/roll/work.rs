@@ -1,4 +1,4 @@
-//! The execution of a roll's job, from its claim to its end, by one process after another.
+//! The execution of the job of a Redis roll, from its claim to its end, by one process after another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,41 +30,45 @@ use crate::cluster::{Error, Result};
 /// Time allowed for the cluster to become healthy before and after a step: a full resynchronization of a replica takes
 /// long.
 const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
+/// Delay between two inspections of a cluster that is not healthy.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Time after which an obstacle is reported.
+/// Time for which an obstacle to a step must last before it is reported.
 const QUIET: Duration = Duration::from_secs(5);
 /// Timeout of a node's reply while it sets values or writes its file.
 const SET_WAIT: Duration = Duration::from_secs(20);
-/// Time allowed for a failover (the server gives up after five seconds), number of attempts, and delay between two
-/// polls.
+/// Time allowed for one attempt of a failover (the server gives up after five seconds), maximum number of attempts,
+/// and delay between two polls.
 const FAIL_OVER_BOUND: Duration = Duration::from_secs(10);
 const FAIL_OVER_TRIES: u32 = 3;
 const FAIL_OVER_POLL: Duration = Duration::from_millis(5);
 
-/// Persistent state of a roll, from which another process can resume it.
+/// Persistent state of a Redis roll, from which another process can resume it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Checkpoint {
-    /// Names of the nodes whose live settings are set and written to the file.
+    /// Names of the nodes whose live settings are set and written to the node's file.
     live: BTreeSet<String>,
-    /// Name of the node that may be stopped at this moment.
+    /// Name of the node that may be stopped at this moment; None if all nodes run.
     pub(super) under_way: Option<String>,
-    /// Durations of the change, by name of the node.
+    /// Durations of the change of each node that was changed, by the node's name.
     pub(super) took: BTreeMap<String, NodeRollTime>,
-    /// Completed failovers.
+    /// Failovers that the roll has completed.
     fail_overs: Vec<FailOver>,
-    /// Actions with their reasons: a few for each node.
+    /// Actions of the roll with their reasons, a few for each node.
     pub(super) actions: Vec<Action>,
 }
 
-/// The execution of a job by one process.
+/// The execution of a roll's job by one process.
 pub(super) struct Work<'a> {
+    /// The cluster and the changes of the roll.
     pub(super) roller: &'a Roller,
+    /// The claim of this process on the job.
     pub(super) run: &'a Run,
+    /// State of the roll, which is saved after each change of it.
     pub(super) checkpoint: Checkpoint,
 }
 
-/// Opens the journal of a cluster file's jobs, in a folder next to the file.
+/// Opens the journal of the jobs that concern a cluster file, in a folder next to the file.
 ///
 /// # Errors
 /// Fails if the folder cannot be created.
@@ -72,7 +76,7 @@ pub fn jobs(cluster_file: &Path) -> Result<FileJournal> {
     Ok(FileJournal::open(cluster_file.with_extension("jobs"))?)
 }
 
-/// Returns the actions of a job, in chronological order.
+/// Returns the actions of a roll from its job's record, in chronological order.
 ///
 /// # Errors
 /// Fails if the job's checkpoint cannot be read.
@@ -80,8 +84,8 @@ pub fn actions(record: &Record) -> Result<Vec<Action>> {
     Ok(checkpoint::<Checkpoint>(&record.checkpoint)?.actions)
 }
 
-/// Returns the duration of each node's change in a job so far; empty if the job is not a roll, or of an incompatible
-/// version.
+/// Returns the duration of each node's change in a Redis roll so far, from the job's record; empty if the job is not
+/// such a roll, or of an incompatible version.
 #[must_use]
 pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
     let is_roll = record.kind == KIND;
@@ -89,8 +93,8 @@ pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
     checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
-/// Cancels a job that no process executes any more. A job that left a node to restore is not cancelled: [`resume`] it.
-/// Returns true if the job has ended.
+/// Cancels the job of a roll that no process executes any more. A job that left a node to restore is not cancelled:
+/// [`resume`] it. Returns true if the job has ended.
 ///
 /// # Errors
 /// Fails if the job's checkpoint cannot be read, or if the node that stores the lock does not answer.
@@ -101,7 +105,8 @@ pub async fn cancel(journal: &FileJournal, uri: &Uri, id: &JobId, process: &str)
 }
 
 impl Roller {
-    /// Creates a job and executes it; `cluster_file` is the path next to which the job is stored.
+    /// Creates the roll's job and executes it. The job is stored next to the path `cluster_file`; `process` is the
+    /// name of the process that claims it, and `interrupted` is cancelled to interrupt it.
     ///
     /// # Errors
     /// Fails if a precondition does not hold (no node was changed then), or during the roll: the message reports the
@@ -139,7 +144,7 @@ impl Roller {
         self.work(&journal, &record.id, process, events, interrupted, true).await
     }
 
-    /// Executes a job until it ends.
+    /// Executes a roll's job until it ends; `is_new` is true if no part of the job has been executed yet.
     async fn work(
         &self,
         journal: &FileJournal,
@@ -175,6 +180,7 @@ impl Lock for Uri {
 }
 
 impl Work<'_> {
+    /// Executes the roll from its checkpoint to its end.
     async fn roll(mut self) -> Result<Outcome> {
         let began = Instant::now();
         // A node that a dead process left in an unknown state comes first.
@@ -216,19 +222,20 @@ impl Work<'_> {
         })
     }
 
-    /// Waits while the job is paused, and renews the lock.
+    /// Waits while the job is paused, and renews the lock on the configuration.
     async fn go_on(&self) -> Result<()> {
         self.run.control().checkpoint().await.map_err(Error::Stopped)?;
         self.roller.file.uri.take(&self.run.record().id).await
     }
 
+    /// Saves the checkpoint in the job's record.
     pub(super) async fn save(&self) -> Result<()> {
         let checkpoint = serde_json::to_value(&self.checkpoint).expect("texts and numbers");
         // A job that is being cancelled saves this, too, if a node must be restored first.
         Ok(self.run.save_final(checkpoint).await?)
     }
 
-    /// Reports an action, and adds it to the checkpoint, which the next save persists.
+    /// Reports an action on a node with its reason, and adds it to the checkpoint, which the next save persists.
     pub(super) fn say(&mut self, node: &str, what: &str, why: &str) {
         let what = format!("{node}: {what}");
         let at_ms = i64::try_from(clock::now_ms()).unwrap_or(i64::MAX);
@@ -236,7 +243,8 @@ impl Work<'_> {
         self.run.reporter().decision(what, why);
     }
 
-    /// Sets the live settings of a node, reads them back, and makes the node write them to its file.
+    /// Sets the live settings of the node with the index `number`, reads them back, and makes the node write them to
+    /// its file.
     async fn apply(&mut self, number: usize) -> Result<()> {
         let roller = self.roller;
         let node = &roller.file.nodes[number];
@@ -285,7 +293,8 @@ impl Work<'_> {
         self.save().await
     }
 
-    /// Reads live settings back, makes the node write them to its file, and checks that it would start with the file.
+    /// Reads the live settings of a node back, makes the node write them to its file, and checks that it would start
+    /// with the file.
     async fn write(&self, number: usize, at: &Node, changes: &[&Change]) -> Result<()> {
         let node = &self.roller.file.nodes[number];
         for change in changes {
@@ -311,8 +320,8 @@ impl Work<'_> {
         self.roller.was_written(number, changes).await
     }
 
-    /// Restores a node's values and file from before the change of live settings, and returns the error that reports
-    /// the outcome.
+    /// Restores a node's live settings and file as they were before; `before` has the words of the command that sets
+    /// the old values. Returns the error that reports the outcome and the reason `why`.
     async fn undo(&mut self, number: usize, at: &Node, before: &[String], why: &Error) -> Error {
         let node = &self.roller.file.nodes[number];
         self.say(&node.name, "gets its old values and its old file back", &chain(why));
@@ -337,15 +346,15 @@ impl Work<'_> {
         )
     }
 
-    /// Returns the next step as soon as no obstacle is left; None if no step is left.
+    /// Returns the next restart or failover as soon as no obstacle to it is left; None if all nodes are done.
     async fn next(&self) -> Result<Option<Step>> {
         let (_, nodes) = self.settled(true).await?;
         let next = succession::next(&nodes, self.roller.spec.allowed());
         next.map_err(|refusal| self.roller.refused(refusal))
     }
 
-    /// Waits until no obstacle is left and returns all nodes. A wait before a step can be interrupted, one after it
-    /// cannot.
+    /// Waits until no obstacle to a step is left and returns the state of all nodes. The wait can be interrupted only
+    /// if it is before a step (`before`), not after one.
     pub(super) async fn settled(
         &self,
         before: bool,
@@ -389,7 +398,7 @@ impl Work<'_> {
         }
     }
 
-    /// Makes a replica, which was just in step, take over from its master.
+    /// Makes the replica of index `to`, which was just in sync, take over from its master of index `from`.
     async fn fail_over(&mut self, from: usize, to: usize) -> Result<()> {
         let roller = self.roller;
         let (old, new) = (&roller.file.nodes[from], &roller.file.nodes[to]);
@@ -420,7 +429,8 @@ impl Work<'_> {
     }
 }
 
-/// Resumes a job whose process has died or was interrupted.
+/// Resumes the job of a roll whose process has died or was interrupted, on behalf of `process`; the job is stored
+/// next to the path `cluster_file`.
 ///
 /// # Errors
 /// Fails if there is no such job, if another process executes it, or if the roll fails.

@@ -1,39 +1,41 @@
-//! The command line of a server, derived from its process, from the command that starts it, or from its systemd unit.
+//! The command line of a Redis server, derived from its process, from the command that starts it, or from its systemd
+//! unit.
 //!
 //! A process with a changed title (`set-proc-title yes`, the default) no longer exposes its command line.
 
 use super::words::of_shell;
 
-/// Arguments of a server.
+/// Command-line arguments of a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
-    /// Path of the configuration file, as given on the command line.
+    /// Path of the server's configuration file, as given on the command line.
     pub(super) file: String,
-    /// Arguments after the path, as lines of a file.
+    /// Arguments after the path, as the words of lines of a configuration file.
     pub(super) lines: Vec<Vec<String>>,
 }
 
-/// Name of the program, in any folder.
+/// Name of the server's program, in any folder; it may have a suffix.
 const PROGRAM: &str = "redis-server";
 
 fn is_program(word: &str) -> bool {
     word.rsplit('/').next().is_some_and(|name| name.starts_with(PROGRAM))
 }
 
-/// Parses a process's command line (`/proc/PID/cmdline`); None if it is only a title.
+/// Parses the command line of a process (`/proc/PID/cmdline`, with line ends between its words); None if it is only a
+/// title.
 pub(super) fn of_process(cmdline: &str) -> Option<CommandLine> {
     let words: Vec<String> =
         cmdline.split('\n').filter(|word| !word.is_empty()).map(str::to_owned).collect();
     of_words(&words)
 }
 
-/// Parses a start script; None if it has no such command. The caller must compare the path with the server's own: the
-/// command may start another program.
+/// Parses the command line of the server in a start script; None if the script has no such command. The caller must
+/// compare the path with the server's own: the command may start another program.
 pub(super) fn of_script(script: &str) -> Option<CommandLine> {
     of_shell(script).iter().find_map(|words| of_words(words))
 }
 
-/// Returns the unit that a script starts by `systemctl`; None if it does not.
+/// Returns the systemd unit that a script starts by `systemctl`; None if it starts none.
 pub(super) fn unit(script: &str) -> Option<String> {
     let of = |words: &Vec<String>| {
         let at = words.iter().position(|word| word.rsplit('/').next() == Some("systemctl"))?;
@@ -46,12 +48,14 @@ pub(super) fn unit(script: &str) -> Option<String> {
     of_shell(script).iter().find_map(of)
 }
 
-/// Parses systemd's description of a unit (`systemctl show -p ExecStart`); None if it has no such command.
+/// Parses the server's command line in systemd's description of a unit (`systemctl show -p ExecStart`); None if the
+/// unit has no such command.
 pub(super) fn of_unit(told: &str) -> Option<CommandLine> {
     let (_, rest) = told.split_once("argv[]=")?;
     of_script(rest.split(" ; ").next()?)
 }
 
+/// Parses the words of a command as a server's command line; None if it starts no server with a configuration file.
 fn of_words(words: &[String]) -> Option<CommandLine> {
     let at = words.iter().position(|word| is_program(word))?;
     let (file, rest) = words[at + 1..].split_first()?;

@@ -1,4 +1,5 @@
-//! The effective configuration of a server's next start: its file, the files that it includes, and its command line.
+//! The effective configuration that a Redis server has after its next start: its file, the files that it includes,
+//! and its command line.
 //!
 //! The evaluation follows `config.c` of Redis 7: line by line, an `include` at its place, the command line last. If
 //! there are several lines of a setting, the last one applies, except that lines of `save` accumulate. A relative path
@@ -11,17 +12,17 @@ use std::fmt;
 
 use super::words::split;
 
-/// Maximum nesting of includes: the server itself has no limit, and crashes.
+/// Maximum nesting of included files: the server itself has no limit, and crashes.
 const DEPTH_MAX: usize = 16;
-/// Characters that make a path a pattern.
+/// Characters that make the path of an `include` a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
-/// Position of a line.
+/// Position of a line that sets something in a server's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::redis) enum Place {
-    /// A path and a line number, from one.
+    /// The line is in the file of this path, and has this number; the first line is 1.
     File(String, usize),
-    /// A command-line argument.
+    /// The line is an argument on the server's command line.
     CommandLine,
 }
 
@@ -34,55 +35,58 @@ impl fmt::Display for Place {
     }
 }
 
-/// A setting with its value.
+/// The effective value of a setting, and the line that sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::redis) struct Set {
     /// Words of the value, separated by blanks.
     pub(in crate::redis) value: String,
+    /// Position of the last line that sets the value.
     pub(in crate::redis) place: Place,
 }
 
-/// The effective configuration of a server.
+/// The effective configuration of a server after its next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::redis) struct Effective {
+    /// Effective values of the settings that any line sets, by their present name.
     settings: BTreeMap<String, Set>,
-    /// Users to be defined, and modules to be loaded, with the positions of their lines.
+    /// Users that lines define, and modules that lines load, by name, with the positions of their lines.
     users: Vec<(String, Place)>,
     modules: Vec<(String, Place)>,
 }
 
-/// Reason why the configuration cannot be evaluated.
+/// Reason why a server's configuration cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::redis) enum Unknown {
-    /// The files of this path or pattern are required.
+    /// The files of this path or pattern are included, and must be read first.
     Files(String),
-    /// The server would not start, because of this line and problem.
+    /// The server would not start because of the line at this position, which has this problem.
     Invalid(Place, String),
-    /// The include has this relative path, and the working directory is unknown.
+    /// The `include` at this position has this relative path, and the working directory is unknown.
     Relative(Place, String),
 }
 
-/// Files and arguments of a server.
+/// Files and command-line arguments from which a server's configuration is evaluated.
 #[derive(Clone, Debug, Default)]
 pub(in crate::redis) struct Sources {
-    /// Path of the server's own file.
+    /// Path of the server's own configuration file.
     pub(in crate::redis) path: String,
-    /// Working directory at the start; None if unknown.
+    /// Working directory of the server when it starts; None if unknown.
     pub(in crate::redis) folder: Option<String>,
-    /// Command-line arguments after the path, as lines of a file.
+    /// Command-line arguments after the file's path, as the words of lines of a configuration file.
     pub(in crate::redis) arguments: Vec<Vec<String>>,
-    /// Included files, each with path and text, by the path or pattern of the include.
+    /// Path and text of each included file, by the path or pattern of the `include`.
     pub(in crate::redis) included: BTreeMap<String, Vec<(String, String)>>,
 }
 
-/// Returns the present name of a setting, in lower case, for its present or a former name.
+/// Returns the present name, in lower case, of the setting with this present or former name.
 pub(super) fn canonical(name: &str) -> String {
     let name = name.to_ascii_lowercase().replace("slave", "replica");
     if name.contains("-max-ziplist-") { name.replace("ziplist", "listpack") } else { name }
 }
 
 impl Effective {
-    /// Evaluates the configuration of a server whose own file has this text.
+    /// Evaluates the configuration of a server whose own file has this text; the error names the missing file or the
+    /// invalid line.
     pub(in crate::redis) fn of(sources: &Sources, text: &str) -> Result<Self, Unknown> {
         let mut reader = Reader {
             sources,
@@ -108,19 +112,19 @@ impl Effective {
         Ok(found)
     }
 
-    /// Returns a setting; None if no line sets it.
+    /// Returns the effective value of a setting; None if no line sets it.
     pub(in crate::redis) fn get(&self, name: &str) -> Option<&Set> {
         self.settings.get(name)
     }
 
-    /// True if any line loads a module.
+    /// Returns true if any line loads a module.
     pub(in crate::redis) fn loads_modules(&self) -> bool {
         !self.modules.is_empty()
     }
 
-    /// Returns the first line that `CONFIG REWRITE` would duplicate, so that the server would not start: it writes all
-    /// users and modules to the server's own file, including those of other files (redis 11736). None if there is no
-    /// such line.
+    /// Returns the first `user` or `loadmodule` line that `CONFIG REWRITE` would duplicate, so that the server would
+    /// not start: it writes all users and modules to the server's own file (`own`), including those of other files
+    /// (redis 11736). None if there is no such line.
     pub(in crate::redis) fn doubled_by_rewrite(&self, own: &str) -> Option<(&'static str, &Place)> {
         let users = self.users.iter().filter(|_| !self.settings.contains_key("aclfile"));
         let all = users
@@ -130,10 +134,14 @@ impl Effective {
     }
 }
 
+/// Evaluation of a server's configuration, line by line.
 struct Reader<'s> {
     sources: &'s Sources,
+    /// Working directory at the present line; None if unknown.
     folder: Option<String>,
+    /// Configuration that the lines so far have set.
     found: Effective,
+    /// True if a line `save` was evaluated.
     has_saves: bool,
 }
 

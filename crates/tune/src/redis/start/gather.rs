@@ -1,27 +1,27 @@
-//! Reads the files of a server and its command line on its machine.
+//! Reads the files of a Redis server and its command line on the server's machine.
 
 use super::arguments::{CommandLine, of_process, of_script, of_unit, unit};
 use super::effective::{Effective, Place, Sources, Unknown};
 use crate::cluster::node::{LOOK_BOUND, quoted};
 use crate::cluster::{Error, NodeAccess, Result};
 
-/// Maximum number of files or patterns of one server.
+/// Maximum number of files or patterns that one server's configuration may include.
 const FILES_MAX: usize = 64;
 
-/// Facts about a running server's process.
+/// Facts about the process of a running Redis server, as the server reports them.
 #[derive(Clone, Debug, Default)]
 pub(in crate::redis) struct Process {
-    /// Process ID.
+    /// ID of the process on its machine.
     pub(in crate::redis) pid: String,
-    /// Path of the program.
+    /// Path of the server's program.
     pub(in crate::redis) executable: String,
-    /// Path of the file that it was started with.
+    /// Path of the configuration file that the process was started with.
     pub(in crate::redis) configuration: String,
-    /// Present working directory.
+    /// Working directory of the process now.
     pub(in crate::redis) folder: String,
 }
 
-/// The sources of a server's next start, as far as known.
+/// The sources of a server's configuration at its next start, as far as known.
 #[derive(Clone, Debug)]
 pub(in crate::redis) struct Starts<'n> {
     node: &'n NodeAccess,
@@ -31,7 +31,8 @@ pub(in crate::redis) struct Starts<'n> {
 }
 
 impl<'n> Starts<'n> {
-    /// Determines the sources of a server's start; for a server that is down, from the cluster file only.
+    /// Determines the sources of a node's configuration at its next start; if the node is down (`process` is None),
+    /// from the cluster file only.
     ///
     /// # Errors
     /// Fails if no command can be run on the machine, or if the server was started with another file than the cluster
@@ -56,7 +57,8 @@ impl<'n> Starts<'n> {
         Ok(starts)
     }
 
-    /// Assumes the present working directory, unless a line `dir` changes it after the start.
+    /// Assumes that the server starts in its present working directory, unless a line `dir` changes that after the
+    /// start.
     async fn guess_folder(&mut self, process: &Process) -> Result<()> {
         if process.folder.is_empty() {
             return Ok(());
@@ -71,7 +73,7 @@ impl<'n> Starts<'n> {
         Ok(())
     }
 
-    /// Evaluates the configuration of the server if its own file had this text.
+    /// Evaluates the configuration that the server would have if its own file had this text; reads included files.
     ///
     /// # Errors
     /// Fails if the server would not start, if an include cannot be resolved, or if there are too many.
@@ -106,12 +108,12 @@ impl<'n> Starts<'n> {
         ))
     }
 
-    /// Returns the working directory at the start; None if unknown.
+    /// Returns the working directory of the server when it starts; None if unknown.
     pub(in crate::redis) fn folder(&self) -> Option<&str> {
         self.sources.folder.as_deref()
     }
 
-    /// Returns the line that `CONFIG REWRITE` would duplicate; None if there is no such line.
+    /// Returns the `user` or `loadmodule` line that `CONFIG REWRITE` would duplicate; None if there is no such line.
     pub(in crate::redis) fn doubled_by_rewrite<'e>(
         &self,
         effective: &'e Effective,
@@ -120,7 +122,8 @@ impl<'n> Starts<'n> {
     }
 }
 
-/// Reads the command line from the process, from the start command, or from the unit; None if it is in none of them.
+/// Reads the server's command line from its process, from the start command, or from the systemd unit; None if it is
+/// in none of them. `own` is the path of the server's own file.
 async fn command_line(
     node: &NodeAccess,
     process: Option<&Process>,
@@ -148,8 +151,8 @@ async fn command_line(
     Ok(of_unit(&told).filter(is_own))
 }
 
-/// Returns the folder in which a relative path leads to the server's own file; None if it is absolute, or leads
-/// elsewhere.
+/// Returns the folder from which the relative `path` leads to the server's own file `own`; None if the path is
+/// absolute, or leads elsewhere.
 fn folder_of(own: &str, path: &str) -> Option<String> {
     if path.starts_with('/') {
         return None;
@@ -159,7 +162,8 @@ fn folder_of(own: &str, path: &str) -> Option<String> {
     Some(if folder.is_empty() { "/".into() } else { folder.to_owned() })
 }
 
-/// Checks that the server was started with the file that the cluster file names, if both can be compared.
+/// Checks that the server was started with the file that the cluster file names, if both exist on the machine; `own`
+/// is the path that the server was started with.
 async fn is_same_file(node: &NodeAccess, own: &str) -> Result<()> {
     if own == node.configuration {
         return Ok(());
@@ -179,7 +183,8 @@ async fn is_same_file(node: &NodeAccess, own: &str) -> Result<()> {
     ))
 }
 
-/// Reads the files of a path or a pattern, in the server's order; empty if there are no such files.
+/// Reads the files of an included path or pattern, in the server's order, each with path and text; empty if there are
+/// no such files.
 async fn included(node: &NodeAccess, pattern: &str) -> Result<Vec<(String, String)>> {
     let script = format!(
         "for f in {}; do [ -f \"$f\" ] || continue; printf '%s\\n' \"$f\"; wc -c <\"$f\"; cat -- \"$f\"; done\n",
@@ -203,7 +208,7 @@ async fn included(node: &NodeAccess, pattern: &str) -> Result<Vec<(String, Strin
     Ok(files)
 }
 
-/// Escapes a pattern for the shell, except for its wildcards.
+/// Escapes the pattern of an `include` for the shell, except for its wildcards.
 fn globbed(pattern: &str) -> String {
     let mut word = String::with_capacity(pattern.len() * 2);
     let mut is_within = false;

@@ -1,33 +1,35 @@
-//! A trial start of a server with a copy of a file. The trial server has no data, port, replicas or cluster, and is
-//! stopped at once.
+//! A trial start of a Redis server with a copy of a file. The trial server has no data, port, replicas or cluster,
+//! and is stopped at once.
 
 use std::time::Duration;
 
 use crate::cluster::node::quoted;
 use crate::cluster::{NodeAccess, Result};
 
-/// Time allowed until the server is ready, in tenths of a second; it loads no data.
+/// Time allowed until the trial server is ready, in tenths of a second; it loads no data.
 const READY_TENTHS: u32 = 100;
+/// Timeout of the whole trial.
 const BOUND: Duration = Duration::from_secs(40);
-/// Delimiter of the file's content within the script; no line of a configuration equals it.
+/// Delimiter of the configuration's content within the script; no line of a configuration equals it.
 const END: &str = "IMAGO-END-OF-FILE";
-/// File name of the trial's data. The trial runs in the server's own folder, as relative paths require; it finds no
-/// data under this name, and writes none.
+/// File name of the trial server's data. The trial runs in the server's own folder, as relative paths require; it
+/// finds no data under this name, and writes none.
 const NO_DATA: &str = "imago-trial-has-no-data.rdb";
 
-/// Result of a trial.
+/// Result of a trial start of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::redis) enum Trial {
-    /// The server was ready for clients.
+    /// The trial server was ready for clients.
     Started,
-    /// The server exited, or was not ready in time; its last output.
+    /// The trial server exited, or was not ready in time; contains its last output.
     Refused(String),
-    /// The machine has no suitable program for a trial.
+    /// No trial was made: the machine has no suitable program for one.
     NotTried,
 }
 
-/// Starts a server with this text on a node's machine, in this folder, and stops it. `has_tls` is true if the text sets
-/// a TLS port; not every program has the setting.
+/// Starts the program `executable` with this text as its configuration file on a node's machine, in the folder
+/// `folder` (None: the root), and stops it. `has_tls` is true if the text sets a TLS port; not every program has the
+/// setting.
 ///
 /// # Errors
 /// Fails if no command can be run on the machine.
@@ -48,7 +50,8 @@ pub(in crate::redis) async fn try_out(
     })
 }
 
-/// Builds the script. The last line of a setting applies, so the lines that isolate the trial follow the text.
+/// Builds the script of a trial. The last line of a setting applies, so the lines that isolate the trial follow the
+/// text.
 fn script(executable: &str, folder: Option<&str>, text: &str, has_tls: bool) -> String {
     let folder = folder.unwrap_or("/");
     let tls = if has_tls { "tls-port 0\n" } else { "" };

@@ -1,6 +1,6 @@
 //! Splits lines of `redis.conf` into words, like the server (`sdssplitargs`), and shell commands into words.
 
-/// Splits a line into words; None if a quote is not closed, or is directly followed by text.
+/// Splits a line of `redis.conf` into words; None if a quote is not closed, or is directly followed by text.
 pub(super) fn split(line: &str) -> Option<Vec<String>> {
     let (mut words, mut rest) = (Vec::new(), line.trim_start());
     while !rest.is_empty() {
@@ -12,7 +12,8 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns the first word and the rest of the text; None if its quotes are invalid.
+/// Returns the first word of a text, without its quotes, and the rest of the text; None if the word's quotes are
+/// invalid.
 fn first(text: &str) -> Option<(String, &str)> {
     let (mut word, mut chars) = (String::new(), text.char_indices().peekable());
     while let Some((at, c)) = chars.next() {
@@ -30,7 +31,7 @@ fn first(text: &str) -> Option<(String, &str)> {
     Some((word, ""))
 }
 
-/// Appends the text up to the closing quote to the word; None if the quote is not closed.
+/// Appends the text up to the closing quote `quote` to the word; None if the quote is not closed.
 fn quoted(
     quote: char,
     word: &mut String,
@@ -72,8 +73,8 @@ fn quoted(
     }
 }
 
-/// Splits a script into its commands, and each command into words. Quotes and backslashes are removed; nothing else is
-/// expanded.
+/// Splits a shell script into its commands, and each command into words. Quotes and backslashes are removed; nothing
+/// else is expanded.
 pub(super) fn of_shell(script: &str) -> Vec<Vec<String>> {
     let (mut commands, mut words) = (Vec::new(), Vec::new());
     let (mut word, mut is_word) = (String::new(), false);

@@ -1,4 +1,5 @@
-//! The work that each node has executed, by counters of its JMX interface: number and total duration of operations.
+//! The work that each Cassandra node has executed, by counters of its JMX interface: number and total duration of
+//! operations.
 //!
 //! Both only grow after the node's start, so that the work of a window is the difference of two readings. (The
 //! percentiles in the node's own tables cover the past minutes, and hardly change from one reading to the next.)
@@ -16,17 +17,17 @@ use super::super::super::nodetool::nodetool;
 use super::super::super::ring::SYSTEM_KEYSPACES;
 use crate::cluster::NodeAccess;
 
-/// Timeout of one reading, which starts a Java program on the node.
+/// Timeout of one reading of a node's work, which starts a Java program on the node.
 const READING_BOUND: Duration = Duration::from_secs(30);
-/// `nodetool` command that reads the counters of all keyspaces.
+/// `nodetool` command that reads a node's work counters of all keyspaces.
 const READ: &str = "sjk mx -mg -all -b 'org.apache.cassandra.metrics:type=Keyspace,keyspace=*,name=*Latency' -f Count";
 /// Kinds of work on a node's own data, as prefixes of the counters' names.
 const KINDS: [&str; 3] = ["Read", "Write", "Range"];
 
-/// Work of one node since its start, by kind.
+/// Work of one node since the node's start, by the kinds of work of [`KINDS`].
 type Done = [Work; KINDS.len()];
 
-/// Reads all nodes, in the order of the cluster file.
+/// Reads the work of all nodes since their start, in the order of the cluster file.
 async fn all(file: &ClusterFile) -> Result<Vec<Done>> {
     let read = |node: &NodeAccess| {
         let node = node.clone();
@@ -35,7 +36,7 @@ async fn all(file: &ClusterFile) -> Result<Vec<Done>> {
     try_join_all(file.nodes.iter().map(read)).await
 }
 
-/// Parses a node's counters and sums them over the keyspaces of clients.
+/// Parses the work counters of one node, and sums them over the keyspaces of clients.
 fn done(node: &NodeAccess, text: &str) -> Result<Done> {
     let unreadable = |line: &str| Error::Command {
         node: node.name.clone(),
@@ -71,14 +72,14 @@ fn done(node: &NodeAccess, text: &str) -> Result<Done> {
     Ok(done)
 }
 
-/// Reads the work of all nodes, window by window.
+/// Reader of the work of all nodes, window by window.
 pub(super) struct Reader<'f> {
     file: &'f ClusterFile,
     last: Vec<Done>,
 }
 
 impl<'f> Reader<'f> {
-    /// Takes the first reading.
+    /// Takes the first reading of all nodes' work.
     ///
     /// # Errors
     /// Fails if a node does not answer.
@@ -86,7 +87,7 @@ impl<'f> Reader<'f> {
         Ok(Self { file, last: all(file).await? })
     }
 
-    /// Takes a reading and returns the work since the previous one.
+    /// Reads the work of all nodes, and returns the work of each since the previous reading.
     ///
     /// # Errors
     /// Fails if a node does not answer, or was restarted since the previous reading.
