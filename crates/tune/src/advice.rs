@@ -19,68 +19,69 @@ use crate::decision_inputs::{Chosen, ChosenDemand, DecisionInputs, bound_s};
 use crate::error::{Error, Result};
 use crate::trace::Trace;
 
-/// Approximate number of intervals at which a back-test queries a forecast.
+/// Approximate number of intervals of the trace at which a back-test queries a forecast.
 const BACKTEST_QUERIES: usize = 500;
-/// Maximum length of a queue, in intervals: one plan covers all of them.
+/// Maximum length of a queue (a known future workload), in intervals: one plan covers all of them.
 const QUEUE_MAX: usize = 2_000;
 /// Minimum number of past plans from which a [`Confidence`] is estimated.
 const GAIN_FORECASTS_MIN: usize = 5;
-/// Minimum length of a trace, in intervals: a shorter one leaves too little data for training and replay.
+/// Minimum length of the trace, in intervals: a shorter one leaves too little data for training and replay.
 const INTERVALS_MIN: usize = 30;
 
-/// Input of [`advise`].
+/// Input of [`advise`]: the past workload, and the inputs of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// Operations that clients requested, interval by interval.
+    /// Operations that clients requested in the past, interval by interval.
     pub trace: &'q Trace,
     /// File name of the trace, for error messages.
     pub file: &'q str,
-    /// Index of the default configuration, which a baseline uses.
+    /// Index of the database's default configuration, which one of the baselines uses throughout.
     pub default: usize,
     /// Known future workload that starts at the trace's end (for example, a queue of jobs), and its file name. If
-    /// present, the plan covers exactly this workload.
+    /// present, the plan covers exactly this workload; None: the future workload is forecast.
     pub queue: Option<(&'q Trace, &'q str)>,
-    /// Measurements, costs and options of the decision.
+    /// Measurements of the configurations, costs of changes, and options of the decision.
     pub basis: DecisionInputs<'q>,
 }
 
-/// The advice, and the data that it was derived from.
+/// Advice whether to change the configuration, when and to which one, and the data that it was derived from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// Length of an interval, in seconds.
+    /// Length of an interval of the trace, in seconds.
     pub interval_s: u64,
-    /// Number of intervals in the trace, missing ones included.
+    /// Number of intervals in the trace, those without data included.
     pub intervals: usize,
     /// Number of intervals in the trace without data.
     pub missing: usize,
     /// Duration of the longest allowed change from the present configuration, in seconds; for a roll, from the first
     /// node's stop to the last node's catch-up.
     pub roll_s: f64,
-    /// Name of the present configuration.
+    /// Name of the configuration that the cluster has now.
     pub current: String,
-    /// Back-test errors of each usable forecast of mixes.
+    /// Back-test errors of each forecast of mixes for which the trace is long enough.
     pub forecasts: Vec<ForecastReport>,
-    /// Name of the forecast that the plan uses.
+    /// Name of the forecast of mixes that the plan uses.
     pub forecast: String,
-    /// Length of the plan, in intervals.
+    /// Length of the plan (the look-ahead), in intervals.
     pub look_ahead: usize,
-    /// Forecasts of the request rate; null where intervals weigh by capacity, and with a queue.
+    /// Forecasts of the request rate; null where intervals weigh by capacity (all intervals the same), and with a
+    /// queue.
     pub demand: Option<DemandReport>,
-    /// Changes of the plan, which starts at the end of the trace; empty if no change is advised.
+    /// Changes of configuration that are advised from the trace's end on; empty if no change is advised.
     pub plan: Vec<PlannedChange>,
-    /// Operations expected within the look-ahead, with and without the plan.
+    /// Amounts expected to be served within the look-ahead, with and without the plan.
     pub expected: Expected,
     /// Highest expected load until the plan's next change after its first interval, as a share (1 = saturated) of the
-    /// present configuration's throughput for the same mix; null where intervals weigh by capacity.
+    /// present configuration's throughput for the same mix; null where intervals weigh by capacity (all the same).
     pub busy_peak: Option<f64>,
     /// Record sizes and reuse distances of the trace compared with those of the measurements.
     pub records: RecordsReport,
     /// Confidence in the plan's gain; null if the plan changes nothing, with a queue, and if fewer than five
     /// past plans can be evaluated.
     pub confidence: Option<Confidence>,
-    /// For each other configuration, the benefit and the cost of the best single change to it.
+    /// For each configuration other than the present one, the benefit and the cost of the best single change to it.
     pub alternatives: Vec<Alternative>,
-    /// Replay of the last third of the trace with plans made the same way.
+    /// Result of a replay of the last third of the trace, with plans made as the advised one.
     pub replay: ReplayReport,
     /// Results of the baselines on the last third of the trace.
     pub baselines: Vec<BaselineReport>,
@@ -90,21 +91,22 @@ pub struct Advice {
 /// Both gains rely on the measurements, whose own error is not included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Confidence {
-    /// Number of past plans whose look-ahead ended within the trace.
+    /// Number of past plans with a change whose look-ahead ended within the trace; their gains are the basis of the
+    /// other fields.
     pub plans: usize,
-    /// Share of these plans with a gain above zero after the cost of their changes, 0 to 1.
+    /// Share of these past plans that really gained after the cost of their changes, from 0 to 1.
     pub gained: f64,
-    /// Expected gain of this plan plus the 10th percentile of (actual − expected) gain of past plans, as a share of the
-    /// operations served without a change.
+    /// Expected gain of the advised plan plus the 10th percentile of (actual − expected) gain of past plans, as a
+    /// share of the operations served without a change.
     pub gain_low: f64,
-    /// Expected gain of this plan plus the 90th percentile of (actual − expected) gain of past plans, as a share of the
-    /// operations served without a change.
+    /// Expected gain of the advised plan plus the 90th percentile of (actual − expected) gain of past plans, as a
+    /// share of the operations served without a change.
     pub gain_high: f64,
 }
 
 impl Confidence {
-    /// Estimates the confidence in a plan with the gain `expected`; None if there are fewer than [`GAIN_FORECASTS_MIN`]
-    /// gain forecasts.
+    /// Estimates the confidence in a plan with the gain `expected` (a share); None if there are fewer than
+    /// [`GAIN_FORECASTS_MIN`] gain forecasts of past plans.
     fn of(expected: f64, gain_forecasts: &[GainForecast]) -> Option<Self> {
         let plans = gain_forecasts.len();
         if plans < GAIN_FORECASTS_MIN {
@@ -124,24 +126,26 @@ impl Confidence {
     }
 }
 
-/// Records that clients request, compared with those of the measurements.
+/// Sizes and reuse distances of the records that clients request, compared with those of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecordsReport {
-    /// Median over the trace of the mean record size, in bytes; null if the trace does not include sizes.
+    /// Median over the trace's intervals of the mean record size, in bytes; null if the trace does not include sizes.
     pub bytes: Option<f64>,
-    /// Median over the measurements of the mean record size, in bytes; null if they do not include sizes.
+    /// Median over the measurements of the mean record size, in bytes; null if the measurements do not include sizes.
     pub measured_bytes: Option<f64>,
-    /// Median over the trace of the reuse distance, in records; null if the trace does not include it.
+    /// Median over the trace's intervals of the reuse distance (the number of other records requested between two
+    /// requests of one record); null if the trace does not include it.
     pub reuse_distance: Option<f64>,
-    /// Median over the measurements of the reuse distance, in records; null if they do not include it.
+    /// Median over the measurements of the reuse distance (the number of other records requested between two requests
+    /// of one record); null if the measurements do not include it.
     pub measured_reuse_distance: Option<f64>,
-    /// Reasons why the measurements may not apply to these records: a size or a reuse distance that differs by more
-    /// than a factor of two.
+    /// Reasons why the measurements may not apply to the requested records: a size or a reuse distance that differs
+    /// by more than a factor of two.
     pub doubts: Vec<String>,
 }
 
 impl RecordsReport {
-    /// Compares the records of a trace with those of the measurements.
+    /// Compares the records that clients request (`seen`) with those of the measurements.
     #[must_use]
     pub fn of(seen: Records, measured: Records) -> Self {
         let ratio = seen.ratio_to(measured);
@@ -171,72 +175,73 @@ impl RecordsReport {
     }
 }
 
-/// Back-test result of one forecast.
+/// Back-test result of one forecast of mixes or of rates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForecastReport {
-    /// Name of the forecast.
+    /// Name of the evaluated forecast.
     pub name: &'static str,
-    /// Root mean square error by distance, from one interval on: in shares of the mix (0 to 1) for a forecast of mixes,
-    /// in operations per second for a forecast of rates. Null at a distance where the forecast makes no prediction.
+    /// Root mean square error by the distance of the predicted interval, one interval first: in shares of the mix (0
+    /// to 1) for a forecast of mixes, in operations per second for a forecast of rates. Null at a distance where the
+    /// forecast makes no prediction.
     pub rmse: Vec<Option<f64>>,
 }
 
-/// The request rate, and how it is forecast.
+/// The rate of clients' requests, and how it is forecast.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DemandReport {
-    /// Mean rate of the trace's last third, in operations per second.
+    /// Mean rate of requests in the trace's last third, in operations per second.
     pub mean_s: f64,
     /// Back-test errors of each forecast of rates, in operations per second.
     pub forecasts: Vec<ForecastReport>,
-    /// Name of the forecast in use.
+    /// Name of the forecast of rates that the plan uses.
     pub forecast: String,
 }
 
-/// A planned change of configuration.
+/// A change of configuration that a plan contains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlannedChange {
-    /// Start of the change, in seconds since 1970.
+    /// Time at which the change starts, in seconds since 1970.
     pub at_s: u64,
-    /// Name of the configuration to change to.
+    /// Name of the configuration that the cluster has after the change.
     pub to: String,
 }
 
-/// Result of a replay of a part of the trace.
+/// Result of a replay of the trace's last part, in which each change is made as planned.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// Number of intervals that served as training data.
+    /// Number of intervals at the trace's start that served as training data only.
     pub learned: usize,
-    /// Number of intervals that were replayed.
+    /// Number of intervals at the trace's end that were replayed.
     pub lived: usize,
-    /// Name of the forecast used in the replay.
+    /// Name of the forecast of mixes used in the replay.
     pub forecast: &'static str,
-    /// Look-ahead used in the replay, in intervals.
+    /// Number of intervals that each plan of the replay covers.
     pub look_ahead: usize,
-    /// Amount served: operations; where intervals weigh by demand, seconds in which the best configuration would be
-    /// busy.
+    /// Amount that the replay serves, in operations; where intervals weigh by demand, in seconds in which the best
+    /// configuration would be busy.
     pub served: f64,
-    /// Number of changes of configuration.
+    /// Number of changes of configuration in the replay.
     pub changes: usize,
-    /// Number of plans.
+    /// Number of plans made in the replay.
     pub plans: usize,
-    /// Number of plans that were made early because the workload departed from the forecast.
+    /// Number of these plans that were made early because the workload departed from the forecast.
     pub departures: usize,
 }
 
-/// Result of a baseline.
+/// Result of a baseline (a simpler or an ideal way to choose configurations) on the trace's last third.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BaselineReport {
-    /// Name of the baseline.
+    /// Name of the baseline, such as `static optimal`.
     pub name: &'static str,
-    /// Amount served, in the unit of [`ReplayReport::served`].
+    /// Amount that the baseline serves, in the unit of [`ReplayReport::served`].
     pub served: f64,
-    /// Amount that the planned changes serve, divided by that of this baseline.
+    /// Amount that the replay of planned changes serves, divided by the amount that this baseline serves.
     pub planned_ratio: f64,
-    /// Number of changes of configuration.
+    /// Number of changes of configuration that the baseline makes.
     pub changes: usize,
 }
 
-/// Computes the advice for a trace.
+/// Computes the advice for a cluster from the trace of its past workload.
 ///
 /// # Errors
 /// Fails if the trace is too short, if the requested forecast cannot be used, if a queue does not start at the trace's
@@ -353,7 +358,8 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     })
 }
 
-/// Checks that a queue has at most [`QUEUE_MAX`] intervals, and that it continues the trace without a gap.
+/// Checks that a queue (a known future workload) has at most [`QUEUE_MAX`] intervals, and that it continues the
+/// trace, which ends at `end_s` (in seconds since 1970), without a gap.
 fn require_contiguous(queue: &Trace, file: &str, interval_s: u64, end_s: u64) -> Result<()> {
     let begins_s = queue.intervals.first().map_or(0, |first| first.start_s);
     if queue.intervals.len() > QUEUE_MAX {
@@ -375,6 +381,7 @@ fn require_contiguous(queue: &Trace, file: &str, interval_s: u64, end_s: u64) ->
     })
 }
 
+/// Reports the request rate after the first `learned` intervals, and the errors of its forecasts there.
 fn demand(
     basis: &DecisionInputs<'_>,
     intervals: &[Interval],

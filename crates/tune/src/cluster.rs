@@ -1,4 +1,4 @@
-//! Clusters of any supported database: access to their nodes, their settings, and errors.
+//! Clusters of any supported database: access to their nodes, their settings, jobs that change them, and errors.
 
 pub mod compaction;
 pub mod costs;
@@ -18,29 +18,30 @@ pub use uri::Uri;
 
 use serde::Serialize;
 
-/// A supported database: the format of its connection strings and cluster files.
+/// A supported database, with the format of its connection strings and cluster files.
 pub trait Database {
-    /// Name of the database in a cluster file.
+    /// Name of the database in the field `database` of a cluster file.
     const NAME: &'static str;
-    /// Prefix of its connection strings.
+    /// Prefix of the database's connection strings, such as `redis://`.
     const SCHEME: &'static str;
-    /// Default port of a node.
+    /// Port of a node whose connection string names none.
     const PORT: u16;
-    /// Optional suffix of a connection string, after the hosts.
+    /// Optional suffix of the database's connection strings, after the hosts.
     const PATH: &'static str;
-    /// True if a cluster file has to name a `nodetool`.
+    /// True if a cluster file of this database has to name a `nodetool` (Cassandra's administration tool).
     const HAS_NODETOOL: bool;
 }
 
-/// A change of one setting on a node.
+/// A change of the value that one setting has on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValueChange {
-    /// Name of the setting.
+    /// Name of the setting whose value changes.
     pub setting: String,
-    /// Present value in the node's file; None: the default.
+    /// Value before the change, in the node's file (Cassandra) or in the running server (Redis); None: the default
+    /// applies.
     pub from: Option<String>,
-    /// New value; None: the default.
+    /// Value after the change; None: the default applies.
     pub to: Option<String>,
-    /// Cost class: `live` or `restart`.
+    /// Name of the cost class of the change: `live` or `restart`.
     pub class: &'static str,
 }

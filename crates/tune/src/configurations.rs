@@ -1,4 +1,4 @@
-//! The candidate configurations: a file that defines each by its name and its settings.
+//! The candidate configurations: a TOML file that defines each by its name and its settings.
 //!
 //! ```toml
 //! [[configuration]]
@@ -23,6 +23,7 @@ use crate::cluster::compaction::Compaction;
 use crate::cluster::{Error, Result, Settings};
 use crate::measurements::Measurements;
 
+/// Content of a file of configurations, before validation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -30,6 +31,7 @@ struct Written {
     configurations: Vec<WrittenOne>,
 }
 
+/// One table `[[configuration]]` of the file, before validation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenOne {
@@ -39,18 +41,18 @@ struct WrittenOne {
     compaction: Option<Compaction>,
 }
 
-/// A candidate configuration.
+/// A candidate configuration: values of some of a database's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// Name of the configuration.
+    /// Name of the configuration, unique in its file.
     pub name: String,
-    /// Values of its settings, by name, as text.
+    /// Values of this configuration's settings as text, by the setting's name; an absent setting has its default.
     pub settings: BTreeMap<String, String>,
-    /// Compaction of the tuned table; either all configurations have one, or none has.
+    /// Compaction of the tuned table; either all configurations of a file have one, or none has.
     pub compaction: Option<Compaction>,
 }
 
-/// Reads and validates a file of configurations.
+/// Reads a file of configurations, and validates them against the settings of the database `D`.
 ///
 /// # Errors
 /// Fails if the file cannot be read or is invalid.
@@ -64,7 +66,7 @@ pub fn read<D: Settings>(path: &Path) -> Result<Vec<Configuration>> {
     })
 }
 
-/// Parses and validates configurations; see [`read`].
+/// Parses the text of a file of configurations, and validates them against the settings of the database `D`.
 ///
 /// # Errors
 /// Fails if the text is invalid.
@@ -118,7 +120,7 @@ pub fn parse<D: Settings>(text: &str) -> Result<Vec<Configuration>> {
     Ok(all)
 }
 
-/// Checks new values of settings; None stands for the default.
+/// Checks new values of settings, by the setting's name; None stands for the setting's default.
 ///
 /// # Errors
 /// Fails if a setting is unknown, if it does not take the value, or if its default cannot be set on a running node.
@@ -139,7 +141,8 @@ pub(crate) fn check<D: Settings>(changes: &BTreeMap<String, Option<String>>) -> 
     Ok(())
 }
 
-/// Formats a file of configurations, with a remark as comment before each configuration that has one.
+/// Formats a file of configurations that begins with the comment `head`; the remark with a configuration's index is
+/// written as a comment before that configuration.
 ///
 /// # Panics
 /// If there are more remarks than configurations.
@@ -172,22 +175,24 @@ pub fn write(head: &str, all: &[Configuration], remarks: &[String]) -> String {
     text
 }
 
-/// Formats a text as comment lines.
+/// Formats a text as comment lines of TOML.
 fn remark(text: &str) -> String {
     text.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// Quotes a TOML string; JSON's syntax is valid there.
+/// Quotes a text as a TOML string; JSON's syntax is valid there.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
+/// Formats a key of TOML, in quotes if necessary.
 fn key(name: &str) -> String {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.chars().all(is_bare) { name.to_owned() } else { quoted(name) }
 }
 
-/// Returns the values, in one configuration, of all settings that any of them has; None stands for the default.
+/// Returns the values that one configuration (of index `number`) has for all settings that any configuration has, by
+/// the setting's name; None stands for the setting's default.
 #[must_use]
 pub fn settings(all: &[Configuration], number: usize) -> BTreeMap<String, Option<String>> {
     let names: BTreeSet<&String> = all.iter().flat_map(|one| one.settings.keys()).collect();
@@ -195,7 +200,8 @@ pub fn settings(all: &[Configuration], number: usize) -> BTreeMap<String, Option
     names.into_iter().map(|name| (name.clone(), own.get(name).cloned())).collect()
 }
 
-/// Returns the settings in which two configurations differ. An explicit default equals an absent setting.
+/// Returns the names of the settings in which two configurations differ. An explicit default equals an absent
+/// setting.
 ///
 /// # Errors
 /// Fails if a setting is unknown, or if it does not take the value.
@@ -218,7 +224,8 @@ pub fn differences<D: Settings>(
     Ok(found)
 }
 
-/// Returns the new values of the settings that differ between two of the configurations.
+/// Returns the settings that differ between the configurations with the indices `from` and `to`, with their values in
+/// `to`; None stands for the setting's default.
 ///
 /// # Errors
 /// Fails in the same cases as [`differences`].
@@ -232,7 +239,7 @@ pub fn change<D: Settings>(
     Ok(changes)
 }
 
-/// Sorts the configurations into the order of the measurements.
+/// Sorts the configurations into the order in which the measurements number them.
 ///
 /// # Errors
 /// Fails if a configuration was not measured, or if a measured one is not in the file.

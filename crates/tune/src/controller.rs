@@ -49,39 +49,41 @@ use trial::Trial;
 const SAMPLES_PER_INTERVAL: u32 = 6;
 const SAMPLE_TIME_MIN: Duration = Duration::from_secs(1);
 const SAMPLE_TIME_MAX: Duration = Duration::from_secs(20);
-/// Number of samples to retain from before a change, and number of intervals since the previous change.
+/// Maximum number of recent samples, and of intervals since the last change of which one sample is retained.
 const BEFORE: usize = 24;
 const HISTORY: usize = 2_000;
-/// Maximum time to judge a change made under low load, in seconds: a day has busy times.
+/// Maximum time for which a change that was made under low load waits to be judged, in seconds: a day has busy times.
 const QUIET_MAX_S: f64 = 86_400.0;
-/// Time for which a reverted or failed change is not repeated, and for which a refused one is not, in seconds.
+/// Time for which a reverted or failed change is not repeated, and time for which a refused one is not, in seconds.
 const BARRED_S: u64 = 86_400;
 const PASSING_S: u64 = 900;
 
-/// State of the control loop.
+/// State of the control loop: whether a change is made, judged or reverted.
 enum Phase<'a> {
+    /// No change is in progress: after each interval the controller decides.
     Watching,
     Rolling(Rolling<'a>),
+    /// A change has ended, and samples are collected to judge it.
     Judging(Trial),
-    /// A change that was worse is to be reverted by this one, as soon as no obstacle is left.
+    /// A change was worse, and the contained change, which reverts it, is made as soon as no obstacle is left.
     Undoing(Change),
-    /// A roll failed, and nodes may have either configuration; the change that remains to be made, if it was a
-    /// reversion.
+    /// A roll failed, and nodes may have either configuration. Contains the reversion that remains to be made if a
+    /// reversion was refused at its start; None otherwise.
     Unknown(Option<Change>),
 }
 
-/// A roll in progress.
+/// A roll in progress, and the samples to judge its change by.
 struct Rolling<'a> {
     change: Change,
-    /// True if the roll reverts another change.
+    /// True if the roll reverts an earlier change.
     is_undoing: bool,
     before: Vec<Window>,
-    /// True if the load was low at the start.
+    /// True if the load was low when the roll started.
     is_quiet: bool,
     rolled: LocalBoxFuture<'a, Result<Rolled>>,
 }
 
-/// The control loop and its state.
+/// The control loop of one cluster, and its state.
 struct Controller<'a, C: Cluster> {
     cluster: &'a C,
     request: &'a Request,
@@ -92,36 +94,39 @@ struct Controller<'a, C: Cluster> {
     log: C::Log,
     tuner: Tuner,
     phase: Phase<'a>,
-    /// Most recent samples.
+    /// Most recent samples, at most [`BEFORE`].
     samples: Vec<Window>,
-    /// One sample of each interval since the last change.
+    /// One sample of each interval since the last change, at most [`HISTORY`].
     history: VecDeque<Window>,
-    /// Operations of each kind counted in the present interval.
+    /// Numbers of reads, updates, inserts and scans counted in the present interval.
     counted: [u64; KINDS],
     /// Start of the present interval, in seconds since 1970.
     start_s: u64,
-    /// False until the first complete interval has begun.
+    /// False until the first complete interval has begun; the interval before is not observed from its start.
     is_whole: bool,
-    /// Barred changes (indices of both configurations), with the end of the bar in seconds since 1970.
+    /// Changes that are barred now, by the indices of both configurations, with the bar's end in seconds since 1970.
     barred: BTreeMap<(usize, usize), u64>,
-    /// Start times of the changes of the last day, in seconds since 1970.
+    /// Start times of the changes of the last 24 hours, without reversions, in seconds since 1970.
     changes: Vec<u64>,
-    /// Assumed costs of changes; those that past rolls have shown take precedence.
+    /// Assumed durations and lost capacity of changes; durations that past rolls have shown take precedence.
     costs: Costs,
+    /// Durations of the changes of single nodes in past rolls.
     node_times: Vec<NodeRollTime>,
+    /// Time of the last renewal of the controllers' lease.
     leads_since: Instant,
-    /// Cancels the roll in progress.
+    /// Token that cancels the roll in progress.
     rolls: CancellationToken,
-    /// True after the warning that the measurements may not apply to the cluster's records.
+    /// True after the warning that the measurements may not apply to the cluster's present record size.
     has_warned_stale: bool,
-    /// Error with which the controller ends, after the roll in progress.
+    /// Error with which the controller ends after the roll in progress; None while it goes on.
     fault: Option<Error>,
-    /// The last reported decision or warning, to suppress repetitions.
+    /// Text of the last reported decision or warning, to suppress repetitions.
     last_reported: String,
     summary: Summary,
 }
 
-/// Tunes a cluster until it is cancelled; called by `run` in the `tuned` module of each database.
+/// Tunes a cluster until `cancel` is cancelled or the requested duration has passed, and returns the totals.
+/// `process` is the holder's name in the lease; `say` receives the controller's events.
 pub(crate) async fn run<C: Cluster>(
     cluster: &C,
     request: &Request,
@@ -218,7 +223,8 @@ async fn lead(log: &impl DecisionLog, process: &str) -> Result<()> {
     }
 }
 
-/// Completes `work` and renews the lease meanwhile. The caller must check afterwards that it still holds the lease.
+/// Completes `work` and renews the controllers' lease meanwhile. The caller checks afterwards that it still has the
+/// lease.
 async fn while_leading<T>(
     log: &impl DecisionLog,
     process: &str,
@@ -235,7 +241,7 @@ async fn while_leading<T>(
     }
 }
 
-/// Returns the time between two samples.
+/// Returns the time between two samples for intervals of this length.
 fn sample_time(interval: Duration) -> Duration {
     (interval / SAMPLES_PER_INTERVAL).clamp(SAMPLE_TIME_MIN, SAMPLE_TIME_MAX)
 }
@@ -245,6 +251,7 @@ fn now_s() -> u64 {
 }
 
 impl<'a, C: Cluster> Controller<'a, C> {
+    /// Takes samples and acts on them until the controller ends; completes a roll in progress first.
     async fn run(&mut self) -> Result<()> {
         let mut observer = self.cluster.observer().await?;
         let ends = self.request.duration.map(|duration| Instant::now() + duration);
@@ -280,14 +287,14 @@ impl<'a, C: Cluster> Controller<'a, C> {
         }
     }
 
-    /// Returns the start of the interval that contains a time; both are in seconds since 1970.
+    /// Returns the start of the interval that contains the time `at_s`; both are in seconds since 1970.
     fn interval_of(&self, at_s: u64) -> u64 {
         let length = self.request.interval.as_secs();
         at_s - at_s % length
     }
 
-    /// Renews the lease, long before it expires but not with each sample: a renewal costs a transaction. While the
-    /// cluster does not answer, no other process can acquire the lease.
+    /// Renews the controllers' lease, long before it expires but not with each sample: a renewal costs a transaction.
+    /// While the cluster does not answer, no other process can acquire the lease.
     async fn lead(&mut self) -> Result<()> {
         if self.leads_since.elapsed() < LEASE / 6 {
             return Ok(());
@@ -307,6 +314,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         (self.say)(&Event::Warning { kind, what, help: help.to_owned() });
     }
 
+    /// Adds an observation to the present interval; at the interval's end, decides.
     async fn add_sample(&mut self, observation: Observation) -> Result<()> {
         for (sum, count) in self.counted.iter_mut().zip(observation.operations) {
             *sum += count;
@@ -363,7 +371,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         }
     }
 
-    /// Appends an observed interval to the trace, and passes it to the tuner.
+    /// Appends an interval with these numbers of operations to the trace, and passes it to the tuner.
     fn observed(&mut self, start_s: u64, counted: [u64; KINDS], last: &Observation) -> Result<()> {
         let is_quiet = is_quiet(counted, self.request.interval.as_secs_f64());
         let operations = if is_quiet { [0; KINDS] } else { counted };
@@ -384,7 +392,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         Ok(())
     }
 
-    /// Decides, and starts the change if one is due.
+    /// Decides at the end of an interval, and starts the change if one is due and no obstacle is found.
     async fn decide(&mut self) -> Result<()> {
         self.lift_expired_bars()?;
         let Some(decision) = self.tuner.decide() else { return Ok(()) };
@@ -411,7 +419,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         self.begin(change, false, is_quiet).await
     }
 
-    /// Reports and persists a decision, unless it equals the last one.
+    /// Reports and persists a decision, unless it equals the last one; `not_done` is the reason against its change.
     async fn report(
         &mut self,
         decision: crate::tuner::Decision,
@@ -429,7 +437,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         Ok(())
     }
 
-    /// Persists an entry; if that fails, only warns: tuning continues without it.
+    /// Appends an entry to the log of decisions; if that fails, only warns: tuning continues without the entry.
     async fn persist(&self, kind: Kind, what: &str, detail: &impl serde::Serialize) {
         let detail = serde_json::to_value(detail).expect("texts and numbers");
         if let Err(error) = self.log.append(now_s(), kind, what, &detail).await {
@@ -442,7 +450,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         found.expect("the configuration was measured")
     }
 
-    /// Returns the samples since the last change at which the load was high enough to judge a change by.
+    /// Returns the samples since the last change whose load was high enough to judge a change by.
     fn busy_times(&self) -> Vec<Window> {
         let present = self.tuner.configuration();
         let is_busy = |one: &&Window| self.tuner.busy(one, present) >= self.request.busy_min;
@@ -453,7 +461,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         self.busy_times().len() >= WINDOWS_MIN
     }
 
-    /// Persists the start of a change, then starts its roll.
+    /// Persists the start of a change, then starts its roll; `is_quiet` is true if the load is low now.
     async fn begin(&mut self, change: Change, is_undoing: bool, is_quiet: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
@@ -477,7 +485,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
     }
 }
 
-/// Waits for the end of the roll in progress; never returns if there is none.
+/// Waits for the end of the roll in progress, and returns its result; never returns if no roll is in progress.
 async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
     match phase {
         Phase::Rolling(rolling) => (&mut rolling.rolled).await,
@@ -485,7 +493,7 @@ async fn ended(phase: &mut Phase<'_>) -> Result<Rolled> {
     }
 }
 
-/// Takes a sample at this time. A sample whose future is dropped early does not reset the counters.
+/// Takes a sample at the time `moment`. A sample whose future is dropped early does not reset the counters.
 async fn sample_at(observer: &mut impl cluster::Observe, moment: Instant) -> Observation {
     tokio::time::sleep_until(moment).await;
     observer.observe().await

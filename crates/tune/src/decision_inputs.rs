@@ -1,5 +1,5 @@
-//! Inputs of a decision: the throughputs of the configurations, the costs of changes between them, and the selection of
-//! the forecast and the look-ahead that serve most in a replay of the past.
+//! Inputs of a decision: the throughputs of the configurations, the costs of changes between them, and the selection
+//! of the forecast and the look-ahead that serve most in a replay of the past.
 
 use imago_plan::tune::forecast::{
     Calendar, Demand, Errors, Forecast, LastValue, Markov, Seasonal, WithDemand,
@@ -13,22 +13,22 @@ use serde::Serialize;
 
 use crate::measurements::Measurements;
 
-/// Candidate look-aheads, in intervals.
+/// Candidate lengths of a plan (look-aheads), in intervals.
 const LOOK_AHEADS: [usize; 8] = [1, 2, 3, 5, 10, 20, 40, 80];
-/// Distance between the actual and the expected mix that triggers a new plan.
+/// Distance between the actual and the expected mix above which a new plan is made.
 const DEPARTS: f64 = 0.2;
-/// Minimum number of intervals between a plan and a new one that such a departure triggers.
+/// Minimum number of intervals between a plan and a new one that a departure of the workload triggers.
 const REPLAN_MIN: usize = 2;
-/// Default season of the workload, in seconds.
+/// Length of a day, in seconds: the default period after which the workload repeats.
 pub const DAY_S: u64 = 86_400;
 
 /// Maximum distance at which forecasts of rates are compared, in intervals.
 const DEMAND_AHEAD: usize = LOOK_AHEADS[LOOK_AHEADS.len() - 1];
-/// Approximate number of intervals at which a back-test queries a forecast.
+/// Approximate number of intervals at which the back-test of a forecast of rates queries the forecast.
 const BACKTEST_QUERIES: usize = 500;
-/// Ratio of the assumed upper bound of rates to the highest rate so far.
+/// Ratio of the assumed upper bound of request rates to the highest rate so far.
 const HEADROOM: f64 = 2.0;
-/// Assumed upper bound of rates before any rate is known, in operations per second.
+/// Assumed upper bound of request rates before any rate is known, in operations per second.
 const BOUND_DEFAULT_S: f64 = 1e9;
 
 const LAST_VALUE: &str = "last-value";
@@ -42,8 +42,8 @@ const SEASONAL: &str = "seasonal";
 pub const FORECASTS: [&str; 6] =
     [LAST_VALUE, MARKOV_1, MARKOV_2, TIME_OF_DAY, TIME_OF_WEEK, SEASONAL];
 
-/// Returns why a forecast cannot be used with this season and interval length, regardless of the amount of training
-/// data; None if it can be used.
+/// Returns why a forecast cannot be used with a season (the period after which the workload repeats) and an interval
+/// of these lengths, regardless of the amount of training data; None if the forecast can be used.
 #[must_use]
 pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'static str> {
     match forecast {
@@ -60,92 +60,94 @@ pub fn unusable(forecast: &str, season_s: u64, interval_s: u64) -> Option<&'stat
 /// Whether, and by which class of change, the cluster can go from one configuration to another.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transition {
-    /// A change of this class: the most expensive class among the differing settings.
+    /// The change is allowed, with this cost class: that of the most expensive differing setting.
     By(CostClass),
-    /// No change is allowed, for this reason.
+    /// The change is not allowed, for this reason.
     Barred(String),
 }
 
-/// Returns a matrix in which every change between two configurations has this class.
+/// Returns the transitions between `configurations` configurations such that every change is allowed and has this
+/// cost class.
 #[must_use]
 pub fn uniform_transitions(configurations: usize, class: CostClass) -> Vec<Vec<Transition>> {
     vec![vec![Transition::By(class); configurations]; configurations]
 }
 
-/// Inputs of a decision; see the module's documentation.
+/// Inputs of a decision whether to change the configuration; see the module's documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionInputs<'b> {
-    /// Throughputs of the configurations.
+    /// Throughputs of the candidate configurations.
     pub measurements: &'b Measurements,
-    /// Length of an interval, in seconds.
+    /// Length of an interval of the workload, in seconds.
     pub interval_s: u64,
-    /// Period after which the workload repeats, in seconds: a day by default. No shorter than an interval.
+    /// Period after which the workload repeats, in seconds: a day by default, and no shorter than an interval.
     pub season_s: u64,
-    /// Index of the present configuration.
+    /// Index of the configuration that the cluster has now.
     pub current: usize,
-    /// Durations and lost capacity of changes.
+    /// Durations of changes of each class, and the capacity that is lost meanwhile.
     pub costs: Costs,
-    /// Transitions by the indices of the old and of the new configuration.
+    /// Transition between each two configurations, by the indices of the old and of the new one.
     pub transitions: &'b [Vec<Transition>],
-    /// Rule that charges the lost capacity of a roll.
+    /// Rule by which the operations lost during a change are counted.
     pub rule: Rule,
-    /// Minimum relative gain at which a plan is followed; see [`Setting::gain_min`].
+    /// Minimum gain at which a plan is followed, as a share of the operations without a change; see
+    /// [`Setting::gain_min`].
     pub gain_min: f64,
-    /// Forecast to use; None selects the one that serves most.
+    /// Name of the forecast of mixes to use; None selects the one that serves most in a replay of the past.
     pub forecast: Option<&'b str>,
-    /// Look-ahead to use, in intervals; None selects the one that serves most.
+    /// Length of a plan, in intervals; None selects the one that serves most in a replay of the past.
     pub look_ahead: Option<usize>,
     /// Maximum number of changes in a plan; None is no limit.
     pub changes_max: Option<usize>,
-    /// Weight of an interval in a plan: by capacity or by demand.
+    /// Weight of an interval in a plan: all the same (capacity), or by the operations that clients request (demand).
     pub weight: Weight,
 }
 
-/// The selected forecasts and look-ahead.
+/// The forecasts and the look-ahead that were selected for plans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen {
-    /// Name of the forecast of mixes.
+    /// Name of the selected forecast of mixes.
     pub forecast: &'static str,
-    /// Length of a plan, in intervals.
+    /// Selected length of a plan, in intervals.
     pub look_ahead: usize,
-    /// Forecast of rates.
+    /// Selected forecast of request rates.
     pub demand: ChosenDemand,
 }
 
-/// The selected forecast of rates.
+/// The forecast of request rates that was selected for plans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChosenDemand {
-    /// Name of the forecast.
+    /// Name of the selected forecast of request rates.
     pub forecast: &'static str,
-    /// Upper bound of rates, in operations per second: higher ones are clamped to it.
+    /// Upper bound of request rates, in operations per second: the forecast clamps higher ones to it.
     pub bound_s: f64,
 }
 
-/// A single change to one other configuration, at the time at which it gains most.
+/// A single change from the present configuration to one other, at the time at which it gains most.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Alternative {
-    /// Name of the configuration.
+    /// Name of the configuration after the change.
     pub to: String,
-    /// Start of the change, in seconds since 1970.
+    /// Time at which the change would start, in seconds since 1970.
     pub at_s: u64,
     /// Additional operations compared with the present configuration if the change cost nothing, as a share of the
     /// operations that the present configuration serves.
     pub benefit: f64,
     /// Operations lost during the change, as a share of the operations that the present configuration serves.
     pub cost: f64,
-    /// Explanation in one sentence.
+    /// Explanation, in one sentence, why the plan includes this change or not.
     pub because: String,
 }
 
-/// Amount served within the look-ahead: operations; where intervals weigh by demand, seconds in which the best
-/// configuration would be busy.
+/// Amounts that are expected to be served within the look-ahead: operations; where intervals weigh by demand, seconds
+/// in which the best configuration would be busy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Expected {
-    /// Amount served without a change.
+    /// Amount expected to be served if the configuration is not changed, in the unit of [`Expected`].
     pub stays: f64,
-    /// Amount served with the plan.
+    /// Amount expected to be served with the planned changes, in the unit of [`Expected`].
     pub planned: f64,
-    /// Gain of the plan, as a share of [`Self::stays`].
+    /// Expected gain of the plan over no change, as a share of [`Self::stays`].
     pub gain: f64,
 }
 
@@ -163,7 +165,8 @@ impl Expected {
 }
 
 impl DecisionInputs<'_> {
-    /// Returns the planner's setting for this look-ahead (in intervals). With `is_at_once`, all nodes restart together.
+    /// Returns the settings of the planner for plans of `look_ahead` intervals. With `is_at_once`, all nodes restart
+    /// together.
     #[must_use]
     pub fn setting(&self, look_ahead: usize, is_at_once: bool) -> Setting {
         let interval_s = self.interval_s as f64;
@@ -210,9 +213,9 @@ impl DecisionInputs<'_> {
         seconds.fold(0.0, f64::max)
     }
 
-    /// Returns the forecasts that can be used with this number of training intervals. The time of day and the season
-    /// need two seasons of them, the time of week two weeks; the season must also be a suitable number of intervals. If
-    /// the season is not a day, it replaces the day, and the time of week is unavailable.
+    /// Returns the names of the forecasts that can be used with `learned` intervals of training data. The time of day
+    /// and the season need two seasons of them, the time of week two weeks; the season must also be a suitable number
+    /// of intervals. If the season is not a day, it replaces the day, and the time of week is unavailable.
     #[must_use]
     pub fn usable(&self, learned: usize) -> Vec<&'static str> {
         let learned_s = learned as u64 * self.interval_s;
@@ -229,7 +232,7 @@ impl DecisionInputs<'_> {
         Seasonal::of_season(self.season_s, self.interval_s)
     }
 
-    /// Builds the selected forecast, without training; it includes rates if intervals weigh by demand.
+    /// Builds the selected forecast, without training; it predicts rates too if intervals weigh by demand.
     #[must_use]
     pub fn forecast(&self, chosen: &Chosen) -> Box<dyn Forecast + Send + Sync> {
         let mixes = self.named(chosen.forecast);
@@ -243,7 +246,7 @@ impl DecisionInputs<'_> {
         }
     }
 
-    /// Builds the forecast with this name, without training; the last value if the name is unknown.
+    /// Builds the forecast with this name, without training; the forecast `last-value` if the name is unknown.
     #[must_use]
     pub fn named(&self, name: &str) -> Box<dyn Forecast + Send + Sync> {
         match name {
@@ -256,7 +259,8 @@ impl DecisionInputs<'_> {
         }
     }
 
-    /// Returns the selection before there is data to select by: this forecast of mixes, and the last rate.
+    /// Returns the selection of a decision without past data: this forecast of mixes and look-ahead (in intervals),
+    /// and a forecast that the last rate continues.
     #[must_use]
     pub fn without_history(forecast: &'static str, look_ahead: usize) -> Chosen {
         let demand = ChosenDemand { forecast: LAST_VALUE, bound_s: BOUND_DEFAULT_S };
@@ -264,8 +268,8 @@ impl DecisionInputs<'_> {
     }
 
     /// Back-tests each forecast of rates after the first `learns` intervals, which are training data only. Returns
-    /// names and errors in operations per second. Markov chains are left out: they have ten states, which is too coarse
-    /// for a rate.
+    /// each forecast's name and its errors, in operations per second. Markov chains are left out: they have ten
+    /// states, which is too coarse for a rate.
     pub fn demand_errors(
         &self,
         intervals: &[Interval],
@@ -282,7 +286,7 @@ impl DecisionInputs<'_> {
         self.usable(intervals.len()).into_iter().filter(fine).map(of).collect()
     }
 
-    /// Returns the forecast of rates with the least error in the second half of some intervals; of equal ones the
+    /// Returns the forecast of rates with the least error in the second half of these intervals; of equal ones the
     /// simplest.
     #[must_use]
     pub fn choose_demand(&self, intervals: &[Interval]) -> ChosenDemand {
@@ -295,7 +299,7 @@ impl DecisionInputs<'_> {
         ChosenDemand { forecast, bound_s: bound_s(intervals) }
     }
 
-    /// Returns the forecast and the look-ahead that serve most in a replay of the second half of some intervals; of
+    /// Returns the forecast and the look-ahead that serve most in a replay of the second half of these intervals; of
     /// equal ones the simplest forecast and the shortest look-ahead.
     #[must_use]
     pub fn choose(&self, intervals: &[Interval]) -> Chosen {
@@ -328,8 +332,9 @@ impl DecisionInputs<'_> {
         best.map_or(Chosen { demand, ..simplest }, |(_, chosen)| chosen)
     }
 
-    /// Returns, for each other configuration, the best time for a single change to it, and the reason why the plan
-    /// includes it or not.
+    /// Returns, for each configuration other than the present one, the best time for a single change to it, and the
+    /// reason why the plan includes the change or not. `at_s` returns the start, in seconds since 1970, of an
+    /// interval of the plan.
     pub fn alternatives(&self, plan: &Plan, at_s: impl Fn(usize) -> u64) -> Vec<Alternative> {
         let outlook = &plan.outlook;
         let stays = plan.stays.max(f64::MIN_POSITIVE);
@@ -381,7 +386,8 @@ impl DecisionInputs<'_> {
     }
 }
 
-/// Returns the assumed upper bound of rates, in operations per second: [`HEADROOM`] times the highest rate.
+/// Returns the assumed upper bound of request rates, in operations per second: [`HEADROOM`] times the highest rate in
+/// these intervals.
 pub(crate) fn bound_s(intervals: &[Interval]) -> f64 {
     let most = intervals.iter().filter_map(|one| one.rate_s).fold(0.0, f64::max);
     if most > 0.0 { most * HEADROOM } else { BOUND_DEFAULT_S }

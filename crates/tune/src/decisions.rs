@@ -1,4 +1,5 @@
-//! The log of decisions for a cluster, persisted for 90 days, and the lease that allows one controller at a time.
+//! The log of a controller's decisions for a cluster, persisted for 90 days, and the lease that allows one controller
+//! at a time.
 //!
 //! Invariants:
 //! - A change is logged before it starts, and its judgement when it is made: the next controller relies on both.
@@ -13,29 +14,29 @@ use time::{Date, OffsetDateTime};
 
 use crate::cluster::{Error, Result};
 
-/// Maximum age of entries, in days.
+/// Maximum age of entries of the log of decisions, in days; older ones are removed.
 pub const DAYS_MAX: u16 = 90;
-/// Time after which a lease expires unless it is renewed.
+/// Time after its last renewal at which the controllers' lease expires.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 
-/// Kinds of entries.
+/// Kind of an entry in the log of decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A decision, whether or not it changes the cluster.
+    /// The controller decided to change the configuration or to stay, at the end of an interval.
     Decided,
-    /// A change starts.
+    /// A change from one configuration to another starts.
     Changing,
-    /// A change has completed or failed.
+    /// A change has completed or failed, or the reversion of a change starts.
     Changed,
-    /// A change was judged.
+    /// A change was judged by the samples before and after it.
     Judged,
 }
 
 impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::Decided, Self::Changing, Self::Changed, Self::Judged];
 
-    /// Returns the name of the kind.
+    /// Returns the name of this kind, as the log stores it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,22 +48,23 @@ impl Kind {
     }
 }
 
-/// An entry of the log.
+/// An entry of the log of decisions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Time of the entry, in milliseconds since the Unix epoch, by the clock of the server that stores it.
+    /// Time of the entry, in milliseconds since the Unix epoch: for Cassandra by the clock of the node that stored
+    /// the entry, for Redis by the clock of the controller's machine.
     pub at_ms: i64,
-    /// Kind of the entry.
+    /// Kind of the entry, which determines the structure of [`Self::detail`].
     pub kind: Kind,
-    /// Summary in one sentence.
+    /// Summary of the decision, change or judgement in one sentence.
     pub what: String,
-    /// Details for programs; their structure depends on the kind.
+    /// Details of the decision, change or judgement for programs; the structure depends on [`Self::kind`].
     pub detail: serde_json::Value,
 }
 
-/// A store of decisions, of the controllers' lease and of a suspension.
+/// Store, for one cluster, of the decisions, the controllers' lease and the suspension of changes.
 pub trait DecisionLog {
-    /// Persists an entry.
+    /// Persists an entry of this kind; `at_s` is the present time in seconds since 1970, `what` the summary.
     ///
     /// # Errors
     /// Fails if the entry cannot be persisted.
@@ -74,38 +76,40 @@ pub trait DecisionLog {
         detail: &Json,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Returns the entries of the last `days` days, the oldest first.
+    /// Returns the entries of the last `days` days in UTC, the present one included, the oldest first; `now_s` is the
+    /// present time in seconds since 1970.
     ///
     /// # Errors
     /// Fails if the entries cannot be read.
     fn decisions(&self, now_s: u64, days: u16) -> impl Future<Output = Result<Vec<Entry>>>;
 
-    /// Acquires or renews the controllers' lease. Returns the process that holds it, if that is another one.
+    /// Acquires or renews the controllers' lease for `process`. Returns the process that holds the lease if it is
+    /// another one, and None on success.
     ///
     /// # Errors
     /// Fails if the cluster does not answer.
     fn acquire_lease(&self, process: &str) -> impl Future<Output = Result<Option<String>>>;
 
-    /// Releases the controllers' lease.
+    /// Releases the controllers' lease if `process` holds it.
     ///
     /// # Errors
     /// Fails if the cluster does not answer.
     fn release_lease(&self, process: &str) -> impl Future<Output = Result<()>>;
 
-    /// Suspends all changes by controllers, or resumes them.
+    /// Suspends all changes by controllers on behalf of `process` if `is_held`, and allows them again otherwise.
     ///
     /// # Errors
     /// Fails if the suspension cannot be persisted.
     fn set_suspended(&self, is_held: bool, process: &str) -> impl Future<Output = Result<()>>;
 
-    /// Returns the process that suspended changes; None if they are not suspended.
+    /// Returns the process that suspended changes by controllers; None if they are not suspended.
     ///
     /// # Errors
     /// Fails if the suspension cannot be read.
     fn suspended_by(&self) -> impl Future<Output = Result<Option<String>>>;
 }
 
-/// Returns the error for a controller that finds another one active.
+/// Returns the error for a controller that finds the controllers' lease held by the process `holder`.
 pub(crate) fn lease_held_by(holder: &str) -> Error {
     let within = LEASE.as_secs();
     Error::precondition(
@@ -114,7 +118,7 @@ pub(crate) fn lease_held_by(holder: &str) -> Error {
     )
 }
 
-/// Returns the date of a time (in seconds since 1970), in UTC, by which entries are partitioned.
+/// Returns the date (UTC) of a time in seconds since 1970; the log of decisions is partitioned by it.
 pub(crate) fn day(at_s: u64) -> String {
     let at = i64::try_from(at_s).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
     at.map_or(Date::MIN, OffsetDateTime::date).to_string()

@@ -1,4 +1,4 @@
-//! Designs of experiments: the settings that a user wants to vary, and the configurations to measure.
+//! Designs of experiments: which configurations to measure, drawn from the settings that a user wants to vary.
 
 use std::collections::BTreeMap;
 
@@ -14,51 +14,51 @@ use crate::configurations::{self, Configuration};
 use crate::dimensions::{Dimension, are_words, configuration, number, point};
 use crate::transition_costs;
 
-/// Name of the first configuration.
+/// Name of the first configuration of a design, in which no setting is changed.
 const DEFAULT: &str = "default";
 
-/// Input of [`design`].
+/// Input of [`design`]: the settings to vary, and the number of configurations to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
-    /// Settings with their values: a range, as in `concurrent_reads=16..64`, or a list, as in
+    /// Settings to vary, each with its values: a range, as in `concurrent_reads=16..64`, or a list, as in
     /// `memtable_heap_space=32MiB,64MiB`.
     pub knobs: &'r [String],
-    /// Compactions, the default first; see [`Compaction::parse`].
+    /// Compactions of the tuned table to vary, in JSON, the default one first; see [`Compaction::parse`].
     pub compactions: &'r [String],
-    /// Number of configurations to draw, in addition to the default.
+    /// Number of configurations to draw, in addition to the default configuration.
     pub runs: usize,
-    /// Seed of the random number generator.
+    /// Seed of the random number generator that draws the configurations.
     pub seed: u64,
 }
 
-/// A design.
+/// A design of experiments: the varied settings, and the configurations to measure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Design {
-    /// Seed of the random number generator.
+    /// Seed of the random number generator that drew the configurations.
     pub seed: u64,
-    /// The varied settings.
+    /// The varied settings and, if it is varied, the compaction.
     pub knobs: Vec<Varied>,
-    /// Largest absolute correlation of two settings, 0 to 1.
+    /// Largest absolute correlation of two varied settings over the drawn configurations, from 0 to 1.
     pub correlation: f64,
-    /// Names of the configurations, the default first.
+    /// Names of the configurations to measure, the default one first.
     pub configurations: Vec<String>,
-    /// Content of the file of configurations.
+    /// Text of the file that defines these configurations, as [`configurations::parse`] reads it.
     #[serde(skip)]
     pub text: String,
 }
 
-/// A varied setting.
+/// A setting that a design of experiments varies.
 #[derive(Clone, Debug, Serialize)]
 pub struct Varied {
-    /// Name of the setting.
+    /// Name of the varied setting, or `compaction`.
     pub name: String,
-    /// Cost class of a change.
+    /// Name of the cost class of a change of this setting, such as `live` or `restart`.
     pub class: &'static str,
-    /// Distinct values in the design; numbers in ascending order.
+    /// Distinct values of this setting among the drawn configurations; numbers are in ascending order.
     pub values: Vec<String>,
 }
 
-/// Draws a design of a database's settings.
+/// Draws configurations of the database `D` to measure, in addition to the default one, with the request's seed.
 ///
 /// # Errors
 /// Fails if a setting is invalid, if the database has no compactions but the request has, or if there are fewer
@@ -121,7 +121,8 @@ pub fn design<D: Settings>(request: &Request<'_>) -> Result<Design> {
     })
 }
 
-/// Parses a setting with its values, as a user writes it.
+/// Parses a setting with its values, as a user writes it (`name=16..64` or `name=A,B`); returns its axis, and the
+/// values to draw from.
 fn setting<D: Settings>(text: &str) -> Result<(Dimension, Column)> {
     let (name, values) = text.split_once('=').ok_or_else(|| {
         Error::Usage(format!("\"{text}\" is no setting with its values: write {text}=16..64"))
@@ -169,11 +170,13 @@ fn setting<D: Settings>(text: &str) -> Result<(Dimension, Column)> {
     Ok((dimension, column))
 }
 
+/// Returns the column of a categorical setting with `count` words, whose values are the words' indices.
 fn words(count: usize) -> Column {
     let values = (0..count).map(|place| place as f64).collect();
     Column { axis: Axis::Words(count), values: Some(values), is_whole: true }
 }
 
+/// Describes one dimension of a design, with the values that it takes at these points; `place` is its index.
 fn varied(of: &Dimension, place: usize, points: &[Point]) -> Varied {
     let mut values: Vec<f64> = points.iter().map(|point| point[place]).collect();
     values.sort_by(f64::total_cmp);

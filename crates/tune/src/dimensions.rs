@@ -1,4 +1,5 @@
-//! The settings in which configurations differ, as axes of the search space of a static tuner.
+//! The settings in which configurations differ, as axes of the space that the static tuner searches
+//! (`imago tune search`).
 //!
 //! A size, a rate, a duration or a count is a number in its unit. A word, and a compaction with its options, is
 //! categorical. A setting that follows the machine has no number unless the file sets it: such a configuration has no
@@ -14,21 +15,22 @@ use crate::cluster::values::Values;
 use crate::cluster::{Result, Setting, Settings};
 use crate::configurations::Configuration;
 
-/// Name of the compaction among the dimensions.
+/// Name that the dimension of the table's compaction has among those of the settings.
 pub const COMPACTION: &str = "compaction";
 
-/// A varied setting, or the varied compaction.
+/// A setting in which configurations differ, or the compaction if they differ in it, as an axis of the search space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dimension {
-    /// Name of the setting.
+    /// Name of the setting, or [`COMPACTION`].
     pub name: String,
-    /// Cost class of a change.
+    /// Cost class of a change of the setting, such as a restart of each node.
     pub class: CostClass,
-    /// Axis of the search space.
+    /// Axis of the setting in the search space: the range of its numbers, or the number of its words.
     pub axis: Axis,
     of: Of,
 }
 
+/// The varied setting or compaction, with its words if it is categorical.
 #[derive(Clone, Debug, PartialEq)]
 enum Of {
     Number(Setting),
@@ -36,13 +38,13 @@ enum Of {
     Compaction(Vec<Compaction>),
 }
 
-/// True if a setting is categorical: its values have no order.
+/// Returns true if a setting is categorical: its values have no order.
 #[must_use]
 pub fn are_words(setting: &Setting) -> bool {
     matches!(setting.values, Values::Word(_) | Values::Pairs)
 }
 
-/// Parses a number in the setting's unit; returns None if the setting is categorical.
+/// Parses a value of a setting, and returns the number in the setting's unit; None if the setting is categorical.
 ///
 /// # Errors
 /// Fails if the setting does not take this value.
@@ -51,12 +53,12 @@ pub fn number(setting: &Setting, text: &str) -> Result<Option<f64>> {
     Ok(if are_words(setting) { None } else { value.number.parse().ok() })
 }
 
-/// True if a setting takes whole numbers only.
+/// Returns true if a setting takes whole numbers only.
 fn is_whole(setting: &Setting) -> bool {
     !matches!(setting.values, Values::Share(..)) && !are_words(setting)
 }
 
-/// Formats a number as a value of a setting.
+/// Formats a number (in the setting's unit) as a value of the setting.
 fn text(setting: &Setting, number: f64) -> String {
     match setting.values {
         Values::Count(..)
@@ -72,28 +74,29 @@ fn text(setting: &Setting, number: f64) -> String {
 }
 
 impl Dimension {
-    /// Builds the dimension of a setting with numbers from `least` to `most`.
+    /// Builds the dimension of a setting whose numbers, in the setting's unit, range from `least` to `most`.
     #[must_use]
     pub fn of_numbers(setting: Setting, least: f64, most: f64) -> Self {
         let (name, axis) = (setting.name.to_owned(), Axis::number(least, most));
         Self { name, class: setting.class, axis, of: Of::Number(setting) }
     }
 
-    /// Builds the dimension of a categorical setting; each word is in the form that [`Setting::value`] returns.
+    /// Builds the dimension of a categorical setting with these values; each is in the form of [`Setting::value`].
     #[must_use]
     pub fn of_words(setting: Setting, words: Vec<String>) -> Self {
         let (name, axis) = (setting.name.to_owned(), Axis::Words(words.len()));
         Self { name, class: setting.class, axis, of: Of::Word(setting, words) }
     }
 
-    /// Builds the dimension of a table's compaction.
+    /// Builds the dimension of the tuned table's compaction, which takes one of these values.
     #[must_use]
     pub fn of_compactions(all: Vec<Compaction>) -> Self {
         let (name, axis) = (COMPACTION.to_owned(), Axis::Words(all.len()));
         Self { name, class: CostClass::Alter, axis, of: Of::Compaction(all) }
     }
 
-    /// Formats a value as in a configuration file.
+    /// Formats a coordinate of this dimension (a number in the setting's unit, or the index of a word) as the value
+    /// in a file of configurations.
     #[must_use]
     pub fn format_value(&self, value: f64) -> String {
         match &self.of {
@@ -103,13 +106,14 @@ impl Dimension {
         }
     }
 
-    /// True if the dimension takes whole numbers only.
+    /// Returns true if the dimension's setting takes whole numbers only; false for a categorical one.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         matches!(&self.of, Of::Number(setting) if is_whole(setting))
     }
 
-    /// Returns the value in a configuration; None if the setting follows the machine there.
+    /// Returns the coordinate of a configuration in this dimension: a number in the setting's unit, or the index of a
+    /// word. None if the setting follows the machine in that configuration.
     ///
     /// # Errors
     /// Fails if the setting does not take the configuration's value.
@@ -133,7 +137,7 @@ impl Dimension {
         })
     }
 
-    /// Sets a value in a configuration.
+    /// Sets this dimension's setting in a configuration to the coordinate `value`.
     fn set(&self, of: &mut Configuration, value: f64) {
         match &self.of {
             Of::Number(_) | Of::Word(..) => {
@@ -144,11 +148,12 @@ impl Dimension {
     }
 }
 
+/// Returns the value of a setting in a configuration, or else its default; None if the default follows the machine.
 fn written<'c>(of: &'c Configuration, setting: &Setting) -> Option<&'c str> {
     of.settings.get(setting.name).map(String::as_str).or(setting.default)
 }
 
-/// Returns the settings in which some configurations differ, by name, then the compaction.
+/// Returns a dimension for each setting in which some of the configurations differ, by name; the compaction is last.
 ///
 /// # Errors
 /// Fails if a setting is unknown, or if it does not take a value.
@@ -187,7 +192,8 @@ pub fn varied<D: Settings>(all: &[Configuration]) -> Result<Vec<Dimension>> {
     Ok(found)
 }
 
-/// Returns the point of a configuration; None if one of the settings follows the machine there.
+/// Returns the coordinates of a configuration in these dimensions; None if one of the settings follows the machine in
+/// that configuration.
 ///
 /// # Errors
 /// Fails if a setting does not take its value.
@@ -195,7 +201,8 @@ pub fn point(dimensions: &[Dimension], of: &Configuration) -> Result<Option<Poin
     dimensions.iter().map(|dimension| dimension.value(of)).collect()
 }
 
-/// Builds the configuration at a point; everything else is copied from `like`.
+/// Builds the configuration `name` with the coordinates `at` in these dimensions; everything else is copied from
+/// `like`.
 #[must_use]
 pub fn configuration(
     dimensions: &[Dimension],

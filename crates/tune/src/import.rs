@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::trace::{most_common, unpacked};
 
-/// Maximum size of a response, in bytes: Prometheus returns at most 11,000 points of a series.
+/// Maximum size of a response of Prometheus, in bytes; a response has at most 11,000 points of each series.
 const BYTES_MAX: u64 = 512 << 20;
-/// Maximum number of intervals.
+/// Maximum number of intervals of an imported trace.
 const INTERVALS_MAX: usize = 1_100_000;
-/// Latest accepted time, in seconds since 1970.
+/// Latest time that an imported trace may have, in seconds since 1970.
 const TIME_MAX_S: f64 = 1e12;
 
-/// Meaning of the values in Prometheus' response.
+/// Meaning of the values in a response of Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Operations per second, as `rate(…)` returns.
@@ -28,17 +28,19 @@ pub enum Values {
     Counter,
 }
 
-/// Assigns series to a kind of operations (index into reads, updates, inserts, scans) by a label and its value.
+/// Selects the series that count one kind of operations: the kind's index (reads, updates, inserts, scans), a label,
+/// and the value of that label.
 pub type Selector = (usize, String, String);
 
-/// An imported trace.
+/// A trace that was imported from the output of another tool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Imported {
-    /// Length of an interval, in seconds.
+    /// Length of an interval of the trace, in seconds.
     pub interval_s: u64,
-    /// Names of the series, or of the kinds of lines, that each kind of operations was read from.
+    /// For each kind of operations (reads, updates, inserts, scans), the names of the series or of the kinds of lines
+    /// that it was read from.
     pub from: [Vec<String>; 4],
-    /// Start of each interval, in seconds since 1970, and its operations of each kind.
+    /// Start of each interval, in seconds since 1970, and its numbers of reads, updates, inserts and scans.
     #[serde(skip)]
     pub intervals: Vec<(u64, [u64; 4])>,
 }
@@ -65,7 +67,7 @@ struct Series {
     values: Vec<(f64, String)>,
 }
 
-/// Values of labels that identify each kind of operations by default.
+/// For each kind of operations, the values of labels by which a series of Prometheus is recognized as that kind.
 const WORDS: [&[&str]; 4] = [
     &["read", "reads", "get", "select", "find", "query"],
     &["write", "writes", "update", "updates", "set", "put", "upsert"],
@@ -73,11 +75,13 @@ const WORDS: [&[&str]; 4] = [
     &["scan", "scans", "range", "rangeslice", "range_slice"],
 ];
 
+/// Returns the error that `file` cannot be imported for this reason.
 fn wrong(file: &str, reason: impl Into<String>) -> Error {
     Error::Table { file: file.to_owned(), reason: reason.into() }
 }
 
-/// Reads Prometheus' response to a range query (`/api/v1/query_range`).
+/// Reads the response of Prometheus to a range query (`/api/v1/query_range`) as a trace; `file` is the name for
+/// errors. The selectors `by` take precedence over the recognition of series by their labels.
 ///
 /// # Errors
 /// Fails if the response is invalid, or if a series cannot be assigned to reads, updates, inserts or scans.
@@ -156,7 +160,7 @@ pub fn prometheus(
     sums.imported(told)
 }
 
-/// Returns the kind of operations that a series counts; None if it is unknown.
+/// Returns the index of the kind of operations that a series with these labels counts; None if it is unknown.
 fn kind(metric: &BTreeMap<String, String>, by: &[Selector]) -> Option<usize> {
     let is_of = |(_, label, value): &&Selector| metric.get(label) == Some(value);
     if let Some((kind, ..)) = by.iter().find(is_of) {
@@ -171,13 +175,15 @@ fn kind(metric: &BTreeMap<String, String>, by: &[Selector]) -> Option<usize> {
     labels.filter_map(of_word).next()
 }
 
+/// Formats the labels of a series as its name.
 fn name(metric: &BTreeMap<String, String>) -> String {
     let labels = metric.iter().filter(|(label, _)| *label != "__name__");
     let labels: Vec<String> = labels.map(|(label, value)| format!("{label}=\"{value}\"")).collect();
     format!("{}{{{}}}", metric.get("__name__").map_or("", String::as_str), labels.join(","))
 }
 
-/// Reads the log of cassandra-stress (4.1 and 5.0); `begin_s` is the start of the load, in seconds since 1970.
+/// Reads the log of cassandra-stress (4.1 and 5.0) as a trace; `begin_s` is the start of the load, in seconds since
+/// 1970, and `file` the log's name for errors.
 ///
 /// # Errors
 /// Fails if the log has no lines of operations, or lines of an unknown kind.
@@ -259,7 +265,7 @@ pub fn cassandra_stress(file: &str, from: impl Read, begin_s: u64) -> Result<Imp
     sums.imported(told)
 }
 
-/// Sums of operations by the end times of intervals.
+/// Sums of operations of each kind, by the end time of the interval in seconds since 1970.
 struct Sums<'f> {
     file: &'f str,
     interval_s: u64,

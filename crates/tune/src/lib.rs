@@ -1,5 +1,5 @@
-//! Tuning: advises when to change a cluster's configuration, and to which one, from the past workload and from
-//! measurements of the configurations (SOPHIA).
+//! Tuning of database clusters (SOPHIA): advises when to change a cluster's configuration, and to which one, from the
+//! past workload and from measurements of the configurations.
 //!
 //! A [`trace`] has the operations that clients requested, and [`measurements`] have the throughput of each
 //! configuration for them; [`advice`] combines both by the algorithms of `imago_plan::tune`. A [`tuner`] does the same

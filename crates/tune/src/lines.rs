@@ -1,12 +1,13 @@
-//! Repair of files to which rows are appended, and whose last row may be incomplete after the process died.
+//! Repair of CSV files to which rows are appended, and whose last row may be incomplete after the writing process
+//! died.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Repairs a CSV file whose last row lacks a line end: if the row has as many values as the first row, the line end is
-/// added, otherwise the row is removed. A file is unchanged if it does not exist, or if `is_expected` rejects its first
-/// row.
+/// Repairs a CSV file whose last row lacks a line end: if the row has as many values as the first row, the line end
+/// is added, otherwise the row is removed. The file is unchanged if it does not exist, or if `is_expected` returns
+/// false for its first row.
 ///
 /// # Errors
 /// Fails if the file cannot be read or written.

@@ -1,4 +1,4 @@
-//! Measurements: the throughput of each configuration for a mix, in operations per second.
+//! Measurements: the throughput of each configuration for a mix of operations, in operations per second.
 //!
 //! The format is CSV: `configuration,operations_s,reads,updates,inserts,scans`, with the columns in any order. The
 //! columns of operations may have any unit, as only their ratios matter. `record_bytes` and `reuse_distance` may
@@ -14,35 +14,36 @@ use imago_plan::tune::workload::Mix;
 use crate::error::{Error, Result};
 use crate::table::{RECORDS, Table};
 
-/// Optional columns: how a measurement was made, and its resource consumption.
+/// Names of the optional columns: the round of a measurement, its duration of warming up, the spread and the resource
+/// consumption, and the properties of the records.
 pub const SAMPLED: [&str; 7] =
     ["round", "warm_s", "spread", "memory_bytes", "cpu_us", RECORDS[0], RECORDS[1]];
 
-/// Measurements that are part of Imago.
+/// A file of measurements that is part of Imago's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
-    /// Name of the file.
+    /// File name of the measurements, for messages.
     pub file: &'static str,
-    /// Content of the file.
+    /// Measurements as CSV, in the format of the module's documentation.
     pub text: &'static str,
-    /// Description of the measured system and load.
+    /// Description of the measured system and its load, for messages.
     pub origin: &'static str,
 }
 
-/// Measurements of two configurations of Cassandra.
+/// Measurements of two configurations of Cassandra, which are part of Imago.
 pub const CASSANDRA: Shipped = Shipped {
     file: "cassandra-5.csv",
     text: include_str!("../data/cassandra-5.csv"),
     origin: "three Cassandra 5 nodes on one machine with two cores, RF 3, QUORUM, 40,000 rows of 1 KB",
 };
-/// Measurements of thirteen configurations of Redis.
+/// Measurements of thirteen configurations of Redis, which are part of Imago.
 pub const REDIS: Shipped = Shipped {
     file: "redis-7.csv",
     text: include_str!("../data/redis-7.csv"),
     origin: "one Redis 7 server on a machine with two cores, 20,000 records of 1 KB",
 };
 
-/// Metric by which configurations are compared.
+/// Metric by which measured configurations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// Operations per second (column `operations_s`).
@@ -51,30 +52,31 @@ pub enum By {
     Cpu,
 }
 
-/// The measurements of all configurations; see the module's documentation.
+/// Measurements of the candidate configurations; see the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurements {
-    /// Names of the configurations, by index.
+    /// Names of the measured configurations; other fields refer to a configuration by its index here.
     pub names: Vec<String>,
-    /// Throughputs of the configurations, by index.
+    /// Throughput of each configuration as a function of the mix, in operations per second, by the configuration's
+    /// index.
     pub throughputs: Throughputs,
-    /// All single measurements.
+    /// All single measurements, in the order of the file's rows.
     pub samples: Vec<Sample>,
-    /// Median size and reuse distance of the records in the measurements.
+    /// Medians over the measurements of the mean record size, in bytes, and of the reuse distance, in records.
     pub records: Records,
 }
 
-/// A single measurement.
+/// One row of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Configuration, mix and throughput.
+    /// Index of the measured configuration, mix of operations, and throughput in operations per second.
     pub measured: Measured,
-    /// Index of the round, from zero; None without the column `round`.
+    /// Index, from zero, of the round of rolls in which the sample was measured; None without the column `round`.
     pub round: Option<usize>,
 }
 
 impl Measurements {
-    /// Reads measurements; `file` is their name in errors.
+    /// Reads measurements from CSV with the throughput as metric; `file` is the file's name in errors.
     ///
     /// # Errors
     /// Fails if the measurements are invalid; the error has the place and the reason.
@@ -82,7 +84,8 @@ impl Measurements {
         Self::read_by(file, from, By::Throughput)
     }
 
-    /// Reads measurements, with the metric `by` as throughput.
+    /// Reads measurements from CSV, with the metric `by` in place of the throughput; `file` is the file's name in
+    /// errors.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::read`], and if a measurement lacks the metric.
@@ -137,7 +140,7 @@ impl Measurements {
         Ok(Self { names, throughputs, samples, records: Records::median(&records) })
     }
 
-    /// Returns measurements that are part of Imago.
+    /// Returns measurements that are part of Imago, such as [`CASSANDRA`], with the throughput as metric.
     ///
     /// # Panics
     /// Never: a test reads them.
@@ -146,7 +149,7 @@ impl Measurements {
         Self::read(shipped.file, shipped.text.as_bytes()).expect("what is shipped can be read")
     }
 
-    /// Returns the index of a configuration.
+    /// Returns the index of the configuration with this name.
     ///
     /// # Errors
     /// Fails if no configuration has this name; the error lists the names.

@@ -27,27 +27,28 @@ pub use answer::{
     Answer, LookUp, Optimum, Ranked, Ranking, Tried, ValidationReport, VarianceDrop, percent,
 };
 
-/// Ratio of the reported error of a prediction to the root mean square error of held-out ones.
+/// Ratio of the reported error of a prediction to the root mean square error of predictions for held-out
+/// configurations.
 const ERRORS: f64 = 2.0;
-/// Distance below which two mixes are equal.
+/// Distance below which two mixes of operations are equal.
 const SAME: f64 = 1e-9;
 
-/// Input of [`answer`].
+/// Input of [`answer`]: measured configurations, and the mixes whose optimum is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// Configurations, the default first.
+    /// Configurations that the file of configurations defines, the default one first.
     pub configurations: &'q [Configuration],
-    /// Measurements of some of the configurations.
+    /// Measurements of some of [`Self::configurations`].
     pub measurements: &'q Measurements,
-    /// Maximum number of settings in the search.
+    /// Maximum number of settings that the search varies: those that explain most of the variance.
     pub knobs_max: usize,
-    /// Mixes whose optimum is requested.
+    /// Mixes of operations whose optimum is requested, in addition to the measured mixes.
     pub asked: &'q [Mix],
-    /// Seed of the random number generator of the forest and of the search.
+    /// Seed of the random number generator of the random forest and of the search.
     pub seed: u64,
 }
 
-/// Formats a mix in the syntax of `imago tune sample --mix`.
+/// Formats a mix of operations in the syntax of `imago tune sample --mix`, such as `read=50,update=50`.
 #[must_use]
 pub fn format_mix(mix: Mix) -> String {
     let kinds = ["read", "update", "insert", "scan"].into_iter().zip(mix.shares());
@@ -58,11 +59,12 @@ pub fn format_mix(mix: Mix) -> String {
     kinds.filter_map(part).collect::<Vec<_>>().join(",")
 }
 
-/// The measurements, by indices.
+/// The measurements, by the indices of configurations and mixes.
 struct Measured<'q> {
     question: Question<'q>,
-    /// Configurations in the order of the measurements.
+    /// Measured configurations, in the order of the measurements.
     configurations: Vec<&'q Configuration>,
+    /// Measured mixes of operations, each once.
     mixes: Vec<Mix>,
     /// Mean throughput in operations per second, by the indices of configuration and mix.
     means: BTreeMap<(usize, usize), f64>,
@@ -105,12 +107,14 @@ impl<'q> Measured<'q> {
         &self.question.configurations[0]
     }
 
-    /// Returns the mean throughput of a configuration for a mix, in operations per second; None if it was not measured.
+    /// Returns the mean throughput of a configuration for the measured mix of index `mix`, in operations per second;
+    /// None if the configuration was not measured for that mix.
     fn mean(&self, of: &Configuration, mix: usize) -> Option<f64> {
         let number = self.configurations.iter().position(|one| one.name == of.name)?;
         self.means.get(&(number, mix)).copied()
     }
 
+    /// Returns the measurements of the configurations that have a point, as input of the analysis of variance.
     fn observations(&self, points: &[Option<Point>]) -> Vec<Observation> {
         let samples = self.question.measurements.samples.iter();
         let samples = samples.filter(|one| points[one.measured.configuration].is_some());
@@ -125,13 +129,14 @@ impl<'q> Measured<'q> {
         samples.map(of).collect()
     }
 
-    /// Returns the point of each configuration in these dimensions; None if a setting has no number there.
+    /// Returns the coordinates of each measured configuration in these dimensions; None if one of the settings
+    /// follows the machine in that configuration.
     fn points(&self, along: &[Dimension]) -> Result<Vec<Option<Point>>> {
         self.configurations.iter().map(|one| point(along, one)).collect()
     }
 }
 
-/// Returns the index of a mix in a list, to which it is added if it is new.
+/// Returns the index of a mix in the list `mixes`; the mix is added if it is new.
 fn place(mixes: &mut Vec<Mix>, mix: Mix) -> usize {
     mixes.iter().position(|one| one.distance(mix) < SAME).unwrap_or_else(|| {
         mixes.push(mix);
@@ -139,17 +144,22 @@ fn place(mixes: &mut Vec<Mix>, mix: Mix) -> usize {
     })
 }
 
-/// A surrogate model, and the search space in which it is valid.
+/// A surrogate (a model that predicts throughput from settings and mix), and the search space in which it is valid.
 struct Searcher<'s, 'q> {
     measured: &'s Measured<'q>,
+    /// Settings that the search varies.
     dimensions: Vec<Dimension>,
+    /// Coordinates of each measured configuration; None if one of the settings follows the machine.
     points: Vec<Option<Point>>,
+    /// For each dimension, the coordinates that the search tries.
     values: Vec<Vec<f64>>,
     surrogate: Surrogate,
+    /// Relative error of a predicted throughput, as a share.
     error: f64,
 }
 
-/// Ranks settings, fits a surrogate, and searches the optima.
+/// Ranks the settings of the measured configurations by their effect, fits a surrogate (a model that predicts
+/// throughput from settings and mix), and searches the best configuration for each mix.
 ///
 /// # Errors
 /// Fails if the files do not match, or if there are too few measurements.
@@ -212,6 +222,7 @@ pub fn answer<D: Settings>(question: Question<'_>) -> Result<Answer> {
     Ok(answer)
 }
 
+/// Converts an error of the analysis of variance to one that names the settings.
 fn untold(error: &AnovaError, dimensions: &[Dimension]) -> Error {
     let AnovaError::Together(settings) = error else { return Error::Usage(error.to_string()) };
     let names: Vec<&str> = settings.iter().map(|one| &*dimensions[*one].name).collect();
@@ -222,6 +233,7 @@ fn untold(error: &AnovaError, dimensions: &[Dimension]) -> Error {
     ))
 }
 
+/// Returns the mean throughputs of the configurations that have a point, as training data of the surrogate.
 fn cells(measured: &Measured<'_>, points: &[Option<Point>]) -> Vec<Cell> {
     let of = |((configuration, mix_number), rate_s): (&(usize, usize), &f64)| {
         let point = points[*configuration].clone()?;
@@ -237,7 +249,8 @@ fn cells(measured: &Measured<'_>, points: &[Option<Point>]) -> Vec<Cell> {
 }
 
 impl Searcher<'_, '_> {
-    /// Searches the best configuration for a mix; `number` is the index of the mix if it was measured.
+    /// Searches the best configuration for a mix; `number` is the index of the mix among the measured ones, and None
+    /// if it was not measured.
     fn optimum<D: Settings>(&self, mix: Mix, number: Option<usize>) -> Result<Optimum> {
         let question = self.measured.question;
         let rate = |at: &[f64]| self.surrogate.rate_s(at, mix);
@@ -285,11 +298,12 @@ impl Searcher<'_, '_> {
     }
 }
 
+/// Returns the name of a configuration that is the optimum for a mix.
 fn best_for(mix: Mix) -> String {
     format!("best for {}", format_mix(mix).replace(',', " "))
 }
 
-/// Gives equal optima of different mixes the same name.
+/// Gives equal configurations that are optima of different mixes the same name.
 fn name<D: Settings>(optima: &mut [Optimum]) -> Result<()> {
     for later in 1..optima.len() {
         let (before, after) = optima.split_at_mut(later);
@@ -306,7 +320,7 @@ fn name<D: Settings>(optima: &mut [Optimum]) -> Result<()> {
     Ok(())
 }
 
-/// Explains the relevance of a prediction in one sentence.
+/// Explains in one sentence whether an optimum's predicted gain exceeds its error.
 fn verdict(of: &Optimum) -> String {
     let error = percent(of.error);
     let best = &of.best_sampled;

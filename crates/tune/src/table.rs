@@ -8,40 +8,44 @@ use imago_plan::tune::records::Records;
 
 use crate::error::{Error, Result};
 
-/// Columns of the operations of a mix; a missing column counts as zero.
+/// Names of the columns that count operations, by kind; a missing column counts as zero.
 pub(crate) const OPERATIONS: [&str; 4] = ["reads", "updates", "inserts", "scans"];
 
-/// Columns of the records' properties; each may be missing, or have empty values.
+/// Names of the columns of the records' mean size in bytes and mean reuse distance in records; each column may be
+/// missing, or have empty values.
 pub(crate) const RECORDS: [&str; 2] = ["record_bytes", "reuse_distance"];
 
-/// Alternative names of the column `start`, used by Grafana and InfluxDB.
+/// Alternative names of the column `start`, as Grafana and InfluxDB export it.
 const STARTS: [&str; 4] = ["time", "timestamp", "_time", "ts"];
 
-/// Maximum value: no database counts that many operations in an interval, and sums of such values do not overflow.
+/// Maximum number in a cell: no database counts that many operations in an interval, and sums of such numbers do not
+/// overflow.
 const NUMBER_MAX: f64 = 1e15;
 
-/// Names of the columns and of the file.
+/// Header of a CSV file: the file's name and the names of the columns, by position.
 pub(crate) struct Columns {
+    /// Name of the file, for error messages.
     pub(crate) file: String,
     names: Vec<String>,
 }
 
-/// A row, with its position for errors.
+/// One row of a CSV file, with the header and the line number for error messages.
 pub(crate) struct Row<'t> {
     columns: &'t Columns,
+    /// Number of the row's line in the file; the header is line 1.
     pub(crate) line: u64,
     record: &'t csv::StringRecord,
 }
 
-/// A table that is read row by row.
+/// A CSV file that is read row by row, after its header was checked.
 pub(crate) struct Table<R> {
     columns: Columns,
     reader: csv::Reader<R>,
 }
 
 impl<R: Read> Table<R> {
-    /// Opens a table, and checks its columns: it must have the needed ones and at least one of [`OPERATIONS`], and may
-    /// have the optional ones, but no others.
+    /// Opens the CSV file `from`, and checks its header: it must have the columns `needed` and at least one of
+    /// [`OPERATIONS`], and may have those of `optional`, but no others. `file` is the name for error messages.
     pub(crate) fn open(file: &str, from: R, needed: &[&str], optional: &[&str]) -> Result<Self> {
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(from);
         let headers = reader.headers().map_err(|error| unreadable(file, &error))?;
@@ -72,7 +76,7 @@ impl<R: Read> Table<R> {
         Ok(Self { columns: Columns { file: file.to_owned(), names }, reader })
     }
 
-    /// Calls `with` for each row; only one row is in memory at a time.
+    /// Calls `with` for each row of the file, in order; only one row is in memory at a time.
     pub(crate) fn each(mut self, mut with: impl FnMut(Row<'_>) -> Result<()>) -> Result<()> {
         let mut record = csv::StringRecord::new();
         loop {
@@ -91,13 +95,13 @@ fn unreadable(file: &str, error: &csv::Error) -> Error {
 }
 
 impl Row<'_> {
-    /// Returns the text of a column; None if there is no such column.
+    /// Returns the text of this row in a column; None if the file has no such column.
     pub(crate) fn text(&self, column: &str) -> Option<&str> {
         let number = self.columns.names.iter().position(|one| one == column)?;
         self.record.get(number)
     }
 
-    /// Returns the error for an invalid value.
+    /// Returns the error for an invalid value of this row in a column; `wanted` describes valid values.
     pub(crate) fn wrong(&self, column: &str, wanted: &'static str) -> Error {
         Error::Value {
             file: self.columns.file.clone(),
@@ -108,14 +112,15 @@ impl Row<'_> {
         }
     }
 
-    /// Returns a non-negative number; zero if there is no such column.
+    /// Returns the number of this row in a column, from 0 to 1e15; zero if the file has no such column.
     pub(crate) fn number(&self, column: &str) -> Result<f64> {
         let Some(text) = self.text(column) else { return Ok(0.0) };
         let number = f64::from_str(text).ok().filter(|number| (0.0..=NUMBER_MAX).contains(number));
         number.ok_or_else(|| self.wrong(column, "a number, not below zero, and 1e15 at most"))
     }
 
-    /// Returns the properties of the records, as far as the row has them.
+    /// Returns the record size and the reuse distance of this row; each is None if its column is missing or the cell
+    /// is empty.
     pub(crate) fn records(&self) -> Result<Records> {
         let known = |column: &str| match self.text(column) {
             None | Some("") => Ok(None),
@@ -124,7 +129,7 @@ impl Row<'_> {
         Ok(Records { bytes: known(RECORDS[0])?, reuse_distance: known(RECORDS[1])? })
     }
 
-    /// Returns the counts of operations of each kind.
+    /// Returns this row's numbers of reads, updates, inserts and scans.
     pub(crate) fn operations(&self) -> Result<[f64; 4]> {
         let mut counts = [0.0; 4];
         for (count, column) in counts.iter_mut().zip(OPERATIONS) {

@@ -22,28 +22,30 @@ pub use moment::seconds;
 pub(crate) use reading::most_common;
 use reading::{Reading, Seen};
 
-/// Description of valid start times, for errors.
+/// Description of valid start times of intervals, for errors.
 const WANTED: &str =
     "seconds, milli-, micro- or nanoseconds since 1970, or as 2014-04-10T00:04:00Z";
-/// First bytes of a compressed file.
+/// First bytes of a file that is compressed by gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A trace; see the module's documentation.
+/// A trace of the operations that clients requested; see the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// Length of an interval, in seconds.
+    /// Length of an interval of the trace, in seconds.
     pub interval_s: u64,
-    /// Intervals, in chronological order, without gaps.
+    /// Intervals of the trace in chronological order; a gap in the file is filled with intervals of unknown workload.
     pub intervals: Vec<Interval>,
-    /// Number of missing intervals among [`Self::intervals`].
+    /// Number of intervals without data among [`Self::intervals`].
     pub missing: usize,
-    /// Properties of the records, of each interval that is not missing.
+    /// Sizes and reuse distances of the records, one entry for each row of the file, up to a maximum.
     pub records: Vec<Records>,
-    /// Number of the file's intervals that one interval combines; above one for very long traces.
+    /// Number of the file's intervals that are combined into one of [`Self::intervals`]; above one for very long
+    /// traces.
     pub together: u64,
 }
 
-/// Returns the content of a file, decompressed if necessary.
+/// Returns a reader of a file's content that decompresses it if it is compressed by gzip; `file` is the name for
+/// errors.
 pub(crate) fn unpacked<'r>(file: &str, from: impl Read + 'r) -> Result<Box<dyn Read + 'r>> {
     let mut from = BufReader::new(from);
     let begin = from
@@ -58,7 +60,7 @@ pub(crate) fn unpacked<'r>(file: &str, from: impl Read + 'r) -> Result<Box<dyn R
 }
 
 impl Trace {
-    /// Reads a trace; `file` is its name in errors.
+    /// Reads a trace from CSV; `file` is the file's name in errors.
     ///
     /// # Errors
     /// Fails if the trace is invalid; the error has the place and the reason.
@@ -66,7 +68,8 @@ impl Trace {
         Self::read_of(file, from, None)
     }
 
-    /// Reads a trace to which intervals of this length will be appended; it may be empty.
+    /// Reads a trace to which intervals of `interval_s` seconds will be appended; the trace may be empty. `file` is
+    /// the file's name in errors.
     ///
     /// # Errors
     /// Fails if the trace is invalid, or if its intervals have another length; the error has the place and the reason.
@@ -91,10 +94,11 @@ impl Trace {
     }
 }
 
-/// Columns of a new file.
+/// Header of a new trace file.
 const COLUMNS: &str = "start,reads,updates,inserts,scans,record_bytes";
 
-/// Writes a file of intervals; replaces an existing file.
+/// Writes a trace file; replaces an existing file. Each interval has its start, in seconds since 1970, and its
+/// numbers of reads, updates, inserts and scans.
 ///
 /// # Errors
 /// Fails if the file cannot be written.
@@ -107,7 +111,7 @@ pub fn write(path: &Path, intervals: impl Iterator<Item = (u64, [u64; 4])>) -> s
     std::fs::write(path, text)
 }
 
-/// Formats a row of a file with these columns.
+/// Formats an interval as a row of a trace file with these columns; `start_s` is in seconds since 1970.
 fn line(
     columns: &[String],
     start_s: u64,
@@ -133,7 +137,7 @@ fn line(
     Ok(values.join(",") + "\n")
 }
 
-/// Reads the columns of a file; returns those of a new file if it is empty.
+/// Returns the names of a trace file's columns; those of a new file if the file is empty.
 fn columns_of(file: &File) -> std::io::Result<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
     let headers = reader.headers().map_err(std::io::Error::other)?;
@@ -143,7 +147,7 @@ fn columns_of(file: &File) -> std::io::Result<Vec<String>> {
     Ok(headers.iter().map(str::to_ascii_lowercase).collect())
 }
 
-/// Checks that a file has all columns required to append intervals; a file that does not exist is valid.
+/// Checks that a trace file has all columns required to append intervals; a file that does not exist is valid.
 ///
 /// # Errors
 /// Fails if a column is missing, or if the file cannot be read.
@@ -168,8 +172,8 @@ pub fn require_columns(path: &Path) -> Result<()> {
     }
 }
 
-/// Appends an interval to a file, in the file's columns, and syncs it to disk; writes the header if the file is empty
-/// or new.
+/// Appends an interval, which starts at `start_s` (in seconds since 1970), to a trace file in the file's columns, and
+/// syncs the file to disk; writes the header if the file is empty or new.
 ///
 /// # Errors
 /// Fails if the file cannot be written, or lacks a column for a count above zero ([`require_columns`]).

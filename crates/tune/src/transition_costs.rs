@@ -1,4 +1,4 @@
-//! Cost classes of changes from one configuration to another.
+//! Cost classes of the changes from one configuration to another, and which of them are allowed.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use crate::cluster::{Result, Settings};
 use crate::configurations::{Configuration, differences};
 use crate::decision_inputs::Transition;
 
-/// Returns the transition between each pair of configurations: by the class of the most expensive difference if that
-/// class is approved, and barred otherwise.
+/// Returns the transition between each pair of configurations, by the indices of the old and the new one. It has the
+/// class of the most expensive difference if that class is in `approved`, and is barred otherwise.
 ///
 /// # Errors
 /// Fails if a setting is unknown.
@@ -38,7 +38,7 @@ pub fn transitions<D: Settings>(
     all.iter().map(row).collect()
 }
 
-/// Returns the most expensive class among the differences between two configurations.
+/// Returns the most expensive cost class among the differences between two configurations.
 fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostClass> {
     let table = match (&from.compaction, &to.compaction) {
         (from, to) if from == to => CostClass::Live,
@@ -56,7 +56,7 @@ fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostCl
     })
 }
 
-/// Returns the name of a class, as users approve it.
+/// Returns the name of a cost class, as users approve it.
 #[must_use]
 pub fn name(class: CostClass) -> &'static str {
     match class {

@@ -21,65 +21,66 @@ use crate::measurements::Measurements;
 /// Minimum and maximum number of past intervals from which a forecast is selected.
 const CHOOSES_BY_MIN: usize = 30;
 const CHOOSES_BY_MAX: usize = 5_000;
-/// Relative growth of the past after which the forecast is selected again.
+/// Relative growth of the number of past intervals after which the forecast is selected again.
 const GROWTH: f64 = 0.1;
-/// Maximum number of intervals with which a gap is filled.
+/// Maximum number of unknown intervals with which a gap in the observations is filled.
 const GAP_MAX: u64 = 100_000;
-/// Look-ahead until there is a past to select by, in intervals.
+/// Length of a plan, in intervals, until there is enough past to select it by.
 const LOOK_AHEAD_FIRST: usize = 5;
 
-/// Options of a tuner.
+/// Options of a tuner: costs and limits of changes, and how the workload is forecast.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Length of an interval, in seconds.
+    /// Length of an observed interval, in seconds.
     pub interval_s: u64,
     /// Period after which the workload repeats, in seconds; see [`DecisionInputs::season_s`].
     pub season_s: u64,
-    /// Durations and lost capacity of changes.
+    /// Durations of changes of each class, and the capacity that is lost meanwhile.
     pub costs: Costs,
-    /// Transitions by the indices of the old and of the new configuration.
+    /// Transition between each two configurations, by the indices of the old and of the new one.
     pub transitions: Vec<Vec<Transition>>,
-    /// Minimum relative gain at which a plan is followed.
+    /// Minimum gain at which a plan is followed, as a share of the operations without a change.
     pub gain_min: f64,
     /// Minimum load at which a change is made: the rate now, or expected until the plan's next change, as a share of
-    /// the present configuration's throughput. Below, clients would not notice a change.
+    /// the present configuration's throughput. Below this load, clients would not notice a change.
     pub busy_min: f64,
-    /// Weight of an interval in a plan: by capacity or by demand.
+    /// Weight of an interval in a plan: all the same (capacity), or by the operations that clients request (demand).
     pub weight: Weight,
-    /// Forecast to use; None selects the one that serves most.
+    /// Name of the forecast of mixes to use; None selects the one that serves most in a replay of the past.
     pub forecast: Option<String>,
-    /// Look-ahead to use, in intervals; None selects the one that serves most.
+    /// Length of a plan, in intervals; None selects the one that serves most in a replay of the past.
     pub look_ahead: Option<usize>,
 }
 
-/// Decision at the end of an interval.
+/// Decision of a tuner at the end of an interval: to stay or to change, with the plan and its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
-    /// Time of the decision, in seconds since 1970.
+    /// End of the interval after which the decision was made, in seconds since 1970.
     pub at_s: u64,
-    /// Name of the present configuration.
+    /// Name of the configuration that the cluster has at the time of the decision.
     pub configuration: String,
     /// Name of the configuration to change to now; null if no change is due.
     pub change_to: Option<String>,
-    /// Explanation in one sentence.
+    /// Explanation of the decision in one sentence.
     pub because: String,
-    /// Name of the forecast in use.
+    /// Name of the forecast of mixes in use.
     pub forecast: String,
-    /// Look-ahead in use, in intervals.
+    /// Length of the plan (the look-ahead), in intervals.
     pub look_ahead: usize,
-    /// Rate of the last interval, as a share of the present configuration's throughput for the same mix; null if there
-    /// were no operations.
+    /// Request rate of the last interval, as a share of the present configuration's throughput for the same mix; null
+    /// if there were no operations.
     pub busy: Option<f64>,
-    /// Highest expected load until the plan's next change, as a share of the present configuration's throughput; null
-    /// where intervals weigh by capacity.
+    /// Highest expected request rate until the plan's next change, as a share of the present configuration's
+    /// throughput; null without a plan, and where intervals weigh by capacity (all the same).
     pub busy_peak: Option<f64>,
-    /// Name of the forecast of rates; null where intervals weigh by capacity.
+    /// Name of the forecast of request rates; null where intervals weigh by capacity (all the same).
     pub demand_forecast: Option<String>,
-    /// Operations expected within the look-ahead; null without a plan.
+    /// Amounts expected to be served within the look-ahead, with and without the plan; null without a plan.
     pub expected: Option<Expected>,
-    /// Planned changes.
+    /// Changes of configuration in the plan; empty if the plan is not followed.
     pub planned: Vec<PlannedChange>,
-    /// For each other configuration, the benefit and the cost of a change, and the reason for or against it.
+    /// For each configuration other than the present one, the benefit and the cost of a change, and the reason for or
+    /// against it.
     pub alternatives: Vec<Alternative>,
 }
 
@@ -96,7 +97,8 @@ pub struct Tuner {
 }
 
 impl Tuner {
-    /// Creates a tuner for a cluster with the configuration `current`, and with past intervals.
+    /// Creates a tuner for a cluster that has the configuration of index `current`; `past` are the observed
+    /// intervals, in order.
     #[must_use]
     pub fn new(
         measurements: Measurements,
@@ -122,28 +124,28 @@ impl Tuner {
         tuner
     }
 
-    /// Returns the index of the present configuration.
+    /// Returns the index of the configuration that the cluster has now.
     #[must_use]
     pub fn configuration(&self) -> usize {
         self.planner.configuration()
     }
 
-    /// Reports that the cluster has changed to another configuration.
+    /// Records that the cluster has changed to the configuration of index `to`.
     pub fn changed(&mut self, to: usize) {
         self.planner.changed(to);
     }
 
-    /// Discards the plan, since events differed from it: the next decision makes a new one.
+    /// Discards the plan because events differed from it: the next decision makes a new one.
     pub fn forget_plan(&mut self) {
         self.planner.forget();
     }
 
-    /// Bars a transition, or allows it again.
+    /// Replaces the transition between two configurations, given by their indices: bars it, or allows it again.
     pub fn set_transition(&mut self, from: usize, to: usize, transition: Transition) {
         self.options.transitions[from][to] = transition;
     }
 
-    /// Updates the costs of changes.
+    /// Replaces the durations and lost capacity of changes.
     pub fn set_costs(&mut self, costs: Costs) {
         self.options.costs = costs;
     }
@@ -154,20 +156,21 @@ impl Tuner {
         self.measurements.throughputs.of(mix)
     }
 
-    /// True if a change rewrites all data.
+    /// Returns true if the change between these configurations (by index) rewrites all data.
     #[must_use]
     pub fn rewrites(&self, from: usize, to: usize) -> bool {
         let transition = &self.options.transitions[from][to];
         matches!(transition, Transition::By(CostClass::Rewrite | CostClass::RestartAndRewrite))
     }
 
-    /// Returns the load in a window: its rate as a share of a configuration's throughput for the same mix.
+    /// Returns the load in a window: its request rate as a share of the throughput that the configuration of this
+    /// index has for the same mix.
     #[must_use]
     pub fn busy(&self, window: &Window, configuration: usize) -> f64 {
         window.rate_s / self.rates(window.mix)[configuration].max(f64::MIN_POSITIVE)
     }
 
-    /// Learns from an observed interval. Intervals between the last one and this one are added as unknown.
+    /// Learns from an observed interval. Intervals between the last observed one and this one are added as unknown.
     pub fn observe(&mut self, seen: Interval) {
         let interval_s = self.options.interval_s;
         let mut next_s = self.past.last().map_or(seen.start_s, |last| last.start_s + interval_s);
@@ -186,6 +189,7 @@ impl Tuner {
         }
     }
 
+    /// Passes an interval to the forecast and to the planner, and appends it to the past.
     fn learn(&mut self, seen: Interval) {
         let basis = basis(&self.measurements, &self.options, self.planner.configuration());
         let setting = basis.setting(self.chosen.look_ahead, false);
@@ -194,7 +198,7 @@ impl Tuner {
         self.past.push(seen);
     }
 
-    /// Selects the forecast and the look-ahead, and trains the forecast with the past.
+    /// Selects the forecast and the look-ahead, and trains the forecast with all past intervals.
     fn choose(&mut self) {
         if self.past.len() < CHOOSES_BY_MIN && !self.chosen.forecast.is_empty() {
             return;
@@ -218,7 +222,7 @@ impl Tuner {
         (self.chosen, self.forecast) = (chosen, forecast);
     }
 
-    /// Decides at the end of an interval. None if the plan is unchanged, and no change is due.
+    /// Decides at the end of the last observed interval. Returns None if the plan is unchanged, and no change is due.
     pub fn decide(&mut self) -> Option<Decision> {
         let current = self.planner.configuration();
         let basis = basis(&self.measurements, &self.options, current);
@@ -300,6 +304,7 @@ impl Tuner {
     }
 }
 
+/// Returns the inputs of a decision for a cluster that has the configuration of index `current`.
 fn basis<'b>(
     measurements: &'b Measurements,
     options: &'b Options,

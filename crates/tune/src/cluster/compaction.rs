@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
 
-/// Names of Cassandra 5.0's strategies.
+/// Names of the compaction strategies of Cassandra 5.0.
 const CLASSES: [&str; 4] = [
     "SizeTieredCompactionStrategy",
     "LeveledCompactionStrategy",
     "TimeWindowCompactionStrategy",
     "UnifiedCompactionStrategy",
 ];
-/// Java package of the strategies, an optional prefix of their names.
+/// Java package of the compaction strategies, an optional prefix of their names.
 const PACKAGE: &str = "org.apache.cassandra.db.compaction.";
 
-/// A compaction strategy with its options.
+/// A compaction strategy of Cassandra with its options, by their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, serde_json::Value>", into = "BTreeMap<String, String>")]
 pub struct Compaction(BTreeMap<String, String>);
@@ -56,7 +56,7 @@ impl TryFrom<BTreeMap<String, serde_json::Value>> for Compaction {
 }
 
 impl Compaction {
-    /// Returns the name of the strategy.
+    /// Returns the name of the compaction strategy, without its Java package.
     #[must_use]
     pub fn class(&self) -> &str {
         &self.0["class"]
@@ -70,7 +70,7 @@ impl From<Compaction> for BTreeMap<String, String> {
 }
 
 impl Compaction {
-    /// Parses JSON such as `{"class": "UnifiedCompactionStrategy", "scaling_parameters": "T8"}`.
+    /// Parses a compaction from JSON such as `{"class": "UnifiedCompactionStrategy", "scaling_parameters": "T8"}`.
     ///
     /// # Errors
     /// Fails if the text is not such an object, or names no known strategy.
@@ -84,7 +84,7 @@ impl Compaction {
         options.try_into()
     }
 
-    /// Returns the compaction as a CQL literal.
+    /// Returns the compaction as a map literal of CQL.
     pub(crate) fn literal(&self) -> String {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let mut literal = String::from("{");
@@ -95,8 +95,8 @@ impl Compaction {
         literal + "}"
     }
 
-    /// True if a table with the compaction `present` needs no change. A statement replaces all options, but Cassandra
-    /// adds thresholds that the statement does not name.
+    /// Returns true if a table with the compaction `present` needs no change to have this one. A statement replaces
+    /// all options, but Cassandra adds thresholds that the statement does not name.
     pub(crate) fn is_in(&self, present: &Self) -> bool {
         let is_added = |name: &str| ["min_threshold", "max_threshold"].contains(&name);
         let named =

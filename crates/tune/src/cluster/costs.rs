@@ -1,21 +1,24 @@
-//! Costs of changes in a cluster, estimated from the durations of past rolls.
+//! Costs of changes of a cluster's configuration, estimated from the durations of past rolls.
 
 use imago_plan::tune::roll::Costs;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of recent node changes that the costs are estimated from.
+/// Maximum number of recent changes of single nodes that the costs are estimated from.
 const LEARNS_FROM: usize = 30;
 
-/// Durations of the change of one node, in seconds from its start.
+/// Durations of the change of one node in a roll.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeRollTime {
-    /// Time until the node accepted clients again; zero if it was not stopped.
+    /// Time until the node accepted clients again, in seconds: for Cassandra from the start of the node's change, for
+    /// Redis from the node's stop. Zero if the node was not stopped.
     pub away_s: f64,
-    /// Time until the node had the writes that it missed: T_r of SOPHIA, §4.4.
+    /// Time from the start of the node's change until it had the writes that it missed, in seconds: T_r of SOPHIA,
+    /// §4.4.
     pub whole_s: f64,
 }
 
-/// Replaces assumed durations by the medians of the most recent changes.
+/// Replaces the assumed durations in `costs` by the medians of the most recent changes of nodes; `took` has the
+/// latest ones last.
 pub(crate) fn learned(mut costs: Costs, took: &[NodeRollTime]) -> Costs {
     let recent = took.iter().rev().take(LEARNS_FROM);
     let (restarts, live): (Vec<&NodeRollTime>, Vec<&NodeRollTime>) =

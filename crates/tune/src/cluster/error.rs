@@ -4,63 +4,63 @@ use imago_job::control::Stop;
 use imago_job::journal::JournalError;
 use imago_job::run::RunError;
 
-/// A result with this module's error.
+/// Result of an operation on a cluster, with the error [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Reason why an operation on a cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An argument is invalid; the cluster was not contacted.
+    /// An argument is invalid, or a file that the user wrote.
     #[error("{0}")]
     Usage(String),
-    /// No node accepted a connection.
+    /// No node of the connection string accepted a connection.
     #[error("no node of {uri} can be used")]
     Connect {
-        /// Connection string, without its password.
+        /// Connection string of the cluster, without its password.
         uri: String,
-        /// Cause reported by the driver.
+        /// Cause that the database's driver reported.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// Hint about the likely cause.
+        /// Hint about the likely cause of the refusal.
         help: &'static str,
     },
-    /// A statement failed.
+    /// A statement or command failed that was sent to the database.
     #[error("{doing} failed")]
     Statement {
-        /// Description of the operation, with its object.
+        /// Description of the statement's purpose, with its object.
         doing: String,
-        /// Cause reported by the driver.
+        /// Cause that the database's driver reported.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A command on a node failed, or timed out.
+    /// A shell command on a node's machine failed, or timed out.
     #[error("{doing} on {node} failed: {said}")]
     Command {
-        /// Name of the node.
+        /// Name of the node on whose machine the command ran.
         node: String,
-        /// Description of the operation.
+        /// Description of the command's purpose.
         doing: String,
-        /// Output of the command, or its exit status.
+        /// Output of the command, its exit status, or the reason why it did not run.
         said: String,
     },
-    /// The journal refused the operation, or could not be reached.
+    /// The journal of jobs refused an operation, or could not be reached.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The job was stopped.
+    /// The job was interrupted, cancelled or taken over by another process.
     #[error(transparent)]
     Stopped(#[from] Stop),
-    /// The operation failed after it began.
+    /// An operation on the cluster failed after it had begun.
     #[error("{what}")]
     Failed {
-        /// Description of the failure, and the present state.
+        /// Description of the failure, and of the state in which the cluster is now.
         what: String,
-        /// Remedy.
+        /// Remedy for the operator.
         help: String,
     },
-    /// A precondition does not hold.
+    /// A precondition of an operation does not hold, and the operation has changed nothing.
     #[error("{what}")]
     Precondition {
-        /// Description of the violation.
+        /// Description of the violated precondition.
         what: String,
-        /// Remedy.
+        /// Remedy for the operator.
         help: String,
     },
 }
@@ -76,7 +76,7 @@ impl Error {
         Self::Precondition { what: what.into(), help: help.into() }
     }
 
-    /// Returns the remedy for the user; None if there is none.
+    /// Returns the remedy for the user; None if this kind of error has none.
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
@@ -99,8 +99,9 @@ impl From<RunError> for Error {
     }
 }
 
-/// Builds the error of a node that did not start with its new configuration. `back` is the result of restoring the old
-/// one: true if the job had changed the node's files. `away` is the time without clients.
+/// Builds the error of a node that did not start with its new configuration, with the cause `why`. `back` is the
+/// result of restoring the old configuration: true if the job had changed the node's files. `away` is the time for
+/// which the node accepted no clients.
 pub(crate) fn did_not_start(
     node: &str,
     why: &Error,

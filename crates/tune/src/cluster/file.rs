@@ -47,6 +47,7 @@ struct Written {
     nodes: Vec<WrittenNode>,
 }
 
+/// One table `[[node]]` of a cluster file, before validation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenNode {
@@ -56,7 +57,7 @@ struct WrittenNode {
     commands: Commands,
 }
 
-/// Commands, for all nodes or for one.
+/// Commands and limits of a cluster file, for all nodes or, in a node's own table, for that node.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Commands {
     shell: Option<String>,
@@ -69,44 +70,46 @@ struct Commands {
     look_max_s: Option<u64>,
 }
 
-/// Default of `drain_max_s`, in seconds.
+/// Default of a cluster file's `drain_max_s` (the time that a node may take to flush its memtables), in seconds.
 const DRAIN_MAX_S: u64 = 180;
 
-/// A cluster, and how its nodes are reached.
+/// Validated content of a cluster file: a cluster, and how its nodes are reached.
 #[derive(Clone, Debug)]
 pub struct ClusterFile<D: Database> {
-    /// Connection string.
+    /// Connection string of the cluster, for clients.
     pub uri: Uri<D>,
-    /// Nodes, at least one.
+    /// Nodes of the cluster in the file's order, at least one.
     pub nodes: Vec<NodeAccess>,
 }
 
-/// Access to one node.
+/// How one node of a cluster, and the machine it runs on, are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAccess {
-    /// Name, for messages.
+    /// Name of the node in the cluster file, for messages and for its commands.
     pub name: String,
-    /// Address for clients.
+    /// Address at which the node accepts clients.
     pub address: SocketAddr,
-    /// Command that executes scripts on the node's machine.
+    /// Command that executes a script, from its standard input, on the node's machine.
     pub shell: String,
-    /// Path of `cassandra.yaml` or `redis.conf` on the node.
+    /// Path of `cassandra.yaml` or `redis.conf` on the node's machine.
     pub configuration: String,
-    /// The node's `nodetool`; None for Redis.
+    /// Command of Cassandra's administration tool on the node's machine; None for Redis.
     pub nodetool: Option<String>,
-    /// Path of the JVM's options file on the node; required only to change the heap size.
+    /// Path of the JVM's options file on the node's machine; required only to change the heap size.
     pub jvm_options: Option<String>,
-    /// Command that stops the node, and returns when it has stopped.
+    /// Shell command that stops the node, and returns when it has stopped.
     pub stop: String,
-    /// Command that starts the node.
+    /// Shell command that starts the node.
     pub start: String,
-    /// Maximum duration of a drain; the node is stopped afterwards in any case.
+    /// Maximum time for which the node may flush its memtables before it is stopped; it is stopped afterwards in any
+    /// case.
     pub drain_max: Duration,
-    /// Minimum time allowed for an inspection of the node; None: the database's default.
+    /// Minimum time allowed for an inspection of the node, which is extended if the node answers slowly (Cassandra);
+    /// None: the database's default.
     pub look_max: Option<Duration>,
 }
 
-/// Returns the name of the database of a cluster file.
+/// Returns the name of the database that a cluster file is for.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or does not name a database.
@@ -125,6 +128,7 @@ fn text_of(path: &Path) -> Result<String> {
         .map_err(|cause| Error::Usage(format!("cannot read {}: {cause}", path.display())))
 }
 
+/// Adds the path of the cluster file to an error of the user.
 fn in_file(path: &Path, error: Error) -> Error {
     match error {
         Error::Usage(why) => Error::Usage(format!("{}: {why}", path.display())),
@@ -133,7 +137,7 @@ fn in_file(path: &Path, error: Error) -> Error {
 }
 
 impl<D: Database> ClusterFile<D> {
-    /// Reads and validates a cluster file.
+    /// Reads a cluster file, and validates it for the database `D`.
     ///
     /// # Errors
     /// Fails if the file cannot be read or is invalid; the message has the place and the reason.
@@ -204,7 +208,7 @@ impl<D: Database> ClusterFile<D> {
     }
 }
 
-/// Checks that a time limit for inspections is between a second and an hour.
+/// Checks that the time limit for inspections of the node `name` is between a second and an hour.
 fn look_max(seconds: Option<u64>, name: &str) -> Result<Option<Duration>> {
     match seconds {
         Some(seconds) if !(1..=3_600).contains(&seconds) => Err(Error::Usage(format!(

@@ -1,4 +1,4 @@
-//! A job that changes the configuration of a cluster: its claim, the lock on the cluster, and its end.
+//! A job that changes the configuration of a cluster: its claim by a process, the lock on the cluster, and its end.
 //!
 //! Invariants:
 //! - A process acquires and releases the lock only while it holds the claim, so that no process works without the lock.
@@ -20,42 +20,48 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Result, chain};
 
-/// An action of a job.
+/// An action that a job has taken on the cluster, such as the stop of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// Start of the action, in milliseconds since the Unix epoch, by the clock of the server that stores it.
+    /// Start of the action, in milliseconds since the Unix epoch: for Cassandra by the clock of the node that stored
+    /// it, for Redis by the clock of the job's process.
     pub at_ms: i64,
-    /// Description of the action.
+    /// Description of the action, with the node or table that it concerns.
     pub what: String,
-    /// Reason for the action.
+    /// Reason why the job takes the action.
     pub why: String,
 }
 
 /// The lock on a cluster's configuration, which one job at a time holds.
 pub(crate) trait Lock {
-    /// Remedy to report if the lock could not be released.
+    /// Help text of the warning that the lock could not be released: how the lock ends by itself.
     const IF_LEFT: &'static str;
 
-    /// Acquires the lock; the error names the other job that holds it.
+    /// Acquires the lock on the configuration for this job; the error names the other job that holds the lock.
     async fn take(&self, job: &JobId) -> Result<()>;
 
-    /// Releases the lock if the job holds it.
+    /// Releases the lock on the configuration if this job holds it.
     async fn give_up(&self, job: &JobId) -> Result<()>;
 }
 
 /// A job, and the process that is to execute it.
 pub(crate) struct Job<'a> {
+    /// Store of the job's record.
     pub(crate) journal: Arc<dyn Journal>,
+    /// ID of the job, whose record exists already.
     pub(crate) id: &'a JobId,
+    /// Name of the process that claims the job.
     pub(crate) process: &'a str,
+    /// Receiver of the job's events.
     pub(crate) events: &'a Events,
+    /// Token whose cancellation interrupts the job; another process may then resume it.
     pub(crate) interrupted: CancellationToken,
     /// True if no part of the job has been executed yet.
     pub(crate) is_new: bool,
 }
 
 impl Job<'_> {
-    /// Claims the job, executes it under the lock, and records how it ended.
+    /// Claims the job, executes `work` under the lock, and records how the job ended.
     pub(crate) async fn work<T, L: Lock>(
         self,
         lock: &L,
@@ -98,12 +104,14 @@ impl Job<'_> {
     }
 }
 
-/// True if a job still needs its lock. A failed job releases it, and acquires it again when it resumes.
+/// Returns true if the job of this record still needs its lock on the configuration. A failed job releases the lock,
+/// and acquires it again when it resumes.
 pub(crate) fn needs_lock(record: &Record) -> bool {
     !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
 
-/// Decodes the checkpoint from which a process resumes a job; the default if there is none yet.
+/// Decodes the checkpoint `saved` in a job's record, from which a process resumes the job; the default if there is
+/// none yet.
 pub(crate) fn checkpoint<C: DeserializeOwned + Default>(saved: &Json) -> Result<C> {
     if saved.is_null() {
         return Ok(C::default());
@@ -112,8 +120,8 @@ pub(crate) fn checkpoint<C: DeserializeOwned + Default>(saved: &Json) -> Result<
         .map_err(|error| Error::Usage(format!("the job's state cannot be read: {error}")))
 }
 
-/// Cancels a job that no process executes any more, unless `leaves_nodes` finds in its checkpoint that nodes must be
-/// restored first: then the job has to be resumed. Returns true if the job has ended.
+/// Cancels a job that no process executes any more, unless `leaves_nodes` finds in the job's checkpoint that nodes
+/// must be restored first: then the job has to be resumed. Returns true if the job has ended.
 pub(crate) async fn cancel(
     journal: &dyn Journal,
     lock: &impl Lock,

@@ -13,20 +13,20 @@ use tokio::time::timeout;
 use super::error::{Error, Result};
 use super::file::NodeAccess;
 
-/// Maximum output of a script that is read, in bytes.
+/// Maximum output that is read of a script on a node, in bytes of stdout and of stderr each.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
-/// Maximum length of the output that an error quotes, in characters from its end.
+/// Maximum length of a script's output that an error quotes, in characters from its end.
 const QUOTED_CHARS: usize = 400;
-/// Timeout of a read-only command.
+/// Timeout of a read-only command on a node.
 pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(30);
-/// Timeout of reading or writing a configuration file.
+/// Timeout of reading or writing a configuration file on a node.
 const FILE_BOUND: Duration = Duration::from_secs(30);
-/// Delimiter of a file's content within a script; no line of a configuration equals it.
+/// Delimiter of a file's content within a script on a node; no line of a configuration equals it.
 const END: &str = "IMAGO-END-OF-FILE";
 
 impl NodeAccess {
-    /// Executes a script and returns its output. After the timeout the script is abandoned; processes that it started
-    /// may continue.
+    /// Executes a script on the node's machine and returns its output; `doing` describes it in errors. After the
+    /// timeout `bound` the script is abandoned; processes that it started may continue.
     ///
     /// The output goes into files: a server that a script starts may keep a pipe open for as long as it runs.
     pub(crate) async fn run(&self, doing: &str, script: &str, bound: Duration) -> Result<String> {
@@ -65,7 +65,7 @@ impl NodeAccess {
         Err(failed(format!("{status}: {quoted}")))
     }
 
-    /// Reads a configuration file of the node.
+    /// Reads the configuration file at `path` on the node's machine.
     pub(crate) async fn read_file(&self, path: &str) -> Result<String> {
         let doing = "reading the configuration";
         let script = format!("cat -- {}\n", quoted(path));
@@ -78,8 +78,9 @@ impl NodeAccess {
         Ok(text)
     }
 
-    /// Writes a new file next to the present one, with its owner and mode, and a copy of the present one, which stays
-    /// unchanged. The later steps write no file contents, so that a full disk is detected here.
+    /// Writes the new content `text` of the file at `path` into a file next to it, with the present file's owner and
+    /// mode, and a copy of the present file, which stays unchanged. The later steps write no file contents, so that a
+    /// full disk is detected here.
     pub(crate) async fn stage_file(&self, path: &str, job: &JobId, text: &str) -> Result<()> {
         let script = format!(
             "set -e\n\
@@ -98,15 +99,15 @@ impl NodeAccess {
         self.run("writing the new configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Removes the staged files.
+    /// Removes the files that [`Self::stage_file`] wrote for this job next to `path`.
     pub(crate) async fn unstage_file(&self, path: &str, job: &JobId) -> Result<()> {
         let path = quoted(path);
         let script = format!("f={path}\nrm -f -- \"$f.imago-new-{job}\" \"$f.imago-copy-{job}\"\n");
         self.run("removing the new configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Replaces the present file by the staged one, and saves the present one next to it; fails if its content differs
-    /// from `expected`.
+    /// Replaces the present file at `path` by the one staged for the job, and saves the present one next to it; fails
+    /// if the present content differs from `expected`.
     pub(crate) async fn install_file(&self, path: &str, job: &JobId, expected: &str) -> Result<()> {
         // A shell's here-document ends with a line end, which the file may lack.
         let is_open = !expected.ends_with('\n') && !expected.is_empty();
@@ -128,7 +129,7 @@ impl NodeAccess {
         self.run("putting the new configuration in place", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Saves a copy of a file next to it for a later restore, unless the job has a copy already.
+    /// Saves a copy of the file at `path` next to it for a later restore, unless the job has a copy already.
     pub(crate) async fn back_up_file(&self, path: &str, job: &JobId) -> Result<()> {
         let path = quoted(path);
         let script = format!(
@@ -144,14 +145,15 @@ impl NodeAccess {
         self.run("keeping a copy of the configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Removes the copy that [`Self::back_up_file`] saved.
+    /// Removes the copy of the file at `path` that [`Self::back_up_file`] saved for this job.
     pub(crate) async fn forget_file(&self, path: &str, job: &JobId) -> Result<()> {
         let script = format!("rm -f -- {}.imago-before-{job}\n", quoted(path));
         self.run("removing a copy of the configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Restores the file as it was before the job. Returns false if the job has not changed it. If the disk has no room
-    /// for a copy, the restored file is a hard link to the saved one.
+    /// Restores the file at `path` as it was before the job. Returns false if the job has saved no copy of it, so
+    /// that it has not changed the file. If the disk has no room for a copy, the restored file is a hard link to the
+    /// saved one.
     pub(crate) async fn restore_file(&self, path: &str, job: &JobId) -> Result<bool> {
         // A disk without room for a copy has room for a hard link.
         let script = format!(
@@ -173,7 +175,7 @@ impl NodeAccess {
     }
 }
 
-/// Reads the output of a script from a file, up to [`OUTPUT_BYTES_MAX`].
+/// Reads the output of a script from the file that received it, up to [`OUTPUT_BYTES_MAX`].
 fn text_of(file: &mut File) -> std::io::Result<String> {
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
@@ -181,12 +183,12 @@ fn text_of(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the text with a line end, which a here-document always adds.
+/// Returns the text with a line end, which a here-document of the shell always adds.
 fn with_end(text: &str) -> String {
     if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
 }
 
-/// Quotes a word for the shell.
+/// Quotes a word for the shell, so that nothing in it is expanded.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -6,32 +6,35 @@ use imago_plan::tune::judge::Window;
 use imago_plan::tune::workload::{KINDS, Mix};
 use serde::Serialize;
 
-/// Indices of kinds of operations in [`Observation::operations`].
+/// Indices of the kinds of operations in [`Observation::operations`].
 pub(crate) const READS: usize = 0;
 pub(crate) const UPDATES: usize = 1;
 pub(crate) const SCANS: usize = 3;
 
-/// Operations and latencies since the previous reading.
+/// Operations and latencies of a cluster's nodes since the previous reading of their counters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Observation {
-    /// Time since the previous reading, in seconds.
+    /// Time since the previous reading of the counters, in seconds.
     pub seconds: f64,
-    /// Number of reads, updates, inserts and scans.
+    /// Numbers of reads, updates, inserts and scans since the previous reading.
     pub operations: [u64; KINDS],
-    /// Median latency of each kind, as the nodes report it, in a unit that depends on the database: compare it only
-    /// with other observations of the same cluster.
+    /// Median latency of each kind of operations, as the nodes report it, in a unit that depends on the database (ms
+    /// for Cassandra, µs for Redis): compare it only with other observations of the same cluster. None without
+    /// operations.
     pub median: [Option<f64>; KINDS],
-    /// 99th percentile of the latency of each kind, in the same unit as [`Self::median`].
+    /// 99th percentile of the latency of each kind of operations, in the same unit as [`Self::median`]; None without
+    /// operations.
     pub slowest: [Option<f64>; KINDS],
-    /// Share of memory in use (0 to 1) on the machine with the least available.
+    /// Largest share of memory in use among the nodes, from 0 to 1: for Cassandra of the machine's memory, for Redis
+    /// of `maxmemory`. None if unknown, or without a limit.
     pub memory: Option<f64>,
     /// Mean size of a record, in bytes, as the nodes estimate it; for Cassandra, of a partition. None for Redis.
     pub record_bytes: Option<f64>,
-    /// Number of operations that each node coordinated, by the node's name.
+    /// Number of operations since the previous reading that each node counted, by the node's name.
     pub nodes: BTreeMap<String, u64>,
-    /// Errors of nodes that could not be read, by the node's name.
+    /// Errors of nodes whose counters could not be read, by the node's name.
     pub missed: BTreeMap<String, String>,
-    /// True if a node could not be read last time: this observation includes its earlier operations.
+    /// True if a node could not be read at the previous reading: this observation includes its earlier operations.
     pub is_late: bool,
 }
 
@@ -40,7 +43,7 @@ pub struct Observation {
 const QUIET_S: f64 = 1.0;
 
 impl Observation {
-    /// Returns the mix of operations; None if the cluster was idle.
+    /// Returns the shares of the kinds of operations; None if the cluster was idle.
     #[must_use]
     pub fn mix(&self) -> Option<Mix> {
         if is_quiet(self.operations, self.seconds) {
@@ -49,14 +52,14 @@ impl Observation {
         Mix::of(self.operations.map(|count| count as f64))
     }
 
-    /// Returns the rate, in operations per second.
+    /// Returns the rate of operations since the previous reading, in operations per second.
     #[must_use]
     pub fn rate_s(&self) -> f64 {
         self.operations.iter().sum::<u64>() as f64 / self.seconds.max(1e-3)
     }
 
-    /// Returns the window by which a change is judged; None if the cluster was idle, or if the data of a node are
-    /// missing or late.
+    /// Returns the observation as a window by which a change is judged; None if the cluster was idle, or if the data
+    /// of a node are missing or late.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         let mix = self.mix().filter(|_| self.missed.is_empty() && !self.is_late)?;
@@ -65,13 +68,13 @@ impl Observation {
     }
 }
 
-/// True if the rate is too low to come from clients.
+/// Returns true if the rate of these operations within `seconds` is too low to come from clients.
 pub(crate) fn is_quiet(operations: [u64; KINDS], seconds: f64) -> bool {
     (operations.iter().sum::<u64>() as f64) < QUIET_S * seconds
 }
 
-/// Returns the operations between two readings. If a counter has decreased, the node restarted and all counters count
-/// from zero.
+/// Returns a node's operations of each kind between two readings of its counters. If a counter has decreased, the
+/// node restarted and all its counters count from zero.
 pub(crate) fn since(last: [u64; KINDS], now: [u64; KINDS]) -> [u64; KINDS] {
     let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
     std::array::from_fn(|kind| if began_anew { now[kind] } else { now[kind] - last[kind] })

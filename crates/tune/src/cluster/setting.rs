@@ -5,21 +5,21 @@ use imago_plan::tune::roll::CostClass;
 use super::error::{Error, Result};
 use super::values::{Value, Values};
 
-/// A setting.
+/// A setting of a database that tuning may change, with its default and valid values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Name of the setting.
+    /// Name of the setting, as in the database's configuration file.
     pub name: &'static str,
-    /// Value if a node's file does not contain the setting; None: it depends on the machine.
+    /// Value that applies if a node's file does not contain the setting; None: it depends on the machine.
     pub default: Option<&'static str>,
-    /// Valid values.
+    /// Type, unit and bounds of the setting's values.
     pub values: Values,
-    /// Cost class of a change.
+    /// Cost class of a change of the setting: live, or by a restart.
     pub class: CostClass,
 }
 
 impl Setting {
-    /// Parses and checks a value.
+    /// Parses a value of this setting, and checks that the setting accepts it.
     ///
     /// # Errors
     /// Fails if the setting does not take this value.
@@ -30,15 +30,15 @@ impl Setting {
     }
 }
 
-/// A database with known settings.
+/// A database whose settings are known.
 pub trait Settings {
-    /// True if tables have a compaction, which a configuration may set.
+    /// True if the database's tables have a compaction strategy, which a configuration may set.
     const HAS_COMPACTION: bool;
 
-    /// Returns all settings.
+    /// Returns all settings of the database that tuning may change.
     fn all() -> Vec<Setting>;
 
-    /// Returns the setting with this name.
+    /// Returns the database's setting with this name.
     ///
     /// # Errors
     /// Fails if there is no such setting; the message lists all.

@@ -10,11 +10,11 @@ use std::str::FromStr;
 use super::Database;
 use super::error::Error;
 
-/// Addresses of some nodes of a cluster, and credentials.
+/// Parsed connection string: addresses of some nodes of a cluster, and credentials.
 pub struct Uri<D> {
-    /// Nodes as `host:port`, at least one.
+    /// Addresses of the nodes as `host:port`, at least one.
     pub nodes: Vec<String>,
-    /// Name and password of the user; None connects without credentials.
+    /// Name and password with which clients connect; None connects without credentials.
     pub user: Option<(String, String)>,
     of: PhantomData<fn() -> D>,
 }
@@ -26,13 +26,13 @@ impl<D> Clone for Uri<D> {
 }
 
 impl<D: Database> Uri<D> {
-    /// Returns the connection string of one node, with the same credentials.
+    /// Returns the connection string of the node at `node` (`host:port`), with the same credentials.
     #[must_use]
     pub fn at(&self, node: String) -> Self {
         Self { nodes: vec![node], ..self.clone() }
     }
 
-    /// True if the text has the prefix of this database's connection strings; it may still be invalid.
+    /// Returns true if the text has the prefix of this database's connection strings; the rest may still be invalid.
     #[must_use]
     pub fn is_one(text: &str) -> bool {
         text.starts_with(D::SCHEME)
@@ -74,7 +74,7 @@ impl<D: Database> FromStr for Uri<D> {
     }
 }
 
-/// Decodes percent-encoded characters: `%40` is an @.
+/// Decodes the percent-encoded characters of a name or password: `%40` is an @.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -95,7 +95,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Formats the connection string without the password.
+/// Formats the connection string with the user's name, but without the password.
 impl<D: Database> fmt::Display for Uri<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(D::SCHEME)?;

@@ -1,48 +1,48 @@
-//! Valid values of settings: types, units and bounds.
+//! Valid values of a database's settings: types, units and bounds.
 
 use std::fmt;
 
-/// Type, unit and bounds (inclusive) of a setting's values.
+/// Type, unit and bounds (inclusive) of the values that a setting accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Values {
-    /// Whole numbers, from the first to the second.
+    /// Whole numbers from the first to the second, neither of them negative.
     Count(u64, u64),
-    /// Whole numbers, from the first to the second; they may be negative.
+    /// Whole numbers from the first to the second; they may be negative.
     Integer(i64, i64),
-    /// Sizes in this unit, from the first number to the second.
+    /// Sizes in whole numbers of this unit, such as `MiB`, from the first number to the second.
     Size(&'static str, u64, u64),
-    /// Sizes in bytes, from the first to the second; suffixes such as `kb`, `mb` and `gb` are accepted, as in
+    /// Sizes from the first number to the second, in bytes; suffixes such as `kb`, `mb` and `gb` are accepted, as in
     /// `redis.conf`.
     Bytes(u64, u64),
-    /// Rates in this unit, from the first number to the second; 0 is no limit.
+    /// Rates in whole numbers of this unit, such as `MiB/s`, from the first number to the second; 0 is no limit.
     Rate(&'static str, u64, u64),
-    /// Durations in this unit, from the first number to the second.
+    /// Durations in whole numbers of this unit, such as `ms`, from the first number to the second.
     Time(&'static str, u64, u64),
-    /// Fractions, from the first to the second.
+    /// Fractions from the first number to the second.
     Share(f64, f64),
-    /// One of these words.
+    /// One of these words, which have no order.
     Word(&'static [&'static str]),
-    /// Pairs of whole numbers above zero, or an empty value.
+    /// A list of pairs of whole numbers above zero (as in Redis's `save`: seconds and changes), which may be empty.
     Pairs,
 }
 
-/// A value of a setting.
+/// A valid value of a setting, split into number and unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Value without its unit, as a command takes it.
+    /// The value without its unit, as a command of the database takes it; for words, the word.
     pub number: String,
-    /// Unit; empty if there is none.
+    /// Unit of the value, such as `MiB`; empty if the value has none.
     pub unit: String,
 }
 
 impl Value {
-    /// Wraps a value that a file had, unparsed.
+    /// Wraps a value that a node's file had, without parsing or checking it.
     pub(crate) fn as_written(text: &str) -> Self {
         Self { number: text.to_owned(), unit: String::new() }
     }
 }
 
-/// Formats the value as in a configuration file.
+/// Formats the value with its unit, as in a configuration file.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.number, self.unit)
@@ -50,7 +50,7 @@ impl fmt::Display for Value {
 }
 
 impl Values {
-    /// Parses a value; None if it is invalid.
+    /// Parses the text of a value; None if it is not within these types and bounds.
     #[must_use]
     pub fn value(&self, text: &str) -> Option<Value> {
         let text = text.trim();
@@ -93,7 +93,8 @@ impl Values {
     }
 }
 
-/// Parses a number of bytes: `k` is 1000 and `kb` 1024, and so on.
+/// Parses a number of bytes in the syntax of `redis.conf` (`k` is 1000 and `kb` 1024, and so on); None if it is
+/// invalid.
 fn bytes(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 7] = [
         ("kb", 1 << 10),
@@ -110,7 +111,7 @@ fn bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(size)
 }
 
-/// Formats the description of valid values for messages.
+/// Formats a description of the valid values, for messages.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The start of a controller: it restores its state from the trace and from earlier decisions.
+//! The start of a controller: it restores its state from the trace and from the log of decisions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +19,11 @@ use crate::decisions::{DecisionLog, Entry, Kind};
 use crate::lines;
 use crate::trace::{self, Trace};
 
-/// Maximum age of a change that a new controller still judges by the samples before it, in seconds.
+/// Maximum age, in seconds, of a change (unless made under low load) that a new controller still judges by the
+/// samples before the change.
 const UNJUDGED_MAX_S: u64 = 3_600;
 
-/// Reads the intervals of the trace.
+/// Repairs the trace and reads its intervals; inserts count as updates. Empty if there is no trace yet.
 pub(super) fn read_history(request: &Request) -> Result<Vec<Interval>> {
     let path = &request.trace;
     let shown = path.display().to_string();
@@ -45,8 +46,8 @@ pub(super) fn read_history(request: &Request) -> Result<Vec<Interval>> {
     Ok(trace.intervals.into_iter().map(told).collect())
 }
 
-/// Returns why no change is allowed from the start, not even the end of an unfinished roll; None if changes are
-/// allowed.
+/// Returns why the controller must not change the cluster from the start, not even complete an unfinished roll; None
+/// if changes are allowed.
 pub(super) async fn initial_block(
     request: &Request,
     log: &impl DecisionLog,
@@ -57,9 +58,9 @@ pub(super) async fn initial_block(
     Ok(log.suspended_by().await?.map(|process| format!("{process} has suspended changes")))
 }
 
-/// Resumes the rolls that a dead controller left. A roll that was started by hand is refused with its job's ID, and so
-/// is any roll while changes are not allowed (`blocked_by`): it would act against an operator's will. Returns true if
-/// there was one.
+/// Resumes the rolls that a dead controller left, and returns true if there was one. Fails with the job's ID for a
+/// roll that was started by hand, and for any roll while changes are not allowed (`blocked_by` has the reason): to
+/// complete such a roll would be against an operator's will.
 pub(super) async fn finish_rolls<C: Cluster>(
     cluster: &C,
     blocked_by: Option<&str>,
@@ -88,32 +89,35 @@ pub(super) async fn finish_rolls<C: Cluster>(
     Ok(has_finished)
 }
 
-/// State restored from the decisions of the last day.
+/// State that a controller restores from the decisions of the present and the previous day (UTC).
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Remembered {
-    /// Changes barred because they were reverted or failed, with the end of the bar in seconds since 1970.
+    /// Changes that must not be made because they were reverted or failed, by the indices of the old and the new
+    /// configuration, with the end of the bar in seconds since 1970.
     pub(super) barred: BTreeMap<(usize, usize), u64>,
-    /// Start times of changes, in seconds since 1970.
+    /// Start times of changes, without reversions, in seconds since 1970.
     pub(super) changes: Vec<u64>,
-    /// Reversion of a change that was worse, if it is still to be made.
+    /// Change that reverts one that was judged worse, if it is still to be made.
     pub(super) rollback_due: Option<Change>,
-    /// The last change, if it has not been judged.
+    /// The last change, if it has ended or is in progress and has not been judged.
     pub(super) unjudged: Option<Unjudged>,
 }
 
 /// A change that was started, but not judged before its controller ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unjudged {
+    /// The change from one configuration to another that is to be judged.
     pub(super) change: Change,
-    /// Start or end of the change, in seconds since 1970.
+    /// Time of the change's end, or of its start if the end was not persisted, in seconds since 1970.
     pub(super) at_s: u64,
-    /// Samples before the change.
+    /// Samples from before the change, as they were persisted.
     pub(super) before: Vec<Window>,
-    /// True if the load was low at the start of the change.
+    /// True if the load was low when the change started.
     pub(super) is_quiet: bool,
 }
 
 impl Unjudged {
+    /// Decodes a persisted start of a change; None if the entry is of an incompatible version.
     fn of(at_s: u64, detail: &Json) -> Option<Self> {
         let kept = serde_json::from_value::<Vec<PersistedSample>>(detail["before"].clone()).ok()?;
         Some(Self {
@@ -124,19 +128,20 @@ impl Unjudged {
         })
     }
 
-    /// True if samples from now on are comparable with those before the change.
+    /// Returns true if samples from `now_s` (in seconds since 1970) on are comparable with those before the change.
     pub(super) fn is_recent(&self, now_s: u64) -> bool {
         let within_s = if self.is_quiet { QUIET_MAX_S as u64 } else { UNJUDGED_MAX_S };
         now_s.saturating_sub(self.at_s) <= within_s
     }
 }
 
-/// Restores the state from the decisions of the last day.
+/// Restores a controller's state from the decisions of the present and the previous day (UTC).
 pub(super) async fn remembered(request: &Request, log: &impl DecisionLog) -> Result<Remembered> {
     Ok(replay(log.decisions(now_s(), 2).await?, &request.measurements.names))
 }
 
-/// Derives the state from entries, the oldest first.
+/// Derives a controller's state from entries of the log of decisions, the oldest first; `names` are those of the
+/// configurations, by index.
 fn replay(entries: Vec<Entry>, names: &[String]) -> Remembered {
     let mut told = Remembered::default();
     let numbers = |change: &Change| {
@@ -182,10 +187,12 @@ fn replay(entries: Vec<Entry>, names: &[String]) -> Remembered {
     told
 }
 
-/// Maximum number of persisted samples; of more, every second, third and so on is persisted.
+/// Maximum number of samples that are persisted with the start of a change; of more samples, every second, third and
+/// so on is persisted.
 const PERSISTED_SAMPLES_MAX: usize = 100;
 
-/// Builds the details of a started change to persist, with the samples before it.
+/// Builds the details of a started change for the log of decisions, with the samples before the change; `is_quiet` is
+/// true if the load is low.
 pub(super) fn persisted_start(event: &Event, before: &[Window], is_quiet: bool) -> Json {
     let every = before.len().div_ceil(PERSISTED_SAMPLES_MAX).max(1);
     let samples: Vec<PersistedSample> =

@@ -1,4 +1,4 @@
-//! The interface between the control loop and a cluster; each database implements it.
+//! The interface between the control loop and the cluster that it tunes; each database implements it.
 
 use imago_job::id::JobId;
 use imago_job::record::Record;
@@ -11,57 +11,62 @@ use crate::cluster::{Error, Result, Settings};
 use crate::configurations::Configuration;
 use crate::decisions::DecisionLog;
 
-/// Result of a roll.
+/// Result of a roll that has completed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rolled {
+    /// ID of the roll's job.
     pub(crate) job: String,
+    /// Duration of the roll, in seconds.
     pub(crate) elapsed_s: f64,
-    /// Durations of each node's change.
+    /// Durations of the change of each node that the roll has changed.
     pub(crate) node_times: Vec<NodeRollTime>,
 }
 
-/// Present state of a cluster.
+/// State of a cluster as it was inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Present {
-    /// Index of the present configuration.
+    /// Index of the candidate configuration that all nodes have.
     pub(crate) configuration: usize,
-    /// Number of nodes that may be stopped together.
+    /// Maximum number of nodes that a roll stops together.
     pub(crate) at_once: usize,
 }
 
-/// Reads the counters of a cluster's nodes.
+/// Reader of the counters of a cluster's nodes.
 pub(crate) trait Observe {
-    /// Returns the operations since the previous call.
+    /// Reads the counters of all nodes, and returns the operations since the previous call.
     async fn observe(&mut self) -> Observation;
 }
 
-/// A cluster under the control of the loop; see the module's documentation.
+/// A cluster that the control loop observes and changes; see the module's documentation.
 pub(crate) trait Cluster {
+    /// The database, with its settings.
     type Database: Settings;
+    /// The store of decisions, of the controllers' lease and of the suspension.
     type Log: DecisionLog + Clone;
+    /// The reader of the nodes' counters.
     type Observer: Observe;
-    /// Factor by which a reported latency may differ from the true one.
+    /// Factor by which a latency that an observation reports may differ from the true one.
     const LATENCY_WITHIN: f64;
 
     /// Returns the candidate configurations, in the order of the measurements.
     fn configurations(&self) -> &[Configuration];
 
-    /// Checks the configurations before the cluster is contacted.
+    /// Checks that the settings of all candidate configurations are valid, before the cluster is contacted.
     fn check(&self) -> Result<()>;
 
-    /// Connects to the log of decisions.
+    /// Opens the log of decisions of this cluster.
     async fn log(&self) -> Result<Self::Log>;
 
-    /// Starts the observation with a first reading.
+    /// Starts the observation of the cluster with a first reading of the nodes' counters.
     async fn observer(&self) -> Result<Self::Observer>;
 
-    /// Returns the jobs of all rolls, started by a controller or by hand.
+    /// Returns the records of all jobs that are rolls of this cluster, started by a controller or by hand.
     async fn rolls(&self) -> Result<Vec<Record>>;
 
-    /// Returns the durations of each node's change in a roll.
+    /// Returns the duration of each node's change in a roll, from the job's record.
     fn node_roll_times(roll: &Record) -> Vec<NodeRollTime>;
 
-    /// Resumes a roll.
+    /// Resumes the roll with this job ID, on behalf of `process`, and completes it.
     async fn resume(
         &self,
         roll: &JobId,
@@ -70,10 +75,11 @@ pub(crate) trait Cluster {
         cancel: CancellationToken,
     ) -> Result<()>;
 
-    /// Determines the present configuration; the error lists the differences from each candidate.
+    /// Determines the configuration that the cluster has now; the error lists the differences from each candidate.
     async fn present(&self) -> Result<Present>;
 
-    /// Changes the cluster from one configuration to another, while it serves; `numbers` are both indices.
+    /// Changes the cluster from one configuration to another while it serves; `numbers` are the indices of the old
+    /// and the new one. `is_undoing` is true if this reverts an earlier change.
     async fn change(
         &self,
         numbers: (usize, usize),
@@ -84,17 +90,17 @@ pub(crate) trait Cluster {
     ) -> Result<Rolled>;
 }
 
-/// Differences of a cluster from each configuration, for an error message.
+/// Differences of a cluster from each candidate configuration, for an error message.
 #[derive(Debug, Default)]
 pub(crate) struct Differences(Vec<String>);
 
 impl Differences {
-    /// Adds a configuration that the cluster does not have, with the number of nodes that differ.
+    /// Adds the candidate configuration `name`, from which `nodes` nodes differ; `more` names further differences.
     pub(crate) fn add(&mut self, name: &str, nodes: usize, more: &str) {
         self.0.push(format!("{name} differs on {nodes} nodes{more}"));
     }
 
-    /// Returns the error that the cluster has none of the configurations.
+    /// Returns the error that the cluster has none of the candidate configurations.
     pub(crate) fn none(self) -> Error {
         Error::precondition(
             format!("the cluster has none of the configurations: {}", self.0.join("; ")),

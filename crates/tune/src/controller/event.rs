@@ -1,4 +1,4 @@
-//! Events that a controller reports as they happen, and persists in the cluster.
+//! Events that a controller reports as they happen; it persists decisions, changes and judgements among them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,30 +16,30 @@ pub struct Change {
     pub from: String,
     /// Name of the configuration after the change.
     pub to: String,
-    /// Expected gain within the look-ahead, net of the cost of the change, as a share of the operations served without
-    /// it.
+    /// Expected gain of the change within the look-ahead, after its cost, as a share of the operations served without
+    /// it; zero for a reversion.
     pub predicted: f64,
 }
 
-/// Judgement of a change.
+/// Judgement of a change by samples before and after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// The judged change.
+    /// The change that was judged.
     pub change: Change,
     /// Gain that the measurements predict for the present mix, without the cost of the change, as a share; null if
     /// there are too few samples to compare.
     pub predicted: Option<f64>,
-    /// Measured gain in throughput, as a share; null if there are too few samples to compare.
+    /// Measured gain in throughput by the change, as a share; null if there are too few samples to compare.
     pub realised: Option<f64>,
-    /// Twice the standard error of [`Self::realised`].
+    /// Twice the standard error of [`Self::realised`], as a share; null if there are too few samples to compare.
     pub noise: Option<f64>,
-    /// Median latency after the change divided by that before; null if unknown.
+    /// Median latency after the change divided by the median latency before it; null if unknown.
     pub median_times: Option<f64>,
-    /// 99th percentile of the latency after the change divided by that before; null if unknown.
+    /// 99th percentile of the latency after the change divided by that before the change; null if unknown.
     pub slowest_times: Option<f64>,
     /// Share of memory in use after the change, 0 to 1; null if unknown.
     pub memory: Option<f64>,
-    /// Reason for a reversion; null if the change stays.
+    /// Reason why the change is reverted; null if the change stays.
     pub worse: Option<String>,
 }
 
@@ -64,95 +64,96 @@ impl Judged {
     }
 }
 
-/// Totals of a controller's run.
+/// Totals of one run of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Number of completely observed intervals.
+    /// Number of intervals that the run observed completely.
     pub intervals: u64,
-    /// Number of decisions.
+    /// Number of decisions in the run, repetitions of an earlier one included.
     pub decisions: u64,
-    /// Number of started changes, without reversions.
+    /// Number of changes that the run started, without reversions.
     pub changes: u64,
-    /// Number of reverted changes.
+    /// Number of completed reversions in the run.
     pub undone: u64,
-    /// Number of failed rolls.
+    /// Number of rolls in the run that failed after their start.
     pub failed: u64,
-    /// Judgements of the changes.
+    /// Judgements of changes in the run, in order.
     pub judged: Vec<Judged>,
 }
 
-/// An event.
+/// An event in the run of a controller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The controller starts.
+    /// The controller starts with this state.
     Begins {
-        /// Name of the present configuration.
+        /// Name of the configuration that the cluster has.
         configuration: String,
-        /// Number of intervals in the trace so far.
+        /// Number of intervals that the trace has so far.
         intervals: usize,
-        /// Number of nodes that a roll may stop together.
+        /// Maximum number of nodes that a roll stops together.
         nodes_at_once: usize,
     },
-    /// An interval was observed.
+    /// An interval ended whose operations were observed.
     Observed {
-        /// Start of the interval, in seconds since 1970.
+        /// Start of the observed interval, in seconds since 1970.
         start_s: u64,
-        /// Number of reads, updates, inserts and scans.
+        /// Numbers of reads, updates, inserts and scans in the interval.
         operations: [u64; KINDS],
-        /// Rate, in operations per second.
+        /// Rate of operations in the interval, in operations per second.
         rate_s: f64,
-        /// Errors of nodes that could not be read last time, by the node's name.
+        /// Errors of nodes whose counters could not be read in the interval's last sample, by the node's name.
         missed: BTreeMap<String, String>,
     },
-    /// A decision was made.
+    /// The controller decided to change the configuration or to stay.
     Decided {
-        /// The decision.
+        /// The decision of the tuner, with its reasons.
         #[serde(flatten)]
         decision: Box<Decision>,
-        /// Reason why the decision is not executed; null if it is.
+        /// Reason why the controller does not make the decided change; null if it does, or if no change is due.
         not_done: Option<String>,
     },
-    /// A change starts.
+    /// A change from one configuration to another starts.
     Changing {
-        /// The change.
+        /// The change that starts.
         change: Change,
-        /// True if the change reverts another one.
+        /// True if the change reverts an earlier one.
         is_undoing: bool,
     },
-    /// A change has completed.
+    /// A change from one configuration to another has completed.
     Changed {
-        /// The change.
+        /// The change that has completed.
         change: Change,
-        /// True if the change reverted another one.
+        /// True if the change has reverted an earlier one.
         is_undoing: bool,
-        /// Duration of the change, in seconds.
+        /// Duration of the roll that made the change, in seconds.
         elapsed_s: f64,
-        /// ID of the roll's job.
+        /// ID of the job of the roll that made the change.
         job: String,
     },
-    /// A change has failed.
+    /// A change from one configuration to another has failed after its start.
     Failed {
-        /// The change.
+        /// The change that has failed.
         change: Change,
-        /// Cause of the failure.
+        /// Error with which the change failed, with its causes.
         why: String,
     },
-    /// A change was judged.
+    /// A change was judged by the samples before and after it.
     Judged(Judged),
-    /// A warning for the operator.
+    /// The controller warns the operator.
     Warning {
-        /// Short identifier of the warning.
+        /// Short identifier of the warning's cause, for programs.
         kind: &'static str,
-        /// Description of the event.
+        /// Description of the event or state that the operator is warned of.
         what: String,
-        /// Remedy.
+        /// Remedy, or the controller's reaction to the event.
         help: String,
     },
 }
 
 impl Event {
-    /// Returns a text that is equal for equivalent decisions: it leaves out the numbers, which differ in each interval.
+    /// Returns a text that is equal for equivalent decisions: it leaves out the numbers, which differ in each
+    /// interval. For other events it is the event's full text.
     pub(super) fn sameness(&self) -> String {
         let Self::Decided { decision, not_done } = self else { return self.to_string() };
         let planned = decision.planned.first().map_or("", |change| &change.to);

@@ -1,4 +1,4 @@
-//! Conditions under which a controller must not make a change.
+//! Conditions under which a controller must not change the cluster.
 
 use super::cluster::Cluster;
 use super::{Controller, now_s};
@@ -26,7 +26,8 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Returns why no new change may start now; None if one may.
+    /// Returns why no new change may start now, be it because of the daily limit or because no change at all is
+    /// allowed; None if a change may start.
     pub(super) async fn obstacle(&mut self) -> Option<String> {
         if let Some(why) = self.blocked_by().await {
             return Some(why);
@@ -38,7 +39,8 @@ impl<C: Cluster> Controller<'_, C> {
             .then(|| format!("the limit of {made} changes within a day is reached (--changes-max)"))
     }
 
-    /// Allows changes whose bar has expired, and updates the reasons of those that are still barred.
+    /// Allows changes whose bar has expired, and updates the remaining time in the reasons of those that are still
+    /// barred.
     pub(super) fn lift_expired_bars(&mut self) -> Result<()> {
         let now_s = now_s();
         let open =

@@ -1,4 +1,4 @@
-//! The end of a roll: the judgement of a change, and its reversion if it was worse.
+//! The end of a roll: the judgement of the change that it made, and the reversion of a change that was worse.
 
 use imago_plan::tune::judge::{Bounds, Window};
 use imago_plan::tune::records::Records;
@@ -16,7 +16,7 @@ use crate::cluster::{Error, Result};
 use crate::decisions::Kind;
 
 impl<C: Cluster> Controller<'_, C> {
-    /// Handles the end of a roll.
+    /// Handles the end of the roll in progress, whose result is `rolled`: begins the judgement of its change.
     pub(super) async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
         let Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, .. }) =
             std::mem::replace(&mut self.phase, Phase::Watching)
@@ -53,7 +53,8 @@ impl<C: Cluster> Controller<'_, C> {
         Ok(())
     }
 
-    /// Starts the judgement of a change that ended `ago_s` seconds ago.
+    /// Starts the judgement of a change that ended `ago_s` seconds ago; `before` are the samples from before it, and
+    /// `is_quiet` is true if the load was low when it started.
     fn trial(&self, change: Change, before: Vec<Window>, is_quiet: bool, ago_s: f64) -> Trial {
         let looks_in =
             |seconds: f64| (seconds / sample_time(self.request.interval).as_secs_f64()) as usize;
@@ -67,7 +68,8 @@ impl<C: Cluster> Controller<'_, C> {
         Trial::new(change, before, self.request.judged_by, quiet_max, rewrites)
     }
 
-    /// Resumes the judgement of a previous controller's change, if the cluster still has that configuration.
+    /// Resumes the judgement of a previous controller's change, if the cluster still has the configuration after the
+    /// change.
     pub(super) fn go_on_judging(&mut self, unjudged: Unjudged) {
         let names = &self.request.measurements.names;
         let is_present = names[self.tuner.configuration()] == unjudged.change.to;
@@ -86,7 +88,8 @@ impl<C: Cluster> Controller<'_, C> {
         self.phase = Phase::Judging(self.trial(change, before, is_quiet, ago_s).late());
     }
 
-    /// Handles a roll that failed or was refused: the present configuration has to be determined again.
+    /// Handles a roll that failed or was refused: bars its change for some time, and determines the cluster's present
+    /// configuration again.
     async fn failed(&mut self, change: Change, is_undoing: bool, error: &Error) {
         self.phase = Phase::Unknown(None);
         // The next controller resumes the roll.
@@ -117,7 +120,8 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Determines the present configuration after a failed roll.
+    /// Determines the cluster's present configuration after a failed roll; if that fails too, warns, and stays in the
+    /// phase `Unknown`.
     pub(super) async fn find_out(&mut self) {
         let Phase::Unknown(back) = &self.phase else { return };
         let back = back.clone();
@@ -136,7 +140,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Warns, unless this was the last warning.
+    /// Warns, unless this text was the last reported one.
     fn warn_once(&mut self, kind: &'static str, what: String, help: &str) {
         if what != self.last_reported {
             self.warn(kind, what.clone(), help);
@@ -144,7 +148,8 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Warns once if the records differ from those that the configurations were measured with.
+    /// Warns once if the records have another mean size (in bytes) than those that the configurations were measured
+    /// with.
     pub(super) fn warn_stale_measurements(&mut self, record_bytes: Option<f64>) {
         let seen = Records { bytes: record_bytes, reuse_distance: None };
         let doubts = RecordsReport::of(seen, self.request.measurements.records).doubts;
@@ -162,7 +167,7 @@ impl<C: Cluster> Controller<'_, C> {
         }
     }
 
-    /// Judges the last change, if there are enough samples since.
+    /// Judges the last change if there are enough samples after it, and reverts it if it was worse.
     pub(super) async fn judge(&mut self) -> Result<()> {
         let Phase::Judging(trial) = &mut self.phase else { return Ok(()) };
         let (from, to) = {
@@ -191,7 +196,8 @@ impl<C: Cluster> Controller<'_, C> {
         Ok(())
     }
 
-    /// Reverts a change that was worse; if an obstacle exists, the reversion is retried later.
+    /// Makes the change `back`, which reverts one that was worse; if an obstacle exists, the reversion is retried
+    /// later.
     pub(super) async fn undo(&mut self, back: Change) -> Result<()> {
         if let Some(why) = self.blocked_by().await {
             let what = format!("{} is worse, and stays for the time being: {why}", back.from);

@@ -1,4 +1,4 @@
-//! The judgement of a change: the samples before and after it.
+//! The judgement of a change by the samples before and after it.
 
 use imago_plan::tune::judge::{Bounds, Judgement, WINDOWS_MIN, Window, judge, waits};
 use imago_plan::tune::planner::Rates;
@@ -10,11 +10,11 @@ use super::event::Change;
 
 /// Maximum number of samples skipped after a change while throughput rises: a JVM compiles, caches fill.
 const WARM_MAX: usize = 12;
-/// Maximum number of samples after a change, as a multiple of those required to judge it.
+/// Maximum number of samples after a change, as a multiple of the number required to judge the change.
 const SAMPLES_MAX: usize = 10;
-/// Ratio of latencies (after to before) from which a sample counts, even if the load is low.
+/// Ratio of latencies (after to before a change) from which a sample counts, even if the load is low.
 const WAITS_MAX: f64 = 2.0;
-/// Maximum relative difference of two loads that count as similar.
+/// Maximum difference of two request rates that count as similar, as a share of the later one.
 const LIKE: f64 = 0.3;
 
 /// A persisted sample from before a change, by which a new controller judges a change that a dead one has made.
@@ -22,9 +22,14 @@ const LIKE: f64 = 0.3;
 pub(super) struct PersistedSample {
     /// Shares of reads, updates, inserts and scans, 0 to 1.
     shares: [f64; KINDS],
+    /// Request rate, in operations per second.
     rate_s: f64,
+    /// Median latency of each kind of operations, in the database's unit; None if unknown.
     median: [Option<f64>; KINDS],
+    /// 99th percentile of the latency of each kind of operations, in the same unit as [`Self::median`]; None if
+    /// unknown.
     slowest: [Option<f64>; KINDS],
+    /// Share of memory in use, from 0 to 1; None if unknown.
     memory: Option<f64>,
 }
 
@@ -36,7 +41,7 @@ impl From<Window> for PersistedSample {
 }
 
 impl PersistedSample {
-    /// Converts to a window; None if the persisted shares are invalid.
+    /// Converts the persisted sample to a window; None if the persisted shares are invalid.
     pub(super) fn window(self) -> Option<Window> {
         let Self { shares, rate_s, median, slowest, memory } = self;
         let is_share = |share: &f64| share.is_finite() && *share >= 0.0;
@@ -45,30 +50,36 @@ impl PersistedSample {
     }
 }
 
-/// A change that is being judged; see the module's documentation.
+/// The judgement of a change, while its samples are collected; see the module's documentation.
 pub(super) struct Trial {
+    /// The change that is judged.
     pub(super) change: Change,
+    /// Samples from before the change.
     before: Vec<Window>,
-    /// Rates while throughput still rose, in operations per second.
+    /// Request rates of the first samples after the change, while throughput still rose, in operations per second.
     rising: Vec<f64>,
+    /// True once throughput has stopped rising after the change.
     is_warm: bool,
+    /// Samples after the change, since throughput has stopped rising.
     after: Vec<Window>,
-    /// Number of samples required to judge the change.
+    /// Number of samples in [`Self::after`] that are required to judge the change.
     judged_by: usize,
-    /// Number of samples since the change, except those under low load.
+    /// Number of samples since the change, except those skipped under low load or while data were rewritten.
     samples: usize,
-    /// Maximum number of samples skipped because the load is still low, for a change made under low load. None for
-    /// other changes.
+    /// Maximum number of samples that are skipped because the load is still low, for a change made under low load.
+    /// None for other changes.
     quiet_max: Option<usize>,
-    /// Number of samples skipped because the load was low.
+    /// Number of samples so far that were skipped because the load was low.
     quiet: usize,
-    /// Number of samples to skip while data are still rewritten.
+    /// Number of further samples to skip because data are still rewritten after the change.
     rewrites: usize,
-    /// True if time passed between the samples before and after the change.
+    /// True if time passed between the samples before and those after the change, so that the load may differ.
     is_late: bool,
 }
 
 impl Trial {
+    /// Starts a judgement; at least `judged_by` samples after the change are required. For `quiet_max` and `rewrites`
+    /// see the fields.
     pub(super) fn new(
         change: Change,
         before: Vec<Window>,
@@ -91,7 +102,8 @@ impl Trial {
         }
     }
 
-    /// Marks a judgement that started late: the load may have changed in between.
+    /// Returns the same judgement, marked as started late: the load may have changed since the samples before the
+    /// change.
     pub(super) fn late(self) -> Self {
         Self { is_late: true, ..self }
     }
@@ -118,8 +130,8 @@ impl Trial {
         self.after.push(window);
     }
 
-    /// Judges the change. Returns None while there are too few samples after it, and `Some(None)` if there are too few
-    /// before it, or if the maximum number of samples has been reached.
+    /// Judges the change. Returns None while more samples after it are awaited, and `Some(None)` if there are too few
+    /// on either side when no more are awaited. `numbers` are the indices of the old and the new configuration.
     pub(super) fn judged(
         &self,
         rates: &Rates<'_>,

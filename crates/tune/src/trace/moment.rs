@@ -4,8 +4,8 @@
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Lower bounds of numbers in nanoseconds, microseconds and milliseconds, with the number of units per second. As
-/// seconds, each bound would be at least 3,000 years from now, and in its own unit it is after 1973.
+/// Lower bounds of times in nanoseconds, microseconds and milliseconds since 1970, with the number of units per
+/// second. As seconds, each bound would be at least 3,000 years from now, and in its own unit it is after 1973.
 const UNITS: [(f64, f64); 3] = [(1e17, 1e9), (1e14, 1e6), (1e11, 1e3)];
 
 /// Parses a time into seconds since 1970, rounded down; None if the text is invalid, or before 1970. A date without a

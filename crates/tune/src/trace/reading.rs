@@ -1,4 +1,4 @@
-//! Builds intervals of a fixed length from the rows of a trace, in bounded memory.
+//! Builds the intervals of a trace, which have a fixed length, from the rows of its file, in bounded memory.
 //!
 //! The length is determined from the first rows. Whenever the number of intervals reaches [`INTERVALS_MAX`], each two
 //! of them are combined to one of twice the length, so that a trace may have any number of rows.
@@ -11,48 +11,58 @@ use imago_plan::tune::workload::{Interval, Mix};
 use super::Trace;
 use crate::error::{Error, Result};
 
-/// Maximum number of intervals in memory, gaps included: ten years of five minutes.
+/// Maximum number of intervals of a trace in memory, gaps included: ten years of five minutes.
 const INTERVALS_MAX: usize = 1_100_000;
-/// Maximum length of a gap, in intervals: a row after a longer gap has a wrong start time.
+/// Maximum length of a gap in a trace, in intervals: a row after a longer gap has a wrong start time.
 const GAP_MAX: u64 = 20_000_000;
-/// Number of rows from which the length of an interval is determined.
+/// Number of rows at a trace's start from which the length of an interval is determined.
 const SAMPLE_ROWS: usize = 10_000;
-/// Number of distances between starts below which they do not determine the length of an interval.
+/// Number of distances between start times below which they do not determine the length of an interval.
 const DISTANCES_MIN: usize = 10;
-/// Divisor of the interval's length that gives the tolerance of a start: collectors are late.
+/// Divisor of the interval's length that gives the tolerance of a start time: collectors are late.
 const TOLERANCE_DIVISOR: u64 = 10;
 
-/// A row of the file.
+/// A row of a trace file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
+    /// Number of the row's line in the file.
     pub(super) line: u64,
+    /// Start of the row's interval, in seconds since 1970.
     pub(super) start_s: u64,
+    /// Numbers of reads, updates, inserts and scans in the interval.
     pub(super) counts: [f64; 4],
+    /// Mean size and reuse distance of the interval's records, as far as the file has them.
     pub(super) records: Records,
 }
 
-/// A trace that is being read.
+/// A trace while its rows are read.
 pub(super) struct Reading<'f> {
     file: &'f str,
+    /// Required length of an interval, in seconds; None: the most common distance between start times.
     asked_s: Option<u64>,
-    /// First rows, buffered until the length of an interval is known.
+    /// First rows of the file, buffered until the length of an interval is known.
     first: Vec<Seen>,
+    /// Start of the last row, in seconds since 1970; None before the first row.
     last_s: Option<u64>,
-    /// Intervals so far; None until their length is known.
+    /// Intervals of the rows so far; None until the length of an interval is known.
     cells: Option<MergedIntervals>,
 }
 
-/// Intervals, each of which combines one or more intervals of the file.
+/// Intervals of a trace, each of which combines one or more intervals of the file.
 struct MergedIntervals {
+    /// Start of the first interval, in seconds since 1970.
     first_s: u64,
-    /// Length of an interval in the file, in seconds.
+    /// Length of an interval of the file, in seconds.
     length_s: u64,
+    /// Number of the file's intervals that are combined into one.
     together: u64,
-    /// Counts of operations and number of rows, by the index of the interval; None for a missing one.
+    /// Counts of operations of each kind and number of the file's rows, by the index of the combined interval; None
+    /// for an interval without rows.
     all: Vec<Option<([f64; 4], u32)>>,
     records: Vec<Records>,
-    /// Index of the last row, in the file's intervals.
+    /// Number of the file's intervals from the first row to the last one; None before the first row.
     last: Option<u64>,
+    /// Maximum number of combined intervals.
     most: usize,
 }
 
@@ -78,7 +88,7 @@ impl<'f> Reading<'f> {
         if self.first.len() >= SAMPLE_ROWS { self.infer_interval() } else { Ok(()) }
     }
 
-    /// Determines the length of an interval, and adds the buffered rows.
+    /// Determines the length of an interval from the buffered rows, and adds these rows.
     fn infer_interval(&mut self) -> Result<()> {
         let first = std::mem::take(&mut self.first);
         if first.len() < 2 && self.asked_s.is_none() {
@@ -167,7 +177,7 @@ impl MergedIntervals {
         Ok(())
     }
 
-    /// Combines each two intervals.
+    /// Combines each two intervals into one of twice the length.
     fn halve(&mut self) {
         self.together *= 2;
         let pair = |pair: &[Option<([f64; 4], u32)>]| {
@@ -202,8 +212,9 @@ impl MergedIntervals {
     }
 }
 
-/// True if intervals of this length may be appended to starts with these distances: one distance has this length, or
-/// they are so few that each may be a gap, as after repeated restarts of a controller.
+/// Returns true if intervals of `interval_s` seconds may be appended to a trace whose start times have these
+/// distances: one distance has this length, or the distances are so few that each may be a gap, as after repeated
+/// restarts of a controller.
 fn can_append(distances: impl Iterator<Item = u64>, interval_s: u64) -> bool {
     let all: Vec<u64> = distances.collect();
     all.contains(&interval_s)
@@ -211,7 +222,7 @@ fn can_append(distances: impl Iterator<Item = u64>, interval_s: u64) -> bool {
             && all.iter().all(|distance| distance.is_multiple_of(interval_s)))
 }
 
-/// Returns the most frequent value, the least one if there are several; None without values.
+/// Returns the most frequent of the values, the least one if there are several; None without values.
 pub(crate) fn most_common(values: impl Iterator<Item = u64>) -> Option<u64> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);
